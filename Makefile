@@ -1,0 +1,78 @@
+# Every recipe is one readable line, and every command makes what it needs first: stamps in .venv say
+# what is there already, so a second run starts at once.
+
+VENV    := .venv
+PYTHON  := $(VENV)/bin/python
+PACKAGES := streams tasks state_stores rebalance
+EVERYTHING := $(PACKAGES) tests benchmarks examples checks
+FOUND_PYTHON = $(shell for p in $(PYTHON3) python3.11 python3.12 python3.13 python3; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL: # one pip at a time
+.PHONY: help env demo test check lint format types imports duplicates docs repository bench lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+
+env: $(VENV)/.check $(VENV)/.broker ## .venv with this project, its tools and what its Kafka needs
+
+demo: $(VENV)/.run $(VENV)/.broker ## start a Kafka, run a topology on real records, check the result
+	$(VENV)/bin/tidewheel demo
+
+test: $(VENV)/.check $(VENV)/.broker ## all tests, those with a real Kafka too (make test ARGS="-k word")
+	$(PYTHON) -m pytest $(ARGS)
+
+check: lint types imports duplicates docs repository ## all that can be said without a Kafka
+
+lint: $(VENV)/.check ## style and form of the code
+	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
+
+format: $(VENV)/.check ## bring the code into form
+	$(VENV)/bin/ruff check --fix . ; $(VENV)/bin/ruff format .
+
+types: $(VENV)/.check ## mypy strict and pyright strict
+	$(VENV)/bin/mypy && $(VENV)/bin/pyright --pythonpath $(PYTHON)
+
+imports: $(VENV)/.check ## who may import whom
+	$(VENV)/bin/lint-imports
+
+duplicates: $(VENV)/.check ## no passage written twice
+	$(VENV)/bin/pylint $(EVERYTHING)
+
+docs: $(VENV)/.check ## every example in docstrings, README and docs runs
+	$(PYTHON) -m pytest --quiet --doctest-modules $(PACKAGES) && $(PYTHON) -m checks.markdown_examples
+
+repository: $(VENV)/.check ## requirements have tests, no text that must not be here, packages fit
+	$(PYTHON) -m checks.requirements_table && $(PYTHON) -m checks.forbidden_text && $(PYTHON) -m pip check
+
+bench: $(VENV)/.test $(VENV)/.broker ## throughput in ten minutes (make bench ARGS="latency --quick")
+	$(PYTHON) -m benchmarks $(or $(ARGS),throughput --quick)
+
+lock: $(VENV)/.lock ## resolve constraints.txt anew (make lock ARGS=--upgrade: newest versions)
+	$(PYTHON) -m checks.lock $(ARGS)
+
+clean: ## remove the environment and what tools left behind
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+
+# The environment, in layers: a demo does not wait for a type checker.
+
+$(PYTHON):
+	$(or $(FOUND_PYTHON),$(error no Python 3.11 or newer found: install one, or say make PYTHON3=/path/to/python3)) -m venv $(VENV)
+
+$(VENV)/.build: constraints.txt | $(PYTHON)
+	$(PYTHON) -m checks.install build && touch $@
+
+$(VENV)/.run: constraints.txt pyproject.toml | $(VENV)/.build
+	$(PYTHON) -m checks.install run && $(PYTHON) -m checks.install --project && touch $@
+
+$(VENV)/.test: constraints.txt | $(VENV)/.run
+	$(PYTHON) -m checks.install test && touch $@
+
+$(VENV)/.check: constraints.txt | $(VENV)/.test
+	$(PYTHON) -m checks.install check && touch $@
+
+$(VENV)/.broker: constraints.txt | $(VENV)/.run
+	$(PYTHON) -m checks.install --broker && touch $@
+
+$(VENV)/.lock: | $(VENV)/.build
+	$(PYTHON) -m checks.install lock && touch $@

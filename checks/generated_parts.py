@@ -1,0 +1,199 @@
+"""Keeps what documents say of the code equal to the code: `python -m checks.generated_parts [--write]`.
+
+A generated part stands between `<!-- generated: NAME -->` and `<!-- /generated: NAME -->`. Without `--write` nothing is
+changed, and a part that is out of date is an error. `make check` finds it too, by the test of this module.
+"""
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from checks.repository_files import ROOT
+from streams import RocksDBOptions, StreamsConfig
+from streams.config.display import displayed
+from streams.config.not_yet import NOT_YET
+from streams.exit_codes import markdown_table
+
+_MIB: Final = 1024 * 1024
+
+#: The settings page's sections. Every option stands in one of them, or in `NOT_YET`.
+SECTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "Application": ("application_id", "bootstrap_servers", "processing_guarantee", "commit_interval_ms"),
+    "Input": (
+        "auto_offset_reset", "max_poll_records", "buffered_bytes_per_partition", "buffered_records_per_partition",
+    ),
+    "State": (
+        "state_dir", "state_dir_exclusive", "state_cleanup_delay_ms", "statestore_cache_max_bytes",
+        "statestore_uncommitted_max_bytes", "rocksdb",
+    ),
+    "Topology and topics": (
+        "default_key_serde", "default_value_serde", "ensure_explicit_naming", "default_timestamp_extractor",
+        "replication_factor", "repartition_purge_interval_ms",
+    ),
+    "Errors": (
+        "deserialization_exception_handler", "processing_exception_handler", "production_exception_handler",
+        "dead_letter_queue_topic",
+    ),
+    "Processes": ("group_instance_id", "drain_timeout_ms", "worker_hang_timeout_ms"),
+    "Kafka clients": ("consumer", "producer", "admin"),
+}  # fmt: skip
+
+#: What the file map lists, in the order of the imports: each may import those after it.
+PACKAGES: Final = ("streams", "tasks", "state_stores", "rebalance")
+
+#: Defaults that depend on the machine, as the page says them.
+_SAID: Final = {"state_dir": "`~/.local/state/tidewheel`"}
+
+
+def settings_table() -> str:
+    """Return a table for each section of settings, and one of those that have no effect yet."""
+    parts: list[str] = []
+    for section, options in SECTIONS.items():
+        rows = [_row(option) for option in options]
+        parts += [
+            f"### {section}",
+            "",
+            "| option | default | meaning |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    later = [f"{_row(option)} {brings} |" for option, brings in NOT_YET.items()]
+    parts += ["### Accepted, without effect yet", ""]
+    parts += ["| option | default | meaning | comes with |", "|---|---|---|---|", *later]
+    return "\n".join(parts)
+
+
+def _row(option: str) -> str:
+    field = StreamsConfig.model_fields[option]
+    if field.is_required():
+        default = "required"
+    else:
+        default = _SAID.get(option) or _shown(option, field.get_default(call_default_factory=True))
+    return f"| `{option}` | {default} | {_cell(field.description or '')} |"
+
+
+def _shown(option: str, value: Any) -> str:
+    """Return a default as people write it."""
+    if option == "rocksdb":
+        return "[below](#rocksdb)"
+    value = displayed(option, value)
+    if value is None:
+        return "none"
+    if value == {}:
+        return "empty"
+    if option.endswith("_bytes") or "_bytes_" in option:
+        return _size(value)
+    if option.endswith("_ms") and isinstance(value, int):
+        return f"{value:,} ms"
+    return f"`{value}`" if isinstance(value, str | bool) else f"{value:,}"
+
+
+def _size(size_bytes: int) -> str:
+    if size_bytes and size_bytes % _MIB == 0:
+        return f"{size_bytes // _MIB} MiB"
+    return (
+        f"{size_bytes // 1024} KiB"
+        if size_bytes and size_bytes % 1024 == 0
+        else f"{size_bytes:,} bytes"
+    )
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def rocksdb_table() -> str:
+    """Return a table of RocksDB's options, from the docstring of `RocksDBOptions`."""
+    told = _attributes(inspect.getdoc(RocksDBOptions) or "")
+    rows = [
+        f"| `{field.name}` | {_shown(field.name, field.default)} | {_cell(told[field.name])} |"
+        for field in dataclasses.fields(RocksDBOptions)
+    ]
+    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
+
+
+def _attributes(docstring: str) -> dict[str, str]:
+    """Return what a Google-style docstring says of each attribute, without the sentence on its default."""
+    _, _, section = docstring.partition("\nAttributes:\n")
+    entries = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE)
+    return {name: re.sub(r" Default [^.]*\.$", "", _cell(text)) for name, text in entries}
+
+
+def file_map(root: Path = ROOT) -> str:
+    """Return a list of all modules, folder by folder, each with the first line of its docstring."""
+    parts: list[str] = []
+    for package in PACKAGES:
+        files = sorted(
+            path for path in (root / package).rglob("*.py") if path.name != "__init__.py"
+        )
+        for folder in sorted({path.parent for path in files}):
+            name = folder.relative_to(root).as_posix()
+            parts += [f"**`{name}/`** {_summary(folder / '__init__.py')}", ""]
+            parts += [
+                f"- `{path.name}` · {_summary(path)}" for path in files if path.parent == folder
+            ]
+            parts.append("")
+    return "\n".join(parts[:-1])
+
+
+def _summary(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0]
+
+
+#: Name of a part -> the document it stands in, and what makes it.
+PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
+    "settings": ("docs/configuration.md", settings_table),
+    "rocksdb": ("docs/configuration.md", rocksdb_table),
+    "exit-codes": ("docs/running.md", markdown_table),
+    "file-map": ("ARCHITECTURE.md", file_map),
+}
+
+
+def with_part(text: str, name: str, part: str) -> str:
+    """Return a document's text with one generated part put in.
+
+    Raises:
+        ValueError: The document does not have both markers, in order, once.
+    """
+    start, end = f"<!-- generated: {name} -->", f"<!-- /generated: {name} -->"
+    if text.count(start) != 1 or text.count(end) != 1 or text.index(start) > text.index(end):
+        raise ValueError(f"the document needs one {start} and after it one {end}")
+    head, rest = text.split(start)
+    return f"{head}{start}\n\n{part}\n\n{end}{rest.split(end)[1]}"
+
+
+def outdated(root: Path = ROOT) -> Iterator[tuple[Path, str, str]]:
+    """Yield (document, part, the document's text as it should be) for every part that is not as the code has it."""
+    for name, (document, make) in PARTS.items():
+        # Read anew for each part: the caller may have written another part of the same document meanwhile.
+        path = root / document
+        text = path.read_text(encoding="utf-8")
+        wanted = with_part(text, name, make())
+        if wanted != text:
+            yield path, name, wanted
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the parts, or write them; 1 if one is out of date."""
+    write = "--write" in (sys.argv[1:] if arguments is None else arguments)
+    found = 0
+    for path, name, wanted in outdated():
+        found += 1
+        if write:
+            path.write_text(wanted, encoding="utf-8")
+        done = "written" if write else "out of date; run `python -m checks.generated_parts --write`"
+        print(f"{path.relative_to(ROOT)}: {name}: {done}")
+    if not found:
+        print(f"{len(PARTS)} generated parts of documents are up to date")
+    return 1 if found and not write else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

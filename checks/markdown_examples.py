@@ -1,0 +1,73 @@
+"""Runs the Python examples in README.md and docs/: `python -m checks.markdown_examples [FILE ...]`.
+
+The `python` blocks of one file run in order and share their names, as a reader would type them; each
+file starts anew in an empty folder. A block below a comment `<!-- not run: REASON -->` is only
+compiled; one below `<!-- fragment: REASON -->` is not even that. The reason is for the next author.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from checks.repository_files import ROOT, CodeBlock, code_blocks, repository_files
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the examples of the files named, or of all; 1 if one fails."""
+    named = sys.argv[1:] if arguments is None else arguments
+    files = [Path(name).resolve() for name in named] or documents()
+    failed = ran = 0
+    for path in files:
+        done, problem = run_file(path)
+        ran += done
+        if problem is not None:
+            failed += 1
+            print(problem, file=sys.stderr)
+    print(f"{ran} examples ran in {len(files)} documents, {failed} documents failed")
+    return 1 if failed else 0
+
+
+def documents(root: Path = ROOT) -> list[Path]:
+    """The Markdown files for users and contributors."""
+    return [path for path in repository_files(root) if path.suffix == ".md"]
+
+
+def run_file(path: Path) -> tuple[int, str | None]:
+    """Run a file's examples in order; how many ran, and the traceback of the first that failed."""
+    names: dict[str, object] = {"__name__": "__example__"}
+    ran = 0
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        stack.callback(os.chdir, before)
+        os.chdir(folder)
+        for block in code_blocks(path.read_text(encoding="utf-8")):
+            how = _how(block)
+            if how is None:
+                continue
+            try:
+                # Empty lines in front give the traceback the document's own line numbers.
+                code = compile("\n" * (block.line - 1) + block.text, str(path), "exec")
+                if how == "run":
+                    ran += 1
+                    exec(code, names)  # noqa: S102 - our own documents, as a reader would run them
+            except Exception:  # noqa: BLE001 - whatever an example raises is what is reported
+                return ran, f"{path}:{block.line}: this example fails\n{traceback.format_exc()}"
+    return ran, None
+
+
+def _how(block: CodeBlock) -> str | None:
+    """`run`, `compile` or nothing to do."""
+    if block.language != "python":
+        return None
+    note, _, reason = (block.comment or "").partition(":")
+    if not reason.strip():
+        return "run"
+    return {"not run": "compile", "fragment": None}.get(note, "run")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
