@@ -1,0 +1,314 @@
+"""The writes of one store since the last commit, and its record cache.
+
+Between commits nothing reaches the database: values live here, decoded once, serialised at most once per key and
+commit. At a commit `drain` gives what goes to the changelog and to the database; once both have it, `applied` makes
+the entries clean. Clean entries are kept as a read cache within a budget, in two generations, so that hot keys are
+neither re-read nor re-decoded.
+
+Values of types that can be changed in place (dicts, lists, a user's own objects) and large ones are kept serialised,
+and decoded anew at each read: a user function that changes its aggregate and then fails must not change the store, and
+every update forwarded downstream must keep the value it had.
+"""
+
+import datetime as dt
+import decimal
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import merge
+from itertools import chain, islice, repeat
+from operator import itemgetter
+from typing import Any
+
+from state_stores.envelope import seal_batch, unseal
+from state_stores.ports import Database
+from state_stores.rows import SortedRows
+from state_stores.spec import StoreSpec
+
+#: Types whose values nobody can change, so that one object may stand in the store and travel downstream.
+_SHAREABLE = frozenset(
+    {
+        int, float, bool, str, bytes, complex, decimal.Decimal, uuid.UUID,
+        dt.datetime, dt.date, dt.time, dt.timedelta,
+    }
+)  # fmt: skip
+
+#: A longer value is kept serialised, so that memory is counted exactly.
+_LARGE = 256
+
+#: What a dictionary entry of a small value costs beside its bytes (measured with tracemalloc, rounded up).
+_ENTRY_OVERHEAD_BYTES = 200
+
+#: Timestamps are kept in 64 bits.
+_TIMESTAMPS_END = 1 << 63
+
+_ABSENT: Any = object()
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What a store changed since the last commit, one entry per key in key order: serialised values (None deletes)."""
+
+    keys: list[bytes]
+    values: list[bytes | None]
+    timestamps: list[int]
+
+    @cached_property
+    def stored(self) -> SortedRows:
+        """The puts and deletes for the database, made when they are first asked for."""
+        return SortedRows(self.keys, seal_batch(self.values, self.timestamps))
+
+
+class CommitBuffer:
+    """Buffered access to one family of a task's database, by serialised key.
+
+    Only the thread that processes the task calls it. `values` may be read and written directly by aggregations after
+    `fetch` (they then call `touched`); everybody else uses `get` and `put`.
+    """
+
+    def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
+        self.spec = spec
+        self._database = database
+        self._family = spec.name
+        self._serde = spec.value_serde
+        #: Topic name the serdes are told.
+        self.topic = topic
+        self._keep_bytes = keep_bytes
+        #: Decoded values of shareable types; None is a known absence. A key stands in `values` or in `_raw`.
+        self.values: dict[bytes, Any] = {}
+        #: Timestamp of each known value, and of each delete that is not committed yet.
+        self.timestamps: dict[bytes, int] = {}
+        self._raw: dict[bytes, bytes] = {}
+        self._raw_bytes = 0
+        #: The clean entries of the generation before.
+        self._old: dict[bytes, tuple[Any, bytes | None, int]] = {}
+        #: Keys changed since the last commit, and the bytes of those keys.
+        self.dirty: dict[bytes, None] = {}
+        self._dirty_key_bytes = 0
+        #: Mean bytes of a value, as last serialised.
+        self.mean_value_bytes = 16.0
+        self._mean_key_bytes = 16.0
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def fetch(self, keys: Collection[bytes]) -> None:
+        """Make every key known: from the buffer, or by one sorted multi-get."""
+        if all(map(self.values.__contains__, keys)):
+            return
+        missing = set(keys).difference(self.values, self._raw)
+        if not missing:
+            return
+        if self._old:
+            old = self._old
+            for key in [key for key in missing if key in old]:
+                self._remember(key, *old.pop(key))
+                missing.discard(key)
+        if missing:
+            ordered = sorted(missing)
+            self._load(ordered, self._database.get_many(self._family, ordered))
+
+    def _load(self, keys: Sequence[bytes], stored: Sequence[bytes | None]) -> None:
+        decode = self._serde.deserialize
+        for key, data in zip(keys, stored, strict=True):
+            if data is None:
+                self.values[key] = None
+                self.timestamps[key] = -1
+                continue
+            payload, timestamp = unseal(data)
+            value = decode(self.topic, payload) if len(payload) <= _LARGE else _ABSENT
+            if type(value) in _SHAREABLE:
+                self._remember(key, value, None, timestamp)
+            else:
+                self._remember(key, None, payload, timestamp)
+
+    def _remember(self, key: bytes, value: Any, raw: bytes | None, timestamp: int) -> None:
+        if raw is None:
+            self.values[key] = value
+        else:
+            self._raw[key] = raw
+            self._raw_bytes += len(raw)
+        self.timestamps[key] = timestamp
+
+    def get(self, key: bytes) -> Any:
+        """Return the value, or None. A value of a type that can change is a fresh object at each call."""
+        value = self.values.get(key, _ABSENT)
+        if value is not _ABSENT:
+            return value
+        raw = self._raw.get(key)
+        if raw is None:
+            self.fetch((key,))
+            raw = self._raw.get(key)
+            if raw is None:
+                return self.values[key]
+        return self._serde.deserialize(self.topic, raw)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[Any]:
+        """Return the values of many keys, in their order."""
+        self.fetch(keys)
+        if not self._raw:
+            return list(map(self.values.__getitem__, keys))
+        return list(map(self.get, keys))
+
+    def are_decoded(self, keys: Collection[bytes]) -> bool:
+        """Return whether all of these fetched keys stand in `values`."""
+        return not self._raw or self._raw.keys().isdisjoint(keys)
+
+    def exists(self, key: bytes) -> bool:
+        """Return whether a key has a value, without decoding it."""
+        value = self.values.get(key, _ABSENT)
+        if value is _ABSENT:
+            if key in self._raw:
+                return True
+            self.fetch((key,))
+            return key in self._raw or self.values[key] is not None
+        return value is not None
+
+    def timestamp(self, key: bytes) -> int:
+        """Return the timestamp of a value that `get` or `fetch` made known; -1 for an absent one."""
+        return self.timestamps[key]
+
+    def iterate(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        """Yield (key, value, timestamp) of lower <= key < upper: the database with the buffer's changes on top."""
+        changed = sorted(
+            (
+                key
+                for key in self.dirty
+                if (lower is None or key >= lower) and (upper is None or key < upper)
+            ),
+            reverse=reverse,
+        )
+        hidden = frozenset(changed)
+        buffered = [(key, self.get(key), self.timestamps[key]) for key in changed]
+        disk = (
+            (key, *self._decode(data))
+            for key, data in self._database.iterate(self._family, lower, upper, reverse=reverse)
+            if key not in hidden
+        )
+        return (
+            row
+            for row in merge(buffered, disk, key=itemgetter(0), reverse=reverse)
+            if row[1] is not None
+        )
+
+    def _decode(self, data: bytes) -> tuple[Any, int]:
+        payload, timestamp = unseal(data)
+        return self._serde.deserialize(self.topic, payload), timestamp
+
+    def approximate_num_entries(self) -> int:
+        """Return about how many keys there are: the database's estimate plus the uncommitted keys."""
+        return self._database.approximate_num_entries(self._family) + len(self.dirty)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def put(self, key: bytes, value: Any, timestamp: int) -> None:
+        """Set a value, or delete it with None. Raises what the serde raises, and then nothing has changed."""
+        if type(timestamp) is not int or not -1 <= timestamp < _TIMESTAMPS_END:
+            raise ValueError(
+                f"store {self.spec.name}: {timestamp!r} is no timestamp; it must be an int of milliseconds since the epoch"
+            )
+        if value is None or self._keeps(value):
+            data = None
+        else:
+            data = self._serde.serialize(self.topic, value)
+            value = None
+        raw = self._raw.pop(key, None)
+        if raw is not None:
+            self._raw_bytes -= len(raw)
+        if data is None:
+            self.values[key] = value
+        else:
+            self.values.pop(key, None)
+            self._raw[key] = data
+            self._raw_bytes += len(data)
+        self.timestamps[key] = timestamp
+        if key not in self.dirty:
+            self.dirty[key] = None
+            self._dirty_key_bytes += len(key)
+
+    def _keeps(self, value: Any) -> bool:
+        """Return whether a value may stay as it is until the commit."""
+        if type(value) not in _SHAREABLE or (
+            isinstance(value, str | bytes) and len(value) > _LARGE
+        ):
+            return False
+        return self._serde.surely_serializes(value)
+
+    def touched(self, keys: Collection[bytes]) -> None:
+        """Mark keys whose entries in `values` and `timestamps` were changed directly."""
+        before = len(self.dirty)
+        self.dirty.update(zip(keys, repeat(None)))
+        # Keys that were not dirty before stand at the end.
+        self._dirty_key_bytes += sum(
+            map(len, islice(reversed(self.dirty), len(self.dirty) - before))
+        )
+
+    # -- committing ------------------------------------------------------------------------------------------------
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Return about how much memory the uncommitted changes hold (keys counted, values as last serialised)."""
+        if not self.dirty:
+            return 0
+        per_entry = self.mean_value_bytes + _ENTRY_OVERHEAD_BYTES
+        return self._dirty_key_bytes + self._raw_bytes + int(len(self.dirty) * per_entry)
+
+    def drain(self) -> Drained:
+        """Return the changes since the last commit; they stay here until `applied` or `discard`."""
+        # In key order, which is the order RocksDB takes best.
+        keys = sorted(self.dirty)
+        timestamps = list(map(self.timestamps.__getitem__, keys))
+        if not self._raw:
+            live = list(map(self.values.__getitem__, keys))
+            if None not in live:
+                values = self._serde.serialize_batch(self.topic, live)
+                return self._drained(keys, values, timestamps)
+        serialize, raw = self._serde.serialize, self._raw
+        values = list[bytes | None]((None,)) * len(keys)
+        for index, key in enumerate(keys):
+            data = raw.get(key)
+            if data is None and (value := self.values[key]) is not None:
+                data = serialize(self.topic, value)
+            values[index] = data
+        return self._drained(keys, values, timestamps)
+
+    def _drained(
+        self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
+    ) -> Drained:
+        if keys:
+            self._mean_key_bytes = self._dirty_key_bytes / len(keys)
+            self.mean_value_bytes = sum(map(len, filter(None, values))) / len(keys)
+        return Drained(keys, values, timestamps)
+
+    def applied(self) -> None:
+        """The drained changes are committed and in the database: all entries are clean now."""
+        self.dirty.clear()
+        self._dirty_key_bytes = 0
+        entries = len(self.values) + len(self._raw)
+        per_entry = self._mean_key_bytes + self.mean_value_bytes + _ENTRY_OVERHEAD_BYTES
+        if entries * per_entry + self._raw_bytes <= self._keep_bytes / 2:
+            return
+        # A new generation: what is used again comes back from `_old` at the price of one look-up, the rest goes.
+        timestamps = self.timestamps
+        self._old = dict(
+            chain(
+                ((key, (value, None, timestamps[key])) for key, value in self.values.items()),
+                ((key, (None, raw, timestamps[key])) for key, raw in self._raw.items()),
+            )
+        )
+        self._forget()
+
+    def discard(self) -> None:
+        """Forget everything, also uncommitted changes: the next read sees the database."""
+        self._old = {}
+        self.dirty.clear()
+        self._dirty_key_bytes = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self.values = {}
+        self._raw = {}
+        self._raw_bytes = 0
+        self.timestamps = {}

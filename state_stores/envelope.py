@@ -1,0 +1,59 @@
+"""The bytes a value is stored as: a format byte, the record's timestamp, an optional expiry, then the serde's bytes.
+
+The format byte is there from the first day, so that a later version can add to it without a migration (bit 0x10 says
+that an expiry follows the timestamp). The changelog holds the serde's bytes alone; timestamp and headers travel in the
+Kafka record, so Kafka's own tools read it.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from state_stores.errors import StoreCorruptedError
+
+_VERSION = 0x01
+_HAS_EXPIRY = 0x10
+_HEAD = struct.Struct(">Bq")
+_HEAD_BYTES = _HEAD.size
+_EXPIRY_BYTES = 8
+
+
+def seal(value: bytes, timestamp: int) -> bytes:
+    """Return the stored bytes of a value.
+
+    >>> unseal(seal(b"v", 5))
+    (b'v', 5)
+    """
+    return _HEAD.pack(_VERSION, timestamp) + value
+
+
+def seal_batch(values: Sequence[bytes | None], timestamps: Sequence[int]) -> list[bytes | None]:
+    """Return the stored bytes of many values; None (a delete) stays None."""
+    pack = _HEAD.pack
+    distinct = set(timestamps)
+    if len(distinct) * 2 < len(timestamps):
+        # Many records a millisecond: each head is made once.
+        heads = {timestamp: pack(_VERSION, timestamp) for timestamp in distinct}
+        return [
+            None if value is None else heads[timestamp] + value
+            for value, timestamp in zip(values, timestamps, strict=True)
+        ]
+    return [
+        None if value is None else pack(_VERSION, timestamp) + value
+        for value, timestamp in zip(values, timestamps, strict=True)
+    ]
+
+
+def unseal(stored: bytes) -> tuple[bytes, int]:
+    """Return (value bytes, timestamp); raises `StoreCorruptedError` for bytes of no known format."""
+    start = _HEAD_BYTES
+    if len(stored) >= start and stored[0] == _VERSION | _HAS_EXPIRY:
+        start += _EXPIRY_BYTES
+    elif not stored or stored[0] != _VERSION:
+        start = len(stored) + 1  # of another version, which may have put anything there
+    if len(stored) < start:
+        raise StoreCorruptedError(
+            f"a stored value of {len(stored)} bytes has no format this version knows; "
+            "delete the task's directory to restore it from the changelog"
+        )
+    _, timestamp = _HEAD.unpack_from(stored)
+    return stored[start:], timestamp

@@ -1,0 +1,47 @@
+"""The root of every error a user can see, and the errors of stores.
+
+`StreamsError` lives here because this package is at the bottom of the import order; users import
+all of them from `streams`. Messages name the store, topic, partition or option, and the next step.
+"""
+
+
+class StreamsError(Exception):
+    """Root of all errors Tidewheel raises on purpose.
+
+    >>> issubclass(StateStoreError, StreamsError), issubclass(StreamsError, Exception)
+    (True, True)
+    """
+
+
+class StateStoreError(StreamsError):
+    """A state store could not be opened, read or written.
+
+    >>> raise StateStoreError('state directory is full; free space, or move state_dir')
+    Traceback (most recent call last):
+    ...
+    state_stores.errors.StateStoreError: state directory is full; free space, or move state_dir
+    """
+
+
+class StoreLockedError(StateStoreError):
+    """A state directory or database is held by another process.
+
+    >>> raise StoreLockedError('slot 0 is held by process 4711; stop that process')
+    Traceback (most recent call last):
+    ...
+    state_stores.errors.StoreLockedError: slot 0 is held by process 4711; stop that process
+    """
+
+
+class InvalidStateStoreError(StateStoreError):
+    """The store is not (or no longer) readable here: closed, moved away, or not open yet.
+
+    >>> raise InvalidStateStoreError('store counts has no running task in this process')
+    Traceback (most recent call last):
+    ...
+    state_stores.errors.InvalidStateStoreError: store counts has no running task in this process
+    """
+
+
+class StoreCorruptedError(StateStoreError):
+    """A database failed its own checks; its task directory is wiped and restored."""

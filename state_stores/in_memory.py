@@ -1,0 +1,184 @@
+"""The database contract without a disk: in-memory stores, the test driver, and the model RocksDB is compared with.
+
+Everything is lost on `close`, as it is with the process: stores kept here are restored from their changelog at every
+start, so positions are lost along with the data.
+"""
+
+import threading
+import weakref
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from state_stores.errors import InvalidStateStoreError, StateStoreError
+
+#: Up to this many changed keys are put into the sorted keys one by one; more, and sorting all is faster.
+_FEW_KEYS: Final = 64
+
+_ABSENT: Final[Any] = object()
+
+
+class InMemoryDatabase:
+    """All in-memory stores of one task; a `state_stores.ports.Database`.
+
+    Args:
+        families: Names of the stores.
+    """
+
+    def __init__(self, families: Sequence[str]) -> None:
+        self._families = {name: _Family() for name in families}
+        self._positions: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `keys`, in their order; None where absent."""
+        with self._lock:
+            return list(map(self._family(family).data.get, keys))
+
+    def iterate(
+        self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with lower <= key < upper, as of now, in key order or backwards."""
+        with self._lock:
+            view = self._family(family).view(lower, upper, reverse=reverse)
+        return self._rows(view)
+
+    def _rows(self, view: "_View") -> Iterator[tuple[bytes, bytes]]:
+        for key in view.keys:
+            if self._closed:
+                raise self._is_closed()
+            yield key, view.value(key)
+
+    def write(
+        self,
+        changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
+        positions: Mapping[str, bytes],
+    ) -> None:
+        """Apply puts and deletes (value None) of all families, then the positions."""
+        with self._lock:
+            targets = [(self._family(name), rows) for name, rows in changes.items()]
+            for family, rows in targets:
+                family.apply(rows)
+            self._check_open()
+            self._positions.update(positions)
+
+    def clear(self, family: str) -> None:
+        """Delete everything in one family."""
+        with self._lock:
+            target = self._family(family)
+            target.apply([(key, None) for key in target.data])
+
+    def position(self, name: str) -> bytes | None:
+        """Return a stored position, or None if never written."""
+        with self._lock:
+            self._check_open()
+            return self._positions.get(name)
+
+    def approximate_num_entries(self, family: str) -> int:
+        """Return how many keys a family holds (exactly, here)."""
+        with self._lock:
+            return len(self._family(family).data)
+
+    def close(self) -> None:
+        """Forget everything; idempotent."""
+        with self._lock:
+            self._closed = True
+            self._families.clear()
+            self._positions.clear()
+
+    def _family(self, name: str) -> "_Family":
+        self._check_open()
+        family = self._families.get(name)
+        if family is None:
+            raise StateStoreError(
+                f"the in-memory database was opened without store {name!r} "
+                f"(it has {', '.join(sorted(self._families)) or 'none'}); connect the store to the processor that uses it"
+            )
+        return family
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._is_closed()
+
+    @staticmethod
+    def _is_closed() -> InvalidStateStoreError:
+        return InvalidStateStoreError(
+            "the in-memory database was closed, its task has stopped or moved to another process; "
+            "ask for the store again"
+        )
+
+
+class _Family:
+    """Bytes by key, and the keys in order, brought up to date only when somebody iterates."""
+
+    __slots__ = ("_changed", "_sorted", "_views", "data")
+
+    def __init__(self) -> None:
+        self.data: dict[bytes, bytes] = {}
+        self._sorted: list[bytes] = []
+        #: Keys that came or went since `_sorted` was right.
+        self._changed: set[bytes] = set()
+        self._views: weakref.WeakSet[_View] = weakref.WeakSet()
+
+    def apply(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        data, changed, views = self.data, self._changed, list(self._views)
+        for key, value in rows:
+            before = data.get(key)
+            # Views first: a thread that iterates reads `data` before it asks its view (see `_View.value`).
+            for view in views:
+                view.keep(key, before)
+            if value is None:
+                if data.pop(key, None) is not None:
+                    changed.add(key)
+            else:
+                if before is None:
+                    changed.add(key)
+                data[key] = value
+
+    def view(self, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> "_View":
+        self._sort()
+        ordered = self._sorted
+        start = 0 if lower is None else bisect_left(ordered, lower)
+        stop = len(ordered) if upper is None else bisect_left(ordered, upper)
+        keys = ordered[start:stop]
+        if reverse:
+            keys.reverse()
+        view = _View(self.data, keys)
+        self._views.add(view)
+        return view
+
+    def _sort(self) -> None:
+        changed, data, ordered = self._changed, self.data, self._sorted
+        if len(changed) > _FEW_KEYS:
+            self._sorted = sorted(data)
+        else:
+            for key in changed:
+                index = bisect_left(ordered, key)
+                there = index < len(ordered) and ordered[index] == key
+                if key in data and not there:
+                    insort(ordered, key)
+                elif key not in data and there:
+                    del ordered[index]
+        changed.clear()
+
+
+class _View:
+    """A range of a family as it was: its keys, and the values that were overwritten since."""
+
+    __slots__ = ("__weakref__", "_data", "_kept", "keys")
+
+    def __init__(self, data: Mapping[bytes, bytes], keys: list[bytes]) -> None:
+        self.keys = keys
+        self._data = data
+        self._kept: dict[bytes, bytes | None] = {}
+
+    def keep(self, key: bytes, value: bytes | None) -> None:
+        """Remember a value that is about to change; the first one counts."""
+        self._kept.setdefault(key, value)
+
+    def value(self, key: bytes) -> bytes:
+        """Return the value of one of `keys`."""
+        now: bytes = self._data.get(key, _ABSENT)
+        kept: bytes | None = self._kept.get(key, _ABSENT)
+        return now if kept is _ABSENT or kept is None else kept

@@ -1,0 +1,78 @@
+"""Which names an application, a store and a topic may have. Pure.
+
+Names of applications and stores become directories, column families and parts of topic names, so they obey a rule of
+ours that is stricter than Kafka's: they never start with a dot, a dash or an underscore.
+"""
+
+import re
+from typing import Final
+
+#: Kafka refuses longer topic names.
+MAX_TOPIC_LENGTH: Final = 249
+
+#: Ours, so that a name with what is put around it fits into a file name (255 bytes) on every file system.
+MAX_NAME_LENGTH: Final = 200
+
+_ALLOWED: Final = re.compile(r"[A-Za-z0-9._-]")
+_FIRST: Final = re.compile(r"[A-Za-z0-9]")
+
+
+def check_application_id(name: str) -> str:
+    """Return the id if it may be used, else raise ValueError saying what is wrong with it."""
+    return _check_name("application id", name)
+
+
+def check_store_name(name: str) -> str:
+    """Return the store name if it may be used, else raise ValueError saying what is wrong with it.
+
+    >>> check_store_name("word-counts")
+    'word-counts'
+    """
+    return _check_name("store name", name)
+
+
+def check_topic_name(name: str) -> str:
+    """Return the topic name if Kafka takes it, else raise ValueError saying what is wrong with it."""
+    _check_characters("topic name", name, MAX_TOPIC_LENGTH)
+    if name in {".", ".."}:
+        raise ValueError(f"topic name {name!r} is not allowed: Kafka would take it for a directory")
+    return name
+
+
+def check_internal_topics(application_id: str, stores: list[str], repartitions: list[str]) -> None:
+    """Raise ValueError if a changelog or repartition topic of these stores would be refused for its length."""
+    for store in stores:
+        _check_derived(f"{application_id}-{store}-changelog", "store", store)
+    for repartition in repartitions:
+        _check_derived(f"{application_id}-{repartition}-repartition", "repartition", repartition)
+
+
+def _check_derived(topic: str, what: str, name: str) -> None:
+    over = len(topic) - MAX_TOPIC_LENGTH
+    if over > 0:
+        raise ValueError(
+            f"the topic of {what} {name!r} would be called {topic!r}: {len(topic)} characters, {over} more than "
+            f"Kafka's {MAX_TOPIC_LENGTH}; shorten the application id or the {what}'s name"
+        )
+
+
+def _check_name(what: str, name: str) -> str:
+    _check_characters(what, name, MAX_NAME_LENGTH)
+    if not _FIRST.match(name):
+        raise ValueError(
+            f"{what} {name!r} starts with {name[0]!r}; start it with a letter or a digit"
+        )
+    return name
+
+
+def _check_characters(what: str, name: str, longest: int) -> None:
+    if not name:
+        raise ValueError(f"{what} is empty; give it a name")
+    for position, character in enumerate(name):
+        if not _ALLOWED.match(character):
+            raise ValueError(
+                f"{what} {name!r} has {character!r} at position {position}; "
+                "use letters a-z A-Z, digits, dot, dash and underscore"
+            )
+    if len(name) > longest:
+        raise ValueError(f"{what} {name[:40]!r}… has {len(name)} characters; {longest} are allowed")

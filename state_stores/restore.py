@@ -1,0 +1,95 @@
+"""From changelog records to a store's content, and whether a store's own position may be followed. Pure.
+
+`fold` is the one rule of every way to restore (replay, sorted runs, Spark): the last record per disk key, in offset
+order, equals replaying all of them.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from state_stores.envelope import seal
+from state_stores.position import Position
+from state_stores.spec import StoreKind, StoreSpec
+
+#: A position is not followed when it is older than the topic's tombstone retention less this, because tombstones
+#: behind it may be gone and deleted keys would live on (H27).
+TOMBSTONE_MARGIN_MS = 3_600_000
+
+
+def fold(
+    spec: StoreSpec,
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    timestamps: Sequence[int],
+) -> list[tuple[bytes, bytes | None]]:
+    """Return (disk key, disk value or None) of the last record per disk key of some changelog records, in offset order.
+
+    Records without a key (nobody of ours writes them) are skipped, as Kafka Streams does.
+    """
+    match spec.kind:
+        case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
+            last = dict(zip(keys, zip(values, timestamps, strict=True), strict=True))
+            return [
+                (key, None if value is None else seal(value, timestamp))
+                for key, (value, timestamp) in last.items()
+                if key is not None
+            ]
+
+
+class StartFrom(StrEnum):
+    """Where restoring a store begins."""
+
+    POSITION = "position"
+    BEGINNING = "beginning"
+
+
+def restore_start(  # noqa: PLR0911 - a list of rules, each with its answer
+    position: Position | None,
+    *,
+    topic_id: bytes,
+    log_start: int,
+    log_end: int,
+    tombstone_retention_ms: int,
+    now_ms: int,
+) -> tuple[StartFrom, str]:
+    """Decide whether a store goes on from its own position or is wiped and restored from the beginning, and why.
+
+    Every doubt ends at the beginning: that costs time, the other way would cost data.
+    """
+    if position is None:
+        return StartFrom.BEGINNING, "no position on disk"
+    if position.topic_id != topic_id:
+        return StartFrom.BEGINNING, "the changelog topic was recreated"
+    if position.offset > log_end:
+        return (
+            StartFrom.BEGINNING,
+            f"position {position.offset} is beyond the end of the log, {log_end}",
+        )
+    if position.offset == log_end:
+        return StartFrom.POSITION, "nothing to read"
+    if position.offset < log_start:
+        return (
+            StartFrom.BEGINNING,
+            f"position {position.offset} is before the start of the log, {log_start}",
+        )
+    age_ms = now_ms - position.written_at_ms
+    if age_ms < -TOMBSTONE_MARGIN_MS:
+        return (
+            StartFrom.BEGINNING,
+            f"position was written {-age_ms // 1000} s in the future, so its age is not known",
+        )
+    if age_ms > max(tombstone_retention_ms - TOMBSTONE_MARGIN_MS, 0):
+        return (
+            StartFrom.BEGINNING,
+            f"position is {age_ms // 1000} s old, tombstones behind it may be gone",
+        )
+    return StartFrom.POSITION, f"{log_end - position.offset} offsets to read"
+
+
+def position_name(topic: str, partition: int) -> str:
+    """Return the name under which a changelog position is kept beside the data.
+
+    >>> position_name("app-counts-changelog", 0)
+    'changelog:app-counts-changelog-0'
+    """
+    return f"changelog:{topic}-{partition}"

@@ -1,0 +1,1 @@
+"""Databases on disk; nothing else imports rocksdict."""

@@ -1,0 +1,79 @@
+"""How a commit's changes are cut into the writes that RocksDB gets. Pure.
+
+Rows are sorted by key, because RocksDB inserts sorted rows four times as fast as shuffled ones (8 against 1.8 million
+rows per second, sorting included 2.0 against 1.2), and all that time the GIL is held.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, repeat
+from operator import add, itemgetter
+from typing import NamedTuple
+
+from state_stores.rows import SortedRows
+
+#: Puts and deletes (value None) of one family.
+Rows = Sequence[tuple[bytes, bytes | None]]
+
+#: What an entry of a batch costs beside key and value: tag, family and two lengths.
+_ENTRY_BYTES = 12
+
+_key = itemgetter(0)
+
+
+class Piece(NamedTuple):
+    """Rows of one family that go into one write."""
+
+    family: str
+    rows: SortedRows
+
+
+def cut(changes: Mapping[str, Rows], limit_bytes: int) -> Iterator[list[Piece]]:
+    """Yield what each write holds: at most `limit_bytes`, or one larger row. Later rows of a key stay behind earlier.
+
+    >>> [[list(piece.rows) for piece in write] for write in cut({"a": [(b"2", b"y"), (b"1", b"x")], "b": []}, 1)]
+    [[[(b'1', b'x')]], [[(b'2', b'y')]]]
+    """
+    pieces: list[Piece] = []
+    room = limit_bytes
+    for family, unsorted in changes.items():
+        rows = unsorted if isinstance(unsorted, SortedRows) else _sorted(unsorted)
+        whole = _size(rows)
+        if whole <= room:
+            if len(rows):
+                pieces.append(Piece(family, rows))
+                room -= whole
+            continue
+        # ends[i] is the size of the first i rows.
+        ends = list(accumulate(_sizes(rows), initial=0))
+        start = 0
+        while start < len(rows):
+            stop = bisect_left(ends, ends[start] + room + 1) - 1
+            if stop <= start:
+                if pieces:
+                    yield pieces
+                    pieces, room = [], limit_bytes
+                    continue
+                stop = start + 1
+            pieces.append(Piece(family, rows if stop - start == len(rows) else rows[start:stop]))
+            room -= ends[stop] - ends[start]
+            start = stop
+    if pieces:
+        yield pieces
+
+
+def _sorted(rows: Rows) -> SortedRows:
+    ordered = sorted(rows, key=_key)
+    return SortedRows([key for key, _ in ordered], [value for _, value in ordered])
+
+
+def _size(rows: SortedRows) -> int:
+    """Return the size of all rows together."""
+    entries = len(rows) * _ENTRY_BYTES
+    return sum(map(len, rows.keys)) + sum(map(len, filter(None, rows.values))) + entries
+
+
+def _sizes(rows: SortedRows) -> Iterator[int]:
+    """Return the size of each row, in passes without a call of ours per row."""
+    values = map(len, [value or b"" for value in rows.values])
+    return map(add, map(add, map(len, rows.keys), values), repeat(_ENTRY_BYTES))

@@ -1,0 +1,52 @@
+"""What RocksDB's failures mean: rocksdict raises bare `Exception` with RocksDB's text, errors here are ours. Pure.
+
+The texts are those of RocksDB's `Status::ToString` (rocksdict 0.3.29), checked by tests against real damage.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
+
+#: A write was refused because flushes can't keep up (`no_slowdown`).
+_STALL: Final = "Write stall"
+_CORRUPT: Final = ("Corruption:", "While opening a file for sequentially reading")
+_LOCKED: Final = ("While lock file", "lock hold by current process")
+_FULL: Final = ("No space left on device", "Disk quota exceeded")
+_UNWRITABLE: Final = ("Permission denied", "Read-only file system")
+_FILES: Final = "Too many open files"
+
+
+def is_stall(error: BaseException) -> bool:
+    """Return whether a write was refused only because flushes are behind: it may be tried again."""
+    return _STALL in str(error)
+
+
+def failure(error: BaseException, path: Path, doing: str) -> StateStoreError:
+    """Return the error to raise for one of RocksDB's.
+
+    Args:
+        error: What rocksdict raised.
+        path: The database's directory.
+        doing: What was tried, with the store's name where one was meant: "read store counts".
+    """
+    text = str(error).strip()
+    what = f"could not {doing} in {path}: {text}"
+    if any(mark in text for mark in _LOCKED):
+        return StoreLockedError(
+            f"{what}; the database is open elsewhere: stop the other process, or close the task's readers"
+        )
+    # Before corruption: a full disk can make both words appear in one message.
+    if any(mark in text for mark in _FULL):
+        return StateStoreError(
+            f"{what}; free disk space or move state_dir, the task is then restored from its changelog"
+        )
+    if any(mark in text for mark in _UNWRITABLE):
+        return StateStoreError(f"{what}; make state_dir writable for this user")
+    if _FILES in text:
+        return StateStoreError(f"{what}; raise the limit of open files (`ulimit -n 65536`)")
+    if any(mark in text for mark in _CORRUPT):
+        return StoreCorruptedError(
+            f"{what}; the files are damaged: delete this directory, the task is then restored from its changelog"
+        )
+    return StateStoreError(f"{what}; see the file LOG in this directory")
