@@ -1,0 +1,1 @@
+"""Runs what was assigned: processing, state, commits."""

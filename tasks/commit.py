@@ -1,0 +1,226 @@
+"""What a commit is, and in which order its parts become durable.
+
+    sinks flushed (at_least_once) -> outputs and changelog produced -> offsets added -> transaction committed
+        -> databases written, positions last
+
+Everything before "transaction committed" may fail and be sent again, nothing of it is visible; everything after it may
+be lost in a crash and is replayed from the changelog. So disk lags the changelog and never leads it, and outputs,
+changelog and offsets stand or fall together.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rebalance.model import TopicPartition
+from state_stores.commit_buffer import Drained
+from state_stores.errors import StreamsError
+from tasks.output_collector import OutputCollector, drop
+from tasks.ports import (
+    Admin,
+    Clock,
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    FailedDelivery,
+    ProducerFactory,
+    TransactionAbortedError,
+    TransactionalProducer,
+)
+from tasks.processing.output import OutputColumns
+
+_log = logging.getLogger(__name__)
+
+#: How long an aborted transaction is sent again before the worker gives up.
+_RETRY_LIMIT_S = 120.0
+_PAUSE_S = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class Commit:
+    """Everything that one commit makes durable.
+
+    Attributes:
+        outputs: Records for transactional outputs, in order; produced BEFORE `offsets` enter the transaction.
+        changelogs: Changes per changelog partition; produced with the outputs, written to disk AFTER the commit.
+        offsets: What is committed for the group, with its metadata; AFTER everything produced was acknowledged.
+    """
+
+    outputs: list[OutputColumns]
+    changelogs: dict[TopicPartition, Drained]
+    offsets: dict[TopicPartition, CommittedOffset]
+    #: Work that needs no broker, done while the brokers take what was produced; may be called more than once.
+    meanwhile: Callable[[], None] = lambda: None
+
+    @property
+    def empty(self) -> bool:
+        """Return whether there is nothing to commit."""
+        return not (self.outputs or self.changelogs or self.offsets)
+
+
+class RolledBackError(Exception):
+    """A transaction of unknown outcome turned out not to have committed: tasks start again from what is committed."""
+
+
+class Committer:
+    """Carries commits out. Only the worker's loop thread calls it."""
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        make_producer: ProducerFactory,
+        collector: OutputCollector,
+        admin: Admin,
+        clock: Clock,
+        wait: Callable[[float], None],
+    ) -> None:
+        self._group_id = group_id
+        self._make_producer = make_producer
+        self._collector = collector
+        self._admin = admin
+        self._clock = clock
+        self._wait = wait
+        self.producer: TransactionalProducer = make_producer()
+
+    def carry_out(self, commit: Commit) -> dict[TopicPartition, int]:
+        """Make a commit durable in Kafka; return the position each changelog partition has reached.
+
+        Raises `RecordFailedError` (a handler said fail), `RolledBackError`, `FencedError` or `StreamsError`.
+        """
+        give_up_s = self._clock.monotonic_s() + _RETRY_LIMIT_S
+        if self._collector.sink_producer is not None:
+            commit.meanwhile()  # the brokers have the sinks' records already
+        while True:
+            # Before the transaction begins: a sink record may be sent again for longer than a transaction may last.
+            self._flush_sinks(give_up_s)
+            try:
+                try:
+                    return self._transact(commit)
+                except TransactionAbortedError as error:
+                    self._check_time(give_up_s, error)
+                    self.producer.abort()
+                    self._after_abort(commit, error)
+            except TransactionAbortedError as error:
+                _log.warning("can't tell which records are refused, trying again: %s", error)
+                self._wait(_PAUSE_S)
+            except CommitOutcomeUnknownError as error:
+                return self._find_out(commit, error)
+
+    def _check_time(self, give_up_s: float, error: TransactionAbortedError) -> None:
+        if self._clock.monotonic_s() > give_up_s:
+            raise StreamsError(
+                f"a transaction of {self.producer.transactional_id} was aborted again and again for "
+                f"{_RETRY_LIMIT_S:.0f} s: {error}; look at the brokers' health and logs"
+            ) from error
+
+    def _transact(self, commit: Commit) -> dict[TopicPartition, int]:
+        self.producer.begin()
+        for columns in commit.outputs:
+            if len(columns):
+                self.producer.produce(columns)
+        for partition, drained in commit.changelogs.items():
+            self.producer.produce_changelog(
+                partition, drained.keys, drained.values, drained.timestamps
+            )
+        commit.meanwhile()
+        return self.producer.commit(self._group_id, commit.offsets)
+
+    def _after_abort(self, commit: Commit, error: TransactionAbortedError) -> None:
+        """Find the records that the broker refuses, if that was the reason; give them to the handler, take them out."""
+        _log.warning("transaction aborted, sending it again: %s", error)
+        refused = self.producer.find_refused(_everything(commit)) if error.record_refused else []
+        if not refused:
+            self._wait(_PAUSE_S)
+        by_columns: dict[int, list[FailedDelivery]] = {}
+        for failure in refused:
+            by_columns.setdefault(id(failure.columns), []).append(failure)
+        for failures in by_columns.values():
+            columns = failures[0].columns
+            skipped = [failure.index for failure in failures if self._skips(failure)]
+            drop(columns, skipped)
+        commit.outputs.extend(self._collector.take_staged())  # dead letters
+
+    def _find_out(
+        self, commit: Commit, error: CommitOutcomeUnknownError
+    ) -> dict[TopicPartition, int]:
+        """Retire the producer and read back whether the transaction committed (hole H8)."""
+        _log.warning(
+            "outcome of a transaction is unknown (%s); reading it back with a new producer", error
+        )
+        self.producer.close()
+        self.producer = self._make_producer()
+        self.producer.init()
+        if not commit.offsets:
+            raise RolledBackError("a transaction without offsets has an unknown outcome") from error
+        stored = self._admin.committed(self._group_id, list(commit.offsets), stable=True)
+        if all(stored.get(partition) == sent for partition, sent in commit.offsets.items()):
+            _log.info("the transaction had committed")
+            return self._admin.end_offsets(list(commit.changelogs)) if commit.changelogs else {}
+        _log.info("the transaction had not committed; going back to what is")
+        raise RolledBackError(str(error)) from error
+
+    def _flush_sinks(self, give_up_s: float) -> None:
+        """Wait until all records for sinks are answered; those that time-outs kept back are sent again for a while."""
+        sinks = self._collector.sink_producer
+        if sinks is None:
+            return
+        while failures := sinks.flush():
+            in_time = self._clock.monotonic_s() <= give_up_s
+            for failure in failures:
+                if (failure.retriable and in_time) or not self._skips(failure):
+                    sinks.produce(_one(failure.columns, failure.index))
+
+    def _skips(self, failure: FailedDelivery) -> bool:
+        """Ask the production handler; return whether the record is left out (else it is sent again), or raise."""
+        answer = self._collector.refuse(
+            failure.columns, failure.index, failure.error, retriable=failure.retriable
+        )
+        return answer == "continue"
+
+    def close(self) -> None:
+        """Close the producer."""
+        self.producer.close()
+
+
+def _everything(commit: Commit) -> list[OutputColumns]:
+    changelogs = [
+        OutputColumns(
+            topic=partition.topic,
+            partitions=partition.partition,
+            keys=drained.keys,
+            values=drained.values,
+            timestamps=drained.timestamps,
+            node=str(partition),
+            internal=True,
+        )
+        for partition, drained in commit.changelogs.items()
+    ]
+    return [columns for columns in commit.outputs if len(columns)] + changelogs
+
+
+def _one(columns: OutputColumns, index: int) -> OutputColumns:
+    partitions = columns.partitions
+    return OutputColumns(
+        topic=columns.topic,
+        partitions=partitions if isinstance(partitions, int) else [partitions[index]],
+        keys=[columns.keys[index]],
+        values=[columns.values[index]],
+        timestamps=[columns.timestamps[index]],
+        headers=None if columns.headers is None else [columns.headers[index]],
+        node=columns.node,
+        task_id=columns.task_id,
+        source_topic=columns.source_topic,
+        source_partition=columns.source_partition,
+        source_offsets=None if columns.source_offsets is None else [columns.source_offsets[index]],
+        internal=columns.internal,
+        dead_letter=columns.dead_letter,
+    )
+
+
+def changed_offsets(
+    before: Mapping[TopicPartition, CommittedOffset], now: Mapping[TopicPartition, CommittedOffset]
+) -> dict[TopicPartition, CommittedOffset]:
+    """Return the offsets that differ from what was committed last. Pure."""
+    return {
+        partition: offset for partition, offset in now.items() if before.get(partition) != offset
+    }

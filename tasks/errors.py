@@ -1,0 +1,75 @@
+"""Errors of running tasks. Users import them from `streams`."""
+
+from state_stores.errors import StreamsError
+
+
+class SerializationError(StreamsError):
+    """A key or value could not be turned into bytes or back; names topic, partition, offset and serde.
+
+    >>> raise SerializationError("int64 serde, topic 'orders': can't deserialise (3 bytes, expected 8)")
+    Traceback (most recent call last):
+    ...
+    tasks.errors.SerializationError: int64 serde, topic 'orders': can't deserialise (3 bytes, expected 8)
+    """
+
+
+class TaskCorruptedError(StreamsError):
+    """A task's state can't be trusted; its directory is wiped and the state restored from the changelog.
+
+    `task_id` is the task's, as "0_1".
+
+    >>> TaskCorruptedError("task 0_1: a block is damaged", task_id="0_1").task_id
+    '0_1'
+    """
+
+    def __init__(self, message: str, *, task_id: str = "") -> None:
+        super().__init__(message)
+        self.task_id = task_id
+
+
+class FencedError(StreamsError):
+    """Another live worker took over this one's transactional id. Never retried, never restarted.
+
+    >>> raise FencedError('producer shop-fixed-0: commit: _FENCED: a newer producer of this id exists')
+    Traceback (most recent call last):
+    ...
+    tasks.errors.FencedError: producer shop-fixed-0: commit: _FENCED: a newer producer of this id exists
+    """
+
+
+class MissingSourceTopicError(StreamsError):
+    """A source topic does not exist; names it and how to create it or wait for it.
+
+    >>> raise MissingSourceTopicError('source topic orders not found; create it, or start with --create-topics')
+    Traceback (most recent call last):
+    ...
+    tasks.errors.MissingSourceTopicError: source topic orders not found; create it, or start with --create-topics
+    """
+
+
+class RecordFailedError(StreamsError):
+    """A record failed and its exception handler said "fail"; names node, topic, partition and offset.
+
+    `topic`, `partition` and `offset` are those of the input record, or None for a record without one
+    (a punctuation, a cache flush).
+
+    >>> RecordFailedError("failed in processing", topic="orders", partition=2, offset=41).offset
+    41
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
+class RecordTooLargeError(StreamsError):
+    """A record is larger than its topic accepts; names topic, size and limit (bytes)."""

@@ -1,0 +1,248 @@
+"""Which changelog and repartition topics an application needs. Pure.
+
+Names and settings are Kafka Streams' (InternalTopicManager, RepartitionTopicConfig,
+UnwindowedUnversionedChangelogTopicConfig), so its tools and programs read them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from rebalance.model import TaskId
+from state_stores.errors import StreamsError
+from state_stores.spec import StoreSpec
+from tasks.errors import MissingSourceTopicError
+from tasks.ports import NewTopic
+from tasks.processing.topology_spec import SubtopologySpec, TopologySpec
+
+
+def changelog_topic(application_id: str, store: str) -> str:
+    """Return the name of a store's changelog topic."""
+    return f"{application_id}-{store}-changelog"
+
+
+def internal_prefix(application_id: str) -> str:
+    """Return what stands in front of the bare name of a repartition topic."""
+    return f"{application_id}-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtopologyPlan:
+    """A sub-topology with the topics it really reads and its number of tasks."""
+
+    spec: SubtopologySpec
+    #: Real topic names per source node.
+    source_topics: Mapping[str, tuple[str, ...]]
+    partitions: int
+    #: Partition count of each topic it reads.
+    topic_partitions: Mapping[str, int]
+
+    @property
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Return the tasks, one per partition."""
+        return tuple(TaskId(self.spec.id, partition) for partition in range(self.partitions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationPlan:
+    """All sub-topologies as they run on this cluster, and the internal topics they need."""
+
+    subtopologies: Mapping[int, SubtopologyPlan]
+    repartition_topics: tuple[NewTopic, ...]
+    changelog_topics: tuple[NewTopic, ...]
+
+    @property
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Return every task of the application, in order."""
+        return tuple(task for _, plan in sorted(self.subtopologies.items()) for task in plan.tasks)
+
+
+def plan_application(
+    spec: TopologySpec,
+    application_id: str,
+    topics: Mapping[str, int],
+    *,
+    replication_factor: int = -1,
+) -> ApplicationPlan:
+    """Return how a topology runs on a cluster that has `topics` (name -> partition count).
+
+    Raises `MissingSourceTopicError` naming every source topic that is not there, and `StreamsError` when internal
+    topics that exist have another partition count than they need (nothing is repaired behind the user's back).
+    """
+    prefix = internal_prefix(application_id)
+    matchable = {name for name in topics if not _is_internal(name, application_id)}
+    missing = sorted(missing_source_topics(spec, topics))
+    if missing:
+        raise MissingSourceTopicError(
+            f"source topic{'s' if len(missing) > 1 else ''} {', '.join(missing)} not found; create "
+            f"{'them' if len(missing) > 1 else 'it'}, or start with --wait-for-topics or --create-topics"
+        )
+    repartition = _repartition_counts(spec, topics, matchable)
+    subtopologies: dict[int, SubtopologyPlan] = {}
+    for subtopology in spec.subtopologies:
+        counts = {**topics, **{prefix + name: count for name, count in repartition.items()}}
+        source_topics = {
+            source.name: tuple(prefix + topic for topic in source.topics)
+            if source.internal
+            else _matching(source.topics, source.pattern, matchable)
+            for source in subtopology.sources
+        }
+        read = {topic: counts[topic] for names in source_topics.values() for topic in names}
+        _check_copartitioning(subtopology, read, prefix)
+        subtopologies[subtopology.id] = SubtopologyPlan(
+            spec=subtopology,
+            source_topics=source_topics,
+            partitions=max(read.values(), default=0),
+            topic_partitions=read,
+        )
+    repartition_topics = tuple(
+        _repartition_topic(prefix + name, count, replication_factor)
+        for name, count in sorted(repartition.items())
+    )
+    changelogs = tuple(
+        _changelog(application_id, store, plan.partitions, replication_factor)
+        for _, plan in sorted(subtopologies.items())
+        for store in plan.spec.stores
+        if store.logging
+    )
+    for topic in (*repartition_topics, *changelogs):
+        _check_existing(topic, topics)
+    return ApplicationPlan(
+        subtopologies=subtopologies,
+        repartition_topics=repartition_topics,
+        changelog_topics=changelogs,
+    )
+
+
+def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]:
+    """Return the source topics of a topology that the cluster does not have (patterns may match nothing)."""
+    existing = set(topics)
+    return {
+        topic
+        for subtopology in spec.subtopologies
+        for source in subtopology.sources
+        if not source.internal
+        for topic in source.topics
+        if topic not in existing
+    }
+
+
+def _is_internal(topic: str, application_id: str) -> bool:
+    """Return whether a topic is one of the application's own, which no pattern of its sources matches."""
+    return topic.startswith(f"{application_id}-") and topic.endswith(
+        ("-changelog", "-repartition", "-group-state", "-group-inbox")
+    )
+
+
+def _matching(
+    names: tuple[str, ...], pattern: re.Pattern[str] | None, topics: Iterable[str]
+) -> tuple[str, ...]:
+    if pattern is None:
+        return names
+    return tuple(sorted(topic for topic in topics if pattern.fullmatch(topic)))
+
+
+def _repartition_counts(
+    spec: TopologySpec, topics: Mapping[str, int], matchable: AbstractSet[str]
+) -> dict[str, int]:
+    """Return the partition count of each repartition topic (bare name).
+
+    One without a count of its own takes the largest among the sources of the sub-topology that writes it; that may be
+    another repartition topic, so counts are found until none is left. Where topics wait for each other (a
+    sub-topology that reads what it writes), the sources whose count is known decide.
+    """
+    counts = {name: count for name, count in spec.repartition_topics.items() if count is not None}
+    pending = set(spec.repartition_topics).difference(counts)
+    while pending:
+        known = (topics, matchable, counts)
+        found = _next_counts(spec, *known, pending, partly=False)
+        found = found or _next_counts(spec, *known, pending, partly=True)
+        if not found:
+            raise StreamsError(
+                f"the partition counts of {', '.join(sorted(pending))} depend on each other; "
+                "give one of them partitions=... in repartition()"
+            )
+        counts.update(found)
+        pending.difference_update(found)
+    return counts
+
+
+def _next_counts(
+    spec: TopologySpec,
+    topics: Mapping[str, int],
+    matchable: AbstractSet[str],
+    counts: Mapping[str, int],
+    pending: set[str],
+    *,
+    partly: bool,
+) -> dict[str, int]:
+    """Return the counts that follow from the known ones; `partly` makes do with some sources unknown."""
+    found: dict[str, int] = {}
+    for subtopology in spec.subtopologies:
+        written = {
+            sink.topic
+            for sink in subtopology.sinks
+            if sink.internal and isinstance(sink.topic, str) and sink.topic in pending
+        }
+        sizes = [
+            counts.get(topic) if source.internal else topics[topic]
+            for source in subtopology.sources
+            for topic in (source.topics or _matching((), source.pattern, matchable))
+        ]
+        known = [size for size in sizes if size is not None]
+        if written and ((partly and known) or len(known) == len(sizes)):
+            largest = max(known, default=1)
+            found.update({topic: max(largest, found.get(topic, 0)) for topic in written})
+    return found
+
+
+def _check_copartitioning(
+    subtopology: SubtopologySpec, read: Mapping[str, int], prefix: str
+) -> None:
+    for group in subtopology.copartition_groups:
+        sizes = {topic: read.get(topic, read.get(prefix + topic)) for topic in sorted(group)}
+        if len(set(sizes.values())) > 1:
+            described = ", ".join(f"{topic} has {count}" for topic, count in sizes.items())
+            raise StreamsError(
+                f"sub-topology {subtopology.id} needs topics with equal partition counts, but {described}; "
+                "repartition() one of the streams"
+            )
+
+
+def _repartition_topic(name: str, partitions: int, replication_factor: int) -> NewTopic:
+    return NewTopic(
+        name=name,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        config={
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "segment.bytes": str(50 * 1024 * 1024),
+            "message.timestamp.type": "CreateTime",
+        },
+    )
+
+
+def _changelog(
+    application_id: str, store: StoreSpec, partitions: int, replication_factor: int
+) -> NewTopic:
+    return NewTopic(
+        name=changelog_topic(application_id, store.name),
+        partitions=partitions,
+        replication_factor=replication_factor,
+        config={
+            "cleanup.policy": "compact",
+            "message.timestamp.type": "CreateTime",
+            **store.changelog_config,
+        },
+    )
+
+
+def _check_existing(topic: NewTopic, topics: Mapping[str, int]) -> None:
+    count = topics.get(topic.name)
+    if count is not None and count != topic.partitions:
+        raise StreamsError(
+            f"internal topic {topic.name} has {count} partitions but the application needs {topic.partitions} (did an "
+            "input topic grow?); run `tidewheel reset`, or give the topic its old shape back"
+        )

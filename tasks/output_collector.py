@@ -1,0 +1,161 @@
+"""Outputs of a worker's tasks between processing and commit.
+
+In exactly_once everything is staged here until the commit. In at_least_once records for sinks and dead letters go to
+the sink producer at once; what stays inside the application (repartition topics) is staged, because it is transactional
+in both guarantees. Sizes are checked here, since a broker refuses a whole request for one record that is too large.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tasks.errors import RecordTooLargeError
+from tasks.ports import SinkProducer
+from tasks.processing.error_policy import ErrorPolicy
+from tasks.processing.handlers import ErrorContext
+from tasks.processing.output import OutputColumns
+from tasks.processing.record import Headers, Record
+
+#: Upper bound of what a record takes in a batch beside key, value and headers (varints, batch header; KIP-98).
+RECORD_OVERHEAD_BYTES = 96
+
+#: What a staged record costs in memory beside its bytes.
+_STAGED_OVERHEAD_BYTES = 150
+
+
+class TopicInfo(Protocol):
+    """What the collector asks about topics; answers are cached by the implementation."""
+
+    def partition_count(self, topic: str) -> int:
+        """Return the partition count; raises `StreamsError` naming a topic that does not exist."""
+        ...
+
+    def message_bytes_max(self, topic: str) -> int:
+        """Return the largest record batch the topic accepts."""
+        ...
+
+    def message_bytes_max_now(self, topic: str) -> int:
+        """Return the same, asked anew (at most about once a second)."""
+        ...
+
+
+class OutputCollector:
+    """Stages and sends the outputs of one worker. Only the worker's loop thread calls it."""
+
+    def __init__(self, topics: TopicInfo, sink_producer: SinkProducer | None) -> None:
+        self._topics = topics
+        #: None in exactly_once.
+        self.sink_producer = sink_producer
+        self.staged: list[OutputColumns] = []
+        self.staged_bytes = 0
+        self.produced = 0
+        #: Set right after construction: policy and collector need each other.
+        self.policy: ErrorPolicy | None = None
+
+    def add(self, columns: OutputColumns, *, internal: bool) -> None:
+        """Stage or send records; those too large go to the production handler first."""
+        columns.internal = internal
+        size = self._checked(columns)
+        if not len(columns):
+            return
+        self.produced += len(columns)
+        # A sink producer keeps its records until the flush, so they count as well.
+        self.staged_bytes += size + len(columns) * _STAGED_OVERHEAD_BYTES
+        if internal or self.sink_producer is None:
+            self.staged.append(columns)
+        else:
+            self.sink_producer.produce(columns)
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        return self._topics.partition_count(topic)
+
+    def take_staged(self) -> list[OutputColumns]:
+        """Remove and return what is staged, in order."""
+        staged, self.staged, self.staged_bytes = self.staged, [], 0
+        return staged
+
+    def _checked(self, columns: OutputColumns) -> int:
+        """Return the bytes of the records, without those that are too large."""
+        limit = self._topics.message_bytes_max(columns.topic)
+        key_sizes = list(map(len, filter(None, columns.keys)))
+        value_sizes = list(map(len, filter(None, columns.values)))
+        largest = max(key_sizes, default=0) + max(value_sizes, default=0) + RECORD_OVERHEAD_BYTES
+        if columns.headers is None and largest <= limit:
+            return sum(key_sizes) + sum(value_sizes)
+        oversized = [index for index in range(len(columns)) if record_bytes(columns, index) > limit]
+        if oversized:
+            # The limit may have been raised since it was read.
+            limit = self._topics.message_bytes_max_now(columns.topic)
+            oversized = [index for index in oversized if record_bytes(columns, index) > limit]
+        for index in oversized:
+            error = RecordTooLargeError(
+                f"a record for {columns.topic} has about {record_bytes(columns, index)} bytes, the topic accepts "
+                f"{limit}; raise the topic's max.message.bytes or make the record smaller"
+            )
+            self.refuse(columns, index, error)
+        if oversized:
+            drop(columns, oversized)
+        return sum(record_bytes(columns, index) for index in range(len(columns)))
+
+    def refuse(
+        self, columns: OutputColumns, index: int, error: Exception, *, retriable: bool = False
+    ) -> str:
+        """Give one output record to the production handler.
+
+        Returns "continue", or "retry" if the record is `retriable`, or raises.
+        """
+        assert self.policy is not None
+        key, value = columns.keys[index], columns.values[index]
+        headers: Headers = () if columns.headers is None else columns.headers[index]
+        context = ErrorContext(
+            stage="production",
+            node=columns.node,
+            task_id=columns.task_id,
+            topic=columns.source_topic,
+            partition=columns.source_partition,
+            offset=None if columns.source_offsets is None else columns.source_offsets[index],
+            timestamp=columns.timestamps[index],
+            headers=headers,
+            raw_key=key,
+            raw_value=value,
+        )
+        record = Record(key, value, columns.timestamps[index], headers)
+        return self.policy.apply(
+            context,
+            record,
+            error,
+            raw=(key, value),
+            internal=columns.internal,
+            retriable=retriable,
+            dead_letter=columns.dead_letter,
+        )
+
+
+def record_bytes(columns: OutputColumns, index: int) -> int:
+    """Return an upper estimate of what one record takes in a produce request."""
+    key, value = columns.keys[index], columns.values[index]
+    size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    if columns.headers is not None:
+        size += sum(
+            len(name.encode()) + len(data or b"") + 10 for name, data in columns.headers[index]
+        )
+    return size
+
+
+def drop(columns: OutputColumns, indices: Sequence[int]) -> None:
+    """Remove records from columns in place."""
+    left_out = set(indices)
+    kept = [index for index in range(len(columns)) if index not in left_out]
+    columns.keys = [columns.keys[i] for i in kept]
+    columns.values = [columns.values[i] for i in kept]
+    columns.timestamps = [columns.timestamps[i] for i in kept]
+    if isinstance(columns.partitions, list):
+        columns.partitions = [columns.partitions[i] for i in kept]
+    if columns.headers is not None:
+        columns.headers = [columns.headers[i] for i in kept]
+    if columns.source_offsets is not None:
+        columns.source_offsets = [columns.source_offsets[i] for i in kept]
+
+
+#: Stages a dead letter; made by the worker from `OutputCollector.add`.
+Emit = Callable[[OutputColumns], None]

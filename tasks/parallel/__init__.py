@@ -1,0 +1,1 @@
+"""Progress of key-range workers inside a task."""

@@ -1,0 +1,194 @@
+"""How far a task has come in one partition, as the metadata text of the committed offset. Pure.
+
+The text is base64 of: magic, format version, task epoch, transactional id, topic id, topology hash, the name of the key
+hash, one (first hash, offset) per key-range worker, the partition's stream time at the lowest offset, and operators'
+stream times. Numbers are varints, offsets are differences to the committed one, so the size depends on the number of
+ranges, not on lag. Text without our magic, of another version or damaged decodes to None: it is ignored, never trusted.
+"""
+
+import base64
+import binascii
+import zlib
+from dataclasses import dataclass
+from typing import Self
+
+_MAGIC = 0xE7
+_VERSION = 1
+_TOPIC_ID_BYTES = 16
+_CHECKSUM_BYTES = 4
+
+#: Kafka's default offset.metadata.max.bytes is 4,096; some room is left to other versions.
+METADATA_CHARACTERS_MAX = 3_300
+
+#: Name of the hash that cuts a partition's keys into ranges.
+KEY_HASH = "crc32"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeProgress:
+    """One key-range worker: the first hash of its range and the next offset it will process."""
+
+    first_hash: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a commit says of one input partition. The committed offset is the lowest of the ranges' offsets.
+
+    Attributes:
+        task_epoch: Ownership count of the task; 0 under fixed assignment.
+        transactional_id: Id of the producer that committed, so that a successor can fence it.
+        topic_id: The topic's 16-byte id, so that a recreated topic of the same name is noticed.
+        topology_hash: First 8 bytes of the topology's hash; operator times are used only where it agrees.
+        ranges: Progress per key-range worker, by ascending first hash; the first one starts at hash 0.
+        stream_time_ms: Largest timestamp below the lowest offset, -1 for none.
+        operator_times_ms: Observed stream time per windowed operator, in topology order.
+        key_hash: Name of the hash that `ranges` cuts.
+        sequence: Count of the producer's commits, so that no two commits carry the same text and a transaction of
+            unknown outcome can be told from the one before it.
+    """
+
+    task_epoch: int
+    transactional_id: str
+    topic_id: bytes
+    topology_hash: bytes
+    ranges: tuple[RangeProgress, ...]
+    stream_time_ms: int = -1
+    operator_times_ms: tuple[int, ...] = ()
+    key_hash: str = KEY_HASH
+    sequence: int = 0
+
+    @property
+    def committed_offset(self) -> int:
+        """Return the lowest offset: what the group commits."""
+        return min(entry.offset for entry in self.ranges)
+
+    def encode(self) -> str:
+        """Return the metadata text; raises ValueError if it would be too long for a broker.
+
+        >>> progress = Progress(task_epoch=0, transactional_id="app-fixed-0", topic_id=bytes(16),
+        ...     topology_hash=bytes(8), ranges=(RangeProgress(0, 42),))
+        >>> Progress.decode(progress.encode(), committed_offset=42) == progress
+        True
+        """
+        base = self.committed_offset
+        body = bytearray((_MAGIC, _VERSION))
+        _put(body, self.sequence)
+        _put(body, self.task_epoch)
+        _put_text(body, self.transactional_id)
+        body += self.topic_id
+        body += self.topology_hash
+        _put_text(body, self.key_hash)
+        _put(body, len(self.ranges))
+        previous = 0
+        for entry in self.ranges:
+            _put(body, entry.first_hash - previous)
+            _put(body, entry.offset - base)
+            previous = entry.first_hash
+        _put(body, self.stream_time_ms + 1)
+        _put(body, len(self.operator_times_ms))
+        for time_ms in self.operator_times_ms:
+            _put(body, time_ms + 1)
+        body += zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big")
+        text = base64.b64encode(body).decode("ascii")
+        if len(text) > METADATA_CHARACTERS_MAX:
+            raise ValueError(
+                f"progress metadata has {len(text)} characters, the limit is {METADATA_CHARACTERS_MAX}"
+            )
+        return text
+
+    @classmethod
+    def decode(cls, text: str, *, committed_offset: int) -> Self | None:
+        """Return what a metadata text says, or None if it is not ours, of another version or damaged."""
+        try:
+            body = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            return None
+        if len(body) < 2 + _CHECKSUM_BYTES or body[0] != _MAGIC or body[1] != _VERSION:
+            return None
+        if zlib.crc32(body[:-_CHECKSUM_BYTES]) != int.from_bytes(body[-_CHECKSUM_BYTES:], "big"):
+            return None
+        reader = _Reader(body[:-_CHECKSUM_BYTES], 2)
+        try:
+            progress = cls._read(reader, committed_offset)
+        except (IndexError, UnicodeDecodeError):
+            return None
+        ranges = progress.ranges
+        whole = bool(ranges) and ranges[0].first_hash == 0 and reader.at_end
+        return progress if whole and progress.committed_offset == committed_offset else None
+
+    @classmethod
+    def _read(cls, reader: "_Reader", committed_offset: int) -> Self:
+        sequence = reader.number()
+        task_epoch = reader.number()
+        transactional_id = reader.text()
+        topic_id = reader.take(_TOPIC_ID_BYTES)
+        topology_hash = reader.take(8)
+        key_hash = reader.text()
+        ranges: list[RangeProgress] = []
+        first_hash = 0
+        for _ in range(reader.number()):
+            first_hash += reader.number()
+            ranges.append(RangeProgress(first_hash, committed_offset + reader.number()))
+        stream_time_ms = reader.number() - 1
+        operator_times_ms = tuple(reader.number() - 1 for _ in range(reader.number()))
+        return cls(
+            task_epoch=task_epoch,
+            transactional_id=transactional_id,
+            topic_id=topic_id,
+            topology_hash=topology_hash,
+            ranges=tuple(ranges),
+            stream_time_ms=stream_time_ms,
+            operator_times_ms=operator_times_ms,
+            key_hash=key_hash,
+            sequence=sequence,
+        )
+
+
+def _put(body: bytearray, number: int) -> None:
+    """Append an unsigned varint (LEB128)."""
+    assert number >= 0, "only differences to a minimum are written"
+    while number > 0x7F:  # noqa: PLR2004 - seven bits a byte
+        body.append(number & 0x7F | 0x80)
+        number >>= 7
+    body.append(number)
+
+
+def _put_text(body: bytearray, text: str) -> None:
+    data = text.encode()
+    _put(body, len(data))
+    body += data
+
+
+class _Reader:
+    """Reads varints, texts and bytes; IndexError past the end."""
+
+    def __init__(self, body: bytes, position: int) -> None:
+        self._body = body
+        self._position = position
+
+    @property
+    def at_end(self) -> bool:
+        return self._position == len(self._body)
+
+    def number(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._body[self._position]
+            self._position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more follows
+                return value
+            shift += 7
+
+    def take(self, count: int) -> bytes:
+        end = self._position + count
+        if end > len(self._body):
+            raise IndexError(count)
+        data = self._body[self._position : end]
+        self._position = end
+        return data
+
+    def text(self) -> str:
+        return self.take(self.number()).decode()

@@ -1,0 +1,1 @@
+"""Records as columns, operators, and the executable graph of a sub-topology."""

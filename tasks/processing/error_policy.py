@@ -1,0 +1,229 @@
+"""What happens to a record that can't be read, processed or produced: asks the handlers, writes dead letters.
+
+Stages, answers and dead-letter headers are Kafka Streams' (KIP-161, KIP-1033, KIP-1034). A handler that fails itself
+counts as "fail"; nothing is swallowed.
+"""
+
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.errors import RecordFailedError
+from tasks.processing.handlers import (
+    DeadLetter,
+    ErrorAction,
+    ErrorContext,
+    ErrorHandler,
+    ErrorHandlerSetting,
+    ErrorResponse,
+    ErrorStage,
+)
+from tasks.processing.output import ANY_PARTITION, OutputColumns
+from tasks.processing.record import Headers, Record
+
+_log = logging.getLogger(__name__)
+
+#: Names of the headers of a dead letter, as `ExceptionHandlerUtils` of Kafka Streams 4.2 writes them.
+_PREFIX = "__streams.errors."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorHandlers:
+    """The three handlers of an application, and where their dead letters go (None: nowhere)."""
+
+    deserialization: ErrorHandlerSetting = "fail"
+    processing: ErrorHandlerSetting = "fail"
+    production: ErrorHandlerSetting = "fail"
+    dead_letter_topic: str | None = None
+
+
+class ErrorPolicy:
+    """Applies the handlers for one worker.
+
+    `emit` stages a dead letter. Counts are read by the metrics.
+    """
+
+    def __init__(self, handlers: ErrorHandlers, emit: Callable[[OutputColumns], None]) -> None:
+        self._handlers = handlers
+        self._emit = emit
+        self.skipped = 0
+        self.dead_letters = 0
+
+    def apply(
+        self,
+        context: ErrorContext,
+        record: Record[Any, Any],
+        error: Exception,
+        *,
+        raw: tuple[bytes | None, bytes | None],
+        internal: bool = False,
+        retriable: bool = False,
+        dead_letter: bool = False,
+    ) -> str:
+        """Return "continue" (skipped) or "retry", or raise `RecordFailedError`.
+
+        `raw` is the key and value for a dead letter: the input record's, or for a failed output that record's own.
+        An `internal` record belongs to the application's own state and never passes as skipped. "retry" counts only
+        where it may help (`retriable`). For a `dead_letter` no other one is written, which would fail the same way.
+        """
+        setting = (
+            self._handlers.production
+            if context.stage == "production"
+            else self._setting(context.stage)
+        )
+        response = self._ask(setting, context, record, error, raw)
+        for letter in () if dead_letter else response.dead_letter_records:
+            self._emit(_columns(letter, context))
+            self.dead_letters += 1
+        if response.action == "retry" and retriable:
+            return "retry"
+        if response.action == "continue" and not internal:
+            self.skipped += 1
+            _log.warning("%s", describe(context, error, "skipped"), extra=_fields(context))
+            return "continue"
+        step = _next_step(context.stage, response.action, internal=internal)
+        raise _failure(context, describe(context, error, "failed") + step) from error
+
+    def _setting(self, stage: ErrorStage) -> ErrorHandlerSetting:
+        return (
+            self._handlers.deserialization
+            if stage == "deserialization"
+            else self._handlers.processing
+        )
+
+    def _ask(
+        self,
+        setting: ErrorHandlerSetting,
+        context: ErrorContext,
+        record: Record[Any, Any],
+        error: Exception,
+        raw: tuple[bytes | None, bytes | None],
+    ) -> ErrorResponse:
+        if callable(setting):
+            return _answer(setting, context, record, error)
+        topic = self._handlers.dead_letter_topic
+        letters = () if topic is None else (dead_letter(topic, context, error, raw),)
+        return ErrorResponse(action=setting, dead_letter_records=letters)
+
+
+def _answer(
+    handler: ErrorHandler, context: ErrorContext, record: Record[Any, Any], error: Exception
+) -> ErrorResponse:
+    """Return what a user's handler says; one that fails, or says nothing of use, counts as "fail"."""
+    failed = describe(context, error, "failed")
+    try:
+        response = handler(context, record, error)
+    except Exception as handler_error:
+        raise _failure(
+            context,
+            f"{failed}; and the {context.stage}_exception_handler failed on it: {_class_name(handler_error)}: "
+            f"{_message(handler_error)}",
+        ) from handler_error
+    if not isinstance(response, ErrorResponse):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+        raise _failure(
+            context,
+            f"{failed}; and the {context.stage}_exception_handler returned {type(response).__name__}: make it return "
+            'ErrorResponse(action="fail" or "continue")',
+        ) from error
+    return response
+
+
+def _failure(context: ErrorContext, message: str) -> RecordFailedError:
+    return RecordFailedError(
+        message, topic=context.topic, partition=context.partition, offset=context.offset
+    )
+
+
+def dead_letter(
+    topic: str, context: ErrorContext, error: Exception, raw: tuple[bytes | None, bytes | None]
+) -> DeadLetter:
+    """Return the dead letter for a failed record: raw key and value, Kafka Streams' headers added."""
+    stack = "".join(traceback.format_exception(error))
+    added: Headers = (
+        (_PREFIX + "exception", _class_name(error).encode()),
+        (_PREFIX + "message", _encoded(_message(error))),
+        (_PREFIX + "stacktrace", _encoded(stack)),
+        (_PREFIX + "topic", None if context.topic is None else context.topic.encode()),
+        (
+            _PREFIX + "partition",
+            None if context.partition is None else str(context.partition).encode(),
+        ),
+        (_PREFIX + "offset", None if context.offset is None else str(context.offset).encode()),
+    )
+    return DeadLetter(
+        topic=topic,
+        key=raw[0],
+        value=raw[1],
+        headers=context.headers + added,
+        timestamp=context.timestamp,
+    )
+
+
+def describe(context: ErrorContext, error: Exception, verb: str) -> str:
+    """Return one sentence on a failed record: stage, node, place, error (never the payload)."""
+    place = (
+        "a record without an input (a punctuation or a cache flush)"
+        if context.topic is None
+        else f"{context.topic}-{context.partition} offset {context.offset}"
+    )
+    return f"{verb} in {context.stage} at {context.node} (task {context.task_id}), {place}: {_class_name(error)}: {_message(error)}"
+
+
+def _class_name(error: Exception) -> str:
+    kind = type(error)
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _message(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the error is a user's object; reporting it must not hide it
+        return "(its text can't be made)"
+
+
+def _encoded(text: str) -> bytes:
+    # Texts of errors quote bad input, lone surrogates too.
+    return text.encode(errors="backslashreplace")
+
+
+def _next_step(stage: ErrorStage, action: ErrorAction, *, internal: bool) -> str:
+    if internal:
+        return ". The record belongs to the application's own state and is never skipped; raise the topic's limits"
+    if action == "retry":
+        return f'. The {stage}_exception_handler answered "retry", which is for outputs that a time-out kept back'
+    return (
+        f'. To go on past such records set {stage}_exception_handler="continue"'
+        " (and dead_letter_queue_topic to keep them)"
+    )
+
+
+def _fields(context: ErrorContext) -> dict[str, Any]:
+    return {
+        "topic": context.topic,
+        "partition": context.partition,
+        "offset": context.offset,
+        "node": context.node,
+    }
+
+
+def _columns(letter: DeadLetter, context: ErrorContext) -> OutputColumns:
+    return OutputColumns(
+        topic=letter.topic,
+        partitions=ANY_PARTITION,
+        keys=[letter.key],
+        values=[letter.value],
+        timestamps=[letter.timestamp],
+        headers=[letter.headers],
+        node=context.node,
+        task_id=context.task_id,
+        source_topic=context.topic,
+        source_partition=context.partition,
+        source_offsets=None if context.offset is None else [context.offset],
+        dead_letter=True,
+    )

@@ -1,0 +1,291 @@
+"""The executable graph of one sub-topology in one task: its nodes, wired, and the two ways to run them.
+
+In **batches** every node sees the whole batch before the next node does; nodes run in topological order, and where
+paths meet again the records are put back into the order in which record-at-a-time processing would have met them.
+**Record by record**, each record travels depth first through the whole graph before the next one starts, as in Kafka
+Streams. Both use the same operators, so they differ only in the order of calls *between* operators, which is free
+(DESIGN §2); `tests/tasks/processing/test_executors.py` holds them to that.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from inspect import iscoroutinefunction
+from typing import Any, cast
+
+from state_stores.errors import StreamsError
+from tasks.processing.execution import execution_mode
+from tasks.processing.operator import NodeContext, Operator, Output
+from tasks.processing.processor import Processor
+from tasks.processing.processor_node import DownstreamError, ProcessorHost, ProcessorNode
+from tasks.processing.record_batch import RecordBatch, merge_in_order
+from tasks.processing.topology_spec import ProcessorSpec, SinkSpec, SourceSpec, SubtopologySpec
+
+
+class Node:
+    """A node of the graph with its children."""
+
+    __slots__ = ("children", "name", "numbers_children", "operator")
+
+    def __init__(self, name: str, operator: Operator | None) -> None:
+        self.name = name
+        #: None for a source, which has its own decoder.
+        self.operator = operator
+        self.children: list[Node] = []
+        #: Records that go to several children are numbered, because their paths meet again further down.
+        self.numbers_children = False
+
+
+#: Makes the operator of a sink.
+SinkFactory = Callable[[SinkSpec], Operator]
+
+#: Makes the context of a node from its name.
+ContextFactory = Callable[[str], NodeContext]
+
+
+class TaskGraph:
+    """The nodes of one task. Only the task's thread calls it."""
+
+    def __init__(
+        self,
+        spec: SubtopologySpec,
+        *,
+        make_sink: SinkFactory,
+        make_context: ContextFactory,
+        host: ProcessorHost,
+        record_by_record: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.batched = execution_mode(spec).batch and not record_by_record
+        self.nodes: dict[str, Node] = {}
+        self._initialized: list[Operator] = []
+        self._make_context = make_context
+        for node_spec in spec.nodes:
+            self._add(node_spec, make_sink, host)
+        self._order_start = self._number_paths()
+
+    def _add(
+        self,
+        node_spec: SourceSpec | ProcessorSpec | SinkSpec,
+        make_sink: SinkFactory,
+        host: ProcessorHost,
+    ) -> None:
+        operator: Operator | None
+        match node_spec:
+            case SourceSpec():
+                operator = None
+            case SinkSpec():
+                operator = make_sink(node_spec)
+            case ProcessorSpec():
+                made = node_spec.supplier()
+                operator = (
+                    made
+                    if isinstance(made, Operator)
+                    else ProcessorNode(_checked(made, node_spec), host, node_spec.stores)
+                )
+        node = Node(node_spec.name, operator)
+        self.nodes[node.name] = node
+        for parent in () if isinstance(node_spec, SourceSpec) else node_spec.parents:
+            self.nodes[parent].children.append(node)
+
+    def _number_paths(self) -> Callable[[int], list[Any]] | None:
+        """Find where paths that parted meet again; return what makes the first order of a batch, or None."""
+        parents: dict[str, int] = dict.fromkeys(self.nodes, 0)
+        for node in self.nodes.values():
+            for child in node.children:
+                parents[child.name] += 1
+        if not self.batched or max(parents.values(), default=0) < 2:  # noqa: PLR2004 - two paths that meet
+            return None
+        tuples = False
+        for node in self.nodes.values():
+            exclusive = node.operator is not None and node.operator.exclusive
+            node.numbers_children = len(node.children) > 1 and not exclusive
+            expands = node.operator is not None and node.operator.expands
+            tuples = tuples or node.numbers_children or expands
+        return (
+            (lambda count: [(index,) for index in range(count)])
+            if tuples
+            else (lambda count: list(range(count)))
+        )
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def init(self) -> None:
+        """Initialise every node, parents first."""
+        for node in self.nodes.values():
+            if isinstance(node.operator, ProcessorNode):
+                node.operator.connect(self._pusher(node))
+            if node.operator is not None:
+                node.operator.init(self._make_context(node.name))
+                self._initialized.append(node.operator)
+
+    def close(self) -> None:
+        """Close every node that was initialised, parents first; the first error is raised after all were closed."""
+        errors: list[Exception] = []
+        while self._initialized:
+            try:
+                self._initialized.pop(0).close()
+            except Exception as error:  # noqa: BLE001 - raised below, once the others are closed
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    def run(self, name: str, batch: RecordBatch) -> None:
+        """Run a batch that came out of node `name` (a source) through everything below it."""
+        node = self.nodes[name]
+        if self.batched:
+            self._run_below(node, batch)
+        else:
+            self.push_all(node, batch)
+
+    def _run_below(self, start: Node, output: Output) -> None:
+        waiting: dict[str, list[RecordBatch]] = {}
+        if self._order_start is not None and isinstance(output, RecordBatch):
+            output.order = self._order_start(len(output))
+        self._deliver(start, output, waiting)
+        if not waiting:
+            return
+        for node in self.nodes.values():
+            batches = waiting.pop(node.name, None)
+            if batches is None:
+                continue
+            batch = merge_in_order(batches)
+            if len(batch) and node.operator is not None:
+                self._deliver(node, node.operator.process(batch), waiting)
+            if not waiting:
+                return
+
+    def _deliver(self, node: Node, output: Output, waiting: dict[str, list[RecordBatch]]) -> None:
+        if output is None:
+            return
+        if isinstance(output, RecordBatch):
+            if not len(output):
+                return
+            for index, child in enumerate(node.children):
+                waiting.setdefault(child.name, []).append(
+                    _numbered(output, index) if node.numbers_children else output
+                )
+        else:
+            for child in node.children:
+                batch = output.get(child.name)
+                if batch is not None and len(batch):
+                    waiting.setdefault(child.name, []).append(batch)
+
+    # -- record by record ------------------------------------------------------------------------------------------
+
+    def push_all(self, node: Node, batch: RecordBatch) -> None:
+        """Push the records of a batch that starts here (a source, a cache flush), one by one."""
+        try:
+            self.push(node, batch)
+        except DownstreamError as error:
+            raise error.cause from error.cause.__cause__
+
+    def push(self, node: Node, output: Output, child: str | None = None) -> None:
+        """Push the records of an output, one by one, depth first, into the children of a node."""
+        for record, only in _records(output, child):
+            for target in node.children:
+                if only is not None and target.name != only:
+                    continue
+                assert target.operator is not None, "a source has no parents"
+                self.push(target, target.operator.process(record))
+
+    def _pusher(self, node: Node) -> Callable[[RecordBatch, str | None], None]:
+        names = {child.name for child in node.children}
+
+        def push(batch: RecordBatch, child: str | None) -> None:
+            if child is not None and child not in names:
+                raise ValueError(
+                    f"{node.name} has no child {child}; its children are: {', '.join(sorted(names)) or 'none'}"
+                )
+            try:
+                self.push(node, batch, child)
+            except DownstreamError:
+                raise
+            except Exception as error:
+                raise DownstreamError(error) from error
+
+        return push
+
+    # -- caches ----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Forward everything that caches hold back, in the order of the nodes, so that caches below flush after.
+
+        What is forwarded may change a cached table further up (a processor that shares its store), so it goes on until
+        nothing is held back, at most once per node.
+        """
+        for _ in self.nodes:
+            for node in self.nodes.values():
+                if node.operator is not None:
+                    self._forward_flushed(node, node.operator.flush())
+            if not self.held_back_bytes():
+                return
+
+    def held_back_bytes(self) -> int:
+        """Return what the caches hold back."""
+        return sum(
+            node.operator.held_back()[1]
+            for node in self.nodes.values()
+            if node.operator is not None
+        )
+
+    def shrink(self, excess_bytes: int) -> None:
+        """Forward the least recently changed keys of the fullest caches until `excess_bytes` are free."""
+        while excess_bytes > 0:
+            fullest = max(
+                (node for node in self.nodes.values() if node.operator is not None),
+                key=lambda node: node.operator.held_back()[1] if node.operator is not None else 0,
+            )
+            assert fullest.operator is not None
+            keys, held = fullest.operator.held_back()
+            if not keys:
+                return
+            count = min(keys, keys * excess_bytes // max(held, 1) + 1)
+            self._forward_flushed(fullest, fullest.operator.flush(count))
+            excess_bytes -= held - fullest.operator.held_back()[1]
+
+    def _forward_flushed(self, node: Node, output: RecordBatch | None) -> None:
+        if output is None or not len(output):
+            return
+        if self.batched:
+            self._run_below(node, output)
+        else:
+            self.push_all(node, output)
+
+
+def _checked(made: object, spec: ProcessorSpec) -> Processor[Any, Any, Any, Any]:
+    """Return what a supplier made, if it is a processor that this version can run."""
+    where = f"{spec.name} ({spec.location})" if spec.location else spec.name
+    if not isinstance(made, Processor):
+        raise StreamsError(
+            f"{where}: the supplier made an object of type {type(made).__name__}; it must make a Processor"
+        )
+    processor: Processor[Any, Any, Any, Any] = cast("Any", made)
+    if iscoroutinefunction(processor.process):
+        raise StreamsError(
+            f"{where}: process of {type(processor).__name__} is an async function; this version runs plain ones only, so do "
+            "its waiting in a plain function"
+        )
+    return processor
+
+
+def _numbered(batch: RecordBatch, child: int) -> RecordBatch:
+    assert batch.order is not None
+    copy = batch.with_values(batch.values, batch.old_values)
+    copy.order = [(*position, child) for position in batch.order]
+    return copy
+
+
+def _records(output: Output, child: str | None) -> Iterator[tuple[RecordBatch, str | None]]:
+    """Yield each record of an output as a batch of its own, with the only child it goes to, if any."""
+    if output is None:
+        return
+    if isinstance(output, Mapping):
+        for name, batch in output.items():
+            for record, _ in _records(batch, None):
+                yield record, name
+    elif len(output) == 1:
+        yield output, child
+    else:
+        for index in range(len(output)):
+            yield output.single(index), child

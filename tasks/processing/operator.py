@@ -1,0 +1,93 @@
+"""What a node of the executable graph is, and what it may ask of the task around it.
+
+An operator takes a batch and returns a batch: the same records in the same order as if they had come one by one.
+It never changes a column it was given.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from tasks.processing.record_batch import RecordBatch
+
+#: What `process` gives back: one batch for all children, one per named child, or nothing.
+Output = RecordBatch | Mapping[str, RecordBatch] | None
+
+
+class NodeContext(Protocol):
+    """What a task offers to one of its nodes."""
+
+    @property
+    def node_name(self) -> str:
+        """Return the node's name."""
+        ...
+
+    @property
+    def task_id(self) -> str:
+        """Return the task's id, as "0_1"."""
+        ...
+
+    def store(self, name: str) -> Any:
+        """Return a store of the task that is connected to this node."""
+        ...
+
+    def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
+        """Give one record to the processing exception handler.
+
+        Returns if the record is to be skipped; raises `RecordFailedError` if the worker is to stop.
+        """
+        ...
+
+    def dropped(self, count: int, reason: str) -> None:
+        """Count records that were dropped by a rule (null keys, late records)."""
+        ...
+
+
+class Operator(ABC):
+    """A node's work on batches. One object per task and node."""
+
+    #: May put out more records than it took in for one input (flat_map): such a node numbers them.
+    expands: ClassVar[bool] = False
+    #: Sends each record to exactly one of its children (split).
+    exclusive: ClassVar[bool] = False
+
+    context: NodeContext
+
+    def init(self, context: NodeContext) -> None:
+        """Remember the context and look up stores; called once before the first batch."""
+        self.context = context
+
+    @abstractmethod
+    def process(self, batch: RecordBatch) -> Output:
+        """Return what goes to the children. `batch` is never empty."""
+
+    def flush(self, limit: int | None = None) -> RecordBatch | None:  # noqa: ARG002 - for operators with a cache
+        """Return what a cache has held back from downstream: all of it (at a commit), or the `limit` oldest keys."""
+        return None
+
+    def held_back(self) -> tuple[int, int]:
+        """Return (keys, bytes) held back from downstream."""
+        return (0, 0)
+
+    def close(self) -> None:  # noqa: B027 - most operators hold nothing
+        """Release what `init` took; called once, also after errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSupplier:
+    """Makes one operator per task; the DSL's suppliers are of this type, so a topology can be read without running it.
+
+    >>> from tasks.processing.operator import Operator
+    >>> class Same(Operator):
+    ...     def process(self, batch): return batch
+    >>> OperatorSupplier(Same)().process("a batch")
+    'a batch'
+    """
+
+    operator: type[Operator]
+    arguments: tuple[Any, ...] = ()
+
+    def __call__(self) -> Operator:
+        """Return a new operator."""
+        return self.operator(*self.arguments)

@@ -1,0 +1,76 @@
+"""When a scheduled callback is due. Pure: time comes in, callbacks to call come out.
+
+The rules are Kafka Streams' (PunctuationQueue, PunctuationSchedule): stream time is aligned at 0 and fires once for
+each time the grid was passed, however many steps; wall-clock time fires first after one interval.
+"""
+
+from collections.abc import Callable
+
+from tasks.processing.processor import Cancellable
+
+
+class Schedule(Cancellable):
+    """One scheduled callback. `next_ms` is when it is due; None until the clock is known."""
+
+    def __init__(
+        self, interval_ms: int, callback: Callable[[int], None], next_ms: int, node: str
+    ) -> None:
+        self.interval_ms = interval_ms
+        self.callback = callback
+        self.next_ms = next_ms
+        self.node = node
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """End the schedule; idempotent."""
+        self.cancelled = True
+
+
+def first_due_ms(
+    interval_ms: int, now_ms: int, start_ms: int | None, *, aligned_at_zero: bool
+) -> int:
+    """Return when a new schedule is due first.
+
+    With `start_ms` the grid goes through it (KIP-1146), and the first step is the first one after now. Without, stream
+    time is due at once on its first record (the grid goes through 0) and wall-clock time after one interval.
+
+    >>> first_due_ms(10, 25, None, aligned_at_zero=False)
+    35
+    >>> first_due_ms(10, 25, 3, aligned_at_zero=False)
+    33
+    """
+    if start_ms is not None:
+        if start_ms > now_ms:
+            return start_ms
+        return start_ms + ((now_ms - start_ms) // interval_ms + 1) * interval_ms
+    return 0 if aligned_at_zero else now_ms + interval_ms
+
+
+class PunctuationQueue:
+    """The schedules of one clock."""
+
+    def __init__(self) -> None:
+        self._schedules: list[Schedule] = []
+
+    def __len__(self) -> int:
+        return len(self._schedules)
+
+    def add(self, schedule: Schedule) -> None:
+        """Keep a schedule until it is cancelled."""
+        self._schedules.append(schedule)
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next callback is due, or None if there is none."""
+        return min((s.next_ms for s in self._schedules if not s.cancelled), default=None)
+
+    def take_due(self, now_ms: int) -> list[Schedule]:
+        """Return the schedules that are due, the earliest first, each moved to its next step after now."""
+        self._schedules = [schedule for schedule in self._schedules if not schedule.cancelled]
+        due = sorted(
+            (s for s in self._schedules if s.next_ms <= now_ms),
+            key=lambda schedule: schedule.next_ms,
+        )
+        for schedule in due:
+            steps = (now_ms - schedule.next_ms) // schedule.interval_ms + 1
+            schedule.next_ms += steps * schedule.interval_ms
+        return due

@@ -1,0 +1,226 @@
+"""Records as columns: what operators take and return.
+
+A batch is a run of records of one source partition (or of one cache flush), in order. All columns have the same
+length. Columns are shared between batches, so nobody changes a column in place after passing it on.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import chain, compress
+from operator import is_
+from typing import Any
+
+from tasks.processing.record import Headers, RecordContext, RecordMetadata
+
+_is_none = partial(is_, None)
+
+
+def has_none(column: Iterable[Any]) -> bool:
+    """Return whether any value is None, by identity (`in` would ask each value's own `==`).
+
+    >>> has_none([1, None]), has_none([0, ""])
+    (True, False)
+    """
+    return any(map(_is_none, column))
+
+
+class SourceRecords:
+    """The raw records a batch came from: for error contexts, dead letters and dynamic topic names.
+
+    One row per consumed record; `RecordBatch.rows` points into it.
+    """
+
+    __slots__ = ("headers", "offsets", "partition", "raw_keys", "raw_values", "timestamps", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offsets: Sequence[int],
+        raw_keys: Sequence[bytes | None],
+        raw_values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+        headers: Sequence[Headers] | None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offsets = offsets
+        self.raw_keys = raw_keys
+        self.raw_values = raw_values
+        self.timestamps = timestamps
+        #: None when no record has headers (the common case costs nothing).
+        self.headers = headers
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def metadata(self, row: int) -> RecordMetadata:
+        """Return where the record of one row stands in its topic."""
+        return RecordMetadata(self.topic, self.partition, self.offsets[row])
+
+    def slice(self, start: int, stop: int) -> "SourceRecords":
+        """Return rows start..stop as records of their own."""
+        if start == 0 and stop >= len(self.offsets):
+            return self
+        return SourceRecords(
+            self.topic,
+            self.partition,
+            self.offsets[start:stop],
+            self.raw_keys[start:stop],
+            self.raw_values[start:stop],
+            self.timestamps[start:stop],
+            self.headers[start:stop] if self.headers is not None else None,
+        )
+
+
+class RecordBatch:
+    """Columns of records on their way between two nodes.
+
+    Attributes:
+        keys: Deserialised keys.
+        values: Deserialised values; in a table's stream the new values.
+        timestamps: Milliseconds since the epoch.
+        headers: Headers per record, or None when no record has any.
+        rows: Row of each record in `source`; several records may share one (flat_map), some rows may be gone (filter).
+        source: The raw input, or None for a cache flush or a punctuation.
+        old_values: In a table's stream the value before each change; None elsewhere or where nobody asked for it.
+        order: Position of each record in the order of record-at-a-time processing, where `rows` alone does not tell it
+            (sub-topologies that merge what they fanned out); else None.
+        key_bytes: Serialised keys by `key_serde`, kept while the key is unchanged and the serde is canonical, so
+            that stores and sinks with the same serde need not serialise again.
+        key_serde: The serde that `key_bytes` belongs to.
+    """
+
+    __slots__ = (
+        "headers", "key_bytes", "key_serde", "keys", "old_values", "order", "rows", "source", "timestamps", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        keys: list[Any],
+        values: list[Any],
+        timestamps: list[int],
+        headers: list[Headers] | None,
+        rows: Sequence[int],
+        source: SourceRecords | None,
+        *,
+        old_values: list[Any] | None = None,
+        order: list[Any] | None = None,
+        key_bytes: list[bytes | None] | None = None,
+        key_serde: Any = None,
+    ) -> None:
+        self.keys = keys
+        self.values = values
+        self.timestamps = timestamps
+        self.headers = headers
+        self.rows = rows
+        self.source = source
+        self.old_values = old_values
+        self.order = order
+        self.key_bytes = key_bytes
+        self.key_serde = key_serde
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def with_values(self, values: list[Any], old_values: list[Any] | None = None) -> "RecordBatch":
+        """Return the same records with other values; keys and everything else are shared."""
+        return RecordBatch(
+            self.keys, values, self.timestamps, self.headers, self.rows, self.source,
+            old_values=old_values, order=self.order, key_bytes=self.key_bytes, key_serde=self.key_serde,
+        )  # fmt: skip
+
+    def with_keys(self, keys: list[Any], values: list[Any] | None = None) -> "RecordBatch":
+        """Return the same records with other keys (and perhaps values); serialised keys are dropped."""
+        return RecordBatch(
+            keys, self.values if values is None else values, self.timestamps, self.headers, self.rows, self.source,
+            order=self.order,
+        )  # fmt: skip
+
+    def select(self, flags: Sequence[Any]) -> "RecordBatch":
+        """Return the records whose flag is true, in order."""
+        return RecordBatch(
+            list(compress(self.keys, flags)),
+            list(compress(self.values, flags)),
+            list(compress(self.timestamps, flags)),
+            None if self.headers is None else list(compress(self.headers, flags)),
+            list(compress(self.rows, flags)),
+            self.source,
+            old_values=None if self.old_values is None else list(compress(self.old_values, flags)),
+            order=None if self.order is None else list(compress(self.order, flags)),
+            key_bytes=None if self.key_bytes is None else list(compress(self.key_bytes, flags)),
+            key_serde=self.key_serde,
+        )
+
+    def take(self, indices: Sequence[int]) -> "RecordBatch":
+        """Return the records at `indices`, in that order; an index may come more than once."""
+        return RecordBatch(
+            [self.keys[i] for i in indices],
+            [self.values[i] for i in indices],
+            [self.timestamps[i] for i in indices],
+            None if self.headers is None else [self.headers[i] for i in indices],
+            [self.rows[i] for i in indices],
+            self.source,
+            old_values=None if self.old_values is None else [self.old_values[i] for i in indices],
+            order=None if self.order is None else [self.order[i] for i in indices],
+            key_bytes=None if self.key_bytes is None else [self.key_bytes[i] for i in indices],
+            key_serde=self.key_serde,
+        )
+
+    def single(self, index: int) -> "RecordBatch":
+        """Return one record as a batch of its own."""
+        return self.take((index,))
+
+    def headers_of(self, index: int) -> Headers:
+        """Return the headers of one record."""
+        return () if self.headers is None else self.headers[index]
+
+    def metadata_of(self, index: int) -> RecordMetadata | None:
+        """Return where the input record behind one record stands, or None if there is none."""
+        return None if self.source is None else self.source.metadata(self.rows[index])
+
+    def context_of(self, index: int) -> RecordContext:
+        """Return the record context of one record."""
+        metadata = self.metadata_of(index)
+        topic, partition, offset = metadata if metadata is not None else (None, None, None)
+        return RecordContext(
+            topic, partition, offset, self.timestamps[index], self.headers_of(index)
+        )
+
+
+def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
+    """Return the records of several batches of one source as record-at-a-time processing would have met them.
+
+    Every batch carries `order`; equal positions cannot come from different batches.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    orders = list(chain.from_iterable(batch.order or () for batch in batches))
+    assert len(orders) == sum(map(len, batches)), "batches that meet carry their order"
+    first = batches[0]
+    with_headers = any(batch.headers is not None for batch in batches)
+    with_old = any(batch.old_values is not None for batch in batches)
+    shared_keys = first.key_bytes is not None and all(
+        batch.key_bytes is not None and batch.key_serde is first.key_serde for batch in batches
+    )
+    joined = RecordBatch(
+        list(chain.from_iterable(batch.keys for batch in batches)),
+        list(chain.from_iterable(batch.values for batch in batches)),
+        list(chain.from_iterable(batch.timestamps for batch in batches)),
+        list(chain.from_iterable(batch.headers or [()] * len(batch) for batch in batches))
+        if with_headers
+        else None,
+        list(chain.from_iterable(batch.rows for batch in batches)),
+        first.source,
+        old_values=(
+            list(chain.from_iterable(batch.old_values or [None] * len(batch) for batch in batches))
+            if with_old
+            else None
+        ),
+        order=orders,
+        key_bytes=list(chain.from_iterable(batch.key_bytes or () for batch in batches))
+        if shared_keys
+        else None,
+        key_serde=first.key_serde if shared_keys else None,
+    )
+    return joined.take(sorted(range(len(orders)), key=orders.__getitem__))

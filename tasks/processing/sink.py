@@ -1,0 +1,204 @@
+"""From a batch to staged output columns: topic names, partitions, serialisation."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index as index_of
+from typing import Any, Protocol, overload
+
+from state_stores.ports import SerdePort
+from tasks.processing.operator import Operator, Output
+from tasks.processing.output import ANY_PARTITION, OutputColumns
+from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.topology_spec import SinkSpec
+
+
+class Collector(Protocol):
+    """Takes the outputs of a task until they are produced."""
+
+    def add(self, columns: OutputColumns, *, internal: bool) -> None:
+        """Stage records; `internal` ones (repartition topics) are transactional in both guarantees."""
+        ...
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has; raises `StreamsError` if it does not exist."""
+        ...
+
+
+#: Told of a record that does not serialise: (sink, batch, index, error). Returns to skip it, raises to stop.
+OnUnserializable = Callable[[str, RecordBatch, int, Exception], None]
+
+
+class Sink(Operator):
+    """Serialises batches for one topic, or for the topics a function names."""
+
+    def __init__(
+        self,
+        spec: SinkSpec,
+        topic_prefix: str,
+        collector: Collector,
+        on_unserializable: OnUnserializable,
+    ) -> None:
+        self.spec = spec
+        self._prefix = topic_prefix if spec.internal else ""
+        self._collector = collector
+        self._on_unserializable = on_unserializable
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Stage the batch; nothing goes to children, a sink has none."""
+        if isinstance(self.spec.topic, str):
+            self._send(self._prefix + self.spec.topic, batch)
+            return None
+        for topic, indices in self._topics(batch, self.spec.topic).items():
+            self._send(topic, batch if len(indices) == len(batch) else batch.take(indices))
+        return None
+
+    def _topics(self, batch: RecordBatch, choose: Callable[..., str]) -> Mapping[str, list[int]]:
+        topics: dict[str, list[int]] = {}
+        for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+            try:
+                topic = _topic_name(choose(key, value, batch.context_of(index)))
+            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+                self.context.failed(batch, index, error)
+            else:
+                topics.setdefault(topic, []).append(index)
+        return topics
+
+    def _send(self, topic: str, batch: RecordBatch) -> None:
+        failed: dict[int, Exception] = {}
+        if batch.key_bytes is not None and batch.key_serde is self.spec.key_serde:
+            keys: list[bytes | None] = batch.key_bytes
+        else:
+            keys = _serialize(self.spec.key_serde, topic, batch.keys, failed)
+        values = _serialize(self.spec.value_serde, topic, batch.values, failed)
+        if failed:
+            for index in sorted(failed):
+                self._on_unserializable(self.spec.name, batch, index, failed[index])
+            kept = [index for index in range(len(batch)) if index not in failed]
+            keys, values = [keys[i] for i in kept], [values[i] for i in kept]
+            batch = batch.take(kept)
+        if not values:
+            return
+        if self.spec.partitioner is not None:
+            self._partitioned(topic, batch, keys, values)
+        else:
+            self._add(topic, batch, keys, values, ANY_PARTITION)
+
+    def _partitioned(
+        self,
+        topic: str,
+        batch: RecordBatch,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+    ) -> None:
+        assert self.spec.partitioner is not None
+        count = self._collector.partition_count(topic)
+        indices: list[int] = []
+        partitions: list[int] = []
+        for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+            try:
+                chosen = _partitions(self.spec.partitioner(topic, key, value, count), count)
+            except Exception as error:  # noqa: BLE001 - user code: the production handler decides
+                self._on_unserializable(self.spec.name, batch, index, error)
+                continue
+            indices.extend([index] * len(chosen))
+            partitions.extend(chosen)
+        if indices:
+            rows = batch.take(indices)
+            self._add(
+                topic, rows, [keys[i] for i in indices], [values[i] for i in indices], partitions
+            )
+
+    def _add(
+        self,
+        topic: str,
+        batch: RecordBatch,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        partitions: int | list[int],
+    ) -> None:
+        source = batch.source
+        self._collector.add(
+            OutputColumns(
+                topic=topic,
+                partitions=partitions,
+                keys=keys,
+                values=values,
+                timestamps=batch.timestamps,
+                headers=batch.headers,
+                node=self.spec.name,
+                task_id=self.context.task_id,
+                source_topic=None if source is None else source.topic,
+                source_partition=None if source is None else source.partition,
+                source_offsets=None if source is None else _Offsets(source.offsets, batch.rows),
+            ),
+            internal=self.spec.internal,
+        )
+
+
+class _Offsets(Sequence[int]):
+    """Offsets of output records, looked up only for a record that failed."""
+
+    __slots__ = ("_offsets", "_rows")
+
+    def __init__(self, offsets: Sequence[int], rows: Sequence[int]) -> None:
+        self._offsets = offsets
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            return [self._offsets[row] for row in self._rows[index]]
+        return self._offsets[self._rows[index]]
+
+
+def _serialize(
+    serde: SerdePort, topic: str, values: Sequence[Any], failed: dict[int, Exception]
+) -> list[bytes | None]:
+    """Return the column as bytes; indices that fail get None and stand in `failed`."""
+    if not has_none(values):
+        try:
+            return serde.serialize_batch(topic, values)
+        except Exception:  # noqa: BLE001 - whatever a serde raises, the record behind it is found one by one
+            return _serialize_singly(serde, topic, values, failed)
+    return _serialize_singly(serde, topic, values, failed)
+
+
+def _serialize_singly(
+    serde: SerdePort, topic: str, values: Sequence[Any], failed: dict[int, Exception]
+) -> list[bytes | None]:
+    column: list[bytes | None] = []
+    for index, value in enumerate(values):
+        data = None
+        if value is not None:
+            try:
+                data = serde.serialize(topic, value)
+            except Exception as error:  # noqa: BLE001 - the production handler decides
+                failed.setdefault(index, error)
+        column.append(data)
+    return column
+
+
+def _topic_name(chosen: object) -> str:
+    if not isinstance(chosen, str) or not chosen:
+        raise TypeError(
+            "the topic function must return the name of a topic, not "
+            + ("an empty text" if chosen == "" else type(chosen).__name__)
+        )
+    return chosen
+
+
+def _partitions(chosen: int | Sequence[int] | None, count: int) -> Sequence[int]:
+    if chosen is None:
+        return (ANY_PARTITION,)
+    partitions = list(map(index_of, chosen if isinstance(chosen, Iterable) else (chosen,)))
+    for partition in partitions:
+        if not 0 <= partition < count:
+            raise ValueError(
+                f"the partitioner chose partition {partition}; the topic has 0 to {count - 1}"
+            )
+    return partitions

@@ -1,0 +1,104 @@
+"""A topology as plain values: what the builder hands to the tasks.
+
+Names of internal topics (repartition topics, changelogs) stand here without the application id, which is put in
+front when the topology runs.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from state_stores.ports import SerdePort
+from state_stores.spec import StoreSpec
+from tasks.processing.record import ConsumedRecord, RecordContext
+
+#: (record, the largest timestamp of the partition so far or -1) -> timestamp in ms; a negative one drops the record.
+TimestampExtractor = Callable[[ConsumedRecord, int], int]
+
+#: (topic, key, value, number of partitions) -> partition, several (multicast), or None for the default.
+Partitioner = Callable[[str, Any, Any, int], int | Sequence[int] | None]
+
+OffsetReset = Literal["earliest", "latest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpec:
+    """A node that reads topics.
+
+    `location` is the user's line that made the node ("app.py:12"), for error messages.
+    """
+
+    name: str
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    key_serde: SerdePort
+    value_serde: SerdePort
+    timestamp_extractor: TimestampExtractor | None = None
+    offset_reset: OffsetReset | None = None
+    internal: bool = False
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorSpec:
+    """A node that computes: `supplier()` gives an `Operator` (DSL) or a `Processor` (user's own), one per task."""
+
+    name: str
+    supplier: Callable[[], Any]
+    parents: tuple[str, ...]
+    stores: tuple[str, ...] = ()
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSpec:
+    """A node that writes to a topic, or to the topic a function of (key, value, context) names."""
+
+    name: str
+    topic: str | Callable[[Any, Any, RecordContext], str]
+    parents: tuple[str, ...]
+    key_serde: SerdePort
+    value_serde: SerdePort
+    partitioner: Partitioner | None = None
+    internal: bool = False
+    location: str = ""
+
+
+NodeSpec = SourceSpec | ProcessorSpec | SinkSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtopologySpec:
+    """Nodes that are connected by edges or shared stores; one task per partition runs all of them.
+
+    `nodes` are in the order they were added, which is topological: parents stand before their children.
+    """
+
+    id: int
+    nodes: tuple[NodeSpec, ...]
+    stores: tuple[StoreSpec, ...]
+    #: Groups of source topics (without prefix) that must have equal partition counts.
+    copartition_groups: tuple[frozenset[str], ...] = ()
+
+    @property
+    def sources(self) -> tuple[SourceSpec, ...]:
+        """Return the nodes that read topics."""
+        return tuple(node for node in self.nodes if isinstance(node, SourceSpec))
+
+    @property
+    def sinks(self) -> tuple[SinkSpec, ...]:
+        """Return the nodes that write topics."""
+        return tuple(node for node in self.nodes if isinstance(node, SinkSpec))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologySpec:
+    """All sub-topologies, and the repartition topics between them.
+
+    `repartition_topics` maps the bare topic name to its partition count, or None to take the largest count among
+    the source topics of the sub-topology that writes it.
+    """
+
+    subtopologies: tuple[SubtopologySpec, ...]
+    repartition_topics: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
