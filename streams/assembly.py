@@ -1,0 +1,82 @@
+"""Turns settings and a topology into tasks: what a running worker and the test driver have in common."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rebalance.model import TaskId
+from state_stores.in_memory import InMemoryDatabase
+from state_stores.ports import Database
+from streams.config import StreamsConfig
+from tasks.active_task import ActiveTask
+from tasks.internal_topics import ApplicationPlan, internal_prefix
+from tasks.output_collector import OutputCollector
+from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
+from tasks.state_manager import StateManager, StateSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFactory:
+    """Makes the tasks of one application.
+
+    Attributes:
+        plan: The application as it runs on its cluster.
+        config: Its settings.
+        directory: Where the state of a task lives.
+        open_database: Opens the database of a task's directory with these families.
+        now_ms: The wall clock of the tasks.
+        record_by_record: Run every sub-topology record by record (the oracle of tests).
+    """
+
+    plan: ApplicationPlan
+    config: StreamsConfig
+    directory: Callable[[TaskId], Path]
+    open_database: Callable[[Path, list[str]], Database]
+    now_ms: Callable[[], int]
+    record_by_record: bool = False
+
+    def __call__(
+        self, task_id: TaskId, collector: OutputCollector, policy: ErrorPolicy
+    ) -> ActiveTask:
+        """Return a new task, created and not yet restored."""
+        plan = self.plan.subtopologies[task_id.subtopology]
+        stores = sum(
+            len(other.spec.stores) * other.partitions for other in self.plan.subtopologies.values()
+        )
+        directory = self.directory(task_id)
+        manager = StateManager(
+            task_id,
+            plan.spec.stores,
+            StateSettings(
+                application_id=self.config.application_id,
+                cache_enabled=self.config.statestore_cache_max_bytes > 0,
+                keep_bytes_per_store=self.config.statestore_uncommitted_max_bytes // max(stores, 1),
+            ),
+            open_persistent=lambda families: self.open_database(directory, families),
+            open_in_memory=InMemoryDatabase,
+            now=lambda: task.record_timestamp(),  # noqa: PLW0108 - the task is made below
+        )
+        task = ActiveTask(
+            task_id,
+            plan,
+            manager,
+            application_id=self.config.application_id,
+            topic_prefix=internal_prefix(self.config.application_id),
+            state_dir=directory,
+            collector=collector,
+            policy=policy,
+            now_ms=self.now_ms,
+            default_timestamp_extractor=self.config.default_timestamp_extractor,
+            record_by_record=self.record_by_record,
+        )
+        return task
+
+
+def error_handlers(config: StreamsConfig) -> ErrorHandlers:
+    """Return the exception handlers of the settings."""
+    return ErrorHandlers(
+        deserialization=config.deserialization_exception_handler,
+        processing=config.processing_exception_handler,
+        production=config.production_exception_handler,
+        dead_letter_topic=config.dead_letter_queue_topic,
+    )

@@ -1,0 +1,29 @@
+"""The development broker: a real Apache Kafka, one node, for work and tests on this machine."""
+
+from streams.broker.errors import (
+    BrokerError,
+    DataDirInUseError,
+    FetchError,
+    JavaError,
+    PortTakenError,
+    UnknownVersionError,
+)
+from streams.broker.external import ExternalBroker, RunningBroker
+from streams.broker.jars import DEFAULT_VERSION
+from streams.broker.kafka_broker import KafkaBroker
+from streams.broker.needs import Needs, find_needs
+
+__all__ = [
+    "DEFAULT_VERSION",
+    "BrokerError",
+    "DataDirInUseError",
+    "ExternalBroker",
+    "FetchError",
+    "JavaError",
+    "KafkaBroker",
+    "Needs",
+    "PortTakenError",
+    "RunningBroker",
+    "UnknownVersionError",
+    "find_needs",
+]

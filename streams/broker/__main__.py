@@ -1,0 +1,67 @@
+"""What the development broker needs and what of it is missing, for a Makefile to ask.
+
+    python -m streams.broker --check            says where Java and Kafka would come from
+    python -m streams.broker --missing-extras   prints what to install: `java`, `spark`, `java,spark` or nothing
+    python -m streams.broker --fetch            fetches Kafka's jars now, so that a later start is quick
+
+Exit codes: 0 all is at hand (or, with --missing-extras, always); 1 something is missing or the fetch failed.
+"""
+
+import argparse
+import sys
+
+from state_stores.errors import StreamsError
+from streams.broker.jars import DEFAULT_VERSION, JarCache
+from streams.broker.java import find_java
+from streams.broker.needs import Needs, find_needs
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one of the commands above; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m streams.broker",
+        description="What the development broker needs, and what of it is missing.",
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--check", action="store_true", help="say where Java and Kafka come from")
+    what.add_argument("--missing-extras", action="store_true", help="print the extras to install")
+    what.add_argument("--fetch", action="store_true", help="fetch or repair Kafka's jars now")
+    parser.add_argument("--kafka", default=DEFAULT_VERSION, metavar="VERSION")
+    options = parser.parse_args(arguments)
+    try:
+        if options.fetch:
+            JarCache(options.kafka).ensure(find_java, verify=True)
+            return 0
+        needs = find_needs(options.kafka)
+    except StreamsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    if options.missing_extras:
+        sys.stdout.write(f"{','.join(needs.missing_extras)}\n")
+        return 0
+    sys.stdout.write(describe(needs))
+    return 1 if needs.missing_extras else 0
+
+
+def describe(needs: Needs) -> str:
+    """Two or three lines for a person."""
+    if needs.java is None:
+        java = f"missing: {needs.java_problem}"
+    else:
+        java = f"{needs.java.version} at {needs.java.executable} (from {needs.java.origin})"
+    jars = {
+        "cache": f"fetched, in {needs.jars_folder}",
+        "Maven": "not fetched yet; Maven is here and will fetch it (45 MB)",
+        "Ivy": "not fetched yet; PySpark's Ivy is here and will fetch it (45 MB)",
+    }.get(
+        needs.jars_from or "",
+        "missing, and neither Maven nor PySpark's Ivy is here to fetch it (45 MB)",
+    )
+    lines = [f"Java: {java}", f"Kafka {needs.version}: {jars}"]
+    if needs.missing_extras:
+        lines.append(f"run: pip install 'tidewheel[{','.join(needs.missing_extras)}]'")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""Kafka's jars in a per-user cache: fetched once, checked, and repaired when damaged.
+
+The cache is filled aside and moved into place, under a lock file, so two programs that need it at
+the same time are safe: one fetches, the other waits and then finds everything there.
+"""
+
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from streams.broker.errors import FetchError, UnknownVersionError
+from streams.broker.file_lock import FileLock
+from streams.broker.jar_lock import JarLock, JarProblem
+from streams.broker.java import Java
+from streams.broker.progress import fetch_progress
+from streams.broker.resolvers import (
+    FetchRequest,
+    Resolver,
+    find_resolvers,
+    run_resolver,
+)
+
+DEFAULT_VERSION = "4.3.1"
+"""The version this package knows the checksums of."""
+
+_OLDEST_MAJOR = 4
+_VERSION = re.compile(r"(\d+)\.\d+\.\d+")
+_OWN_LOCK = "jars.sha256"
+_DOWNLOADED = re.compile(r"Downloaded from \S+ \S*/([^/\s]+\.jar)")
+
+_logger = logging.getLogger(__name__)
+
+
+def cache_dir(environment: Mapping[str, str] | None = None) -> Path:
+    """Where this user's fetched things are kept: $TIDEWHEEL_CACHE_DIR, else the system's place."""
+    environment = os.environ if environment is None else environment
+    told = environment.get("TIDEWHEEL_CACHE_DIR")
+    if told:
+        return Path(told).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "tidewheel"
+    base = environment.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path is to be ignored.
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "tidewheel"
+
+
+class JarCache:
+    """The jars of one Kafka version.
+
+    Args:
+        version: A published version, 4.0.0 or newer.
+        root: The cache folder of all versions; the user's if not given.
+        lock: What the jars have to be; by default the list built in for `version`, if there is one.
+
+    Raises:
+        UnknownVersionError: `version` is no version, or older than this broker can run.
+    """
+
+    def __init__(
+        self,
+        version: str = DEFAULT_VERSION,
+        *,
+        root: Path | None = None,
+        lock: JarLock | None = None,
+    ) -> None:
+        match = _VERSION.fullmatch(version)
+        if match is None:
+            raise UnknownVersionError(
+                f"{version!r} is no Kafka version; give three numbers, such as {DEFAULT_VERSION}"
+            )
+        if int(match[1]) < _OLDEST_MAJOR:
+            raise UnknownVersionError(
+                f"Kafka {version} is too old: the development broker runs {_OLDEST_MAJOR}.0.0 and "
+                f"newer (without ZooKeeper); leave the version out for {DEFAULT_VERSION}"
+            )
+        self.version = version
+        self._base = (cache_dir() if root is None else root) / "kafka"
+        self.folder = self._base / version
+        self._pinned = JarLock.pinned(version) if lock is None else lock
+
+    def complete(self, *, read_all: bool = False) -> bool:
+        """Whether every jar is there as it has to be."""
+        lock = self._lock()
+        return lock is not None and not lock.problems(self.folder, read_all=read_all)
+
+    def ensure(
+        self,
+        find_java: Callable[[], Java],
+        *,
+        verify: bool = False,
+        show_progress: bool | None = None,
+        timeout_ms: int = 600_000,
+    ) -> tuple[Path, ...]:
+        """The jars to put on Kafka's class path, fetched or repaired first if need be.
+
+        Args:
+            find_java: Called only if something has to be fetched: Maven and Ivy run on Java.
+            verify: Read every jar and compare its SHA-256, not only its size.
+            show_progress: Draw a progress bar on standard error; by default if it is a terminal.
+            timeout_ms: For the whole fetch, and for waiting on another process that fetches.
+
+        Raises:
+            FetchError: The jars could not be fetched, or are not what they have to be.
+            UnknownVersionError: There is no such version.
+        """
+        if not self.complete(read_all=verify):
+            self._base.mkdir(parents=True, exist_ok=True)
+            lock_file = FileLock(self._base / f"{self.version}.lock")
+            lock_file.acquire(timeout_ms=timeout_ms)
+            with lock_file:
+                # Another process may have done it all while this one waited for the lock.
+                if not self.complete(read_all=verify):
+                    self._fill(find_java(), show_progress=show_progress, timeout_ms=timeout_ms)
+        lock = self._lock()
+        assert lock is not None, "a filled cache has a list of its jars"
+        return lock.paths(self.folder)
+
+    def _lock(self) -> JarLock | None:
+        if self._pinned is not None:
+            return self._pinned
+        own = self.folder / _OWN_LOCK
+        return JarLock.parse(own.read_text(), origin=str(own)) if own.is_file() else None
+
+    def _fill(self, java: Java, *, show_progress: bool | None, timeout_ms: int) -> None:
+        """Fetch everything aside, check it, and move what is missing or broken into place."""
+        lock = self._lock()
+        broken = lock.problems(self.folder, read_all=True) if lock and self.folder.exists() else ()
+        for problem in broken:
+            _logger.warning("%s: %s; fetching it again", self.folder, problem)
+        for left_over in self._base.glob(f".{self.version}-*"):  # of a process that was killed
+            shutil.rmtree(left_over, ignore_errors=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{self.version}-", dir=self._base))
+        try:
+            fetched = self._fetch(java, aside, show_progress=show_progress, timeout_ms=timeout_ms)
+            if not self.folder.exists():
+                fetched.rename(self.folder)
+                return
+            for problem in broken:
+                (fetched / problem.name).replace(self.folder / problem.name)
+            if lock is None:
+                shutil.rmtree(self.folder)
+                fetched.rename(self.folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def _fetch(
+        self, java: Java, aside: Path, *, show_progress: bool | None, timeout_ms: int
+    ) -> Path:
+        """A folder of checked jars, fetched with the first program that manages to."""
+        resolvers = find_resolvers(java)
+        if not resolvers:
+            raise FetchError(
+                f"Kafka {self.version} has to be fetched once (45 MB), but there is neither Maven "
+                "(`mvn` on the PATH) nor the Ivy that PySpark ships. Install Maven, or run: pip "
+                "install 'tidewheel[spark]' (about 485 MB installed), or name an Ivy with "
+                "$TIDEWHEEL_IVY_JAR. `make demo` and `make test` do this by themselves"
+            )
+        failures: list[FetchError] = []
+        for number, resolver in enumerate(resolvers):
+            folder = aside / str(number)
+            folder.mkdir()
+            request = FetchRequest(version=self.version, folder=folder, timeout_ms=timeout_ms)
+            try:
+                self._fetch_checked(resolver, request, show_progress=show_progress)
+            except FetchError as failure:
+                failures.append(failure)
+            else:
+                return request.jars
+        raise FetchError("\n".join(str(failure) for failure in failures))
+
+    def _fetch_checked(
+        self, resolver: Resolver, request: FetchRequest, *, show_progress: bool | None
+    ) -> None:
+        self._run(resolver, request, show_progress=show_progress)
+        problems = self._check(request)
+        if problems:
+            for problem in problems:
+                _logger.warning(
+                    "fetched by %s: %s; fetching past its local repository", resolver.name, problem
+                )
+            again = FetchRequest(
+                version=request.version,
+                folder=request.folder / "again",
+                private_repository=True,
+                timeout_ms=request.timeout_ms,
+            )
+            again.folder.mkdir()
+            self._run(resolver, again, show_progress=show_progress)
+            problems = self._check(again)
+            if problems:
+                raise FetchError(
+                    f"Kafka {self.version} was fetched by {resolver.name}, twice, but "
+                    f"{'; '.join(str(problem) for problem in problems)}. Do not run it: the "
+                    "registry or a mirror in between serves other files than the published ones"
+                )
+            shutil.rmtree(request.jars)
+            again.jars.rename(request.jars)
+        if self._pinned is None:
+            (request.jars / _OWN_LOCK).write_text(JarLock.of_folder(request.jars).format())
+
+    def _check(self, request: FetchRequest) -> tuple[JarProblem, ...]:
+        lock = self._lock()
+        return () if lock is None else lock.problems(request.jars, read_all=True)
+
+    def _run(
+        self, resolver: Resolver, request: FetchRequest, *, show_progress: bool | None
+    ) -> None:
+        lock = self._lock()
+        total_bytes = None if lock is None else lock.total_bytes
+        _logger.info("fetching Kafka %s with %s into %s", self.version, resolver.name, self.folder)
+        label = f"Kafka {self.version} ({resolver.name})"
+        with fetch_progress(label, total_bytes, show=show_progress) as advance:
+            run_resolver(resolver, request, lambda: advance(fetched_bytes(request, lock)))
+
+
+def fetched_bytes(request: FetchRequest, lock: JarLock | None) -> int:
+    """How much of the jars is there by now.
+
+    Ivy's cache and its copies hold the same jar twice and count once; Maven downloads into a
+    repository elsewhere, so the jars it says it downloaded count too.
+    """
+    wanted = None if lock is None else {jar.name: jar.size_bytes for jar in lock.jars}
+    sizes: dict[str, int] = {}
+    for path in request.folder.rglob("*.jar*"):
+        name = path.name.removesuffix(".part")
+        if name.endswith(".jar") and (wanted is None or name in wanted):
+            try:
+                sizes[name] = max(sizes.get(name, 0), path.stat().st_size)
+            except FileNotFoundError:  # renamed between the listing and the look
+                continue
+    if wanted is not None and request.log_file.is_file():
+        for name in _DOWNLOADED.findall(request.log_file.read_text(errors="replace")):
+            if name in wanted:
+                sizes[name] = wanted[name]
+    return sum(sizes.values())

@@ -1,0 +1,121 @@
+"""The files a development broker is started with: Kafka's settings and log4j's."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+LISTENER = "BROKER"
+"""The name of the listener for clients; map it to another protocol to try out security."""
+
+_CONTROLLER = "CONTROLLER"
+_HOST = "127.0.0.1"
+_NODE_ID = 1
+
+_DEVELOPMENT_DEFAULTS = {
+    # One node: a second copy could never be made.
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # Fewer partitions of Kafka's own topics: they are created at first use, which someone waits for.
+    "offsets.topic.num.partitions": "8",
+    "transaction.state.log.num.partitions": "8",
+    "share.coordinator.state.topic.num.partitions": "1",
+    # Do not wait for more members of a group: they are not coming.
+    "group.initial.rebalance.delay.ms": "0",
+    # A misspelt topic shall be an error, as it is in most companies' clusters.
+    "auto.create.topics.enable": "false",
+    # Small for a laptop: threads, the cleaner's memory (128 MiB by default), and a day of data
+    # more than a week is of no use here, but a kept data folder shall survive a weekend.
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "log.cleaner.dedupe.buffer.size": str(16 << 20),
+    "log.segment.bytes": str(128 << 20),
+    "log.retention.hours": "168",
+}
+
+
+def server_properties(
+    *,
+    port: int,
+    controller_port: int,
+    log_dir: Path,
+    overrides: Mapping[str, str | int | bool],
+) -> dict[str, str]:
+    """Kafka's settings for one node that is broker and controller; `overrides` win over all."""
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": str(_NODE_ID),
+        "listeners": f"{LISTENER}://{_HOST}:{port},{_CONTROLLER}://{_HOST}:{controller_port}",
+        "listener.security.protocol.map": f"{LISTENER}:PLAINTEXT,{_CONTROLLER}:PLAINTEXT",
+        "inter.broker.listener.name": LISTENER,
+        "controller.listener.names": _CONTROLLER,
+        "controller.quorum.bootstrap.servers": f"{_HOST}:{controller_port}",
+        "log.dirs": str(log_dir),
+        **_DEVELOPMENT_DEFAULTS,
+    }
+    return properties | {name: _value(value) for name, value in overrides.items()}
+
+
+def client_listener(properties: Mapping[str, str]) -> tuple[str, bool]:
+    """The address clients connect to, and whether it is a plain one (no TLS, no authentication)."""
+    listeners = properties.get("advertised.listeners") or properties["listeners"]
+    controllers = {name.strip() for name in properties["controller.listener.names"].split(",")}
+    protocols = dict(
+        entry.strip().split(":", 1)
+        for entry in properties["listener.security.protocol.map"].split(",")
+        if ":" in entry
+    )
+    for entry in listeners.split(","):
+        name, _, address = entry.strip().partition("://")
+        if name not in controllers:
+            return address, protocols.get(name, name) == "PLAINTEXT"
+    return "", False
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """The text of a Java properties file."""
+    return "".join(f"{_escape(k, key=True)}={_escape(v)}\n" for k, v in properties.items())
+
+
+def log4j_config(log_file: Path) -> str:
+    """Everything from INFO up into one file, which is rolled over before it gets large."""
+    return format_properties(
+        {
+            "rootLogger.level": "INFO",
+            "rootLogger.appenderRef.file.ref": "file",
+            "appender.file.type": "RollingFile",
+            "appender.file.name": "file",
+            "appender.file.fileName": str(log_file),
+            "appender.file.filePattern": f"{log_file}.%i",
+            "appender.file.layout.type": "PatternLayout",
+            "appender.file.layout.pattern": "%d{ISO8601} %-5p %c{1} [%t] %m%n",
+            "appender.file.policies.type": "Policies",
+            "appender.file.policies.size.type": "SizeBasedTriggeringPolicy",
+            "appender.file.policies.size.size": "20MB",
+            "appender.file.strategy.type": "DefaultRolloverStrategy",
+            "appender.file.strategy.max": "3",
+        }
+    )
+
+
+def _value(value: str | int | bool) -> str:
+    """As Kafka writes it: Python's True is Java's true."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _escape(text: str, *, key: bool = False) -> str:
+    out: list[str] = []
+    for position, character in enumerate(text):
+        code = ord(character)
+        if character == "\\" or (key and character in "=:# !") or (position == 0 and code == 0x20):  # noqa: PLR2004  # a leading blank
+            out.append("\\" + character)
+        elif 0x20 <= code < 0x7F:  # noqa: PLR2004  # printable ASCII
+            out.append(character)
+        else:
+            # Beyond the basic plane Java wants the two halves of UTF-16.
+            units = character.encode("utf-16-be").hex()
+            out.extend(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    return "".join(out)

@@ -1,0 +1,153 @@
+"""The two Kafka requests the development broker asks itself: "who are you?" and "create topics".
+
+Written out over a plain socket because only `streams.kafka` may use the Kafka client, and because a
+broker that answers a request in its own words is ready, which an open port does not prove. Only for
+listeners without TLS and authentication. The versions used are old ones that every Kafka 4 speaks.
+"""
+
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streams.broker.errors import BrokerError
+
+_METADATA = (3, 2)
+_CREATE_TOPICS = (19, 2)
+_CLIENT_ID = "tidewheel-broker"
+_CORRELATION_ID = 1
+_ANSWER_BYTES_MAX = 8 << 20
+_CORRELATION_ID_BYTES = 4
+_TOPIC_ALREADY_EXISTS = 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """Who answered."""
+
+    cluster_id: str | None
+    broker_count: int
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`.
+
+    Raises:
+        BrokerError: It is not of that form.
+    """
+    host, separator, port = address.strip().rpartition(":")
+    if not separator or not host or not port.isdigit():
+        raise BrokerError(f"{address!r} is no address; give host:port, such as 127.0.0.1:9092")
+    return host.strip("[]"), int(port)
+
+
+def describe_cluster(address: str, *, timeout_ms: int = 2_000) -> ClusterDescription | None:
+    """What the broker at `address` says it is; None while nobody answers there.
+
+    Kafka answers only once it has started completely, so an answer means that it is ready.
+    """
+    no_topics = struct.pack(">i", 0)
+    try:
+        answer = _Reader(_ask(address, _METADATA, no_topics, timeout_ms))
+        broker_count = answer.int32()
+        for _ in range(broker_count):
+            answer.int32()
+            answer.string()
+            answer.int32()
+            answer.string()
+        return ClusterDescription(cluster_id=answer.string(), broker_count=broker_count)
+    except (OSError, struct.error, UnicodeDecodeError):
+        return None
+
+
+def create_topics(
+    address: str, topics: Mapping[str, int], *, timeout_ms: int = 15_000
+) -> tuple[str, ...]:
+    """Create topics with so many partitions each, one copy of each; those that exist stay as is.
+
+    Args:
+        address: host:port of a broker.
+        topics: Partitions by name of topic.
+        timeout_ms: How long the cluster may take.
+
+    Returns:
+        The names of the topics that were not there before.
+
+    Raises:
+        BrokerError: A topic could not be created, or nobody answered.
+    """
+    if not topics:
+        return ()
+    body = struct.pack(">i", len(topics))
+    for name, partitions in topics.items():
+        nothing_assigned_or_configured = struct.pack(">ii", 0, 0)
+        body += _string(name) + struct.pack(">ih", partitions, 1) + nothing_assigned_or_configured
+    body += struct.pack(">i?", timeout_ms, False)
+    created: list[str] = []
+    failed: list[str] = []
+    try:
+        answer = _Reader(_ask(address, _CREATE_TOPICS, body, timeout_ms + 1_000))
+        answer.int32()
+        for _ in range(answer.int32()):
+            topic, code, message = answer.string() or "", answer.int16(), answer.string()
+            if code == 0:
+                created.append(topic)
+            elif code != _TOPIC_ALREADY_EXISTS:
+                failed.append(f"{topic} ({topics.get(topic)} partitions): {message or code}")
+    except (OSError, struct.error, UnicodeDecodeError) as error:
+        raise BrokerError(
+            f"could not create topics {', '.join(topics)}: no answer from {address} ({error}); "
+            "see whether the broker still runs and whether its listener is a plain one"
+        ) from error
+    if failed:
+        raise BrokerError(f"could not create topics at {address}: {'; '.join(failed)}")
+    return tuple(created)
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+def _ask(address: str, api: tuple[int, int], body: bytes, timeout_ms: int) -> bytes:
+    """Send one request and wait for its answer, without its header."""
+    request = struct.pack(">hhi", *api, _CORRELATION_ID) + _string(_CLIENT_ID) + body
+    with socket.create_connection(split_address(address), timeout=timeout_ms / 1000) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        with connection.makefile("rb") as answers:
+            (size_bytes,) = struct.unpack(">i", answers.read(4))
+            if not _CORRELATION_ID_BYTES <= size_bytes <= _ANSWER_BYTES_MAX:
+                raise OSError(f"an answer of {size_bytes} bytes is none of Kafka's")
+            answer = answers.read(size_bytes)
+    if len(answer) != size_bytes:
+        raise OSError("the connection was closed in the middle of an answer")
+    if struct.unpack_from(">i", answer) != (_CORRELATION_ID,):
+        raise OSError("an answer to another request")
+    return answer[_CORRELATION_ID_BYTES:]
+
+
+class _Reader:
+    """Kafka's basic types, one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _take(self, layout: str) -> int:
+        (value,) = struct.unpack_from(layout, self._data, self._at)
+        self._at += struct.calcsize(layout)
+        return int(value)
+
+    def int16(self) -> int:
+        return self._take(">h")
+
+    def int32(self) -> int:
+        return self._take(">i")
+
+    def string(self) -> str | None:
+        size_bytes = self.int16()
+        if size_bytes < 0:
+            return None
+        text = self._data[self._at : self._at + size_bytes].decode()
+        self._at += size_bytes
+        return text

@@ -1,0 +1,265 @@
+"""`StreamsBuilder`: where a program's streams and tables begin, and where they become a `Topology`."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+
+from streams.call import Call
+from streams.kstream import KStream, StreamPart
+from streams.ktable import KTable, StoreArgument, TablePart, settled_serdes
+from streams.logical_graph import LogicalGraph, StreamSourceNode, TableNode
+from streams.materialized import Materialized, StoreBuilder
+from streams.names import check_name
+from streams.node_arguments import check_store_builder, source_spec
+from streams.serdes import SerdeLike
+from streams.topology import Topology
+from tasks.processing.topology_spec import OffsetReset, TimestampExtractor
+
+if TYPE_CHECKING:
+    from streams.config import StreamsConfig
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: What `stream` reads.
+Topics = str | Sequence[str] | re.Pattern[str]
+
+
+class StreamsBuilder:
+    """Collects streams and tables; `build()` makes a topology of them.
+
+    >>> from streams import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> words = builder.stream("words", key_serde=str, value_serde=str)
+    >>> words.group_by(lambda word: word, key_serde=str).count(store="counts").to_stream().to("totals")
+    >>> builder.build().store_names
+    ('counts',)
+    """
+
+    def __init__(self) -> None:
+        self._graph = LogicalGraph()
+
+    @overload
+    def stream(
+        self,
+        topics: Topics,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[K, V]: ...
+    @overload
+    def stream(
+        self,
+        topics: Topics,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[K, Any]: ...
+    @overload
+    def stream(
+        self,
+        topics: Topics,
+        *,
+        key_serde: None = None,
+        value_serde: SerdeLike[V],
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, V]: ...
+    @overload
+    def stream(
+        self,
+        topics: Topics,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]: ...
+    def stream(
+        self,
+        topics: Topics,
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Read topics as a stream. The same topics may be read more than once; they are still consumed once.
+
+        Args:
+            topics: A topic, a list of topics, or a regular expression that matches whole names.
+            key_serde: Serde of keys; the configured default if not given.
+            value_serde: Serde of values, likewise.
+            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
+            offset_reset: "earliest" or "latest", where the group has no committed offset.
+            name: The node's name.
+
+        >>> StreamsBuilder().stream(["orders", "returns"], key_serde=str, value_serde=bytes)
+        <KStream KSTREAM-SOURCE-0000000000>
+        """
+        call = Call.here("stream")
+        key, value = call.serde(key_serde, "key_serde"), call.serde(value_serde, "value_serde")
+        spec = source_spec(
+            name=self._graph.node_name("KSTREAM-SOURCE-", call.name(name)),
+            topics=topics,
+            serdes=(key, value),
+            timestamp_extractor=timestamp_extractor,
+            offset_reset=offset_reset,
+            call=call.operator,
+            location=call.location,
+        )
+        node = StreamSourceNode(name=spec.name, location=call.location, spec=spec)
+        self._graph.add(node)
+        return KStream(
+            StreamPart(
+                graph=self._graph, node=node, key_serde=key, value_serde=value, rekeyed=False
+            )
+        )
+
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        store: StoreArgument = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: None = None,
+        store: StoreArgument = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[K, Any]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: SerdeLike[V],
+        store: StoreArgument = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        store: StoreArgument = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, Any]: ...
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, Any]:
+        """Read a topic as a table: the newest value of a key is its row, a null value deletes it.
+
+        Args:
+            topic: The topic, best a compacted one.
+            key_serde: Serde of keys; that of `store`, then the configured default if not given.
+            value_serde: Serde of values, likewise.
+            store: Keep the table in a store of this name; without one it is kept only if an operator needs it.
+            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
+            offset_reset: "earliest" or "latest", where the group has no committed offset.
+            name: The node's name; the source gets `<name>-source`.
+
+        >>> StreamsBuilder().table("users", key_serde=str, value_serde=str, store="users")
+        <KTable KTABLE-SOURCE-0000000001>
+        """
+        call = Call.here("table")
+        check_name(topic, "topic", call.context)
+        materialized = Materialized.of(store, call.context)
+        call.name(name)
+        kept = self._graph.table_store(
+            materialized, prefix=f"{topic}-", name=name, serdes=(None, None), needed=False
+        )
+        key = call.serde(materialized.key_serde if key_serde is None else key_serde, "key_serde")
+        value = call.serde(
+            materialized.value_serde if value_serde is None else value_serde, "value_serde"
+        )
+        kept.key_serde, kept.value_serde = settled_serdes(materialized, key, value)
+        source_name = None if name is None else call.name(f"{name}-source")
+        spec = source_spec(
+            name=self._graph.node_name("KSTREAM-SOURCE-", source_name),
+            topics=topic,
+            serdes=(key, value),
+            timestamp_extractor=timestamp_extractor,
+            offset_reset=offset_reset,
+            call=call.operator,
+            location=call.location,
+        )
+        node = TableNode(
+            name=self._graph.node_name("KTABLE-SOURCE-", name),
+            location=call.location,
+            store=kept,
+            source=spec,
+        )
+        self._graph.add(node)
+        return KTable(
+            TablePart(graph=self._graph, node=node, store=kept, key_serde=key, value_serde=value)
+        )
+
+    def add_state_store(self, builder: StoreBuilder) -> Self:
+        """Add a store for processors, which name it in `process(..., stores=[...])`.
+
+        >>> from streams import Stores
+        >>> seen = Stores.key_value("seen", key_serde=str, value_serde=int)
+        >>> _ = StreamsBuilder().add_state_store(seen)
+        """
+        self._graph.add_state_store(
+            check_store_builder(builder, Call.here("add_state_store").context)
+        )
+        return self
+
+    def build(self, config: "StreamsConfig | None" = None) -> Topology:
+        """Return the topology of all calls so far, checked.
+
+        Args:
+            config: Its default serdes and `ensure_explicit_naming` shape the topology; nothing else of it is read.
+
+        Raises:
+            TopologyError: Something does not fit together; the message names the node and the line that made it.
+
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str).to("out")
+        >>> builder.build().source_topics
+        ('in',)
+        """
+        if config is not None and config.ensure_explicit_naming:
+            self._graph.check_names_are_given()
+        topology = self._graph.build()
+        topology.check()
+        topology.settle_serdes(config)
+        return topology

@@ -1,0 +1,90 @@
+"""Puts the commands together, and turns errors into a message and an exit code."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from cyclopts import App, CycloptsError
+from rich.console import Console
+
+from streams.cli.output import print_error
+from streams.errors import StreamsError
+from streams.exit_codes import ExitCode, exit_code_of
+
+_HELP: Final = """Kafka Streams for Python: exactly-once stateful stream processing on Kafka and RocksDB.
+
+Try `tidewheel demo` for a first look, `tidewheel broker` for a Kafka to develop with.
+"""
+
+#: Name and where the function is, in the order of the help. Functions are imported when they are called.
+_COMMANDS: Final = {
+    "run": "streams.cli.run:run",
+    "describe": "streams.cli.describe:describe",
+    "demo": "streams.cli.demo:demo",
+    "broker": "streams.cli.broker:broker",
+    "reset": "streams.cli.reset:reset",
+}
+#: Asks for the list of commands, which says what each does, so then all are imported.
+_ASK_FOR_HELP: Final = frozenset({"--help", "-h"})
+
+
+def program_version() -> str:
+    """Return the installed version, or what stands for it in a checkout."""
+    try:
+        return version("tidewheel")
+    except PackageNotFoundError:
+        return "0 (not installed)"
+
+
+def build_app(*, whole: bool = True) -> App:
+    """Return the command line; `whole` imports every command, for the list of all."""
+    app = App(
+        name="tidewheel",
+        help=_HELP,
+        help_format="markdown",
+        version=program_version,
+        result_action="return_value",
+        help_epilogue=_exit_codes(),
+    )
+    for sort_key, (name, path) in enumerate(_COMMANDS.items()):
+        module, _, function = path.partition(":")
+        command = getattr(import_module(module), function) if whole else path
+        app.command(command, name=name, sort_key=sort_key, help_epilogue="")
+    config = App(
+        name="config",
+        help="Show the settings an application would run with.",
+        help_epilogue="",
+        sort_key=len(_COMMANDS),
+    )
+    config.command("streams.cli.config:show", name="show")
+    app.command(config)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit code."""
+    told = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        app = build_app(whole=not told or told[0] in _ASK_FOR_HELP)
+        result = app(told, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        print_error(f"{error} (`tidewheel --help` lists what there is)")
+        return ExitCode.USAGE
+    except StreamsError as error:
+        print_error(str(error))
+        return exit_code_of(error)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # `tidewheel ... | head`: nobody reads on, and Python would complain about it once more at its end.
+        sys.stdout = None
+        return ExitCode.OK
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def _exit_codes() -> str:
+    rows = "\n".join(f"- {code.value}: {code.meaning}" for code in ExitCode)
+    return f"**Exit codes**\n\n{rows}"

@@ -1,0 +1,68 @@
+"""What options say about each other: contradictions are errors, doubtful combinations are cautions."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from streams.config.explain import labelled
+from streams.config.not_yet import NOT_YET
+
+#: A member is missed after three heartbeats at the earliest; fewer would call a single lost one a death.
+_HEARTBEATS_PER_SESSION: Final = 3
+
+
+class _Options(Protocol):
+    @property
+    def heartbeat_interval_ms(self) -> int: ...
+    @property
+    def session_timeout_ms(self) -> int: ...
+    @property
+    def consumer(self) -> Mapping[str, Any]: ...
+    @property
+    def producer(self) -> Mapping[str, Any]: ...
+    @property
+    def admin(self) -> Mapping[str, Any]: ...
+    @property
+    def model_fields_set(self) -> set[str]: ...
+
+
+def contradictions(config: _Options, origins: Mapping[str, str]) -> list[str]:
+    """Return what is wrong between options, each with the next step."""
+    found: list[str] = []
+    least = _HEARTBEATS_PER_SESSION * config.heartbeat_interval_ms
+    if config.session_timeout_ms < least:
+        session = labelled("session_timeout_ms", config.session_timeout_ms, origins)
+        heartbeat = labelled("heartbeat_interval_ms", config.heartbeat_interval_ms, origins)
+        found.append(
+            f"{session}: must be at least {_HEARTBEATS_PER_SESSION} times {heartbeat}; set session_timeout_ms to "
+            f"{least} or more, or lower heartbeat_interval_ms"
+        )
+    return found
+
+
+def cautions(config: _Options) -> list[str]:
+    """Return what is allowed but should not happen silently; shown at every start and by `config show`."""
+    found: list[str] = [
+        f"{option} has no effect in this version; it comes with {feature}"
+        for option, feature in NOT_YET.items()
+        if option in config.model_fields_set
+    ]
+    clients = {"consumer": config.consumer, "producer": config.producer, "admin": config.admin}
+    for name, properties in clients.items():
+        key = "enable.ssl.certificate.verification"
+        if str(properties.get(key, "true")).lower() == "false":
+            found.append(
+                f"{name}[{key!r}] is off: anyone on the network path can pose as the broker and read the password; "
+                "give the broker's CA with ssl.ca.location instead"
+            )
+    # All clients go to the same listeners, and a listener speaks one protocol.
+    protocols = {
+        name: str(properties.get("security.protocol", "plaintext")).lower()
+        for name, properties in clients.items()
+    }
+    if len(set(protocols.values())) > 1:
+        each = ", ".join(f"{name}: {protocol}" for name, protocol in protocols.items())
+        found.append(
+            f"security.protocol differs between clients ({each}), but all of them connect to bootstrap_servers; set "
+            "it, and its credentials, in consumer, producer and admin"
+        )
+    return found

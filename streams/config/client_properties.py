@@ -1,0 +1,148 @@
+"""librdkafka properties that users pass through, and those they may not set because correctness rests on them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from streams.config.importable import importable_name
+from streams.errors import ConfigError
+
+ClientKind = Literal["consumer", "producer", "admin"]
+
+
+class BadPropertyError(ValueError):
+    """A property that is not allowed; `key` says which, so that the message can tell where it came from."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    """Why a property is ours, what to do instead, and the values that are allowed because they change nothing."""
+
+    next_step: str
+    allowed: frozenset[str] = frozenset()
+
+
+_FALSE: Final = frozenset({"false"})
+_OURS: Final = "Tidewheel assigns partitions and commits offsets itself; remove it"
+_EVERY_CLIENT: Final = {
+    "bootstrap.servers": _Reserved("set bootstrap_servers, which all clients share"),
+    "metadata.broker.list": _Reserved("set bootstrap_servers, which all clients share"),
+    "default.topic.config": _Reserved(
+        "give topic properties beside the others, without this table"
+    ),
+    "logger": _Reserved("the clients' log goes to Python's logging; remove it"),
+}
+_RESERVED: Final[Mapping[ClientKind, Mapping[str, _Reserved]]] = {
+    "consumer": {
+        **_EVERY_CLIENT,
+        "isolation.level": _Reserved(
+            "state and outputs are right only if every consumer reads committed records; remove it",
+            frozenset({"read_committed"}),
+        ),
+        "group.id": _Reserved("the group is named by application_id; remove it"),
+        "group.instance.id": _Reserved("set group_instance_id"),
+        "group.protocol": _Reserved(_OURS),
+        "group.protocol.type": _Reserved(_OURS),
+        "group.remote.assignor": _Reserved("set task_assignor"),
+        "partition.assignment.strategy": _Reserved("set task_assignor"),
+        "session.timeout.ms": _Reserved("set session_timeout_ms"),
+        "heartbeat.interval.ms": _Reserved("set heartbeat_interval_ms"),
+        "max.poll.interval.ms": _Reserved("set worker_hang_timeout_ms"),
+        "enable.auto.commit": _Reserved(_OURS, _FALSE),
+        "auto.commit.enable": _Reserved(_OURS, _FALSE),
+        "auto.commit.interval.ms": _Reserved("set commit_interval_ms"),
+        "enable.auto.offset.store": _Reserved(_OURS, _FALSE),
+        "auto.offset.reset": _Reserved("set auto_offset_reset, or offset_reset= of a source"),
+        "enable.partition.eof": _Reserved(
+            "Tidewheel needs to see where partitions end; remove it", frozenset({"true"})
+        ),
+        "on_commit": _Reserved(_OURS),
+    },
+    "producer": {
+        **_EVERY_CLIENT,
+        "transactional.id": _Reserved(
+            "Tidewheel names its producers so that they fence each other; remove it"
+        ),
+        "transaction.timeout.ms": _Reserved(
+            "set worker_hang_timeout_ms; the time-out is that plus 30 s"
+        ),
+        "enable.idempotence": _Reserved(
+            "transactions need it; remove it", frozenset({"true"})
+        ),
+        "acks": _Reserved("transactions need acks=all; remove it", frozenset({"all", "-1"})),
+        "request.required.acks": _Reserved(
+            "transactions need acks=all; remove it", frozenset({"all", "-1"})
+        ),
+        "partitioner": _Reserved(
+            "joins rest on Kafka's own partitioning; give partitioner= to `to` or `repartition`",
+            frozenset({"murmur2_random"}),
+        ),
+        "message.max.bytes": _Reserved("the topic's max.message.bytes decides; set that instead"),
+        "on_delivery": _Reserved("set production_exception_handler"),
+        "dr_cb": _Reserved("set production_exception_handler"),
+        "dr_msg_cb": _Reserved("set production_exception_handler"),
+        "delivery.report.only.error": _Reserved(
+            "Tidewheel reads delivery reports itself; remove it"
+        ),
+    },
+    "admin": {**_EVERY_CLIENT},
+}  # fmt: skip
+
+
+def reserved_problem(kind: ClientKind, key: str, value: object) -> str | None:
+    """Return why a property can't be given this value and what to do instead, or None if it can.
+
+    >>> reserved_problem("producer", "acks", "all") is None
+    True
+    >>> reserved_problem("producer", "acks", 1)
+    "can't be set here: transactions need acks=all; remove it"
+    """
+    reserved = _RESERVED[kind].get(key)
+    if reserved is None or str(value).lower() in reserved.allowed:
+        return None
+    return f"can't be set here: {reserved.next_step}"
+
+
+def checked_properties(kind: ClientKind, properties: object) -> Mapping[str, Any]:
+    """Return a read-only copy of the properties, with callbacks by their importable names; ValueError otherwise."""
+    if not isinstance(properties, Mapping):
+        raise ValueError(  # noqa: TRY004 - validators report by ValueError
+            'must be a table of librdkafka properties, as {"security.protocol": "SASL_SSL"}'
+        )
+    checked: dict[str, Any] = {}
+    for key, value in properties.items():  # pyright: ignore[reportUnknownVariableType] - a mapping of anything, checked here
+        if not isinstance(key, str) or not key:
+            raise ValueError("property names are text, as 'security.protocol'")
+        checked[key] = _checked(kind, key, value)
+    return MappingProxyType(checked)
+
+
+def _checked(kind: ClientKind, key: str, value: Any) -> Any:
+    if (
+        "_" in key
+        and not key.endswith("_cb")
+        and key not in {"log_level", "on_commit", "on_delivery"}
+    ):
+        raise BadPropertyError(
+            key, f"librdkafka's names have dots; write {key.replace('_', '.')!r}"
+        )
+    problem = reserved_problem(kind, key, value)
+    if problem is not None:
+        raise BadPropertyError(key, problem)
+    if key.endswith("_cb"):
+        if not callable(value) and not isinstance(value, str):
+            raise BadPropertyError(key, 'must be a function or its "module:name"')
+        try:
+            return importable_name(value)
+        except ConfigError as error:
+            raise BadPropertyError(key, str(error)) from error
+    if not isinstance(value, str | int | float):  # bool is an int
+        raise BadPropertyError(
+            key, f"must be text, a number or a boolean, not {type(value).__name__}"
+        )
+    return value

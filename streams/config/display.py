@@ -1,0 +1,86 @@
+"""Settings as people see them: rows for `tidewheel config show`, and values with every secret hidden."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from streams.config.secrets import HIDDEN, redacted, redacted_url
+from streams.config.sources import CLIENTS, DEFAULT, TABLES
+from streams.functions import function_name
+from streams.serdes import Serde
+
+_CHARACTERS_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionRow:
+    """One line of `tidewheel config show`. `value` is text with secrets hidden."""
+
+    option: str
+    value: str
+    source: str
+    description: str
+
+
+def displayed(option: str, value: Any) -> Any:
+    """Return an option's value as it may be shown and written as JSON."""
+    shown: Any
+    match value:
+        case Mapping():
+            table = dict(cast("Mapping[str, Any]", value))
+            shown = redacted(table) if option in CLIENTS else table
+        case _ if option in CLIENTS:  # not checked yet, and no table: nobody knows what it holds
+            shown = HIDDEN
+        case str() if option == "snapshot_location":
+            shown = redacted_url(value)
+        case frozenset():
+            shown = sorted(cast("frozenset[str]", value))
+        case Path():
+            shown = str(value)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            shown = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        case _ if callable(value):
+            shown = _callable_name(value)
+        case Serde(name=name):
+            shown = name
+        case _:
+            shown = value
+    return shown
+
+
+def short(option: str, value: Any) -> str:
+    """Return a value for a message: secrets hidden, long ones cut."""
+    text = repr(displayed(option, value))
+    return text if len(text) <= _CHARACTERS_MAX else f"{text[:_CHARACTERS_MAX]}…"
+
+
+def rows(
+    values: Mapping[str, Any],
+    origins: Mapping[str, str],
+    descriptions: Mapping[str, str],
+) -> Iterator[OptionRow]:
+    """Yield a row per option, and per key of tables that have any."""
+    for option, value in values.items():
+        source = origins.get(option, DEFAULT)
+        shown = displayed(option, value)
+        description = descriptions[option]
+        if option not in TABLES or not shown:
+            text = str(shown)
+            yield OptionRow(option=option, value=text, source=source, description=description)
+            continue
+        for key, item in shown.items():
+            # A table given whole (RocksDBOptions) has no origin per key; a table merged of keys has no other.
+            whole = DEFAULT if any(name.startswith(f"{option}.") for name in origins) else source
+            yield OptionRow(
+                option=f"{option}.{key}",
+                value=str(item),
+                source=origins.get(f"{option}.{key}", whole),
+                description=description,
+            )
+
+
+def _callable_name(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", None)
+    return f"{module}:{function_name(function)}" if module else function_name(function)

@@ -1,0 +1,80 @@
+"""The types of options: what a type checker sees, and the check that makes it true."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import PlainValidator
+
+from state_stores.rocksdb.options import RocksDBOptions
+from streams.config.client_properties import checked_properties
+from streams.config.validators import (
+    check_assignor,
+    check_boolean,
+    check_directory,
+    check_endpoint,
+    check_extractor,
+    check_handler,
+    check_label,
+    check_location,
+    check_name,
+    check_optimization,
+    check_replicas,
+    check_rocksdb,
+    check_serde,
+    check_servers,
+    check_tags,
+    check_topic,
+    integer,
+    milliseconds,
+    one_of,
+    optional,
+    size,
+)
+from streams.serdes import Serde
+from tasks.processing.handlers import ErrorHandlerSetting
+from tasks.processing.topology_spec import TimestampExtractor
+
+Count = Annotated[int, integer(0)]
+PositiveCount = Annotated[int, integer(1)]
+Factor = Annotated[int, integer(1, 256)]
+Threads = Annotated[int | Literal["auto"], integer(1, 256, words=("auto",))]
+AnyDuration = Annotated[int, milliseconds(0)]
+PositiveDuration = Annotated[int, milliseconds(1)]
+CommitInterval = Annotated[int, milliseconds(0)]
+HeartbeatInterval = Annotated[int, milliseconds(50)]
+SessionTimeout = Annotated[int, milliseconds(300)]
+IdleDuration = Annotated[int, milliseconds(-1)]
+AnySize = Annotated[int, size(0)]
+PositiveSize = Annotated[int, size(1)]
+Guarantee = Annotated[
+    Literal["exactly_once", "at_least_once"], one_of("exactly_once", "at_least_once")
+]
+OffsetReset = Annotated[Literal["earliest", "latest"], one_of("earliest", "latest")]
+Boolean = Annotated[bool, PlainValidator(check_boolean)]
+Name = Annotated[str, PlainValidator(check_name)]
+OptionalName = Annotated[str | None, optional(check_name)]
+OptionalTopic = Annotated[str | None, optional(check_topic)]
+OptionalLabel = Annotated[str | None, optional(check_label)]
+OptionalEndpoint = Annotated[str | None, optional(check_endpoint)]
+OptionalLocation = Annotated[str | None, optional(check_location)]
+Servers = Annotated[str, PlainValidator(check_servers)]
+Directory = Annotated[Path, PlainValidator(check_directory)]
+Replicas = Annotated[int, PlainValidator(check_replicas)]
+Tags = Annotated[Mapping[str, str], PlainValidator(check_tags)]
+Optimization = Annotated[
+    Literal["all", "none"] | frozenset[str], PlainValidator(check_optimization)
+]
+Assignor = Annotated[str, PlainValidator(check_assignor)]
+Handler = Annotated[ErrorHandlerSetting, PlainValidator(check_handler)]
+Extractor = Annotated[TimestampExtractor | None, optional(check_extractor)]
+OptionalSerde = Annotated[Serde[Any] | None, optional(check_serde)]
+RocksDB = Annotated[RocksDBOptions, PlainValidator(check_rocksdb)]
+ConsumerProperties = Annotated[
+    Mapping[str, Any], PlainValidator(partial(checked_properties, "consumer"))
+]
+ProducerProperties = Annotated[
+    Mapping[str, Any], PlainValidator(partial(checked_properties, "producer"))
+]
+AdminProperties = Annotated[Mapping[str, Any], PlainValidator(partial(checked_properties, "admin"))]

@@ -1,0 +1,77 @@
+"""What the constructor of `StreamsConfig` and `replace` accept, for type checkers and editors.
+
+The options are explained in `StreamsConfig`; a test keeps the two lists equal.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from os import PathLike
+from typing import Any, Literal, TypedDict
+
+from state_stores.rocksdb.options import RocksDBOptions
+from streams.serdes import SerdeLike
+from tasks.processing.handlers import ErrorHandlerSetting
+from tasks.processing.topology_spec import TimestampExtractor
+
+#: Milliseconds, a timedelta, or text such as "500ms" or "30s".
+DurationOption = int | timedelta | str
+#: Bytes, or text such as "64 MiB".
+SizeOption = int | str
+#: A serde, an object with its two methods, a plain type, the name of a built-in serde, or a "module:name".
+SerdeOption = SerdeLike[Any] | str | None
+#: "fail", "continue", a function, or the "module:name" of one.
+HandlerOption = ErrorHandlerSetting | str
+#: librdkafka's own names; values may be `file:/path` and `env:NAME` references.
+PropertiesOption = Mapping[str, Any]
+
+
+class StreamsOptions(TypedDict, total=False):
+    """Options by keyword."""
+
+    application_id: str
+    bootstrap_servers: str | Sequence[str]
+    state_dir: str | PathLike[str]
+    processing_guarantee: Literal["exactly_once", "at_least_once"]
+    commit_interval_ms: DurationOption
+    num_stream_threads: int | Literal["auto"]
+    parallelising_factor: int
+    num_standby_replicas: int
+    max_warmup_replicas: int
+    acceptable_recovery_lag: int
+    heartbeat_interval_ms: DurationOption
+    session_timeout_ms: DurationOption
+    worker_hang_timeout_ms: DurationOption
+    rejoin_timeout_ms: DurationOption
+    task_move_interval_ms: DurationOption
+    statestore_uncommitted_max_bytes: SizeOption
+    state_cleanup_delay_ms: DurationOption
+    repartition_purge_interval_ms: DurationOption
+    state_dir_exclusive: bool
+    group_instance_id: str | None
+    task_assignor: str | Callable[..., Any]
+    rack_id: str | None
+    client_tags: Mapping[str, str]
+    drain_timeout_ms: DurationOption
+    statestore_cache_max_bytes: SizeOption
+    buffered_bytes_per_partition: SizeOption
+    buffered_records_per_partition: int
+    max_poll_records: int
+    max_task_idle_ms: DurationOption
+    default_key_serde: SerdeOption
+    default_value_serde: SerdeOption
+    default_timestamp_extractor: TimestampExtractor | str | None
+    deserialization_exception_handler: HandlerOption
+    processing_exception_handler: HandlerOption
+    production_exception_handler: HandlerOption
+    dead_letter_queue_topic: str | None
+    auto_offset_reset: Literal["earliest", "latest"]
+    topology_optimization: Literal["all", "none"] | Collection[str]
+    ensure_explicit_naming: bool
+    emit_interval_ms: DurationOption
+    replication_factor: int
+    application_server: str | None
+    rocksdb: RocksDBOptions | Mapping[str, Any]
+    snapshot_location: str | PathLike[str] | None
+    consumer: PropertiesOption
+    producer: PropertiesOption
+    admin: PropertiesOption

@@ -1,0 +1,142 @@
+"""Secrets in client properties: shown never, resolved late.
+
+What may be shown is an allow-list, so that a property nobody thought of is hidden rather than shown. A value may be
+a reference, `file:/path` or `env:NAME`; it stays a reference until a client is made.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from streams.config.importable import import_object
+from streams.errors import ConfigError
+
+#: What stands for a value that is not shown.
+HIDDEN: Final = "***"
+
+#: librdkafka properties whose values are known to be harmless, as whole names or as prefixes ending in a dot.
+_HARMLESS_NAMES: Final = frozenset({
+    "acks", "allow.auto.create.topics", "auto.offset.reset", "batch.num.messages", "batch.size", "broker.address.family",
+    "broker.address.ttl", "broker.version.fallback", "check.crcs", "client.dns.lookup", "client.id", "client.rack",
+    "compression.codec", "compression.level", "compression.type", "connections.max.idle.ms", "debug",
+    "delivery.timeout.ms", "enable.auto.commit", "enable.auto.offset.store", "enable.idempotence",
+    "enable.metrics.push", "enable.partition.eof", "enable.ssl.certificate.verification", "error_cb", "group.id",
+    "isolation.level", "linger.ms", "log.connection.close", "log.thread.name", "log_level", "max.in.flight",
+    "max.in.flight.requests.per.connection", "max.partition.fetch.bytes", "max.poll.interval.ms", "message.max.bytes",
+    "message.send.max.retries", "message.timeout.ms", "metadata.max.age.ms", "metadata.recovery.strategy", "oauth_cb",
+    "receive.message.max.bytes", "reconnect.backoff.max.ms", "reconnect.backoff.ms", "request.required.acks",
+    "request.timeout.ms", "retries", "retry.backoff.max.ms", "retry.backoff.ms", "sasl.mechanism", "sasl.mechanisms",
+    "sasl.oauthbearer.method", "security.protocol", "socket.connection.setup.timeout.ms", "socket.keepalive.enable",
+    "socket.max.fails", "socket.nagle.disable", "socket.receive.buffer.bytes", "socket.send.buffer.bytes",
+    "socket.timeout.ms", "ssl.ca.location", "ssl.certificate.location", "ssl.endpoint.identification.algorithm",
+    "ssl.key.location", "ssl.keystore.location", "statistics.interval.ms", "stats_cb", "sticky.partitioning.linger.ms",
+    "throttle_cb", "transaction.timeout.ms", "transactional.id",
+})  # fmt: skip
+_HARMLESS_PREFIXES: Final = ("fetch.", "queue.buffering.", "queued.", "topic.metadata.")
+
+_REFERENCE: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.*", re.DOTALL)
+#: A secret is a password or a key; a larger file is the wrong file (or an endless one).
+_SECRET_MAX_BYTES: Final = 1024 * 1024
+
+
+def shown(key: str, value: Any) -> Any:
+    """Return a client property's value as it may be shown.
+
+    References are shown, because they tell where a secret is and not what it is.
+
+    >>> shown("linger.ms", 5), shown("sasl.password", "secret"), shown("sasl.password", "env:KAFKA_PASSWORD")
+    (5, '***', 'env:KAFKA_PASSWORD')
+    """
+    if key in _HARMLESS_NAMES or key.startswith(_HARMLESS_PREFIXES):
+        return value
+    if isinstance(value, str) and _REFERENCE.fullmatch(value):
+        return value
+    return HIDDEN
+
+
+def redacted(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return client properties as they may be shown."""
+    # Names are text; messages about tables whose names are not come here as well.
+    return {key: shown(str(key), value) for key, value in properties.items()}
+
+
+def redacted_url(url: str) -> str:
+    """Return a URL without its user, password, query and fragment, each of which may hold a secret.
+
+    >>> redacted_url("s3://id:key@bucket/snapshots?token=abc")
+    's3://***@bucket/snapshots?***'
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # not a URL at all, so nobody knows what it is
+        return HIDDEN
+    _, user, host = parts.netloc.rpartition("@")
+    netloc = f"{HIDDEN}@{host}" if user else parts.netloc
+    return urlunsplit(
+        (
+            parts.scheme,
+            netloc,
+            parts.path,
+            HIDDEN if parts.query else "",
+            HIDDEN if parts.fragment else "",
+        )
+    )
+
+
+def resolve_secrets(properties: Mapping[str, Any], option: str) -> dict[str, Any]:
+    """Return client properties ready for a client: references read, callbacks imported.
+
+    Call it when a client is made, pass the result to the client, and keep it nowhere.
+
+    Args:
+        properties: `config.consumer`, `config.producer` or `config.admin`.
+        option: Which of them, for the message.
+
+    Raises:
+        ConfigError: A referenced file or variable is missing; names it, never its content.
+    """
+    return {key: _resolved(key, value, f"{option}[{key!r}]") for key, value in properties.items()}
+
+
+def _resolved(key: str, value: Any, where: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    if key.endswith("_cb"):
+        return import_object(value)
+    scheme, _, rest = value.partition(":")
+    match scheme:
+        case "env":
+            secret = os.environ.get(rest)
+            if secret is None:
+                raise ConfigError(
+                    f"{where}: environment variable {rest!r} is not set; set it where this process starts"
+                )
+            return secret
+        case "file":
+            return _secret_of_file(Path(rest), where)
+        case _:
+            return value
+
+
+def _secret_of_file(path: Path, where: str) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_SECRET_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"{where}: can't read secret file {str(path)!r} ({error.strerror}); check the path and its permissions"
+        ) from error
+    if len(content) > _SECRET_MAX_BYTES:
+        raise ConfigError(
+            f"{where}: secret file {str(path)!r} is larger than {_SECRET_MAX_BYTES} bytes; name the right file"
+        )
+    try:
+        # Editors and `echo` end a file with a newline that is no part of the secret.
+        return content.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"{where}: secret file {str(path)!r} is not UTF-8 text; librdkafka takes text"
+        ) from None

@@ -1,0 +1,212 @@
+"""Where settings come from: keywords win over environment variables, which win over a TOML file.
+
+Every value remembers its origin, for messages and for `tidewheel config show`. Options that are tables (`consumer`,
+`producer`, `admin`, `client_tags`, `rocksdb`) are merged key by key, so a password may come from the environment and
+the rest from a file. Names nobody knows are errors in all three places.
+"""
+
+import os
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import orjson
+
+from streams.config.suggestions import did_you_mean
+from streams.errors import ConfigError
+
+PREFIX: Final = "TIDEWHEEL_"
+#: Names the settings file.
+FILE_VARIABLE: Final = "TIDEWHEEL_CONFIG_FILE"
+#: The settings file of the working directory, read if it is there.
+FILE_NAME: Final = "tidewheel.toml"
+#: Variables that are no options of an application: tools of this distribution read them.
+OTHER_VARIABLES: Final = frozenset({
+    FILE_VARIABLE,
+    "TIDEWHEEL_CACHE_DIR",
+    "TIDEWHEEL_IVY_JAR",
+    "TIDEWHEEL_IVY_SETTINGS",
+})  # fmt: skip
+#: Beginning of the variables that only tests and benchmarks read.
+TEST_PREFIX: Final = "TIDEWHEEL_TEST_"
+
+CLIENTS: Final = frozenset({"consumer", "producer", "admin"})
+TABLES: Final = CLIENTS | {"client_tags", "rocksdb"}
+
+KEYWORD: Final = "keyword"
+DEFAULT: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Values before they are checked, and where each came from ("option", and "option.key" in tables)."""
+
+    values: dict[str, Any]
+    origins: dict[str, str]
+
+
+#: (option, key in a table or None, value, origin)
+_Setting = tuple[str, str | None, Any, str]
+
+
+def collect(
+    known: Collection[str],
+    keywords: Mapping[str, Any],
+    file: Path | None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Return the settings of all three sources; the first that has an option, or a key of a table, wins.
+
+    Args:
+        known: Names of all options.
+        keywords: What the constructor was given.
+        file: The TOML file, or None for none.
+        environ: The environment; the process's own by default.
+    """
+    settings = Settings({}, {})
+    environment = _from_environment(known, os.environ if environ is None else environ)
+    from_file = _from_file(known, file) if file is not None else iter(())
+    for source in (_from_keywords(known, keywords), environment, from_file):
+        # A source's own whole value of a table ends the merging for those after it, not for itself.
+        closed = {
+            option
+            for option, value in settings.values.items()
+            if option not in TABLES or not isinstance(value, dict)
+        }
+        for option, key, value, origin in source:
+            if option not in closed:
+                _add(settings, option, key, value, origin)
+    return settings
+
+
+def settings_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the file named by the environment, else that of the working directory, else None."""
+    named = environ.get(FILE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    path = Path(FILE_NAME)
+    return path if path.is_file() else None
+
+
+def _add(settings: Settings, option: str, key: str | None, value: Any, origin: str) -> None:
+    if key is None:
+        if value == {}:  # an empty table adds nothing to what is there
+            value = settings.values.get(option, value)
+        settings.values[option] = value
+        settings.origins.setdefault(option, origin)
+        return
+    table = settings.values.setdefault(option, {})
+    settings.origins.setdefault(option, origin)
+    if key not in table:
+        table[key] = value
+        settings.origins[f"{option}.{key}"] = origin
+
+
+def _from_keywords(known: Collection[str], keywords: Mapping[str, Any]) -> Iterator[_Setting]:
+    for option, value in keywords.items():
+        if option not in known:
+            raise _unknown(option, KEYWORD, known)
+        yield from _spread(option, value, KEYWORD)
+
+
+def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Iterator[_Setting]:
+    # Sorted, so that TIDEWHEEL_CONSUMER (JSON) and TIDEWHEEL_CONSUMER__X have one meaning; the longer names, which
+    # say one key, come first and win.
+    names = [name for name in environ if name.upper().startswith(PREFIX)]
+    for name in sorted(names, key=lambda name: (-len(name), name)):
+        text = environ[name]
+        if name.upper() in OTHER_VARIABLES or name.upper().startswith(TEST_PREFIX):
+            continue
+        option, nested, key = name[len(PREFIX) :].lower().partition("__")
+        origin = f"environment variable {name}"
+        if option not in known or (nested and (option not in TABLES or not key)):
+            raise _unknown(option, origin, known, shown=name)
+        if not text:  # `NAME=` in a shell or a compose file means unset
+            continue
+        if nested:
+            yield option, _property_name(key) if option in CLIENTS else key, text, origin
+        elif option in TABLES:
+            yield from _spread(option, _json_table(text, origin), origin)
+        else:
+            yield option, None, text, origin
+
+
+def _from_file(known: Collection[str], file: Path) -> Iterator[_Setting]:
+    try:
+        with file.open("rb") as stream:
+            content = tomllib.load(stream)
+    except OSError as error:
+        raise ConfigError(
+            f"settings file {str(file)!r} can't be read ({error.strerror}); correct the path or unset {FILE_VARIABLE}"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        # The message has line and column; it quotes one character at most.
+        raise ConfigError(f"settings file {str(file)!r} is not TOML: {error}; correct it") from None
+    for option, value in content.items():
+        origin = f"{file}, key {option}"
+        if option not in known:
+            raise _unknown(option, origin, known)
+        if option in CLIENTS and isinstance(value, dict):
+            value = dict(_flat(cast("dict[str, Any]", value)))  # noqa: PLW2901 - the same table, spelled with dots
+        yield from _spread(option, value, origin)
+
+
+def _spread(option: str, value: Any, origin: str) -> Iterator[_Setting]:
+    """Yield a table key by key, anything else whole."""
+    if option not in TABLES or not isinstance(value, Mapping):
+        yield option, None, value, origin
+        return
+    table: Mapping[Any, Any] = cast("Any", value)
+    if not table:
+        yield option, None, {}, origin
+    for key, item in table.items():
+        yield option, key, item, origin
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested tables as dotted names, because TOML reads `security.protocol = "SSL"` as a table in a table."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(cast("dict[str, Any]", value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _property_name(key: str) -> str:
+    """Return librdkafka's name for the end of a variable: SASL_PASSWORD -> sasl.password."""
+    if key == "log_level" or key.endswith("_cb"):
+        return key
+    return key.replace("_", ".")
+
+
+def _json_table(text: str, origin: str) -> dict[str, Any]:
+    try:
+        table = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        table = None
+    if not isinstance(table, dict):
+        # The text may hold secrets, so it is not quoted.
+        raise ConfigError(
+            f'{origin} is not a JSON object; write {{"name": "value"}}, or one variable per key as '
+            f"{origin.removeprefix('environment variable ')}__NAME"
+        )
+    return cast("dict[str, Any]", table)
+
+
+def _unknown(
+    option: str, origin: str, known: Collection[str], *, shown: str | None = None
+) -> ConfigError:
+    hint = did_you_mean(option, known)
+    if not hint:
+        looks_like_kafka = "." in option or option.startswith(("sasl", "ssl", "security"))
+        hint = (
+            "librdkafka properties go into consumer, producer and admin"
+            if looks_like_kafka
+            else "`tidewheel config show` lists all options; correct or remove it"
+        )
+    name = option if shown is None else shown
+    where = "" if shown is not None else f" ({origin})"
+    kind = "environment variable" if shown is not None else "option"
+    return ConfigError(f"unknown {kind} {name}{where}: {hint}")

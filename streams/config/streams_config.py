@@ -1,0 +1,317 @@
+"""`StreamsConfig`: every setting of an application, checked when it is made and never changed after."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Self, Unpack
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FieldSerializationInfo,
+    PrivateAttr,
+    ValidationError,
+    field_serializer,
+)
+
+from state_stores.rocksdb.options import RocksDBOptions
+from streams.config import fields as types
+from streams.config.checks import cautions, contradictions
+from streams.config.display import OptionRow, displayed, rows
+from streams.config.explain import explained, joined
+from streams.config.options import StreamsOptions
+from streams.config.sources import DEFAULT, Settings, collect, settings_file
+from streams.errors import ConfigError
+
+_MIB: Final = 1024 * 1024
+
+
+def default_state_dir() -> Path:
+    """Return where state is kept unless `state_dir` says otherwise: the user's own folder for state.
+
+    `$XDG_STATE_HOME/tidewheel`, else `~/.local/state/tidewheel`; on macOS `~/Library/Application Support/tidewheel`.
+    Not the system's folder for temporary files: that one is emptied at reboots, and every start would restore.
+    """
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "tidewheel"
+    home = os.environ.get("XDG_STATE_HOME")
+    # Relative values are to be ignored, as the XDG specification says.
+    base = Path(home) if home and Path(home).is_absolute() else Path.home() / ".local" / "state"
+    return base / "tidewheel"
+
+
+def _empty() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+class StreamsConfig(BaseModel):
+    """The settings of an application: keywords win over `TIDEWHEEL_*` variables, which win over a TOML file.
+
+    The file is `$TIDEWHEEL_CONFIG_FILE`, else `tidewheel.toml` in the working directory if there is one; tables
+    (`consumer`, `rocksdb`, ...) are merged key by key. In variables a key of a table follows two underscores:
+    `TIDEWHEEL_CONSUMER__SASL_PASSWORD` is `consumer["sasl.password"]`, `TIDEWHEEL_ROCKSDB__BLOCK_CACHE_BYTES` is
+    a field of `rocksdb`. An empty variable counts as unset.
+
+    Durations are int milliseconds, `timedelta`, or text ("500ms", "30s", "5m"); sizes are int bytes or text
+    ("64 MiB"). Unknown names and bad values raise `ConfigError`, which says where the value came from. A config is
+    frozen; `replace` returns a changed copy. `repr`, `str`, `model_dump` and `describe` never show a secret.
+
+    >>> config = StreamsConfig(application_id="word-count", commit_interval_ms="1s")
+    >>> config.commit_interval_ms
+    1000
+    >>> config.replace(commit_interval_ms=50).commit_interval_ms
+    50
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        arbitrary_types_allowed=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+    )
+
+    application_id: types.Name
+    """Name of the application: prefix of its internal topics and transactional ids, its consumer group, and its
+    folder below `state_dir`. All members of an application give the same one. Required."""
+
+    bootstrap_servers: types.Servers = "localhost:9092"
+    """Brokers to ask first, `host:port,host:port` (or a list), for every client. The default suits a development
+    broker (`tidewheel broker`)."""
+
+    state_dir: types.Directory = Field(default_factory=default_state_dir)
+    """Directory of local state; survives restarts and is restored from changelogs if it is lost. Default: a folder
+    of the user's own that survives reboots, `$XDG_STATE_HOME/tidewheel` or `~/.local/state/tidewheel`."""
+
+    processing_guarantee: types.Guarantee = "exactly_once"
+    """`exactly_once`: outputs, state and offsets in one transaction. `at_least_once`: state and offsets still are,
+    but sinks are visible at once and may repeat after a crash."""
+
+    commit_interval_ms: types.CommitInterval = 100
+    """Milliseconds between commits; results of exactly_once become visible with them."""
+
+    num_stream_threads: types.Threads = "auto"
+    """Processing threads per worker, 1 to 256. `auto`: as many as `parallelising_factor` asks for, at most 256; 1 at
+    factor 1."""
+
+    parallelising_factor: types.Factor = 1
+    """Key-range workers per task at most, 1 to 256. Above 1, records of different keys of one partition overlap
+    where they wait; records of one key keep their order."""
+
+    num_standby_replicas: types.Count = 0
+    """Copies of each store kept up to date on other members."""
+
+    max_warmup_replicas: types.PositiveCount = 2
+    """Learners that restore at once in the whole group, from 1."""
+
+    acceptable_recovery_lag: types.Count = 10_000
+    """Records a copy may lag behind its changelog and still count as caught up."""
+
+    heartbeat_interval_ms: types.HeartbeatInterval = 500
+    """Milliseconds between heartbeats to the group's coordinator, from 50."""
+
+    session_timeout_ms: types.SessionTimeout = 3_000
+    """Milliseconds without a heartbeat after which a member counts as dead, from 300 and at least 3 heartbeats."""
+
+    worker_hang_timeout_ms: types.PositiveDuration = 30_000
+    """Milliseconds without progress after which a worker is no longer vouched for and its tasks move. The producer's
+    `transaction.timeout.ms` is this plus 30 s, which the broker must allow (`transaction.max.timeout.ms`)."""
+
+    rejoin_timeout_ms: types.AnyDuration = 60_000
+    """Milliseconds the tasks of a static or cleanly restarting member wait for it, unless a caught-up copy exists."""
+
+    task_move_interval_ms: types.AnyDuration = 0
+    """Milliseconds between two moves of tasks in the whole group, so that load creeps to a newcomer; 0 for no pacing."""
+
+    statestore_uncommitted_max_bytes: types.PositiveSize = 64 * _MIB
+    """Bytes of uncommitted writes a worker holds in memory; more makes it commit early."""
+
+    state_cleanup_delay_ms: types.AnyDuration = 600_000
+    """Milliseconds after which the local state of a task that has moved away is removed."""
+
+    repartition_purge_interval_ms: types.PositiveDuration = 30_000
+    """Milliseconds between purges of records of repartition topics that have been processed."""
+
+    state_dir_exclusive: types.Boolean = False
+    """Refuse to start if another program uses `state_dir` for this application, instead of being its next worker."""
+
+    group_instance_id: types.OptionalName = None
+    """Static identity of this process: restarted within `rejoin_timeout_ms` it gets its tasks back and nobody else
+    notices. With several workers each appends its slot (`-0`, `-1`)."""
+
+    task_assignor: types.Assignor = "sticky"
+    """Who places tasks: `sticky`, `fixed` (no coordination), or an importable `"module:name"` or module-level object
+    (its name is kept). All members use the same."""
+
+    rack_id: types.OptionalLabel = None
+    """Rack or zone of this process; brokers of the same one are read from, copies are kept in others."""
+
+    client_tags: types.Tags = Field(default_factory=_empty)
+    """Labels of this process, `{"zone": "a"}`; copies of a store are spread over different values."""
+
+    drain_timeout_ms: types.AnyDuration = 25_000
+    """Milliseconds a stopping worker keeps its tasks running while they move to other members."""
+
+    statestore_cache_max_bytes: types.AnySize = 10 * _MIB
+    """Bytes of updates held back from downstream per worker, so that a hot key is forwarded once per commit; 0
+    forwards every update."""
+
+    buffered_bytes_per_partition: types.PositiveSize = 16 * _MIB
+    """Bytes of unprocessed input per partition at which reading it pauses."""
+
+    buffered_records_per_partition: types.PositiveCount = 100_000
+    """Records of unprocessed input per partition at which reading it pauses."""
+
+    max_poll_records: types.PositiveCount = 10_000
+    """Records taken from the consumer at once, and so the largest batch an operator sees."""
+
+    max_task_idle_ms: types.IdleDuration = 0
+    """Milliseconds a task that merges inputs waits for an empty one, for better order; 0 waits only for what the
+    broker is known to have, -1 never waits."""
+
+    default_key_serde: types.OptionalSerde = None
+    """Serde of keys where neither the operator nor its upstream gives one: a serde, a plain type (`str`), or its
+    name (`string`, `int64`, ..., `module:name`)."""
+
+    default_value_serde: types.OptionalSerde = None
+    """Serde of values where neither the operator nor its upstream gives one; as `default_key_serde`."""
+
+    default_timestamp_extractor: types.Extractor = None
+    """`(record, highest) -> ms` for sources without their own, where `highest` is the partition's largest timestamp
+    so far or -1; None takes the record's own timestamp and fails on a negative one."""
+
+    deserialization_exception_handler: types.Handler = "fail"
+    """What happens to an input record that can't be read: `fail`, `continue` (skip it), or a function of
+    `(context, record, exception)`, also as `"module:name"`."""
+
+    processing_exception_handler: types.Handler = "fail"
+    """What happens to a record whose processing raised; as `deserialization_exception_handler`."""
+
+    production_exception_handler: types.Handler = "fail"
+    """What happens to an output record the broker refuses; as `deserialization_exception_handler`, and a function
+    may also answer `retry`. Time-outs are retried in any case."""
+
+    dead_letter_queue_topic: types.OptionalTopic = None
+    """Topic to which the named handlers also write the failing record, with `__streams.errors.*` headers."""
+
+    auto_offset_reset: types.OffsetReset = "earliest"
+    """Where to start in a partition without a committed offset, `earliest` or `latest`, unless the source says."""
+
+    topology_optimization: types.Optimization = "all"
+    """Optimisations that `build` applies: `all`, `none`, or a set of `merge_repartition_topics`,
+    `reuse_ktable_source_topics`, `single_store_self_join`. They change topic names, so keep the choice of a running
+    application."""
+
+    ensure_explicit_naming: types.Boolean = False
+    """Refuse to build a topology whose stores or internal topics have generated names, which change with the code."""
+
+    emit_interval_ms: types.AnyDuration = 1_000
+    """Milliseconds between looks for join non-matches and results on window close, at most; 0 looks at every record."""
+
+    replication_factor: types.Replicas = -1
+    """Replicas of internal topics that are created; -1 takes the cluster's default."""
+
+    application_server: types.OptionalEndpoint = None
+    """`host:port` at which other members reach this process's interactive queries."""
+
+    rocksdb: types.RocksDB = Field(default_factory=RocksDBOptions)
+    """Memory and compaction settings of all databases of a process, `RocksDBOptions(...)` or a table of its fields."""
+
+    snapshot_location: types.OptionalLocation = None
+    """Directory or fsspec URL (`s3://bucket/path`) of snapshots of state."""
+
+    consumer: types.ConsumerProperties = Field(default_factory=_empty)
+    """librdkafka properties for every consumer (input, restore, control). Values `file:/path` and `env:NAME` are read
+    when a client is made; use them for secrets."""
+
+    producer: types.ProducerProperties = Field(default_factory=_empty)
+    """librdkafka properties for every producer; as `consumer`."""
+
+    admin: types.AdminProperties = Field(default_factory=_empty)
+    """librdkafka properties for every admin client; as `consumer`."""
+
+    # Where each setting came from, see `sources.Settings.origins`.
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
+
+    def __init__(
+        self, collected: Settings | None = None, /, **options: Unpack[StreamsOptions]
+    ) -> None:
+        """Collect and check settings. `collected` is for `from_toml` and `replace` only."""
+        known = type(self).model_fields
+        if collected is None:
+            collected = collect(known, options, settings_file(os.environ))
+        elif not isinstance(collected, Settings):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
+            raise ConfigError("StreamsConfig takes options by keyword: application_id=...")
+        try:
+            super().__init__(**collected.values)
+        except ValidationError as error:
+            # Not chained: pydantic's text quotes values.
+            raise explained(error, collected, _defaults()) from None
+        self._origins = collected.origins
+        problems = contradictions(self, collected.origins)
+        if problems:
+            raise joined(problems)
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str], /, **options: Unpack[StreamsOptions]) -> Self:
+        """Return the settings of a file, under keywords and environment variables as always."""
+        return cls(collect(cls.model_fields, options, Path(path).expanduser()))
+
+    def replace(self, **changes: Unpack[StreamsOptions]) -> Self:
+        """Return a copy with some options changed and checked. Sources are not read again; tables are replaced whole."""
+        changed = collect(type(self).model_fields, changes, None, environ={})
+        values = {name: getattr(self, name) for name in self.model_fields_set} | changed.values
+        kept = {
+            name: origin
+            for name, origin in self._origins.items()
+            if name.partition(".")[0] not in changed.values
+        }
+        return type(self)(Settings(values, kept | changed.origins))
+
+    def describe(self) -> list[OptionRow]:
+        """Return a row per option (and key of a table): value with secrets hidden, source, description."""
+        fields = type(self).model_fields
+        values = {name: getattr(self, name) for name in fields}
+        descriptions = {
+            name: " ".join((field.description or "").split()) for name, field in fields.items()
+        }
+        return list(rows(values, self._origins, descriptions))
+
+    def source_of(self, option: str) -> str:
+        """Return where an option's value came from: "default", "keyword", a variable or a file and key."""
+        return self._origins.get(option, DEFAULT)
+
+    def cautions(self) -> list[str]:
+        """Return what is allowed but should be said aloud at every start (TLS verification off, ...)."""
+        return cautions(self)
+
+    @field_serializer("*")
+    def _redacted(self, value: Any, info: FieldSerializationInfo) -> Any:
+        return displayed(info.field_name, value)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield what was set, with secrets hidden; pydantic builds repr, str and rich output from it."""
+        for name in type(self).model_fields:
+            if name in self.model_fields_set:
+                yield name, displayed(name, getattr(self, name))
+
+    def __eq__(self, other: object) -> bool:
+        # Where values came from is no part of what they are.
+        return isinstance(other, StreamsConfig) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        # Tables can't be hashed; few programs hold two configs of one application.
+        return hash(self.application_id)
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return {
+        name: field.get_default(call_default_factory=True)
+        for name, field in StreamsConfig.model_fields.items()
+        if not field.is_required()
+    }

@@ -1,0 +1,360 @@
+"""Checks of single options: how what a user wrote becomes a value.
+
+Every check takes what keywords, environment variables and TOML files give (text, numbers, booleans, tables) and
+raises ValueError with what the value must be. Checks are idempotent, so that a checked value passes again.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import PlainValidator
+
+from state_stores.rocksdb.options import RocksDBOptions
+from streams.config.client_properties import BadPropertyError
+from streams.config.importable import import_object, importable_name, is_importable_name
+from streams.config.suggestions import did_you_mean
+from streams.durations import parse_ms, to_ms
+from streams.errors import ConfigError, StreamsError
+from streams.functions import accepts, function_name
+from streams.serdes import SERDE_NAMES, Serde, as_serde, serde_named
+
+T = TypeVar("T")
+
+#: Application ids and everything that becomes a directory, a topic's name or a transactional id.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_SIZE: Final = re.compile(r"([0-9][0-9_]*)(?:\.([0-9]+))?\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
+_UNIT_BYTES: Final = {
+    "B": 1, "kB": 1_000, "KB": 1_000, "MB": 1_000**2, "GB": 1_000**3,
+    "KiB": 1_024, "MiB": 1_024**2, "GiB": 1_024**3,
+}  # fmt: skip
+_ADDRESS: Final = re.compile(
+    r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s,:/\[\]]+)(?::([0-9]{1,5}))?"
+)
+_PORT_MAX: Final = 65_535
+_LABEL_CHARACTERS_MAX: Final = 255
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+#: Names of built-in assignors.
+TASK_ASSIGNORS: Final = ("sticky", "fixed")
+#: Names of the optimisations of a topology, as Kafka Streams' with underscores.
+OPTIMIZATIONS: Final = (
+    "merge_repartition_topics",
+    "reuse_ktable_source_topics",
+    "single_store_self_join",
+)
+
+
+def parse_bytes(value: object) -> int:
+    """Return a size in bytes from an int or from text with a unit; ValueError otherwise.
+
+    >>> parse_bytes("64 MiB"), parse_bytes("1.5KiB"), parse_bytes(1024)
+    (67108864, 1536, 1024)
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('must be a size in bytes, as 1048576 or "64 MiB"')
+    whole, fraction, unit = match.groups()
+    factor = _UNIT_BYTES[unit or "B"]
+    size_bytes = int(whole) * factor
+    if fraction is not None:
+        size_bytes += int(fraction) * factor // 10 ** len(fraction)
+    return size_bytes
+
+
+def integer(
+    minimum: int, maximum: int | None = None, *, words: Collection[str] = ()
+) -> PlainValidator:
+    """Return a check for whole numbers in a range, or one of some words."""
+    bounds = f"of at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
+    wanted = f"must be a whole number {bounds}" + "".join(f", or {word!r}" for word in words)
+
+    def check(value: object) -> int | str:
+        if isinstance(value, str):
+            if value in words:
+                return value
+            try:
+                value = int(value)
+            except ValueError:
+                raise ValueError(wanted) from None
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(wanted)  # noqa: TRY004 - pydantic reports ValueError
+        return _in_range(value, minimum, maximum, wanted)
+
+    return PlainValidator(check)
+
+
+def milliseconds(minimum: int) -> PlainValidator:
+    """Return a check for durations: int ms, timedelta, or text such as 500ms or 30s."""
+    wanted = f"must be a duration of at least {minimum} ms, as 500 or '500ms'"
+
+    def check(value: object) -> int:
+        if isinstance(value, str):
+            try:
+                value = parse_ms(value)
+            except ValueError as error:
+                raise ValueError(f"{wanted}: it {error}") from None
+        if not isinstance(value, int | timedelta) or isinstance(value, bool):
+            raise ValueError(wanted)  # noqa: TRY004 - pydantic reports ValueError
+        if isinstance(value, timedelta):
+            try:
+                value = to_ms(value, minimum_ms=minimum, error=ConfigError)
+            except ConfigError:
+                raise ValueError(wanted) from None
+        return _in_range(value, minimum, None, wanted)
+
+    return PlainValidator(check)
+
+
+def size(minimum: int) -> PlainValidator:
+    """Return a check for sizes in bytes: int, or text such as 64 MiB."""
+
+    def check(value: object) -> int:
+        return _in_range(
+            parse_bytes(value), minimum, None, f"must be a size of at least {minimum} bytes"
+        )
+
+    return PlainValidator(check)
+
+
+def _in_range(value: int, minimum: int, maximum: int | None, wanted: str) -> int:
+    if value < minimum or (maximum is not None and value > maximum):
+        raise ValueError(wanted)
+    return value
+
+
+def check_boolean(value: object) -> bool:
+    """Return a boolean; text such as true, yes, on, 1 counts."""
+    text = str(value).lower()
+    if isinstance(value, bool | str) and text in _TRUE | _FALSE:
+        return text in _TRUE
+    raise ValueError("must be true or false")
+
+
+def one_of(*choices: str) -> PlainValidator:
+    """Return a check for one of some words."""
+
+    def check(value: object) -> str:
+        if isinstance(value, str) and value in choices:
+            return value
+        raise ValueError(_must_be_one_of(value, choices))
+
+    return PlainValidator(check)
+
+
+def _must_be_one_of(value: object, choices: Iterable[str]) -> str:
+    words = ", ".join(repr(choice) for choice in choices)
+    hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+    return f"must be one of {words}" + (f"; {hint}" if hint else "")
+
+
+def optional(check: Callable[[Any], T]) -> PlainValidator:
+    """Return a check that lets None through."""
+    return PlainValidator(lambda value: None if value is None else check(value))
+
+
+def check_name(value: object) -> str:
+    """Return a name that is safe in paths, topics and transactional ids."""
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return value
+    raise ValueError(
+        "must be 1 to 200 letters, digits, '.', '_' or '-', starting with a letter or digit, because directories, "
+        "topics and transactional ids are named after it"
+    )
+
+
+def check_topic(value: object) -> str:
+    """Return the name of a topic."""
+    if isinstance(value, str) and _TOPIC.fullmatch(value) and value not in {".", ".."}:
+        return value
+    raise ValueError("must be a topic name: 1 to 249 letters, digits, '.', '_' or '-'")
+
+
+def check_label(value: object) -> str:
+    """Return a short printable text."""
+    if isinstance(value, str) and 0 < len(value) <= _LABEL_CHARACTERS_MAX and value.isprintable():
+        return value
+    raise ValueError(f"must be text of 1 to {_LABEL_CHARACTERS_MAX} printable characters")
+
+
+def _address(value: str, *, port_needed: bool) -> bool:
+    match = _ADDRESS.fullmatch(value)
+    if match is None:
+        return False
+    return not port_needed if match[1] is None else 0 < int(match[1]) <= _PORT_MAX
+
+
+def check_servers(value: object) -> str:
+    """Return brokers as librdkafka takes them."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if isinstance(value, list | tuple):
+        servers = [str(server).strip() for server in value]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - a list of anything
+        if servers and all(_address(server, port_needed=False) for server in servers):
+            return ",".join(servers)
+    raise ValueError("must be brokers as 'host:port,host:port', or a list of them")
+
+
+def check_endpoint(value: object) -> str:
+    """Return a host and port."""
+    if isinstance(value, str) and _address(value, port_needed=True):
+        return value
+    raise ValueError("must be the 'host:port' at which other members reach this process")
+
+
+def check_directory(value: object) -> Path:
+    """Return an absolute path."""
+    if isinstance(value, str | os.PathLike) and str(value):  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
+        # Absolute, because helper processes and later `chdir`s must mean the same place.
+        return Path(value).expanduser().absolute()  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
+    raise ValueError("must be the path of a directory")
+
+
+def check_location(value: object) -> str:
+    """Return a path or URL as text."""
+    if isinstance(value, str | os.PathLike) and str(value):  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
+        return str(value)  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
+    raise ValueError("must be a directory or an fsspec URL, as 's3://bucket/snapshots'")
+
+
+def check_replicas(value: object) -> int:
+    """Return a replication factor."""
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if isinstance(number, int) and not isinstance(number, bool) and (number == -1 or number >= 1):
+        return number
+    raise ValueError("must be a number of replicas from 1, or -1 for the cluster's default")
+
+
+def check_tags(value: object) -> Mapping[str, str]:
+    """Return a read-only table of labels."""
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a table of texts, as {'zone': 'a'}")  # noqa: TRY004 - pydantic reports ValueError
+    # Names and values both travel in heartbeats and are compared by text.
+    return MappingProxyType({check_name(key): check_label(tag) for key, tag in value.items()})  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - a mapping of anything, checked here
+
+
+def check_optimization(value: object) -> Literal["all", "none"] | frozenset[str]:
+    """Return which optimisations of a topology to apply."""
+    if value in ("all", "none"):
+        return value
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    if not isinstance(value, Collection):
+        raise ValueError(_must_be_one_of(value, ("all", "none", *OPTIMIZATIONS)))  # noqa: TRY004 - pydantic reports ValueError
+    names = frozenset(str(name).replace(".", "_") for name in value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - a collection of anything
+    for name in sorted(names.difference(OPTIMIZATIONS)):
+        raise ValueError(_must_be_one_of(name, ("all", "none", *OPTIMIZATIONS)))
+    return names
+
+
+def check_assignor(value: object) -> str:
+    """Return the name of an assignor; that of an object is taken from it."""
+    if isinstance(value, str):
+        if value in TASK_ASSIGNORS or is_importable_name(value):
+            return value
+        raise ValueError(f'{_must_be_one_of(value, TASK_ASSIGNORS)}, or a "module:name"')
+    if callable(value):
+        return _reported(importable_name, value)
+    raise ValueError(f'{_must_be_one_of(value, TASK_ASSIGNORS)}, or a "module:name" or its object')
+
+
+def _callable(value: object, arguments: int, wanted: str) -> Any:
+    """Return a function, imported if it is given by name, that takes so many arguments."""
+    if isinstance(value, str):
+        if not is_importable_name(value):
+            raise ValueError(f'must be {wanted}, or the "module:name" of one')
+        value = _reported(import_object, value)
+    if not callable(value):
+        raise ValueError(f'must be {wanted}, or the "module:name" of one')  # noqa: TRY004 - pydantic reports ValueError
+    if not accepts(value, arguments):
+        raise ValueError(f"must be {wanted}; {function_name(value)} can't be called so")
+    return value
+
+
+def check_handler(value: object) -> Any:
+    """Return an exception handler."""
+    if value in ("fail", "continue"):
+        return value
+    return _callable(
+        value, 3, "'fail', 'continue' or a function (context, record, exception) -> ErrorResponse"
+    )
+
+
+def check_extractor(value: object) -> Any:
+    """Return a timestamp extractor."""
+    return _callable(value, 2, "a function (record, highest timestamp so far) -> ms")
+
+
+def check_serde(value: object) -> Serde[Any]:
+    """Return a serde, given as one, as a plain type, or by name."""
+    if isinstance(value, str):
+        named = serde_named(value)
+        if named is not None:
+            return named
+        if not is_importable_name(value):
+            raise ValueError(f'{_must_be_one_of(value, SERDE_NAMES)}, or a "module:name"')
+        value = _reported(import_object, value)
+    given: Any = value
+    return _reported(as_serde, given)
+
+
+def _reported(function: Callable[[Any], T], value: Any) -> T:
+    """Return what the function returns; our own errors become the ValueError that pydantic collects."""
+    try:
+        return function(value)
+    except StreamsError as error:
+        raise ValueError(str(error)) from error
+
+
+def check_rocksdb(value: object) -> RocksDBOptions:
+    """Return RocksDB's options; text from variables and files is understood."""
+    if isinstance(value, RocksDBOptions):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError("must be RocksDBOptions(...) or a table of its options")  # noqa: TRY004 - pydantic reports ValueError
+    known = {field.name for field in dataclasses.fields(RocksDBOptions)}
+    options: dict[str, Any] = {}
+    for key, option in value.items():  # pyright: ignore[reportUnknownVariableType] - a mapping of anything, checked here
+        name = str(key)  # pyright: ignore[reportUnknownArgumentType] - a mapping of anything
+        if name not in known:
+            hint = did_you_mean(name, known) or f"known are {', '.join(sorted(known))}"
+            raise BadPropertyError(name, f"is no option of RocksDB here; {hint}")
+        options[name] = _rocksdb_value(name, option)
+    for name, option in options.items():
+        try:  # alone, so that the message can tell where the bad one came from
+            RocksDBOptions(**{name: option})
+        except (ValueError, TypeError) as error:
+            raise BadPropertyError(name, str(error)) from None
+    return RocksDBOptions(**options)
+
+
+def _rocksdb_value(name: str, value: Any) -> Any:
+    """Return a value as RocksDBOptions takes it; text comes from environment variables and files."""
+    if not isinstance(value, str):
+        return value
+    try:
+        if name.endswith("_bytes"):
+            return parse_bytes(value)
+        if name.endswith("_ms"):
+            return parse_ms(value)
+    except ValueError as error:
+        raise BadPropertyError(name, str(error)) from None
+    if value.lower() in {"true", "false"}:
+        return value.lower() == "true"
+    for number in (int, float):
+        try:
+            return number(value)
+        except ValueError:
+            continue
+    return value

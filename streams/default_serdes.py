@@ -1,0 +1,121 @@
+"""Placeholders for serdes that nobody gave, and the moment the configured defaults take their place.
+
+A topology may be drawn and described without serdes; it may not run without. So a node without one gets a placeholder,
+which names the missing part when it is settled and never turns anything into bytes.
+"""
+
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol
+
+from state_stores.ports import SerdePort
+from state_stores.spec import StoreSpec
+from streams.errors import TopologyError
+from streams.materialized import StoreBuilder
+from streams.names import where
+from streams.serdes import SerdeLike, as_serde
+from tasks.processing.topology_spec import NodeSpec, ProcessorSpec, SinkSpec
+
+
+class DefaultSerdes(Protocol):
+    """What a topology needs of a configuration (`StreamsConfig` is one)."""
+
+    @property
+    def default_key_serde(self) -> SerdePort | None:
+        """Return the serde of keys where none was given."""
+        ...
+
+    @property
+    def default_value_serde(self) -> SerdePort | None:
+        """Return the serde of values where none was given."""
+        ...
+
+
+class DefaultSerde:
+    """Stands where no serde was given, until the configured default takes its place. Never runs."""
+
+    __slots__ = ("part",)
+
+    def __init__(self, part: str) -> None:
+        #: "key" or "value".
+        self.part = part
+
+    canonical = False
+
+    def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - the serde's signature
+        """Return False: nothing does."""
+        return False
+
+    def serialize(self, topic: str, value: Any, /) -> NoReturn:  # noqa: ARG002 - the serde's signature
+        """Raise: a topology with such a serde must not run."""
+        raise TopologyError(f"topic {topic}: no {self.part} serde was settled before the start")
+
+    deserialize = serialize
+    serialize_batch = serialize
+    deserialize_batch = serialize
+
+    def __repr__(self) -> str:
+        return f"<default {self.part} serde>"
+
+
+KEY_DEFAULT = DefaultSerde("key")
+VALUE_DEFAULT = DefaultSerde("value")
+
+
+def filled(serde: SerdePort | None, placeholder: DefaultSerde) -> SerdePort:
+    """Return a serde, or the placeholder where there is none."""
+    return placeholder if serde is None else serde
+
+
+def serdes_or_default(
+    key_serde: SerdeLike[Any] | None, value_serde: SerdeLike[Any] | None, context: str
+) -> tuple[SerdePort, SerdePort]:
+    """Return both serdes, with a placeholder where the configured default is to go."""
+    key = KEY_DEFAULT if key_serde is None else as_serde(key_serde, f"{context}: key_serde")
+    if value_serde is None:
+        return key, VALUE_DEFAULT
+    return key, as_serde(value_serde, f"{context}: value_serde")
+
+
+def settled_node(node: NodeSpec, key: SerdePort | None, value: SerdePort | None) -> NodeSpec:
+    """Return a node with the defaults in the place of placeholders; raises `TopologyError` where there is none."""
+    if isinstance(node, ProcessorSpec):
+        return node
+    what, giver = repr(node.name), "where the topic is read"
+    if isinstance(node, SinkSpec):
+        giver = "to to() or add_sink()"
+        if node.internal:
+            what += f" (before topic {node.topic!r})"
+            giver = "to group_by(), group_by_key(), to_table() or repartition()"
+    context = where(what, node.location)
+    return replace(
+        node,
+        key_serde=_settled(node.key_serde, key, context, giver),
+        value_serde=_settled(node.value_serde, value, context, giver),
+    )
+
+
+def settled_store(
+    builder: StoreBuilder, user: NodeSpec | None, key: SerdePort | None, value: SerdePort | None
+) -> StoreSpec:
+    """Return a store with the defaults in the place of placeholders; `user` is a node that uses it."""
+    location = builder.location or ("" if user is None else user.location)
+    context, giver = (
+        where(f"store {builder.spec.name!r}", location),
+        "to the operator or in Materialized(...)",
+    )
+    return replace(
+        builder.spec,
+        key_serde=_settled(builder.spec.key_serde, key, context, giver),
+        value_serde=_settled(builder.spec.value_serde, value, context, giver),
+    )
+
+
+def _settled(serde: SerdePort, default: SerdePort | None, context: str, giver: str) -> SerdePort:
+    if not isinstance(serde, DefaultSerde):
+        return serde
+    if default is None:
+        raise TopologyError(
+            f"{context}: no {serde.part} serde; give {serde.part}_serde= {giver}, or set "
+            f"default_{serde.part}_serde in the config that build() gets"
+        )
+    return default

@@ -1,0 +1,77 @@
+"""What has to come out of the demo, computed straight from the table's rows, and how it compares with what did.
+
+Nothing here knows the topology: loops over rows, as one would write them without a stream processor.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from streams.demo.tables import Row
+
+#: Topic -> key -> value.
+Results = Mapping[str, Mapping[str, Any]]
+
+DELAYS: Final = "delays-by-carrier"
+ARRIVALS: Final = "arrivals-by-airport"
+RAIN: Final = "rain-by-airport"
+OUTPUT_TOPICS: Final = (DELAYS, ARRIVALS, RAIN)
+
+_CANCELLED: Final = "NA"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A key whose value is not what it has to be; None stands for "there is none"."""
+
+    topic: str
+    key: str
+    expected: Any
+    found: Any
+
+    def __str__(self) -> str:
+        return f"{self.topic}, key {self.key}: expected {self.expected}, found {self.found}"
+
+
+def expected_results(flights: Iterable[Row], weather: Iterable[Row]) -> Results:
+    """Return what the topics must say at the end."""
+    delays: dict[str, list[int]] = {}
+    cancelled: Counter[str] = Counter()
+    arrivals: Counter[str] = Counter()
+    for row in flights:
+        arrivals[row["dest"]] += 1
+        minutes = delays.setdefault(row["carrier"], [])
+        if row["dep_delay"] == _CANCELLED:
+            cancelled[row["carrier"]] += 1
+        else:
+            minutes.append(int(row["dep_delay"]))
+    return {
+        DELAYS: {
+            carrier: {
+                "flights": len(minutes) + cancelled[carrier],
+                "cancelled": cancelled[carrier],
+                "minutes": sum(minutes),
+                "longest": max([0, *minutes]),
+                "mean": round(sum(minutes) / len(minutes), 2) if minutes else 0.0,
+            }
+            for carrier, minutes in delays.items()
+        },
+        ARRIVALS: dict(arrivals),
+        RAIN: dict(Counter(row["origin"] for row in weather if float(row["precip"]) > 0)),
+    }
+
+
+def differences(expected: Results, found: Results) -> list[Difference]:
+    """Return every key that is not as expected, in order.
+
+    >>> [str(each) for each in differences({"t": {"a": 1, "b": 2}}, {"t": {"a": 1, "c": 3}})]
+    ['t, key b: expected 2, found None', 't, key c: expected None, found 3']
+    """
+    return [
+        Difference(topic=topic, key=key, expected=wanted.get(key), found=got.get(key))
+        for topic in sorted({*expected, *found})
+        for wanted, got in [(expected.get(topic, {}), found.get(topic, {}))]
+        for key in sorted({*wanted, *got})
+        if wanted.get(key) != got.get(key)
+    ]

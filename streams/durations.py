@@ -1,0 +1,71 @@
+"""Durations: users give `datetime.timedelta` or `int` milliseconds, the engine counts in `int` milliseconds."""
+
+import re
+from datetime import timedelta
+from typing import Final
+
+from streams.errors import StreamsError, TopologyError
+
+#: A length of time: `timedelta`, or `int` milliseconds.
+Duration = timedelta | int
+
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TEXT: Final = re.compile(r"(-?[0-9][0-9_]*)(?:\.([0-9]+))?\s*(ms|s|m|h|d)?")
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def to_ms(
+    duration: Duration,
+    what: str = "duration",
+    *,
+    minimum_ms: int = 0,
+    error: type[StreamsError] = TopologyError,
+) -> int:
+    """Return a duration in whole milliseconds, rounded down.
+
+    A duration that is not zero but shorter than a millisecond is refused rather than turned into 0.
+
+    Args:
+        duration: What the user gave.
+        what: The parameter's name, for the message.
+        minimum_ms: The smallest value allowed.
+        error: What to raise.
+
+    >>> to_ms(timedelta(minutes=5)), to_ms(250)
+    (300000, 250)
+    """
+    if isinstance(duration, timedelta):
+        value = duration // _MILLISECOND
+        if value == 0 and duration:
+            raise error(f"{what}={duration!r} is shorter than a millisecond; give at least 1 ms")
+    elif type(duration) is int:  # not a bool, which would be a mistake
+        value = duration
+    else:
+        raise error(
+            f"{what}={duration!r} is not a duration; give a datetime.timedelta or int milliseconds"
+        )
+    if value < minimum_ms:
+        raise error(f"{what}={duration!r} is too short; give at least {minimum_ms} ms")
+    return value
+
+
+def parse_ms(text: str) -> int:
+    """Return the milliseconds that text spells, as environment variables and files do; ValueError otherwise.
+
+    A number without a unit is milliseconds; units are ms, s, m, h and d.
+
+    >>> parse_ms("500ms"), parse_ms("30s"), parse_ms("1.5h"), parse_ms("250")
+    (500, 30000, 5400000, 250)
+    """
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("is not a duration; write it as 250, 500ms, 30s, 5m, 1h or 2d")
+    whole, fraction, unit = match.groups()
+    factor = _UNIT_MS[unit or "ms"]
+    value = int(whole) * factor
+    if fraction is not None:
+        part, remainder = divmod(int(fraction) * factor, 10 ** len(fraction))
+        if remainder:
+            raise ValueError("is finer than a millisecond; give whole milliseconds")
+        value += -part if whole.startswith("-") else part
+    return value

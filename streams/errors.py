@@ -1,0 +1,81 @@
+"""Every exception Tidewheel raises on purpose, in one tree under `StreamsError`.
+
+    StreamsError
+    ├── TopologyError              the program does not describe a runnable topology
+    ├── ConfigError                a setting is unknown, malformed or contradicts another
+    ├── SerializationError         a key or value can't be turned into bytes or back
+    ├── StateStoreError            a store could not be opened, read or written
+    │   ├── StoreLockedError       another process holds the state directory
+    │   ├── InvalidStateStoreError the store is closed, elsewhere, or not open yet
+    │   └── StoreCorruptedError    the database failed its own checks and is restored
+    ├── TaskCorruptedError         a task's state can't be trusted and is restored
+    ├── FencedError                another live worker took over; never retried
+    ├── MissingSourceTopicError    a source topic does not exist
+    ├── RecordFailedError          a record's exception handler said "fail"
+    └── IncompatibleMemberError    this program can't join the group it was started for
+
+Messages name the topic, partition, offset, store or option concerned, and the next step. They never hold a
+secret or a whole record. Errors of stores and tasks are defined where they are raised, because those packages
+never import this one.
+"""
+
+from state_stores.errors import (
+    InvalidStateStoreError,
+    StateStoreError,
+    StoreCorruptedError,
+    StoreLockedError,
+    StreamsError,
+)
+from tasks.errors import (
+    FencedError,
+    MissingSourceTopicError,
+    RecordFailedError,
+    SerializationError,
+    TaskCorruptedError,
+)
+
+__all__ = [
+    "ConfigError",
+    "FencedError",
+    "IncompatibleMemberError",
+    "InvalidStateStoreError",
+    "MissingSourceTopicError",
+    "RecordFailedError",
+    "SerializationError",
+    "StateStoreError",
+    "StoreCorruptedError",
+    "StoreLockedError",
+    "StreamsError",
+    "TaskCorruptedError",
+    "TopologyError",
+]
+
+
+class TopologyError(StreamsError):
+    """A topology can't be built: names the node, the user's line that made it, and what to change.
+
+    >>> raise TopologyError("filter (app.py:12): the predicate takes three parameters; give it one or two")
+    Traceback (most recent call last):
+    ...
+    streams.errors.TopologyError: filter (app.py:12): the predicate takes three parameters; give it one or two
+    """
+
+
+class ConfigError(StreamsError):
+    """A setting is unknown or bad: names the option, the value, where it came from, and the next step.
+
+    >>> raise ConfigError("heartbeat_interval_ms=10 (keyword): must be at least 50; use 500, the default")
+    Traceback (most recent call last):
+    ...
+    streams.errors.ConfigError: heartbeat_interval_ms=10 (keyword): must be at least 50; use 500, the default
+    """
+
+
+class IncompatibleMemberError(StreamsError):
+    """This program's topology, settings or version do not fit the running group; names what differs.
+
+    >>> raise IncompatibleMemberError("task_assignor='spread': the group runs 'sticky'; use the same on all members")
+    Traceback (most recent call last):
+    ...
+    streams.errors.IncompatibleMemberError: task_assignor='spread': the group runs 'sticky'; use the same on all members
+    """

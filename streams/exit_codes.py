@@ -1,0 +1,112 @@
+"""What `tidewheel` commands leave with, and which error means which code.
+
+One table for the program, for `tidewheel --help` and for the documentation. Codes are part of the public interface:
+a number is never given another meaning.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+from streams.errors import (
+    ConfigError,
+    FencedError,
+    IncompatibleMemberError,
+    MissingSourceTopicError,
+    RecordFailedError,
+    StoreLockedError,
+    TopologyError,
+)
+
+
+class ExitCode(IntEnum):
+    """How a command ended."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    RECORD_FAILED = 3
+    FENCED = 4
+    MISSING_SOURCE_TOPIC = 5
+    CRASH_LOOP = 6
+    KAFKA_UNREACHABLE = 7
+    NOT_STOPPED_IN_TIME = 8
+    REFUSED = 9
+    INTERRUPTED = 130
+
+    @property
+    def meaning(self) -> str:
+        """Return what the code says, in one sentence."""
+        return _MEANINGS[self]
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether a worker that ended so would only end so again: the supervisor does not restart it."""
+        return self in _FINAL
+
+
+_MEANINGS: Final = {
+    ExitCode.OK: "done, or stopped cleanly by SIGTERM or Ctrl-C",
+    ExitCode.FAILED: "an unexpected error, or a result that is not what it has to be",
+    ExitCode.USAGE: "the command line, the settings or the topology are wrong",
+    ExitCode.RECORD_FAILED: "a record failed and its exception handler said fail (with --no-restart)",
+    ExitCode.FENCED: "another live worker took over this one's work; never restarted",
+    ExitCode.MISSING_SOURCE_TOPIC: "a source topic does not exist; never restarted",
+    ExitCode.CRASH_LOOP: "five crashes on one offset; the message names topic, partition and offset",
+    ExitCode.KAFKA_UNREACHABLE: "Kafka could not be reached (with --no-restart)",
+    ExitCode.NOT_STOPPED_IN_TIME: "a worker did not stop within drain_timeout_ms and was killed",
+    ExitCode.REFUSED: "refused, because something that still runs is in the way; the message names it",
+    ExitCode.INTERRUPTED: "a Ctrl-C while it was stopping ended it at once",
+}
+
+#: Crashes that a restart can't help. Everything else may be over by the next start: a lock, too, whose holder is a
+#: worker that is just finishing without its supervisor.
+_FINAL: Final = frozenset({ExitCode.USAGE, ExitCode.FENCED, ExitCode.MISSING_SOURCE_TOPIC})
+
+_BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
+    (ConfigError, ExitCode.USAGE),
+    (TopologyError, ExitCode.USAGE),
+    (RecordFailedError, ExitCode.RECORD_FAILED),
+    (FencedError, ExitCode.FENCED),
+    (IncompatibleMemberError, ExitCode.FENCED),
+    (MissingSourceTopicError, ExitCode.MISSING_SOURCE_TOPIC),
+    (StoreLockedError, ExitCode.REFUSED),
+    (ConnectionError, ExitCode.KAFKA_UNREACHABLE),
+    (KeyboardInterrupt, ExitCode.INTERRUPTED),
+)
+
+#: librdkafka's names of errors that come from not reaching any broker.
+_NOBODY_THERE: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"})
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """Return the code an error ends a command with.
+
+    >>> exit_code_of(FencedError("taken over")).name
+    'FENCED'
+    """
+    for kind, code in _BY_ERROR:
+        if isinstance(error, kind):
+            return code
+    return ExitCode.KAFKA_UNREACHABLE if _is_unreachable(error) else ExitCode.FAILED
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    """Return whether a Kafka client's error is behind it that means "nobody there".
+
+    Known by its name, so that commands which never talk to Kafka need not load its client.
+    """
+    cause = error.__cause__
+    if cause is None or not cause.args:
+        return False
+    name: object = getattr(cause.args[0], "name", None)
+    return callable(name) and name() in _NOBODY_THERE
+
+
+def markdown_table() -> str:
+    """Return all codes as a table, for help texts and documents.
+
+    >>> print(markdown_table().splitlines()[2])
+    | 0 | done, or stopped cleanly by SIGTERM or Ctrl-C |
+    """
+    rows = (f"| {code.value} | {code.meaning} |" for code in ExitCode)
+    return "\n".join(["| code | meaning |", "|---|---|", *rows])

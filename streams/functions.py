@@ -1,0 +1,260 @@
+"""Users' functions, adapted once at build time to what their signature asks for.
+
+Nothing here runs per record: an operator reads `takes_key` when it is made and then calls `call` directly. A
+signature that fits no form raises `TopologyError`, naming the operator and the user's line.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeGuard, cast
+
+from streams.errors import TopologyError
+
+
+class FunctionKind(StrEnum):
+    """What a function is for, which decides the parameters it may take."""
+
+    MAPPER = "mapper"
+    PREDICATE = "predicate"
+    JOINER = "joiner"
+    INITIALIZER = "initializer"
+    AGGREGATOR = "aggregator"
+    REDUCER = "reducer"
+    MERGER = "merger"
+
+
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A user's callable and how to call it.
+
+    Attributes:
+        call: The callable itself.
+        takes_key: Whether the key comes first. Mappers and predicates: `call(key, value)` instead of `call(value)`;
+            joiners: `call(key, left, right)` instead of `call(left, right)`; always true for aggregators and
+            mergers, never for initializers and reducers.
+        name: What to call it in messages.
+    """
+
+    call: Callable[..., Any]
+    takes_key: bool
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """One way to call a function: how many arguments, whether the key is among them, and how it is written."""
+
+    arguments: int
+    takes_key: bool
+    text: str
+
+
+# The first form is the one for callables that do not say what they take.
+_VALUE_FORMS: Final = (_Form(1, False, "(value)"), _Form(2, True, "(key, value)"))
+_FORMS: Final[dict[FunctionKind, tuple[_Form, ...]]] = {
+    FunctionKind.MAPPER: _VALUE_FORMS,
+    FunctionKind.PREDICATE: _VALUE_FORMS,
+    FunctionKind.JOINER: (_Form(2, False, "(left, right)"), _Form(3, True, "(key, left, right)")),
+    FunctionKind.INITIALIZER: (_Form(0, False, "no parameter"),),
+    FunctionKind.AGGREGATOR: (_Form(3, True, "(key, value, aggregate)"),),
+    FunctionKind.REDUCER: (_Form(2, False, "(aggregate, value)"),),
+    FunctionKind.MERGER: (_Form(3, True, "(key, aggregate1, aggregate2)"),),
+}
+
+_PACKAGES: Final = tuple(
+    f"{Path(__file__).resolve().parent.parent / name}/"
+    for name in ("streams", "tasks", "state_stores", "rebalance")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """The positional parameters of a callable.
+
+    `required` have no default; `most` counts those with one as well (None: any number). `keyword_only` names a
+    parameter that positions can't fill.
+    """
+
+    required: int
+    most: int | None
+    keyword_only: str | None
+    text: str
+
+
+def adapt(
+    function: object, *, kind: FunctionKind | str, node: str, location: str = ""
+) -> UserFunction:
+    """Return the function with the form its signature asks for.
+
+    Positional parameters without a default are counted. `*args` and callables written in C whose parameters all
+    have defaults (`float`, `list`) take the shortest form they can; so does a callable without a readable signature.
+
+    Args:
+        function: What the user gave.
+        kind: What it is for.
+        node: The operator, as the user knows it ("map_values").
+        location: The user's line ("app.py:12"), see `caller_location`.
+
+    Raises:
+        TopologyError: It is not callable, is a coroutine function, or its signature fits no form.
+
+    >>> adapt(lambda value: value + 1, kind="mapper", node="map_values").takes_key
+    False
+    >>> adapt(lambda key, value: value, kind="mapper", node="map_values").takes_key
+    True
+    """
+    kind = FunctionKind(kind)
+    where = f"{node} ({location})" if location else node
+    forms = _FORMS[kind]
+    wanted = " or ".join(form.text for form in forms)
+    if not callable(function):
+        raise TopologyError(
+            f"{where}: the {kind} is of type {type(function).__name__}, not a function; give a callable that takes {wanted}"
+        )
+    call = cast("Callable[..., Any]", function)
+    name = function_name(call)
+    if _is_async(call):
+        raise TopologyError(
+            f"{where}: {kind} {name!r} is an async function; this version runs plain functions only (async ones come "
+            "with key-range workers, `parallelising_factor`); give a plain function that does its waiting itself"
+        )
+    signature = _signature(call)
+    form = forms[0] if signature is None else _fitting(signature, forms, call)
+    if form is None:
+        assert signature is not None  # an unreadable signature always gets the first form
+        takes = (
+            f"needs the keyword-only parameter {signature.keyword_only!r}"
+            if signature.keyword_only is not None
+            else f"takes {_counted(signature.required)} without a default"
+        )
+        raise TopologyError(
+            f"{where}: {kind} {name}{signature.text} {takes}; it must take {wanted}"
+            " (parameters with defaults do not count)"
+        )
+    return UserFunction(call, form.takes_key, name)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Return what to call a callable in messages; never the text of its arguments.
+
+    >>> function_name(str.upper), function_name(partial(int, base=2))
+    ('str.upper', 'partial(int)')
+    """
+    if _is_partial(function):
+        return f"partial({function_name(function.func)})"
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else type(function).__qualname__
+
+
+def accepts(function: Callable[..., Any], arguments: int) -> bool:
+    """Return whether a callable can be called with this many positional arguments (True if nobody can tell)."""
+    signature = _signature(function)
+    if signature is None:
+        return True
+    enough = signature.most is None or arguments <= signature.most
+    return signature.keyword_only is None and signature.required <= arguments and enough
+
+
+def caller_location() -> str:
+    """Return "file:line" of the innermost frame outside Tidewheel's packages, or "" if there is none.
+
+    The file is relative to the working directory where it lies below it.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        path = frame.f_code.co_filename
+        # The __init__ of a dataclass is compiled from a text called <string>.
+        if path != "<string>" and not path.startswith((*_PACKAGES, "<frozen ")):
+            return f"{_relative(path)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _relative(path: str) -> str:
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except (
+        ValueError,
+        OSError,
+    ):  # elsewhere, a name such as <stdin>, or a working directory that is gone
+        return path
+
+
+def _is_partial(function: object) -> TypeGuard[partial[Any]]:
+    return isinstance(function, partial)
+
+
+def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+    while _is_partial(function):
+        function = function.func
+    return function
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Return whether calling it gives something to await, seen through partials, wrappers and `__call__`."""
+    function = inspect.unwrap(_without_partials(function))
+    if inspect.isclass(function):
+        return False
+    # An object's `__call__` is looked up on its type, as a call does.
+    candidates = (function, inspect.getattr_static(type(function), "__call__", None))
+    return any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in candidates)
+
+
+def _signature(function: Callable[..., Any]) -> _Signature | None:
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # a C function or class that does not say
+        return None
+    required = 0
+    most: int | None = 0
+    keyword_only = None
+    for parameter in signature.parameters.values():
+        match parameter.kind:
+            case inspect.Parameter.POSITIONAL_ONLY | inspect.Parameter.POSITIONAL_OR_KEYWORD:
+                required += parameter.default is inspect.Parameter.empty
+                most = None if most is None else most + 1
+            case inspect.Parameter.VAR_POSITIONAL:
+                most = None
+            case inspect.Parameter.KEYWORD_ONLY if parameter.default is inspect.Parameter.empty:
+                keyword_only = parameter.name
+            case _:
+                pass
+    # Names only: defaults are the user's data, and may be anything.
+    return _Signature(required, most, keyword_only, f"({', '.join(signature.parameters)})")
+
+
+def _fitting(
+    signature: _Signature, forms: tuple[_Form, ...], function: Callable[..., Any]
+) -> _Form | None:
+    """Return the form with as many arguments as the function requires, or the shortest a flexible one can take."""
+    if signature.keyword_only is not None:
+        return None
+    for form in forms:
+        if form.arguments == signature.required:
+            return form
+    # Whether a C callable's defaults are readable differs between Python versions (`float`, `list`); the answer
+    # must not. So they take the shortest form, as those without a readable signature do.
+    flexible = signature.most is None or not _is_written_in_python(function)
+    if flexible:
+        for form in forms:
+            if signature.required < form.arguments and (
+                signature.most is None or form.arguments <= signature.most
+            ):
+                return form
+    return None
+
+
+def _is_written_in_python(function: Callable[..., Any]) -> bool:
+    function = _without_partials(function)
+    if inspect.isclass(function):
+        return function.__module__ not in sys.builtin_module_names
+    return not inspect.isbuiltin(function) and not inspect.ismethoddescriptor(function)
+
+
+def _counted(parameters: int) -> str:
+    return f"{parameters} positional parameter{'' if parameters == 1 else 's'}"

@@ -1,0 +1,413 @@
+"""Questions and orders to the cluster: the port `tasks.ports.Admin`.
+
+Every call has one deadline, within which it is asked again while the cluster says "later" (a leader moving, a
+coordinator loading, a broker away); past it a StreamsError names the cluster and what to check. Answers that mean
+"already so" are not errors.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import NewTopic as KafkaNewTopic
+
+from rebalance.model import TopicPartition
+from streams.errors import FencedError, MissingSourceTopicError, StreamsError
+from streams.kafka.advice import next_step
+from streams.kafka.client_log import ClientLog, error_of, make_client
+from streams.kafka.codes import NO_GROUP, NO_LEADER, NO_TOPIC, STALE_LEADER, TIMED_OUT, is_transient
+from streams.kafka.failures import Outcome, outcome_of
+from streams.kafka.producer import ProducerClient
+from streams.kafka.settings import ClientSettings
+from tasks.ports import CommittedOffset, NewTopic, TopicDescription
+
+#: How many producers fence at once; each has threads of its own.
+_FENCING_AT_ONCE: Final = 16
+_ASK_AGAIN_S: Final = 0.05
+#: How long a request for all topics waits at once.
+_LISTING_S: Final = 2.0
+_OFFSETS: Any = OffsetSpec  # its functions have no types
+
+
+class KafkaAdmin:
+    """Calls may come from any thread: the client is safe, and this keeps nothing else.
+
+    Args:
+        settings: What clients are made from.
+        timeout_s: How long each call may take.
+    """
+
+    def __init__(self, settings: ClientSettings, *, timeout_s: float = 30.0) -> None:
+        self._settings = settings
+        self._timeout_s = timeout_s
+        config = settings.administration()
+        self._log = ClientLog(config["client.id"], with_debug="debug" in config)
+        # Kept for the whole life: a client that is collected fails the futures that are under way (F24).
+        self._client: Any = make_client(AdminClient, "admin", config, self._log)
+
+    def list_topics(self) -> dict[str, int]:
+        """Return all topics and their partition counts."""
+        # In short calls: the client's log, which says what is wrong, is taken between them.
+        listed = self._ask(
+            "list topics", lambda left: self._client.list_topics(timeout=min(left, _LISTING_S))
+        )
+        return {
+            name: len(topic.partitions) for name, topic in listed.topics.items() if topic.partitions
+        }
+
+    def describe_topics(
+        self, names: Sequence[str], *, config: Sequence[str] = ()
+    ) -> dict[str, TopicDescription]:
+        """Return the topics that exist among `names`, with the asked settings."""
+        wanted = list(dict.fromkeys(names))
+        if not wanted:
+            return {}
+        found = self._each(
+            "describe topics",
+            lambda left: self._client.describe_topics(
+                TopicCollection(wanted), request_timeout=left
+            ),
+            fine=NO_TOPIC,
+        )
+        settings = self._topic_settings(list(found), config) if config and found else {}
+        return {
+            name: TopicDescription(
+                name=name,
+                topic_id=_uuid_bytes(topic.topic_id),
+                partitions=len(topic.partitions),
+                config=settings.get(name, {}),
+            )
+            for name, topic in found.items()
+        }
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> None:
+        """Create topics; one that exists already is left alone. Returns when all are usable."""
+        if not topics:
+            return
+        orders = [
+            KafkaNewTopic(
+                topic.name, topic.partitions, topic.replication_factor, config=dict(topic.config)
+            )
+            # The client's thread crashes over a name that comes twice.
+            for topic in {topic.name: topic for topic in topics}.values()
+        ]
+        self._each(
+            f"create topics {_names(topic.name for topic in topics)}",
+            lambda left: self._client.create_topics(
+                orders, operation_timeout=left, request_timeout=left
+            ),
+            fine=frozenset({KafkaError.TOPIC_ALREADY_EXISTS}),
+        )
+        self._wait_until_usable([topic.name for topic in topics])
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """Delete topics; one that does not exist is fine. Returns when none of them is known any more."""
+        if not names:
+            return
+        self._each(
+            f"delete topics {_names(names)}",
+            lambda left: self._client.delete_topics(
+                list(dict.fromkeys(names)), operation_timeout=left, request_timeout=left
+            ),
+            fine=NO_TOPIC,
+        )
+        for deadline_s in self._until(f"delete topics {_names(names)}", "it is still listed"):
+            if not self.describe_topics(names):
+                return
+            _pause(deadline_s)
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete records below these offsets."""
+        if not before:
+            return
+        wanted = [KafkaPartition(*each, offset) for each, offset in before.items()]
+        self._each(
+            f"delete records of {_names(map(str, before))}",
+            lambda left: self._client.delete_records(
+                wanted, operation_timeout=left, request_timeout=left
+            ),
+        )
+
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first offset still in the log per partition."""
+        return self._offsets(partitions, _OFFSETS.earliest())
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the read_committed end (last stable offset) per partition."""
+        return self._offsets(partitions, _OFFSETS.latest())
+
+    def committed(
+        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return what is committed; `stable=True` waits until pending transactional commits are decided.
+
+        Asked through a consumer: while a coordinator loads, librdkafka's admin call for this follows a null pointer
+        (librdkafka#5040).
+        """
+        if partitions is None:
+            partitions = [
+                TopicPartition(topic, partition)
+                for topic, count in self.list_topics().items()
+                for partition in range(count)
+            ]
+        if not partitions:
+            return {}
+        wanted = [KafkaPartition(*each) for each in partitions]
+        consumer: Any = make_client(
+            Consumer, "consumer", self._settings.offsets(group_id, stable=stable), self._log
+        )
+
+        def read(left: float) -> list[Any]:
+            offsets: list[Any] = consumer.committed(wanted, timeout=left)
+            for each in offsets:
+                if each.error is not None:  # an undecided commit is reported per partition
+                    raise KafkaException(each.error)
+            return offsets
+
+        try:
+            return {
+                TopicPartition(each.topic, each.partition): CommittedOffset(
+                    each.offset, each.metadata or ""
+                )
+                for each in self._ask(f"read the committed offsets of group {group_id}", read)
+                if each.offset >= 0
+            }
+        finally:
+            consumer.close()
+
+    def group_members(self, group_id: str) -> int:
+        """Return how many live members the group has."""
+        found = self._each(
+            f"describe group {group_id}",
+            lambda left: self._client.describe_consumer_groups([group_id], request_timeout=left),
+            fine=NO_GROUP,
+        )
+        return sum(len(group.members) for group in found.values())
+
+    def alter_committed(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Overwrite committed offsets; refused by the cluster while the group has members."""
+        if not offsets:
+            return
+        wanted = [KafkaPartition(*each, offset) for each, offset in offsets.items()]
+        request = [ConsumerGroupTopicPartitions(group_id, wanted)]
+        altered = self._each(
+            f"overwrite the committed offsets of group {group_id}",
+            lambda left: self._client.alter_consumer_group_offsets(request, request_timeout=left),
+        )
+        for each in altered[group_id].topic_partitions:
+            if each.error is not None:
+                raise self._failed(
+                    f"overwrite the committed offset of {each.topic}-{each.partition}", each.error
+                )
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete a group and its offsets; one that does not exist is fine."""
+        self._each(
+            f"delete group {group_id}",
+            lambda left: self._client.delete_consumer_groups([group_id], request_timeout=left),
+            fine=NO_GROUP,
+        )
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        """Fence producers of these ids, in parallel, and abort their open transactions."""
+        ids = list(dict.fromkeys(transactional_ids))
+        if not ids:
+            return
+        with ThreadPoolExecutor(
+            min(len(ids), _FENCING_AT_ONCE), thread_name_prefix="fence"
+        ) as threads:
+            # All are tried, whatever becomes of one: the others' transactions must not stay open.
+            tried = [threads.submit(self._fence, each) for each in ids]
+        for each in tried:
+            each.result()
+
+    def close(self) -> None:
+        """Let the client go; idempotent."""
+        self._client = None
+
+    def _fence(self, transactional_id: str) -> None:
+        config = self._settings.fencing(transactional_id)
+        log = ClientLog(config["client.id"])
+        producer = ProducerClient(config, log, stall_timeout_s=self._timeout_s)
+        try:
+            producer.call(
+                producer.client.init_transactions, deadline_s=time.monotonic() + self._timeout_s
+            )
+        except KafkaException as exception:
+            error = error_of(exception)
+            if outcome_of(error, ending=False) is Outcome.FENCED:
+                # Somebody else fenced it at the same moment; the leader's own log decides who goes on.
+                raise FencedError(
+                    f"producer {transactional_id}: fenced by another while fencing it"
+                ) from exception
+            raise self._failed(f"fence producer {transactional_id}", error) from exception
+        finally:
+            producer.drop()
+
+    def _topic_settings(
+        self, names: Sequence[str], config: Sequence[str]
+    ) -> dict[str, dict[str, str]]:
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+        found = self._each(
+            f"read the settings of topics {_names(names)}",
+            lambda left: self._client.describe_configs(resources, request_timeout=left),
+            fine=NO_TOPIC,
+        )
+        return {
+            resource.name: {
+                name: entries[name].value
+                for name in config
+                if name in entries and entries[name].value is not None
+            }
+            for resource, entries in found.items()
+        }
+
+    def _offsets(
+        self, partitions: Sequence[TopicPartition], spec: Any
+    ) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        wanted = {KafkaPartition(*each): spec for each in partitions}
+        topics = list(dict.fromkeys(each.topic for each in partitions))
+
+        def read(left: float) -> dict[TopicPartition, int]:
+            futures = self._client.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=left
+            )
+            try:
+                return {
+                    TopicPartition(each.topic, each.partition): future.result(left).offset
+                    for each, future in futures.items()
+                }
+            except KafkaException as exception:
+                if error_of(exception).code() in NO_LEADER:
+                    self._check_exist(
+                        topics
+                    )  # else the same error means that a leader is being elected
+                    raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
+                raise
+
+        offsets: dict[TopicPartition, int] = self._ask(
+            f"read offsets of topics {_names(topics)}", read
+        )
+        return offsets
+
+    def _check_exist(self, topics: Sequence[str]) -> None:
+        missing = sorted(set(topics) - set(self.describe_topics(topics)))
+        if missing:
+            raise MissingSourceTopicError(
+                f"topics {_names(missing)} do not exist on {self._settings.bootstrap_servers}; create them first"
+            )
+
+    def _wait_until_usable(self, names: Sequence[str]) -> None:
+        what = f"create topics {_names(names)}"
+        for deadline_s in self._until(what, "they were created, but a partition has no leader yet"):
+            found = self._each(
+                what,
+                lambda left: self._client.describe_topics(
+                    TopicCollection(list(names)), request_timeout=left
+                ),
+                fine=NO_TOPIC,
+            )
+            led = [
+                name
+                for name, topic in found.items()
+                if topic.partitions and all(each.leader is not None for each in topic.partitions)
+            ]
+            if len(led) == len(set(names)):
+                return
+            _pause(deadline_s)
+
+    def _each(
+        self,
+        what: str,
+        call: Callable[[float], Mapping[Any, "Future[Any]"]],
+        *,
+        fine: frozenset[int] = frozenset(),
+    ) -> dict[Any, Any]:
+        """Ask for several things at once; those whose error is `fine` are left out of the answer."""
+
+        def read(left: float) -> dict[Any, Any]:
+            answers: dict[Any, Any] = {}
+            for key, future in call(left).items():
+                try:
+                    answers[key] = future.result(left)
+                except KafkaException as exception:
+                    if error_of(exception).code() not in fine:
+                        raise
+            return answers
+
+        answers: dict[Any, Any] = self._ask(what, read)
+        return answers
+
+    def _ask(self, what: str, call: Callable[[float], Any]) -> Any:
+        """Return what `call(seconds left)` returns, asking again while the error passes by itself."""
+        assert self._client is not None, "the admin client was closed"
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
+            try:
+                return call(left)
+            except KafkaException as exception:
+                error = error_of(exception)
+                if not is_transient(error) or time.monotonic() + _ASK_AGAIN_S >= deadline_s:
+                    raise self._failed(what, error) from exception
+                if error.code() in STALE_LEADER:
+                    self._refresh_leaders()
+            except (
+                TimeoutError
+            ) as exception:  # the future's own, should the client forget its time limit
+                error = KafkaError(TIMED_OUT)
+                if time.monotonic() >= deadline_s:
+                    raise self._failed(what, error) from exception
+            finally:
+                self._client.poll(0)  # takes its log lines, which would else pile up
+            _pause(deadline_s)
+
+    def _refresh_leaders(self) -> None:
+        """Have the client ask for the partitions' leaders anew: after a broker's restart it would never do so itself."""
+        with contextlib.suppress(KafkaException):  # then the next try tells
+            self._client.list_topics(timeout=_LISTING_S)
+
+    def _until(self, what: str, state: str) -> Iterator[float]:
+        """Yield the deadline until it has passed, then raise."""
+        deadline_s = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline_s:
+            yield deadline_s
+        raise StreamsError(
+            f"{what}: not done within {self._timeout_s:g} s on {self._settings.bootstrap_servers}: {state}; look at "
+            "the brokers' logs"
+        )
+
+    def _failed(self, what: str, error: KafkaError) -> StreamsError:
+        return StreamsError(
+            f"{what}: {error.name()}: {error.str()} (cluster {self._settings.bootstrap_servers}); {next_step(error)}"
+        )
+
+
+def _pause(deadline_s: float) -> None:
+    time.sleep(max(min(_ASK_AGAIN_S, deadline_s - time.monotonic()), 0))
+
+
+def _uuid_bytes(uuid: Any) -> bytes:
+    halves = (uuid.get_most_significant_bits(), uuid.get_least_significant_bits())
+    return b"".join(half.to_bytes(8, "big", signed=True) for half in halves)
+
+
+def _names(names: "Any") -> str:
+    """Return names for a message: all of a few, the first of many."""
+    listed = sorted(set(names))
+    shown = ", ".join(listed[:5])
+    return shown if len(listed) <= 5 else f"{shown} and {len(listed) - 5} more"  # noqa: PLR2004 - as many as one reads

@@ -1,0 +1,79 @@
+"""Kafka's error codes, sorted by what they mean to us. Pure tables; broker's and client's own codes side by side."""
+# ruff: noqa: SLF001 - librdkafka's names for what the client itself finds begin with an underscore
+
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+PARTITION_EOF: Final = KafkaError._PARTITION_EOF
+TIMED_OUT: Final = KafkaError._TIMED_OUT
+MSG_TIMED_OUT: Final = KafkaError._MSG_TIMED_OUT
+FATAL: Final = KafkaError._FATAL
+#: A transaction lost a record before it was sent: for a partition that does not exist, or by time-out.
+INCONSISTENT: Final = KafkaError._INCONSISTENT
+INVALID_DIFFERENT_RECORD: Final = KafkaError._INVALID_DIFFERENT_RECORD
+
+#: Errors that pass by themselves: a broker away, a leader moving, a coordinator loading.
+TRANSIENT: Final = frozenset({
+    KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE,
+    KafkaError._WAIT_COORD, KafkaError._DESTROY_BROKER, KafkaError.REBOOTSTRAP_REQUIRED, KafkaError._NODE_UPDATE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_ID, KafkaError.INCONSISTENT_TOPIC_ID,
+    KafkaError.FETCH_SESSION_ID_NOT_FOUND, KafkaError.INVALID_FETCH_SESSION_EPOCH,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED, KafkaError.NOT_CONTROLLER, KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, KafkaError.CONCURRENT_TRANSACTIONS,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+})  # fmt: skip
+
+#: A newer producer of the same id exists.
+FENCED: Final = frozenset({
+    KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH,
+})  # fmt: skip
+
+#: The broker refuses a batch for what is in it: the culprit's batch-mates fail with it.
+BATCH_REFUSED: Final = frozenset({
+    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_MSG, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_TIMESTAMP,
+    KafkaError._INVALID_DIFFERENT_RECORD, KafkaError.POLICY_VIOLATION,
+})  # fmt: skip
+
+#: The client or broker refuses the record for where it should go: each record of the topic would fail.
+TOPIC_REFUSED: Final = frozenset({
+    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION, KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT, KafkaError._INVALID_ARG,
+})  # fmt: skip
+
+#: The record was not answered, or only fell with its transaction or its producer: sent again it may succeed.
+UNANSWERED: Final = frozenset({
+    KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT,
+    KafkaError._INVALID_DIFFERENT_RECORD, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID,
+    KafkaError._FATAL, KafkaError._GAPLESS_GUARANTEE, KafkaError._STATE,
+})  # fmt: skip
+
+NO_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+NO_PARTITION: Final = frozenset({*NO_TOPIC, KafkaError._UNKNOWN_PARTITION})
+#: What list_offsets says of a topic that does not exist, and of one whose leader is being elected.
+NO_LEADER: Final = frozenset({*NO_TOPIC, KafkaError._NOENT})
+NO_GROUP: Final = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError._UNKNOWN_GROUP})
+NO_OFFSET: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+
+#: What a broker says to a client whose view of the partition's leader is of an earlier time.
+STALE_LEADER: Final = frozenset({
+    KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
+})  # fmt: skip
+
+LOGIN_FAILED: Final = frozenset({
+    KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL,
+})  # fmt: skip
+READ_FORBIDDEN: Final = frozenset({
+    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
+})  # fmt: skip
+
+
+def is_transient(error: KafkaError) -> bool:
+    """Whether the error passes by itself."""
+    return error.retriable() or error.code() in TRANSIENT

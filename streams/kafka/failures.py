@@ -1,0 +1,116 @@
+"""What a producer's errors mean. Pure tables; the producers act on them."""
+
+from enum import StrEnum
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from streams.errors import StreamsError
+from streams.kafka.codes import (
+    BATCH_REFUSED,
+    FENCED,
+    INCONSISTENT,
+    NO_PARTITION,
+    NO_TOPIC,
+    TOPIC_REFUSED,
+    UNANSWERED,
+    is_transient,
+)
+from tasks.ports import FailedDelivery
+from tasks.processing.output import OutputColumns
+
+
+class Outcome(StrEnum):
+    """What an error leaves of the open transaction."""
+
+    #: A newer producer of the same id exists.
+    FENCED = "fenced"
+    #: Nothing of it is visible; the client can abort it and begin anew.
+    ABORT = "abort"
+    #: Nobody can tell, or the client can't go on: a new producer is needed either way.
+    UNKNOWN = "unknown"
+
+
+_REFUSED_NAMES: Final = tuple(
+    f"({KafkaError(code).name()}" for code in sorted(BATCH_REFUSED | TOPIC_REFUSED)
+)
+
+
+class DeliveryError(StreamsError):
+    """A record was not written. `code` is Kafka's name for why, as MSG_SIZE_TOO_LARGE."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def outcome_of(error: KafkaError, *, ending: bool) -> Outcome:
+    """Return what `error` leaves of the open transaction.
+
+    Args:
+        error: What the client's call failed with, after every retry.
+        ending: Whether the order to commit may have been sent by then.
+    """
+    if error.code() in FENCED:
+        return Outcome.FENCED
+    if error.fatal():
+        return Outcome.UNKNOWN
+    if error.txn_requires_abort():
+        return Outcome.ABORT
+    return Outcome.UNKNOWN if ending else Outcome.ABORT
+
+
+def is_record_refused(error: KafkaError, log_text: str = "") -> bool:
+    """Whether sending the same records again would fail the same way.
+
+    When the client itself says no more than "erroneous state", its log names the cause in parentheses. When it says
+    "see individual delivery reports", the search for refused records finds out, or that the cluster was away.
+    """
+    if error.code() in BATCH_REFUSED | TOPIC_REFUSED or error.code() == INCONSISTENT:
+        return True
+    return any(name in log_text for name in _REFUSED_NAMES)
+
+
+def is_batch_refused(error: KafkaError) -> bool:
+    """Whether a record may have failed only because of another in its batch."""
+    return error.code() in BATCH_REFUSED
+
+
+def is_retriable(error: KafkaError) -> bool:
+    """Whether the same record may succeed if sent again."""
+    return is_transient(error) or error.code() in UNANSWERED
+
+
+def delivery_error(error: KafkaError, topic: str, partition: int | None) -> DeliveryError:
+    """Return the exception a production handler is given for one record."""
+    where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
+    return DeliveryError(
+        f"output {where}: a record was not written: {error.name()}: {error.str()}; {_next_step(error)}",
+        code=error.name(),
+    )
+
+
+def failed_delivery(columns: OutputColumns, index: int, error: KafkaError) -> FailedDelivery:
+    """Return the record at `index` as one that was not written."""
+    partitions = columns.partitions
+    partition = partitions if isinstance(partitions, int) else partitions[index]
+    return FailedDelivery(
+        columns=columns,
+        index=index,
+        error=delivery_error(error, columns.topic, partition),
+        retriable=is_retriable(error),
+    )
+
+
+def _next_step(error: KafkaError) -> str:
+    match error.code():
+        case KafkaError.MSG_SIZE_TOO_LARGE | KafkaError.RECORD_LIST_TOO_LARGE:
+            return "raise the topic's max.message.bytes or make the record smaller"
+        case KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return "grant this principal WRITE on the topic"
+        case code if code in NO_TOPIC:
+            return "create the topic"
+        case code if code in NO_PARTITION:
+            return "let the partitioner return a partition that exists"
+        case _:
+            return "look for the cause in the broker's log"

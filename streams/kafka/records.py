@@ -1,0 +1,123 @@
+"""Between librdkafka's messages and columns: runs of what was consumed, sizes of what is to be produced. Pure.
+
+A record costs no bytecode here: every column is a `map` over a C function.
+"""
+
+from collections.abc import Sequence
+from itertools import compress, islice
+from operator import itemgetter, ne
+from typing import Any, Final
+
+from confluent_kafka import Message
+
+from tasks.processing.output import OutputColumns
+from tasks.processing.record import Headers
+from tasks.processing.record_batch import SourceRecords
+
+_TIMESTAMP_MS = itemgetter(1)  # of (type, ms); -1 where the record has none
+
+#: Of a batch that holds one record: the batch's own header, and the most that a record's fixed fields take.
+_BATCH_OVERHEAD_BYTES: Final = 61
+_RECORD_OVERHEAD_BYTES: Final = 27
+_HEADER_OVERHEAD_BYTES: Final = 10
+
+
+def to_runs(
+    messages: Sequence[Message], *, topic: str | None = None, with_headers: bool = True
+) -> list[SourceRecords]:
+    """Return messages without errors as runs of consecutive records of one partition, in order.
+
+    Args:
+        messages: At least one; none of them an error.
+        topic: The topic of all of them, if the caller knows that there is only one.
+        with_headers: Whether headers are read at all.
+    """
+    partitions: list[Any] = list(map(Message.partition, messages))
+    topics: list[Any] | None = list(map(Message.topic, messages)) if topic is None else None
+    timestamps = list(map(_TIMESTAMP_MS, map(Message.timestamp, messages)))
+    starts = _starts(partitions)
+    if topics is not None:
+        starts = sorted({*starts, *_starts(topics)})
+    whole = SourceRecords(
+        topics[0] if topics is not None else topic or "",
+        partitions[0],
+        _offsets(messages, one_run=not starts),
+        list(map(Message.key, messages)),
+        list(map(Message.value, messages)),
+        timestamps,
+        _headers(messages) if with_headers else None,
+    )
+    if not starts:
+        return [whole]
+    return [
+        _run(
+            whole, start, stop, whole.topic if topics is None else topics[start], partitions[start]
+        )
+        for start, stop in zip([0, *starts], [*starts, len(partitions)], strict=True)
+    ]
+
+
+def _starts(column: list[Any]) -> list[int]:
+    """Return the indices, from 1, at which the column's value is another than before."""
+    if column.count(column[0]) == len(column):
+        return []
+    return list(compress(range(1, len(column)), map(ne, islice(column, 1, None), column)))
+
+
+def _run(whole: SourceRecords, start: int, stop: int, topic: str, partition: int) -> SourceRecords:
+    run = whole.slice(start, stop)
+    run.topic = topic
+    run.partition = partition
+    # A run without headers may come after one with; its column is None as if it had come alone.
+    if run.headers is not None and not any(run.headers):
+        run.headers = None
+    return run
+
+
+def _offsets(messages: Sequence[Message], *, one_run: bool) -> Sequence[int]:
+    """Return the offsets; as a range where none is missing, which offsets of one partition tell by first and last."""
+    first: Any = messages[0].offset()
+    last: Any = messages[-1].offset()
+    if one_run and last - first + 1 == len(messages):
+        return range(first, last + 1)
+    offsets: list[Any] = list(
+        map(Message.offset, messages)
+    )  # None only on messages that are errors
+    return offsets
+
+
+def _headers(messages: Sequence[Message]) -> list[Headers] | None:
+    if not any(map(Message.headers, messages)):
+        return None
+    columns: list[Any] = list(map(Message.headers, messages))
+    return [tuple(headers) if headers else () for headers in columns]
+
+
+def record_size_bytes(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
+    """Return the most bytes that a batch of this one record takes uncompressed.
+
+    >>> record_size_bytes(b"k", b"v" * 10)
+    99
+    """
+    size = _BATCH_OVERHEAD_BYTES + _RECORD_OVERHEAD_BYTES
+    size += len(key) if key is not None else 0
+    size += len(value) if value is not None else 0
+    for name, content in headers:
+        size += _HEADER_OVERHEAD_BYTES + len(name.encode())
+        size += len(content) if content is not None else 0
+    return size
+
+
+def oversized(columns: OutputColumns, limit_bytes: int) -> list[int]:
+    """Return the indices of records that a topic with this `max.message.bytes` may refuse."""
+    room = limit_bytes - _BATCH_OVERHEAD_BYTES - _RECORD_OVERHEAD_BYTES
+    longest = max(map(len, filter(None, columns.values)), default=0)
+    longest += max(map(len, filter(None, columns.keys)), default=0)
+    if columns.headers is None and longest <= room:
+        return []
+    headers: Sequence[Headers] = columns.headers or ((),) * len(columns)
+    return [
+        index
+        for index, record in enumerate(zip(columns.keys, columns.values, headers, strict=True))
+        if record_size_bytes(*record) > limit_bytes
+    ]

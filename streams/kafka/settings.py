@@ -1,0 +1,282 @@
+"""Turns plain values into librdkafka settings, one function per kind of client.
+
+Two layers, in this order: what the user gave wins over what suits us, and what correctness rests on can't be set at
+all (`check_overrides`). Values that name a secret (`env:NAME`, `file:/path`) are resolved here, when a client is made,
+and the result is kept nowhere. What is logged goes through `redact`, an allow-list.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from streams.config.secrets import redacted, resolve_secrets
+from streams.errors import ConfigError
+
+ClientKind = Literal["consumer", "producer", "admin"]
+Config = dict[str, Any]
+
+#: How much a client may hold that nobody has asked for yet.
+SOURCE_QUEUE_KBYTES: Final = 32 * 1024
+OTHER_QUEUE_KBYTES: Final = 16 * 1024
+
+#: The client takes any size, so that the check against the topic's own limit decides (`records.oversized`).
+CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000_000
+
+#: librdkafka tells what became of a transaction's requests only in these debug logs (see `client_log`).
+TRANSACTION_DEBUG: Final = ("eos",)
+
+_ONE_CLUSTER = "set bootstrap_servers, which all clients share"
+_OUR_CALLBACK = "Tidewheel handles it itself; remove it"
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """Why a property can't be set, and the values that may be given because they change nothing."""
+
+    next_step: str
+    allowed: frozenset[str] = frozenset()
+
+
+_EVERY_CLIENT: Final[Mapping[str, _Fixed]] = {
+    "bootstrap.servers": _Fixed(_ONE_CLUSTER),
+    "metadata.broker.list": _Fixed(_ONE_CLUSTER),
+    "default.topic.config": _Fixed("give topic properties beside the others, without this table"),
+    "logger": _Fixed("the client's log goes to Python's logger 'streams.kafka.client'; remove it"),
+}
+_NO_GROUP: Final = "Tidewheel assigns partitions and commits offsets itself; remove it"
+_DELIVERY: Final = "Tidewheel reads delivery reports itself; set production_exception_handler"
+_ALL_ACKS: Final = _Fixed("transactions need acks=all; remove it", frozenset({"all", "-1"}))
+_FIXED: Final[Mapping[ClientKind, Mapping[str, _Fixed]]] = {
+    "consumer": {
+        **_EVERY_CLIENT,
+        "isolation.level": _Fixed(
+            "state and outputs are right only if every consumer reads committed records; remove it",
+            frozenset({"read_committed"}),
+        ),
+        "group.id": _Fixed("the group is named by application_id; remove it"),
+        "enable.auto.commit": _Fixed(_NO_GROUP, frozenset({"false"})),
+        "auto.commit.enable": _Fixed(_NO_GROUP, frozenset({"false"})),
+        "enable.auto.offset.store": _Fixed(_NO_GROUP, frozenset({"false"})),
+        "auto.offset.reset": _Fixed("set auto_offset_reset, or offset_reset= of a source"),
+        "enable.partition.eof": _Fixed(
+            "Tidewheel needs to see where partitions end; remove it", frozenset({"true"})
+        ),
+    },
+    "producer": {
+        **_EVERY_CLIENT,
+        "transactional.id": _Fixed("producers are named so that they fence each other; remove it"),
+        "transaction.timeout.ms": _Fixed("set worker_hang_timeout_ms; this is that plus 30 s"),
+        "enable.idempotence": _Fixed("transactions need it; remove it", frozenset({"true"})),
+        "acks": _ALL_ACKS,
+        "request.required.acks": _ALL_ACKS,
+        "partitioner": _Fixed(
+            "joins rest on Kafka's own partitioning; give partitioner= to `to` or `repartition`",
+            frozenset({"murmur2_random"}),
+        ),
+        "message.max.bytes": _Fixed("the topic's max.message.bytes decides; set that instead"),
+        "metadata.recovery.strategy": _Fixed(
+            "librdkafka hangs in commits after it has bootstrapped again; remove it",
+            frozenset({"none"}),
+        ),
+        "delivery.report.only.error": _Fixed(_DELIVERY),
+        "on_delivery": _Fixed(_DELIVERY),
+        "dr_cb": _Fixed(_DELIVERY),
+        "dr_msg_cb": _Fixed(_DELIVERY),
+    },
+    "admin": {**_EVERY_CLIENT},
+}
+
+
+def check_overrides(kind: ClientKind, properties: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a property that the adapters rest on; pure.
+
+    >>> check_overrides("consumer", {"isolation.level": "read_uncommitted"})
+    Traceback (most recent call last):
+    ...
+    streams.errors.ConfigError: consumer['isolation.level'] can't be set here: state and outputs are right only \
+if every consumer reads committed records; remove it
+    """
+    for name, value in properties.items():
+        fixed = _FIXED[kind].get(name)
+        if fixed is not None and str(value).lower() not in fixed.allowed:
+            raise ConfigError(f"{kind}[{name!r}] can't be set here: {fixed.next_step}")
+
+
+def redact(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties as they may be logged: only known-harmless values are shown."""
+    return redacted(properties)
+
+
+def construction_error(kind: ClientKind, reason: str) -> ConfigError:
+    """Return what to tell the user when librdkafka refuses a setting; the value is never in it.
+
+    >>> construction_error("consumer", 'No such configuration property: "fetch.waits"').args[0]
+    "consumer['fetch.waits']: librdkafka has no such property; check its spelling"
+    """
+    named = re.search(r"property:? \"?([a-z0-9_.]+)", reason)
+    if named is None:
+        # The text may hold a value (a path, a key), so only names that properties have are taken from it.
+        names = dict.fromkeys(_CREATION_NAMES.findall(reason))
+        which = ", ".join(names) or "these settings"
+        return ConfigError(
+            f"{kind}: librdkafka refuses {which}; check that security and time-out properties fit together"
+        )
+    name = named.group(1)
+    if reason.startswith("No such"):
+        return ConfigError(f"{kind}[{name!r}]: librdkafka has no such property; check its spelling")
+    return ConfigError(
+        f"{kind}[{name!r}]: librdkafka refuses its value; look it up in librdkafka's manual"
+    )
+
+
+_CREATION_NAMES: Final = re.compile(
+    r"\b(?:(?:sasl|ssl|security)(?:\.[a-z]+)+|[a-z]+(?:\.[a-z]+)*\.(?:ms|bytes|kbytes))\b"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What every client of an application is made from.
+
+    Attributes:
+        bootstrap_servers: `host:port`, comma-separated.
+        application_id: Also the consumer group that offsets are committed to.
+        client_id: What brokers log and limit these clients by; the kind of client is added.
+        consumer: The user's librdkafka properties for consumers, `producer` and `admin` likewise.
+    """
+
+    bootstrap_servers: str
+    application_id: str
+    client_id: str = ""
+    consumer: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    producer: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    admin: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+    def __post_init__(self) -> None:
+        check_overrides("consumer", self.consumer)
+        check_overrides("producer", self.producer)
+        check_overrides("admin", self.admin)
+
+    def source(self) -> Config:
+        """Return settings of the worker's input consumer."""
+        return self._consumer(
+            "source",
+            {"fetch.max.bytes": 16 << 20, "queued.max.messages.kbytes": SOURCE_QUEUE_KBYTES},
+        )
+
+    def changelog(self) -> Config:
+        """Return settings of a consumer that restores state: big fetches, few of them."""
+        return self._consumer(
+            "changelog",
+            {
+                "fetch.max.bytes": 16 << 20,
+                "fetch.message.max.bytes": 4 << 20,
+                "queued.max.messages.kbytes": OTHER_QUEUE_KBYTES,
+            },
+        )
+
+    def offsets(self, group_id: str, *, stable: bool) -> Config:
+        """Return settings of a consumer that lives only to read a group's offsets."""
+        return self._consumer("offsets", {}) | {
+            "group.id": group_id,
+            # Decides whether the cluster holds the answer back while a transactional commit is undecided.
+            "isolation.level": "read_committed" if stable else "read_uncommitted",
+        }
+
+    def transactional(self, transactional_id: str, transaction_timeout_ms: int) -> Config:
+        """Return settings of the worker's transactional producer."""
+        config = self._producer(
+            "transactional",
+            {
+                # A transaction that follows the last one at once is told to come again while the markers of that
+                # one are being written; the default of 100 ms would be waited out each time.
+                "retry.backoff.ms": 5,
+            },
+        )
+        user_debug = str(self.producer.get("debug", ""))
+        return config | {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": transaction_timeout_ms,
+            "debug": ",".join(
+                dict.fromkeys([*TRANSACTION_DEBUG, *filter(None, user_debug.split(","))])
+            ),
+            # Lower levels would hide the lines that the unknown outcome is read from.
+            "log_level": 7,
+        }
+
+    def sink(self) -> Config:
+        """Return settings of the idempotent producer of at_least_once."""
+        config = self._producer("sink", {"message.timeout.ms": 120_000})
+        return config | {"enable.idempotence": True, "delivery.report.only.error": True}
+
+    def fencing(self, transactional_id: str) -> Config:
+        """Return settings of a producer that lives only to fence another of this id."""
+        return self._producer("fence", {"retry.backoff.ms": 5}) | {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": 10_000,
+        }
+
+    def administration(self) -> Config:
+        """Return settings of the admin client."""
+        return self._common("admin") | self._resolved("admin") | self._cluster()
+
+    def group(self, group_id: str) -> Config:
+        """Return settings of a consumer that is only asked about its group; it reads nothing."""
+        return self._consumer("group", {}) | {"group.id": group_id}
+
+    def _consumer(self, role: str, sizes: Config) -> Config:
+        suiting = {
+            "fetch.wait.max.ms": 50,
+            # After its queue was full the client pauses fetching for this long. At the default of 1,000 ms a reader
+            # that keeps up gets 0.15 M records/s, at 10 ms 1.1 M.
+            "fetch.queue.backoff.ms": 10,
+            "fetch.error.backoff.ms": 100,
+            # How long a topic that nobody knows may still be on its way to us before it counts as missing.
+            "topic.metadata.propagation.max.ms": 5_000,
+            "check.crcs": True,
+            **sizes,
+        }
+        fixed = {
+            "group.id": self.application_id,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # Never a silent jump: where to begin is decided by the caller, who knows why there is no position.
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+        }
+        return self._common(role) | suiting | self._resolved("consumer") | fixed | self._cluster()
+
+    def _producer(self, role: str, suiting: Config) -> Config:
+        sizes = {
+            "linger.ms": 10,
+            "queue.buffering.max.messages": 500_000,
+            "queue.buffering.max.kbytes": 128 * 1024,
+        }
+        fixed = {
+            "acks": "all",
+            "partitioner": "murmur2_random",  # as Kafka's own clients: by murmur2 of the key, random without one
+            "message.max.bytes": CLIENT_MESSAGE_MAX_BYTES,
+        }
+        given = self._resolved("producer")
+        return self._common(role) | sizes | suiting | given | fixed | self._cluster()
+
+    def _common(self, role: str) -> Config:
+        return {
+            "client.id": f"{self.client_id or self.application_id}-{role}",
+            # A broker that was away for long is found again within a second, not within ten.
+            "reconnect.backoff.ms": 100,
+            "reconnect.backoff.max.ms": 1_000,
+            # Once no broker is connected (a single one restarts), "rebootstrap" forgets them all, and librdkafka
+            # 2.16's send_offsets_to_transaction then waits for ever, past its own time limit.
+            "metadata.recovery.strategy": "none",
+        }
+
+    def _cluster(self) -> Config:
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    def _resolved(self, kind: ClientKind) -> Config:
+        properties: Mapping[str, Any] = getattr(self, kind)
+        return resolve_secrets(properties, kind)

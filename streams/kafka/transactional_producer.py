@@ -1,0 +1,342 @@
+"""The worker's transactional producer: the port `tasks.ports.TransactionalProducer`.
+
+State: new → (init) → ready → (begin) → open → (commit, abort) → ready, or ended for good, by being fenced or because
+an outcome could not be told. Every error of the client becomes one of three (`failures.outcome_of`), and success is
+believed only if the client's log shows no lost connection that a late request could come from (H8).
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NoReturn
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from rebalance.model import TopicPartition
+from streams.errors import FencedError, StreamsError
+from streams.kafka.advice import next_step
+from streams.kafka.client_log import ClientLog, TransactionLog, error_of, make_client
+from streams.kafka.codes import TIMED_OUT, is_transient
+from streams.kafka.failures import (
+    Outcome,
+    is_batch_refused,
+    is_record_refused,
+    is_retriable,
+    outcome_of,
+)
+from streams.kafka.producer import (
+    ProducerClient,
+    RefusedError,
+    StalledError,
+    StuckError,
+    no_wait,
+)
+from streams.kafka.refused_search import RefusedSearch
+from streams.kafka.settings import ClientSettings
+from tasks.ports import (
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    FailedDelivery,
+    TransactionAbortedError,
+)
+from tasks.processing.output import OutputColumns
+
+#: Offsets are sent in milliseconds; a call that takes this long has lost its way (`ProducerClient.call_guarded`).
+_SEND_OFFSETS_S: Final = 5.0
+
+#: A search for refused records begins a new transaction this often, far below any transaction's time-out.
+_TRIAL_TRANSACTION_S: Final = 5.0
+
+
+class KafkaTransactionalProducer:
+    """One transactional id's producer. Only the worker's loop thread calls it.
+
+    Args:
+        settings: What clients are made from.
+        transactional_id: The id others are fenced by.
+        transaction_timeout_ms: After this the broker aborts a transaction that nobody ended.
+        call_timeout_s: How long one call may wait for the cluster before its outcome counts as unknown.
+        on_wait: Called about twice a second while a call waits, so that a watchdog sees that we live.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        transactional_id: str,
+        transaction_timeout_ms: int,
+        *,
+        call_timeout_s: float = 30.0,
+        on_wait: Callable[[], None] = no_wait,
+    ) -> None:
+        self._settings = settings
+        self._transactional_id = transactional_id
+        self._timeout_s = call_timeout_s
+        config = settings.transactional(transactional_id, transaction_timeout_ms)
+        self._log = TransactionLog(config["client.id"], with_debug="debug" in settings.producer)
+        self._producer = ProducerClient(
+            config, self._log, stall_timeout_s=call_timeout_s, on_wait=on_wait
+        )
+        self._open = False
+        self._began_s = 0.0
+        #: Set once, when the producer is of no more use.
+        self._ended: FencedError | CommitOutcomeUnknownError | None = None
+        #: The offset after the last changelog record that the broker acknowledged in the open transaction.
+        self._positions: dict[TopicPartition, int] = {}
+        self._groups: dict[str, Any] = {}
+
+    @property
+    def transactional_id(self) -> str:
+        """Return the id this producer fences others by."""
+        return self._transactional_id
+
+    def init(self) -> None:
+        """Fence predecessors of the same id and abort their open transaction."""
+        try:
+            self._call(self._producer.client.init_transactions)
+            self._group(self._settings.application_id, time.monotonic() + self._timeout_s)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if outcome_of(error, ending=False) is Outcome.FENCED:
+                self._end(FencedError(self._told("init", error)))
+            raise StreamsError(
+                f"producer {self._transactional_id}: can't start its first transaction on "
+                f"{self._settings.bootstrap_servers}: {error.name()}: {error.str()}; {next_step(error)}"
+            ) from exception
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        self._check_usable()
+        assert not self._open, "one transaction at a time: commit or abort the open one"
+        self._producer.serve()  # what the log says so far belongs to no transaction
+        self._log.transaction_begins()
+        self._positions = {}
+        try:
+            self._producer.client.begin_transaction()
+        except KafkaException as exception:
+            self._fail("begin", error_of(exception))
+        self._open = True
+        self._began_s = time.monotonic()
+
+    def produce(self, columns: OutputColumns) -> None:
+        """Send records; raises `TransactionAbortedError` if the client refuses one of them."""
+        self._check_open()
+        try:
+            self._producer.send(columns, 0, len(columns))
+        except RefusedError as refused:
+            self._fail(f"produce to {columns.topic}", refused.error)
+        except StalledError:
+            self._fail(f"produce to {columns.topic}", _stalled())
+        self._producer.serve()
+
+    def produce_changelog(
+        self,
+        partition: TopicPartition,
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+    ) -> None:
+        """Send changelog records, in order; `commit` returns the offset after the last one of each partition."""
+        self._check_open()
+        if not keys:
+            return
+        topic, number = partition
+        last = len(keys) - 1
+        try:
+            # Only the last one reports back: its batch is answered after all before it.
+            for start, stop, callback in ((0, last, None), (last, last + 1, self._on_delivery)):
+                if start < stop:
+                    self._producer.send_columns(
+                        topic, number, keys, values, timestamps,
+                        start=start, stop=stop, callback=callback,
+                    )  # fmt: skip
+        except RefusedError as refused:
+            self._fail(f"produce to changelog {partition}", refused.error)
+        except StalledError:
+            self._fail(f"produce to changelog {partition}", _stalled())
+        self._producer.serve()
+
+    def commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, int]:
+        """Flush, add the offsets, commit; return the position of each changelog produced to."""
+        self._check_open()
+        deadline_s = time.monotonic() + self._timeout_s
+        ending = False
+        try:
+            # Unflushed records would have the client's commit wait inside, and then it can't be aborted any more.
+            if not self._producer.flush(deadline_s):
+                self._fail("flush", _stalled())
+            if offsets:
+                self._producer.serve()
+                self._log.offsets_are_sent()
+                self._send_offsets(group_id, offsets, deadline_s)
+            ending = True
+            self._producer.call(self._producer.client.commit_transaction, deadline_s=deadline_s)
+        except KafkaException as exception:
+            self._fail("commit", error_of(exception), ending=ending)
+        self._open = False
+        self._check_doubt("commit")
+        return self._positions
+
+    def abort(self) -> None:
+        """Abort the open transaction, if any; with none open, or after the end, nothing happens."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            self._call(self._producer.client.abort_transaction)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if outcome_of(error, ending=True) is Outcome.FENCED:
+                self._end(FencedError(self._told("abort", error)))
+            self._end(CommitOutcomeUnknownError(self._told("abort", error)))
+        self._check_doubt("abort")
+
+    def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
+        """Return the records the broker refuses, found by sending all in transactions that are aborted."""
+        self._check_usable()
+        assert not self._open, "the search for refused records needs transactions of its own"
+        try:
+            return [each for part in columns for each in RefusedSearch(self, part).run()]
+        finally:
+            if self._ended is None:
+                self.abort()
+
+    def trial(self, columns: OutputColumns, indices: Sequence[int]) -> dict[int, KafkaError | None]:
+        """Send records in a transaction that is aborted later; return what the cluster said of each.
+
+        Records without an answer, because another one ended the transaction, are left out.
+        """
+        if self._open and time.monotonic() - self._began_s > _TRIAL_TRANSACTION_S:
+            self.abort()
+        if not self._open:
+            self.begin()
+        answers: dict[int, KafkaError | None] = {}
+
+        def on_delivery(index: int, error: KafkaError | None, _: Message) -> None:
+            answers[index] = error
+
+        try:
+            for index in indices:
+                self._producer.send(columns, index, index + 1, partial(on_delivery, index))
+        except RefusedError as refused:
+            # "Erroneous state" only says that an earlier record was refused meanwhile.
+            answers[refused.index] = refused.error
+        except StalledError:
+            self._fail("search for refused records", _stalled())
+        try:
+            if not self._producer.flush(time.monotonic() + self._timeout_s):
+                self._fail("search for refused records", _stalled())
+        except KafkaException as exception:
+            self._fail("search for refused records", error_of(exception))
+        self._producer.serve()
+        failed = [error for error in answers.values() if error is not None]
+        if failed or self._log.failure:
+            self.abort()
+        return {
+            index: error
+            for index, error in answers.items()
+            if error is None or is_batch_refused(error) or not is_retriable(error)
+        }
+
+    def close(self) -> None:
+        """Let the client go without waiting for anything; idempotent."""
+        self._open = False
+        self._producer.drop()
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        offset = message.offset()
+        if error is None and offset is not None and offset >= 0:
+            key = TopicPartition(message.topic() or "", message.partition() or 0)
+            self._positions[key] = offset + 1
+
+    def _send_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        deadline_s: float,
+    ) -> None:
+        group = self._group(group_id, deadline_s)
+        try:
+            self._producer.call_guarded(
+                self._producer.client.send_offsets_to_transaction,
+                [KafkaPartition(*each, *committed) for each, committed in offsets.items()],
+                group,
+                deadline_s=min(deadline_s, time.monotonic() + _SEND_OFFSETS_S),
+            )
+        except StuckError:
+            self._end(
+                CommitOutcomeUnknownError(
+                    f"producer {self._transactional_id}: sending the offsets of group {group_id} is stuck in the client; "
+                    "nothing was committed; replace the producer"
+                )
+            )
+
+    def _group(self, group_id: str, deadline_s: float) -> Any:
+        """Return the group's metadata without a member, which only a consumer can make.
+
+        The consumer also waits until the group's coordinator is there: `send_offsets` would get stuck without it.
+        """
+        known = self._groups.get(group_id)
+        if known is None:
+            config = self._settings.group(group_id)
+            consumer = make_client(Consumer, "consumer", config, ClientLog(config["client.id"]))
+            try:
+                anything = [KafkaPartition(self._settings.application_id, 0)]
+                self._producer.call(
+                    consumer.committed, anything, deadline_s=deadline_s, is_later=is_transient
+                )
+                known = self._groups[group_id] = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
+        return known
+
+    def _call(self, operation: Callable[..., Any]) -> None:
+        self._producer.call(operation, deadline_s=time.monotonic() + self._timeout_s)
+
+    def _check_usable(self) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
+
+    def _check_open(self) -> None:
+        self._check_usable()
+        assert self._open, "begin a transaction first"
+
+    def _check_doubt(self, what: str) -> None:
+        """End the producer if a request of this transaction may still be under way, whatever the call said."""
+        self._producer.serve()
+        if self._log.doubt:
+            self._end(
+                CommitOutcomeUnknownError(
+                    f"producer {self._transactional_id}: {what}: a request of this transaction may arrive late: "
+                    f"{self._log.doubt}; replace the producer and read back the committed offsets"
+                )
+            )
+
+    def _fail(self, what: str, error: KafkaError, *, ending: bool = False) -> NoReturn:
+        """Bring the transaction to a known state and raise what became of it."""
+        self._producer.serve()
+        told = self._told(what, error)
+        match outcome_of(error, ending=ending):
+            case Outcome.FENCED:
+                self._end(FencedError(told))
+            case Outcome.UNKNOWN:
+                self._end(CommitOutcomeUnknownError(told))
+            case Outcome.ABORT:
+                refused = is_record_refused(error, self._log.failure)
+                self.abort()
+                raise TransactionAbortedError(told, record_refused=refused)
+
+    def _end(self, reason: FencedError | CommitOutcomeUnknownError) -> NoReturn:
+        self._open = False
+        self._ended = reason
+        raise reason
+
+    def _told(self, what: str, error: KafkaError) -> str:
+        cause = f"; {self._log.failure}" if self._log.failure else ""
+        return f"producer {self._transactional_id}: {what}: {error.name()}: {error.str()}{cause}"
+
+
+def _stalled() -> KafkaError:
+    return KafkaError(TIMED_OUT, "the cluster took no records for too long")

@@ -1,0 +1,404 @@
+"""What the DSL's calls add up to, and how it becomes a `Topology`.
+
+Names carry the number of the call that made them, and every call uses up the numbers it uses up in Kafka Streams, also
+where a name was given: a program has the same node, store and topic names in both. Nodes are written to the topology
+in the order they were made, parents first, which decides the numbers of the sub-topologies. Building changes nothing
+here, so a builder may be built again after more calls.
+"""
+
+import heapq
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Final
+
+from streams.call import Call
+from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
+from streams.errors import TopologyError
+from streams.materialized import Materialized, StoreBuilder
+from streams.names import REPARTITION_SUFFIX, check_name, where
+from streams.operators.stateless import DropNullKeys
+from streams.operators.table import TableSource
+from streams.serdes import Serde
+from streams.topology import Topology
+from tasks.processing.operator import OperatorSupplier
+from tasks.processing.topology_spec import Partitioner, ProcessorSpec, SinkSpec, SourceSpec
+
+#: A repartition topic named after a store or node with a number gets nodes with numbers of their own.
+_NUMBERED: Final = re.compile(r"KSTREAM.*-[0-9]{10}")
+
+AnySerde = Serde[Any]
+
+
+@dataclass(eq=False, kw_only=True)
+class GraphNode(ABC):
+    """One call of the DSL.
+
+    Attributes:
+        name: The node that children name as their parent.
+        location: The user's line.
+        priority: Its turn when the topology is written.
+    """
+
+    name: str
+    location: str
+    parents: list["GraphNode"] = field(default_factory=list["GraphNode"])
+    children: list["GraphNode"] = field(default_factory=list["GraphNode"])
+    priority: int = -1
+
+    @abstractmethod
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        """Add what this call stands for to the topology."""
+
+    def stores(self) -> Iterable["TableStore"]:
+        """Return the stores this call makes."""
+        return ()
+
+
+@dataclass(eq=False, kw_only=True)
+class TableStore:
+    """The store of a table, which may turn out not to be needed.
+
+    Attributes:
+        name: Its name, from `store=`, from `name=`, or generated.
+        generated: Whether the name has a number of Kafka Streams' counting in it.
+        materialized: The user's wishes.
+        key_serde: Serde of keys, as far as known.
+        value_serde: Serde of values, as far as known.
+        needed: Whether anybody reads it: the user by its name, or an operator.
+    """
+
+    name: str
+    generated: bool
+    materialized: Materialized
+    key_serde: AnySerde | None
+    value_serde: AnySerde | None
+    needed: bool
+
+    @property
+    def queryable_name(self) -> str | None:
+        """Return the name under which it can be queried: one the user gave."""
+        return None if self.generated or not self.needed else self.name
+
+    def add_to(self, topology: Topology, location: str) -> None:
+        """Add the store to the topology."""
+        spec = self.materialized.spec(
+            self.name, filled(self.key_serde, KEY_DEFAULT), filled(self.value_serde, VALUE_DEFAULT)
+        )
+        topology.add_store(StoreBuilder(spec=spec, location=location))
+
+
+@dataclass(eq=False, kw_only=True)
+class StreamSourceNode(GraphNode):
+    """`stream()`: two of the same topics become one source."""
+
+    spec: SourceSpec
+
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        """Add the source."""
+        assert not parents
+        topology.add_node(self.spec)
+
+
+@dataclass(eq=False, kw_only=True)
+class ProcessorNode(GraphNode):
+    """An operator or a processor of the user's, with stores that exist already and perhaps one of its own."""
+
+    supplier: Callable[[], Any]
+    store_names: tuple[str, ...] = ()
+    store: TableStore | None = None
+
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        """Add the processor and its store."""
+        names = self.store_names
+        if self.store is not None and self.store.needed:
+            self.store.add_to(topology, self.location)
+            names = (*names, self.store.name)
+        topology.add_node(
+            ProcessorSpec(
+                name=self.name,
+                supplier=self.supplier,
+                parents=parents,
+                stores=names,
+                location=self.location,
+            )
+        )
+
+    def stores(self) -> Iterable[TableStore]:
+        """Return its own store."""
+        return () if self.store is None else (self.store,)
+
+
+@dataclass(eq=False, kw_only=True)
+class TableNode(GraphNode):
+    """A stream read as a table: `to_table()`, or `table()` with a source of its own."""
+
+    store: TableStore
+    source: SourceSpec | None = None
+
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        """Add the source if there is one, then the table and its store, if anybody reads that."""
+        if self.source is not None:
+            topology.add_node(self.source)
+            parents = (self.source.name,)
+        needed = self.store.needed
+        if needed:
+            self.store.add_to(topology, self.location)
+        store_name = self.store.name if needed else None
+        topology.add_node(
+            ProcessorSpec(
+                name=self.name,
+                supplier=OperatorSupplier(TableSource, (store_name,)),
+                parents=parents,
+                stores=(self.store.name,) if needed else (),
+                location=self.location,
+            )
+        )
+
+    def stores(self) -> Iterable[TableStore]:
+        """Return the table's store."""
+        return (self.store,)
+
+
+@dataclass(eq=False, kw_only=True)
+class SinkNode(GraphNode):
+    """`to()`."""
+
+    spec: SinkSpec
+
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        """Add the sink."""
+        topology.add_node(replace(self.spec, parents=parents))
+
+
+@dataclass(eq=False, kw_only=True)
+class RepartitionNode(GraphNode):
+    """A trip through an internal topic: a filter, a sink, and a source under this node's name."""
+
+    topic: str
+    generated: bool
+    filter_name: str
+    sink_name: str
+    key_serde: AnySerde | None
+    value_serde: AnySerde | None
+    partitions: int | None = None
+    partitioner: Partitioner | None = None
+
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        """Add the topic and the nodes at its two ends."""
+        key = filled(self.key_serde, KEY_DEFAULT)
+        value = filled(self.value_serde, VALUE_DEFAULT)
+        topology.add_repartition_topic(self.topic, self.partitions)
+        topology.add_node(
+            ProcessorSpec(
+                name=self.filter_name,
+                supplier=OperatorSupplier(DropNullKeys),
+                parents=parents,
+                location=self.location,
+            )
+        )
+        topology.add_node(
+            SinkSpec(
+                name=self.sink_name,
+                topic=self.topic,
+                parents=(self.filter_name,),
+                key_serde=key,
+                value_serde=value,
+                partitioner=self.partitioner,
+                internal=True,
+                location=self.location,
+            )
+        )
+        topology.add_node(
+            SourceSpec(
+                name=self.name,
+                topics=(self.topic,),
+                key_serde=key,
+                value_serde=value,
+                internal=True,
+                location=self.location,
+            )
+        )
+
+
+class LogicalGraph:
+    """All calls on one builder: counts names, keeps the nodes, writes the topology."""
+
+    def __init__(self) -> None:
+        self._number = count()
+        self._priority = count()
+        self._roots: list[GraphNode] = []
+        self._nodes: dict[GraphNode, None] = {}
+        self._state_stores: list[StoreBuilder] = []
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    def node_name(self, prefix: str, given: str | None = None) -> str:
+        """Return the given name, or the next generated one; a number is used up either way."""
+        generated = f"{prefix}{next(self._number):010d}"
+        return generated if given is None else given
+
+    def store_name(self, prefix: str) -> str:
+        """Return the next generated store name."""
+        return f"{prefix}STATE-STORE-{next(self._number):010d}"
+
+    def table_store(
+        self,
+        materialized: Materialized,
+        *,
+        prefix: str,
+        name: str | None,
+        serdes: tuple[AnySerde | None, AnySerde | None],
+        needed: bool,
+    ) -> TableStore:
+        """Return the store of a table.
+
+        Args:
+            materialized: What `store=` said.
+            prefix: Of its generated name.
+            name: The operator's own `name=`, which a store without one takes.
+            serdes: Of keys and values, as far as known.
+            needed: Whether there is a store even if it has no name to query it by.
+        """
+        generated = self.store_name(prefix) if materialized.name is None else None
+        store_name = materialized.name or name or generated
+        assert store_name is not None
+        return TableStore(
+            name=store_name,
+            generated=store_name == generated,
+            materialized=materialized,
+            key_serde=serdes[0],
+            value_serde=serdes[1],
+            needed=needed or materialized.name is not None,
+        )
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def add(self, node: GraphNode, *parents: GraphNode) -> None:
+        """Add a node below its parents, or as a root; a node that was added before only gets more parents."""
+        node.priority = next(self._priority)
+        self._nodes.setdefault(node)
+        if not parents and node not in self._roots:
+            self._roots.append(node)
+        for parent in parents:
+            if parent not in node.parents:
+                node.parents.append(parent)
+                parent.children.append(node)
+
+    def add_state_store(self, builder: StoreBuilder) -> None:
+        """Add a store for the user's processors."""
+        self._state_stores.append(builder)
+
+    def repartition(
+        self,
+        prefix: str,
+        serdes: tuple[AnySerde | None, AnySerde | None],
+        *,
+        generated: bool,
+        call: Call,
+    ) -> RepartitionNode:
+        """Return a trip through an internal topic, not added yet.
+
+        Args:
+            prefix: What the topic is named after.
+            serdes: Of keys and values, as far as known.
+            generated: Whether `prefix` has a number of the counting in it.
+            call: What asked for it.
+        """
+        topic = prefix if prefix.endswith(REPARTITION_SUFFIX) else f"{prefix}{REPARTITION_SUFFIX}"
+        check_name(topic, "repartition topic", call.context)
+        sink = self.node_name("KSTREAM-SINK-")
+        keyed = self.node_name("KSTREAM-FILTER-")
+        source = self.node_name("KSTREAM-SOURCE-")
+        if not _NUMBERED.fullmatch(prefix):
+            sink, keyed, source = f"{topic}-sink", f"{topic}-filter", f"{topic}-source"
+        return RepartitionNode(
+            name=source,
+            location=call.location,
+            topic=topic,
+            generated=generated,
+            filter_name=keyed,
+            sink_name=sink,
+            key_serde=serdes[0],
+            value_serde=serdes[1],
+        )
+
+    # -- building --------------------------------------------------------------------------------------------------
+
+    def build(self) -> Topology:
+        """Return the topology of all calls so far."""
+        topology = Topology()
+        for builder in self._state_stores:
+            topology.add_store(builder)
+        stand_ins = _stand_ins(self._roots)
+        heirs = {
+            main: [child for node, stand_in in stand_ins.items() if stand_in is main for child in node.children]
+            for main in set(stand_ins.values())
+        }  # fmt: skip
+        written: set[GraphNode] = set()
+        ready = [(node.priority, node) for node in self._roots if node not in stand_ins]
+        heapq.heapify(ready)
+        while ready:
+            _, node = heapq.heappop(ready)
+            parents = list(dict.fromkeys(stand_ins.get(parent, parent) for parent in node.parents))
+            if node in written or not written.issuperset(parents):
+                continue
+            node.write_to(topology, tuple(parent.name for parent in parents))
+            written.add(node)
+            for child in (*node.children, *heirs.get(node, ())):
+                if child not in written:
+                    heapq.heappush(ready, (child.priority, child))
+        return topology
+
+    def check_names_are_given(self) -> None:
+        """Raise `TopologyError` listing every store and topic whose name would change with the program."""
+        found: list[str] = []
+        for node in self._nodes:
+            found += [
+                where(f"store {store.name}", node.location)
+                for store in node.stores()
+                if store.needed and store.generated
+            ]
+            if isinstance(node, RepartitionNode) and node.generated:
+                found.append(where(f"repartition topic {node.topic}", node.location))
+        if found:
+            raise TopologyError(
+                "ensure_explicit_naming is set, but these names are generated and would change with the program: "
+                f"{', '.join(found)}; name stores with store=... and repartition topics with name=..."
+            )
+
+
+def _stand_ins(roots: Iterable[GraphNode]) -> Mapping[GraphNode, GraphNode]:
+    """Return for each stream that reads what an earlier one reads the stream that stands in for it."""
+    by_topic: dict[object, StreamSourceNode] = {}
+    stand_ins: dict[GraphNode, GraphNode] = {}
+    for node in roots:
+        if not isinstance(node, StreamSourceNode):
+            continue
+        keys: Iterable[object] = node.spec.topics
+        if node.spec.pattern is not None:
+            keys = [(node.spec.pattern.pattern, node.spec.pattern.flags)]
+        for key in keys:
+            main = by_topic.setdefault(key, node)
+            if main is not node:
+                _check_alike(main.spec, node.spec, key)
+                stand_ins[node] = main
+    return stand_ins
+
+
+def _check_alike(main: SourceSpec, other: SourceSpec, key: object) -> None:
+    """Raise `TopologyError` unless one source can serve both."""
+    context = where(f"stream {other.name!r}", other.location)
+    first = f"{main.name!r} ({main.location})" if main.location else repr(main.name)
+    if set(main.topics) != set(other.topics):
+        raise TopologyError(
+            f"{context}: topic {key!r} is read by {first} too, but together with other topics; read it in one stream() "
+            "and use that twice"
+        )
+    for option in ("offset_reset", "timestamp_extractor", "key_serde", "value_serde"):
+        if getattr(main, option) != getattr(other, option):
+            raise TopologyError(
+                f"{context}: it reads what {first} reads, but with another {option}; give both the same"
+            )

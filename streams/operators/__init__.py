@@ -1,0 +1,1 @@
+"""The nodes the DSL turns into, as operators on batches."""

@@ -1,0 +1,146 @@
+"""count, reduce and aggregate over a grouped stream.
+
+Rules are those of Kafka Streams' KStreamAggregate and KStreamReduce: a null key or value is dropped; the result's
+timestamp is the larger of the old result's and the record's; a None result deletes the key.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from operator import le
+from typing import Any
+
+from streams.operators.materialized import MaterializedOperator
+from streams.serdes import Serdes
+from tasks.processing.operator import Output
+from tasks.processing.record_batch import RecordBatch
+
+
+class StreamAggregate(MaterializedOperator):
+    """Folds the values of a key into an aggregate."""
+
+    def __init__(
+        self,
+        store_name: str,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+    ) -> None:
+        super().__init__(store_name)
+        self._initializer = initializer
+        self._aggregator = aggregator
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the new aggregates."""
+        batch = self.without_nulls(batch, values=True)
+        batch, key_bytes = self.with_key_bytes(batch)
+        return self.update_each(batch, key_bytes, self._update) if len(batch) else None
+
+    def _update(self, key: Any, value: Any, data: bytes, timestamp: int) -> tuple[Any, int]:
+        aggregate = self.buffer.get(data)
+        if aggregate is None:
+            return self._aggregator(key, value, self._initializer()), timestamp
+        return self._aggregator(key, value, aggregate), max(self.buffer.timestamp(data), timestamp)
+
+
+class StreamReduce(MaterializedOperator):
+    """Combines the values of a key; the first one is the first result."""
+
+    def __init__(self, store_name: str, reducer: Callable[[Any, Any], Any]) -> None:
+        super().__init__(store_name)
+        self._reducer = reducer
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the new results."""
+        batch = self.without_nulls(batch, values=True)
+        batch, key_bytes = self.with_key_bytes(batch)
+        return self.update_each(batch, key_bytes, self._update) if len(batch) else None
+
+    def _update(self, _key: Any, value: Any, data: bytes, timestamp: int) -> tuple[Any, int]:
+        old = self.buffer.get(data)
+        if old is None:
+            return value, timestamp
+        return self._reducer(old, value), max(self.buffer.timestamp(data), timestamp)
+
+
+class StreamCount(MaterializedOperator):
+    """Counts the records of a key."""
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the new counts."""
+        batch = self.without_nulls(batch, values=True)
+        batch, key_bytes = self.with_key_bytes(batch)
+        if not len(batch):
+            return None
+        if self.buffer.spec.value_serde is not Serdes.int64():
+            return self.update_each(batch, key_bytes, self._update)
+        # Counts of the usual serde stand decoded in the buffer, so they are changed in place; only what a processor of
+        # the user's put there may not.
+        self.buffer.fetch(key_bytes)
+        if not self.buffer.are_decoded(key_bytes):
+            return self.update_each(batch, key_bytes, self._update)
+        if self.held is not None:
+            self._count_held(batch, key_bytes)
+            return None
+        return self._count_each(batch, key_bytes)
+
+    def _update(self, _key: Any, _value: Any, data: bytes, timestamp: int) -> tuple[Any, int]:
+        old = self.buffer.get(data)
+        return (
+            (1, timestamp)
+            if old is None
+            else (old + 1, max(self.buffer.timestamp(data), timestamp))
+        )
+
+    def _count_held(self, batch: RecordBatch, key_bytes: list[bytes]) -> None:
+        assert self.held is not None
+        counts, timestamps = self.buffer.values, self.buffer.timestamps
+        self.held.changed_many(batch.keys, key_bytes, counts)
+        self.note_headers(batch, range(len(batch)), key_bytes)
+        if self._in_order(batch, key_bytes):
+            timestamps.update(zip(key_bytes, batch.timestamps, strict=True))
+            for data in key_bytes:
+                counts[data] = (counts[data] or 0) + 1
+            self.buffer.touched(key_bytes)
+            return
+        for data, timestamp in zip(key_bytes, batch.timestamps, strict=True):
+            count = counts[data]
+            if count is None:
+                counts[data] = 1
+                timestamps[data] = timestamp
+            else:
+                counts[data] = count + 1
+                if timestamp > timestamps[data]:  # noqa: PLR1730 - the hot loop, as below
+                    timestamps[data] = timestamp
+        self.buffer.touched(key_bytes)
+
+    def _count_each(self, batch: RecordBatch, key_bytes: list[bytes]) -> RecordBatch:
+        counts, timestamps = self.buffer.values, self.buffer.timestamps
+        results: list[int] = []
+        if self._in_order(batch, key_bytes):
+            for data in key_bytes:
+                count = counts[data] = (counts[data] or 0) + 1
+                results.append(count)
+            timestamps.update(zip(key_bytes, batch.timestamps, strict=True))
+            result_timestamps = batch.timestamps
+        else:
+            result_timestamps = list[int]()
+            for data, timestamp in zip(key_bytes, batch.timestamps, strict=True):
+                count = counts[data]
+                latest = timestamp
+                if count is None:
+                    count = 0
+                elif timestamps[data] > timestamp:
+                    latest = timestamps[data]
+                count += 1
+                counts[data] = count
+                timestamps[data] = latest
+                results.append(count)
+                result_timestamps.append(latest)
+        self.buffer.touched(key_bytes)
+        return self.changes(batch, results, result_timestamps)
+
+    def _in_order(self, batch: RecordBatch, key_bytes: list[bytes]) -> bool:
+        """Return whether no record is older than the result it goes into, told without a look at each pair."""
+        stamps = batch.timestamps
+        if not all(map(le, stamps, islice(stamps, 1, None))):
+            return False
+        return stamps[0] >= max(map(self.buffer.timestamps.__getitem__, key_bytes))

@@ -1,0 +1,287 @@
+"""Operators without state: filter, map, split, merge and their kin.
+
+Each is one pass at C speed over the columns; a user function that raises costs nothing until it does, and is never
+called twice for a record.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, repeat
+from typing import Any
+
+from streams.functions import UserFunction
+from tasks.processing.operator import Operator, Output
+from tasks.processing.record_batch import RecordBatch, has_none
+
+
+def call_each(
+    operator: Operator, function: UserFunction, batch: RecordBatch
+) -> tuple[list[Any], list[int] | None]:
+    """Call a user function for every record; return its results and which records they belong to.
+
+    None instead of the indices means all of them. A record whose call fails goes to the processing handler and is left
+    out if that says so.
+    """
+    results: list[Any] = []
+    calls = _calls(function, batch)
+    failed: list[int] = []
+    while True:
+        error: Exception | None = None
+        try:
+            results.extend(calls)
+        except Exception as raised:  # noqa: BLE001 - user code: the processing handler decides
+            error = raised
+        # What was appended before tells which record it was; the iterator goes on after it.
+        index = len(results) + len(failed)
+        if error is None:
+            if index == len(batch):
+                break
+            # An escaped StopIteration looks like the end of the batch.
+            error = RuntimeError(f"{function.name} raised StopIteration; give next() a default")
+        operator.context.failed(batch, index, error)
+        failed.append(index)
+    if not failed:
+        return results, None
+    left_out = set(failed)
+    return results, [index for index in range(len(batch)) if index not in left_out]
+
+
+def _calls(function: UserFunction, batch: RecordBatch) -> Iterator[Any]:
+    return (
+        map(function.call, batch.keys, batch.values)
+        if function.takes_key
+        else map(function.call, batch.values)
+    )
+
+
+def _called(
+    operator: Operator, function: UserFunction, batch: RecordBatch
+) -> tuple[list[Any], RecordBatch]:
+    results, kept = call_each(operator, function, batch)
+    return results, batch if kept is None else batch.take(kept)
+
+
+class PassThrough(Operator):
+    """Gives on what it gets: a merge, or the end of a branch."""
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the batch."""
+        return batch
+
+
+class Filter(Operator):
+    """Keeps the records for which a predicate holds (or does not)."""
+
+    def __init__(self, predicate: UserFunction, negate: bool = False) -> None:
+        self._predicate = deciding(predicate)
+        self._negate = negate
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the records that stay."""
+        flags, batch = _called(self, self._predicate, batch)
+        if self._negate:
+            flags = [not flag for flag in flags]
+        return batch.select(flags)
+
+
+class DropNullKeys(Operator):
+    """Drops records without a key, before a repartition (they could not be placed)."""
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the records that have a key."""
+        if not has_none(batch.keys):
+            return batch
+        kept = batch.select([key is not None for key in batch.keys])
+        self.context.dropped(len(batch) - len(kept), "null key before a repartition")
+        return kept
+
+
+class Map(Operator):
+    """Replaces key and value by what a function returns as (key, value)."""
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = _paired(function)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the new records."""
+        pairs, batch = _called(self, self._function, batch)
+        return batch.with_keys([key for key, _ in pairs], [value for _, value in pairs])
+
+
+class MapValues(Operator):
+    """Replaces the value by what a function returns."""
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = function
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the records with new values."""
+        values, batch = _called(self, self._function, batch)
+        return batch.with_values(values)
+
+
+class SelectKey(Operator):
+    """Replaces the key by what a function returns."""
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = function
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the records with new keys."""
+        keys, batch = _called(self, self._function, batch)
+        return batch.with_keys(keys)
+
+
+class FlatMap(Operator):
+    """Replaces a record by any number of (key, value)."""
+
+    expands = True
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = _listed(function, _pairs)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the new records, numbered below the one they came from where paths meet again."""
+        lists, batch = _called(self, self._function, batch)
+        spread = _spread(batch, lists)
+        pairs = list(chain.from_iterable(lists))
+        return spread.with_keys([key for key, _ in pairs], [value for _, value in pairs])
+
+
+class FlatMapValues(Operator):
+    """Replaces a value by any number of values; the key stays."""
+
+    expands = True
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = _listed(function, list)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the new records, numbered below the one they came from where paths meet again."""
+        lists, batch = _called(self, self._function, batch)
+        return _spread(batch, lists).with_values(list(chain.from_iterable(lists)))
+
+
+class Peek(Operator):
+    """Calls a function for each record and gives the record on."""
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = function
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the same records."""
+        return _called(self, self._function, batch)[1]
+
+
+class Foreach(Operator):
+    """Calls a function for each record; nothing goes on."""
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = function
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return nothing."""
+        call_each(self, self._function, batch)
+        return None
+
+
+class Branch(Operator):
+    """Sends each record to the first branch whose predicate holds, else to the default one or nowhere."""
+
+    exclusive = True
+
+    def __init__(self, branches: Sequence[tuple[UserFunction, str]], default: str | None) -> None:
+        self._branches = [(deciding(predicate), child) for predicate, child in branches]
+        self._default = default
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return a batch per branch; a predicate is only asked about records no branch before took."""
+        outputs: dict[str, RecordBatch] = {}
+        rest = batch
+        for predicate, child in self._branches:
+            if not len(rest):
+                return outputs
+            flags, rest = _called(self, predicate, rest)
+            outputs[child] = rest.select(flags)
+            rest = rest.select([not flag for flag in flags])
+        if self._default is not None:
+            outputs[self._default] = rest
+        return outputs
+
+
+class ToStream(Operator):
+    """Turns the changes of a table into records: key and new value (None for a deleted row)."""
+
+    def __init__(self, key_mapper: UserFunction | None = None) -> None:
+        self._key_mapper = key_mapper
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the new values, by new keys if there is a mapper."""
+        if self._key_mapper is None:
+            return batch if batch.old_values is None else batch.with_values(batch.values)
+        keys, batch = _called(self, self._key_mapper, batch)
+        return batch.with_keys(keys)
+
+
+def _spread(batch: RecordBatch, lists: Sequence[Sequence[Any]]) -> RecordBatch:
+    """Return each record of the batch as often as its list is long."""
+    counts = [len(items) for items in lists]
+    indices = list(chain.from_iterable(map(repeat, range(len(batch)), counts)))
+    spread = batch.take(indices)
+    if spread.order is not None:
+        positions = chain.from_iterable(range(count) for count in counts)
+        spread.order = [
+            (*order, position) for order, position in zip(spread.order, positions, strict=True)
+        ]
+    return spread
+
+
+def deciding(predicate: UserFunction) -> UserFunction:
+    """Ask for the truth of a predicate's result inside its own call: a value that has none fails with its record."""
+    call = predicate.call
+
+    def decided(*record: Any) -> bool:
+        return bool(call(*record))
+
+    return replace(predicate, call=decided)
+
+
+def _paired(function: UserFunction) -> UserFunction:
+    """Check what a mapper returns inside its own call, so that a wrong result fails like the call itself."""
+    call = function.call
+
+    def paired(*record: Any) -> tuple[Any, Any]:
+        return _pair(call(*record), function)
+
+    return replace(function, call=paired)
+
+
+def _pair(result: Any, function: UserFunction) -> tuple[Any, Any]:
+    try:
+        if isinstance(result, str | bytes):
+            raise TypeError  # noqa: TRY301 - a text of two characters is no pair
+        key, value = result
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{function.name} must return (key, value), not {type(result).__name__}"
+        ) from None
+    return key, value
+
+
+def _listed(function: UserFunction, collect: Callable[..., list[Any]]) -> UserFunction:
+    """Consume what a flat mapper returns inside its own call: a generator's error belongs to its record."""
+    call = function.call
+
+    def listed(*record: Any) -> list[Any]:
+        result = call(*record)
+        if result is None or isinstance(result, str | bytes):
+            raise TypeError(
+                f"{function.name} must return an iterable of results, not {type(result).__name__}"
+            )
+        return collect(result, function) if collect is _pairs else collect(result)
+
+    return replace(function, call=listed)
+
+
+def _pairs(result: Any, function: UserFunction) -> list[Any]:
+    return [_pair(item, function) for item in result]

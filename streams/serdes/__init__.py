@@ -1,0 +1,21 @@
+"""Serdes: how keys and values become bytes and come back (public names are re-exported by `streams`)."""
+
+from streams.serdes.catalogue import (
+    SERDE_NAMES,
+    SerdeLike,
+    SerdeMethods,
+    Serdes,
+    as_serde,
+    serde_named,
+)
+from streams.serdes.serde import Serde
+
+__all__ = [
+    "SERDE_NAMES",
+    "Serde",
+    "SerdeLike",
+    "SerdeMethods",
+    "Serdes",
+    "as_serde",
+    "serde_named",
+]

@@ -1,0 +1,224 @@
+"""The serdes that come with Tidewheel, and what else is accepted where a serde is asked for."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast, overload
+
+from streams.errors import StreamsError, TopologyError
+from streams.serdes.plain import BOOLEAN, BYTES, FLOAT64, INT32, INT64, JSON, STRING, UUID
+from streams.serdes.serde import Serde
+from streams.serdes.typed import json_serde, msgpack_serde
+
+T = TypeVar("T")
+
+_json_of: Final = cache(json_serde)
+_msgpack_of: Final = cache(msgpack_serde)
+
+
+class Serdes:
+    r"""The built-in serdes. Each call with the same arguments gives the same object.
+
+    >>> Serdes.string() is Serdes.string()
+    True
+    >>> Serdes.int64().serialize("counts", 1)
+    b'\x00\x00\x00\x00\x00\x00\x00\x01'
+    """
+
+    @staticmethod
+    def bytes() -> "Serde[bytes]":
+        """Return the serde of bytes as they are."""
+        return BYTES
+
+    @staticmethod
+    def string() -> Serde[str]:
+        """Return the serde of UTF-8 text; bytes that are no UTF-8 are an error."""
+        return STRING
+
+    @staticmethod
+    def int32() -> Serde[int]:
+        """Return the serde of 4-byte signed integers, as Kafka's IntegerSerializer."""
+        return INT32
+
+    @staticmethod
+    def int64() -> Serde[int]:
+        """Return the serde of 8-byte signed integers, as Kafka's LongSerializer."""
+        return INT64
+
+    @staticmethod
+    def float64() -> Serde[float]:
+        """Return the serde of 8-byte floating-point numbers, as Kafka's DoubleSerializer."""
+        return FLOAT64
+
+    @staticmethod
+    def boolean() -> Serde[bool]:
+        """Return the serde of booleans in one byte, as Kafka's BooleanSerializer."""
+        return BOOLEAN
+
+    @staticmethod
+    def uuid() -> Serde[uuid.UUID]:
+        """Return the serde of UUIDs as text, as Kafka's UUIDSerializer."""
+        return UUID
+
+    @overload
+    @staticmethod
+    def json(type: None = None) -> Serde[Any]: ...
+    @overload
+    @staticmethod
+    def json(type: type[T]) -> Serde[T]: ...
+    @staticmethod
+    def json(type: Any = None) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
+        """Return the serde of JSON: untyped (dicts and lists), or of a Struct, dataclass or pydantic model.
+
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Order:
+        ...     id: int
+        >>> Serdes.json(Order).deserialize("orders", b'{"id": 7}')
+        Order(id=7)
+        """
+        return JSON if type is None else _json_of(type)
+
+    @overload
+    @staticmethod
+    def msgpack(type: None = None) -> Serde[Any]: ...
+    @overload
+    @staticmethod
+    def msgpack(type: type[T]) -> Serde[T]: ...
+    @staticmethod
+    def msgpack(type: Any = None) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
+        """Return the serde of MessagePack: untyped, or of a Struct, dataclass or pydantic model.
+
+        >>> Serdes.msgpack().deserialize("t", Serdes.msgpack().serialize("t", {"a": [1, 2]}) or b"")
+        {'a': [1, 2]}
+        """
+        return _msgpack_of(Any if type is None else type)
+
+
+class SerdeMethods(Protocol[T]):
+    """The least an object needs to be used as a serde."""
+
+    def serialize(self, topic: str, value: T, /) -> bytes | None:
+        """Return the bytes of a value."""
+        ...
+
+    def deserialize(self, topic: str, data: bytes, /) -> T:
+        """Return the value of some bytes."""
+        ...
+
+
+#: What is accepted where a serde is asked for: a serde, any object with its two methods, or a plain type.
+SerdeLike = SerdeMethods[T] | type[T]
+
+_BY_TYPE: Final[dict[Any, Serde[Any]]] = {
+    bytes: BYTES, str: STRING, int: INT64, float: FLOAT64, bool: BOOLEAN, uuid.UUID: UUID,
+}  # fmt: skip
+_BY_NAME: Final[dict[str, Callable[[], Serde[Any]]]] = {
+    "bytes": Serdes.bytes, "string": Serdes.string, "int32": Serdes.int32, "int64": Serdes.int64,
+    "float64": Serdes.float64, "boolean": Serdes.boolean, "uuid": Serdes.uuid, "json": Serdes.json,
+    "msgpack": Serdes.msgpack,
+}  # fmt: skip
+
+#: Names of serdes in environment variables and files.
+SERDE_NAMES: Final = tuple(_BY_NAME)
+
+
+def as_serde(
+    serde: SerdeLike[T], what: str = "serde", *, error: type[StreamsError] = TopologyError
+) -> Serde[T]:
+    """Return a full serde for anything that can be used as one.
+
+    `str`, `bytes`, `int` (64 bits), `float`, `bool` and `uuid.UUID` stand for their plain serdes; an object with
+    `serialize(topic, value)` and `deserialize(topic, data)` gets batch forms that call them one by one.
+
+    Args:
+        serde: What the user gave.
+        what: The parameter or option it was given for.
+        error: What to raise if it can't be used.
+
+    >>> as_serde(str) is Serdes.string()
+    True
+    """
+    given = cast("object", serde)
+    if isinstance(given, Serde):
+        full = cast("Serde[T]", given)
+        _check_complete(full, what, error)
+        return full
+    if isinstance(serde, type):
+        return _of_type(serde, what, error)
+    if not _has_methods(serde):
+        raise error(
+            f"{what}={_described(serde)} is not a serde; give one of Serdes, as in Serdes.string(), or an object with "
+            "serialize(topic, value) and deserialize(topic, data)"
+        )
+    return _Adapted(serde)
+
+
+def serde_named(name: str) -> Serde[Any] | None:
+    """Return the built-in serde of a name in a settings file, or None if there is no such name.
+
+    >>> serde_named("int64")
+    <serde int64>
+    """
+    make = _BY_NAME.get(name)
+    return None if make is None else make()
+
+
+class _Adapted(Serde[T]):
+    """Any object with the two methods; what else of a serde it has is used."""
+
+    def __init__(self, methods: SerdeMethods[T]) -> None:
+        name = getattr(methods, "name", None)
+        super().__init__(
+            methods.serialize,
+            methods.deserialize,
+            name=name if isinstance(name, str) else type(methods).__name__,
+            canonical=getattr(methods, "canonical", False) is True,
+        )
+        self._surely_serializes = getattr(methods, "surely_serializes", None)
+        self._serialize_batch = getattr(methods, "serialize_batch", None)
+        self._deserialize_batch = getattr(methods, "deserialize_batch", None)
+
+    def surely_serializes(self, value: Any, /) -> bool:
+        return self._surely_serializes is not None and self._surely_serializes(value) is True
+
+    def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
+        if self._serialize_batch is None:
+            return super().serialize_batch(topic, values)
+        return cast("list[bytes | None]", self._serialize_batch(topic, values))
+
+    def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[T]:
+        if self._deserialize_batch is None:
+            return super().deserialize_batch(topic, data)
+        return cast("list[T]", self._deserialize_batch(topic, data))
+
+
+def _has_methods(serde: object) -> TypeGuard[SerdeMethods[Any]]:
+    return callable(getattr(serde, "serialize", None)) and callable(
+        getattr(serde, "deserialize", None)
+    )
+
+
+def _check_complete(serde: Serde[Any], what: str, error: type[StreamsError]) -> None:
+    missing = serde.missing()
+    if missing is not None:
+        raise error(
+            f"{what}: serde {serde.name!r} has no {missing} function; give it to Serde(...) or override {missing}()"
+        )
+
+
+def _of_type(python_type: type[T], what: str, error: type[StreamsError]) -> Serde[T]:
+    serde = _BY_TYPE.get(python_type)
+    if serde is not None:
+        return serde
+    name = python_type.__name__
+    if _has_methods(python_type):
+        hint = f"it is a class; give an instance, as in {name}()"
+    else:
+        hint = f"for values of this type give Serdes.json({name}) or Serdes.msgpack({name})"
+    raise error(f"{what}={name}: there is no plain serde of this type; {hint}")
+
+
+def _described(serde: object) -> str:
+    name = getattr(serde, "__qualname__", None)
+    return f"{name} (not called?)" if isinstance(name, str) else f"<{type(serde).__name__}>"

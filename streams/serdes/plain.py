@@ -1,0 +1,248 @@
+"""Serdes of plain values: bytes, text, numbers, booleans, UUIDs and untyped JSON.
+
+Their batch forms are the fast paths of the engine; each is as strict as its single form, and falls back to it for
+the error message.
+"""
+
+import math
+import struct
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar, cast
+
+import orjson
+
+from streams.serdes.serde import Serde
+
+T = TypeVar("T")
+
+
+class _Bytes(Serde[bytes]):
+    """Bytes as they are."""
+
+    name = "bytes"
+    canonical = True
+
+    def surely_serializes(self, value: Any, /) -> bool:
+        return type(value) is bytes
+
+    def serialize(self, topic: str, value: bytes, /) -> bytes | None:
+        if isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - values are whatever users pass
+            return value
+        if isinstance(value, bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance] - values are whatever users pass
+            return bytes(value)
+        raise self.failed("serialise", topic, f"expected bytes, got {type(value).__name__}")
+
+    def deserialize(self, topic: str, data: bytes, /) -> bytes:  # noqa: ARG002 - the serde's signature
+        return data
+
+    def serialize_batch(self, topic: str, values: Sequence[bytes], /) -> list[bytes | None]:
+        if {bytes}.issuperset(map(type, values)):
+            return list(values)
+        return super().serialize_batch(topic, values)
+
+    def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[bytes]:  # noqa: ARG002 - the serde's signature
+        return list(data)
+
+
+class _String(Serde[str]):
+    """Text as UTF-8, strictly: bytes that are no UTF-8 are an error, not a replacement character."""
+
+    name = "string"
+    canonical = True
+
+    def surely_serializes(self, value: Any, /) -> bool:
+        # Only text beyond ASCII can hold lone surrogates; `isascii` reads a flag, not the text.
+        return type(value) is str and value.isascii()
+
+    def serialize(self, topic: str, value: str, /) -> bytes | None:
+        try:
+            return str.encode(value)
+        except TypeError:
+            reason = f"expected str, got {type(value).__name__}"
+        except UnicodeEncodeError as error:
+            reason = f"character {error.start} is a lone surrogate, which UTF-8 can't hold"
+        raise self.failed("serialise", topic, reason)
+
+    def deserialize(self, topic: str, data: bytes, /) -> str:
+        try:
+            return bytes.decode(data)
+        except UnicodeDecodeError as error:
+            reason = f"{len(data)} bytes, no UTF-8 at byte {error.start}"
+        raise self.failed("deserialise", topic, reason)
+
+    # Joining, coding once and splitting is provably right for UTF-8, but no faster and
+    # three times slower for long text.
+    def serialize_batch(self, topic: str, values: Sequence[str], /) -> list[bytes | None]:
+        try:
+            return list(map(str.encode, values))
+        except (TypeError, UnicodeEncodeError):
+            return super().serialize_batch(topic, values)  # raises with the reason
+
+    def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[str]:
+        try:
+            return list(map(bytes.decode, data))
+        except UnicodeDecodeError:
+            return super().deserialize_batch(topic, data)  # raises with the reason
+
+
+#: Values cut out of a packed run at a time: enough to spread the call's cost, and the format stays small.
+_CUT: Final = 256
+
+
+class _Number(Serde[T]):
+    """A number of fixed size, big-endian, as `struct` writes it."""
+
+    def __init__(self, name: str, code: str, python_type: type[T], *, canonical: bool) -> None:
+        super().__init__(name=name, canonical=canonical)
+        self._code = code
+        self._one = struct.Struct(f">{code}")
+        self._cut = struct.Struct(f"{self._one.size}s" * _CUT)
+        self._python_type = python_type
+        # Every float has its eight bytes; NaN, which no comparison holds for, is not worth a second look.
+        whole = 1 << (8 * self._one.size - 1)
+        self._lowest: float = -math.inf if python_type is float else -whole
+        self._highest: float = math.inf if python_type is float else whole - 1
+
+    def surely_serializes(self, value: Any, /) -> bool:
+        exact = cast(
+            "object", type(value)
+        )  # bools and other subclasses may have ideas of their own
+        return exact is self._python_type and self._lowest <= value <= self._highest
+
+    def serialize(self, topic: str, value: T, /) -> bytes | None:
+        try:
+            return self._one.pack(value)
+        except (struct.error, OverflowError):
+            wanted = self._python_type.__name__
+            got = type(value).__name__
+            reason = f"expected {wanted}, got {got}" if got != wanted else "number out of range"
+        raise self.failed("serialise", topic, reason)
+
+    def deserialize(self, topic: str, data: bytes, /) -> T:
+        try:
+            return cast("T", self._one.unpack(data)[0])
+        except struct.error:
+            reason = f"{len(data)} bytes, expected {self._one.size}"
+        raise self.failed("deserialise", topic, reason)
+
+    def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
+        size, count = self._one.size, len(values)
+        try:
+            packed = struct.pack(f">{count}{self._code}", *values)
+        except (struct.error, OverflowError):
+            return super().serialize_batch(topic, values)  # raises with the reason
+        whole = count - count % _CUT
+        out: list[bytes | None] = []
+        for start in range(0, whole * size, _CUT * size):
+            out += self._cut.unpack_from(packed, start)
+        out += [packed[at : at + size] for at in range(whole * size, count * size, size)]
+        return out
+
+    def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[T]:
+        # Each length is checked: seven bytes and nine would make sixteen, and two wrong numbers.
+        if {self._one.size}.issuperset(map(len, data)):
+            return list(struct.unpack(f">{len(data)}{self._code}", b"".join(data)))
+        return super().deserialize_batch(topic, data)  # raises with the reason
+
+
+class _Boolean(Serde[bool]):
+    """One byte, 0 or 1."""
+
+    name = "boolean"
+    canonical = True
+
+    def surely_serializes(self, value: Any, /) -> bool:
+        return value is True or value is False
+
+    def serialize(self, topic: str, value: bool, /) -> bytes | None:
+        if value is True:
+            return b"\x01"
+        if value is False:
+            return b"\x00"
+        raise self.failed("serialise", topic, f"expected bool, got {type(value).__name__}")
+
+    def deserialize(self, topic: str, data: bytes, /) -> bool:
+        if data == b"\x01":
+            return True
+        if data == b"\x00":
+            return False
+        raise self.failed("deserialise", topic, f"{len(data)} bytes, expected one that is 0 or 1")
+
+
+class _Uuid(Serde[uuid.UUID]):
+    """A UUID as its text of 36 characters, as Kafka's UUIDSerializer writes it.
+
+    Not canonical: upper-case text is read as well, and written back in lower case.
+    """
+
+    name = "uuid"
+    _LENGTH: Final = 36
+
+    def surely_serializes(self, value: Any, /) -> bool:
+        return type(value) is uuid.UUID
+
+    def serialize(self, topic: str, value: uuid.UUID, /) -> bytes | None:
+        if isinstance(value, uuid.UUID):  # pyright: ignore[reportUnnecessaryIsInstance] - values are whatever users pass
+            return str(value).encode()
+        raise self.failed("serialise", topic, f"expected UUID, got {type(value).__name__}")
+
+    def deserialize(self, topic: str, data: bytes, /) -> uuid.UUID:
+        try:
+            value = uuid.UUID(bytes.decode(data))
+        except ValueError:
+            pass
+        else:
+            # `UUID` also takes braces, prefixes and misplaced hyphens; Kafka's readers do not.
+            if str(value).encode() == data.lower():
+                return value
+        reason = f"{len(data)} bytes, expected the {self._LENGTH} characters of a UUID"
+        raise self.failed("deserialise", topic, reason)
+
+
+class _Json(Serde[Any]):
+    """Untyped JSON: dicts, lists, text, numbers, booleans and null."""
+
+    name = "json"
+
+    # `b"%b" %` copies. orjson writes into a kilobyte at least and gives back what it did not use, which keeps fresh
+    # memory under every value that is kept: 2,080 ns for each of 10,000 values, 130 ns with the copy.
+
+    def serialize(self, topic: str, value: Any, /) -> bytes | None:
+        try:
+            return b"%b" % orjson.dumps(value)
+        except orjson.JSONEncodeError as error:
+            reason = f"{error}; for Structs and models use Serdes.json(Type)"
+        raise self.failed("serialise", topic, reason)
+
+    def deserialize(self, topic: str, data: bytes, /) -> Any:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            reason = f"{len(data)} bytes, {error}"
+        raise self.failed("deserialise", topic, reason)
+
+    # One array of all values, decoded at once, is 5% faster but not as strict: `1,2`, `[3` and `4]` are three values
+    # that are no JSON, and their array has three elements.
+    def serialize_batch(self, topic: str, values: Sequence[Any], /) -> list[bytes | None]:
+        try:
+            return [b"%b" % data for data in map(orjson.dumps, values)]
+        except orjson.JSONEncodeError:
+            return super().serialize_batch(topic, values)  # raises with the reason
+
+    def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[Any]:
+        try:
+            return list(map(orjson.loads, data))
+        except orjson.JSONDecodeError:
+            return super().deserialize_batch(topic, data)  # raises with the reason
+
+
+BYTES: Final[Serde[bytes]] = _Bytes()
+STRING: Final[Serde[str]] = _String()
+INT32: Final[Serde[int]] = _Number("int32", "i", int, canonical=True)
+INT64: Final[Serde[int]] = _Number("int64", "q", int, canonical=True)
+# Not canonical: a NaN has many bit patterns, and not every processor hands all of them back.
+FLOAT64: Final[Serde[float]] = _Number("float64", "d", float, canonical=False)
+BOOLEAN: Final[Serde[bool]] = _Boolean()
+UUID: Final[Serde[uuid.UUID]] = _Uuid()
+JSON: Final[Serde[Any]] = _Json()

@@ -1,0 +1,436 @@
+"""`TopologyTestDriver`: runs a topology without a broker, with the processing code of a worker.
+
+As in Kafka Streams' TopologyTestDriver: one task per sub-topology, all topics have one partition, one commit after
+each piped record, repartition topics are applied at once, and the wall clock moves only when told.
+"""
+
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast
+
+from rebalance.model import TaskId, TopicPartition
+from state_stores.key_value_store import KeyValueStore
+from state_stores.ports import SerdePort
+from state_stores.rocksdb.options import RocksDBOptions
+from state_stores.rocksdb.shared_resources import SharedResources
+from state_stores.rocksdb.task_database import TaskDatabase
+from streams.assembly import TaskFactory, error_handlers
+from streams.config import StreamsConfig
+from streams.durations import to_ms
+from streams.errors import StreamsError
+from streams.serdes import SerdeLike, as_serde
+from streams.topology import Topology
+from tasks.active_task import ActiveTask
+from tasks.internal_topics import plan_application
+from tasks.lifecycle import TaskState
+from tasks.output_collector import OutputCollector
+from tasks.processing.error_policy import ErrorPolicy
+from tasks.processing.output import OutputColumns
+from tasks.processing.record import Headers
+from tasks.processing.record_batch import SourceRecords
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: No topic of the driver refuses a record for its size.
+_UNLIMITED_BYTES = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class TestRecord(Generic[K, V]):
+    """A record read from an output topic: key, value, timestamp (ms) and headers."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    key: K
+    value: V
+    timestamp: int
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+
+
+def _raws(columns: OutputColumns) -> Iterator[_Raw]:
+    for index in range(len(columns)):
+        headers = () if columns.headers is None else columns.headers[index]
+        yield _Raw(columns.keys[index], columns.values[index], columns.timestamps[index], headers)
+
+
+class _Topics:
+    """`TopicInfo` of the driver: every topic exists, has one partition and takes any size."""
+
+    def partition_count(self, topic: str) -> int:  # noqa: ARG002 - the port's signature
+        return 1
+
+    def message_bytes_max(self, topic: str) -> int:  # noqa: ARG002 - the port's signature
+        return _UNLIMITED_BYTES
+
+    def message_bytes_max_now(self, topic: str) -> int:  # noqa: ARG002 - the port's signature
+        return _UNLIMITED_BYTES
+
+
+class TopologyTestDriver:
+    """Runs a topology in this process, on in-memory topics; a context manager.
+
+    >>> from streams import Serdes, StreamsBuilder
+    >>> from streams.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> _ = builder.stream("in", key_serde=str, value_serde=str).map_values(str.upper).to("out", key_serde=str, value_serde=str)
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     source = driver.create_input_topic("in", key_serde=Serdes.string(), value_serde=Serdes.string())
+    ...     output = driver.create_output_topic("out", key_serde=Serdes.string(), value_serde=Serdes.string())
+    ...     source.pipe_input("k", "hello")
+    ...     output.read_value()
+    'HELLO'
+
+    State is kept in a temporary folder unless the config names a `state_dir`; without a config, results are not cached
+    (`statestore_cache_max_bytes` is 0), so every update is seen.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        config: StreamsConfig | None = None,
+        *,
+        initial_wall_clock_ms: int = 0,
+        record_by_record: bool = False,
+    ) -> None:
+        """Create the tasks and initialise their processors.
+
+        Args:
+            topology: What to run.
+            config: Settings; their `state_dir` is used only if it was set.
+            initial_wall_clock_ms: Where the wall clock starts (ms since the epoch).
+            record_by_record: Run every sub-topology record by record, also where batches would do.
+        """
+        self._stack = ExitStack()
+        self._now_ms = initial_wall_clock_ms
+        self._config = config or StreamsConfig(
+            application_id="topology-test-driver",
+            bootstrap_servers="unused:9092",
+            statestore_cache_max_bytes=0,
+        )
+        spec = topology.spec(self._config)
+        topics = {
+            topic: 1
+            for subtopology in spec.subtopologies
+            for source in subtopology.sources
+            if not source.internal
+            for topic in source.topics
+        }
+        self._plan = plan_application(spec, self._config.application_id, topics)
+        self._outputs: dict[str, deque[_Raw]] = {}
+        self._offsets: dict[str, int] = {}
+        self._collector = OutputCollector(_Topics(), None)
+        self._policy = ErrorPolicy(
+            error_handlers(self._config),
+            lambda columns: self._collector.add(columns, internal=False),
+        )
+        self._collector.policy = self._policy
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._tasks = self._create_tasks(record_by_record=record_by_record)
+            undo.pop_all()
+        self._consumers = {
+            partition.topic: task for task in self._tasks for partition in task.inputs
+        }
+
+    def _create_tasks(self, *, record_by_record: bool) -> list[ActiveTask]:
+        directory = self._directory()
+        options = RocksDBOptions()
+        resources = SharedResources.create(options)
+        factory = TaskFactory(
+            plan=self._plan,
+            config=self._config,
+            directory=lambda task_id: directory / str(task_id),
+            open_database=lambda path, families: TaskDatabase.open(
+                path, families, options, resources
+            ),
+            now_ms=lambda: self._now_ms,
+            record_by_record=record_by_record,
+        )
+        tasks: list[ActiveTask] = []
+        for subtopology in sorted(self._plan.subtopologies):
+            task = factory(TaskId(subtopology, 0), self._collector, self._policy)
+            self._stack.callback(task.close)
+            task.move_to(TaskState.RESTORING)
+            task.stores.open()
+            task.stores.topic_ids = {
+                partition.topic: bytes(16) for partition in task.stores.changelogs
+            }
+            task.start(dict.fromkeys(task.inputs, 0), {})
+            tasks.append(task)
+        self._settle(tasks)
+        return tasks
+
+    def _directory(self) -> Path:
+        if "state_dir" in self._config.model_fields_set:
+            path = Path(self._config.state_dir) / self._config.application_id
+            path.mkdir(parents=True, exist_ok=True)
+            return path
+        return Path(
+            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tidewheel-driver-"))
+        )
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    def create_input_topic(
+        self,
+        name: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        start_timestamp_ms: int | None = None,
+        auto_advance_ms: int = 0,
+    ) -> "TestInputTopic[K, V]":
+        """Return a topic to pipe records into.
+
+        Args:
+            name: The topic; it must be a source topic of the topology (or match a pattern of one).
+            key_serde: Serde of keys.
+            value_serde: Serde of values.
+            start_timestamp_ms: Timestamp of the first record that is piped without one; the wall clock if None.
+            auto_advance_ms: How much later each further record is.
+        """
+        self._consumer(name)
+        return TestInputTopic(
+            self, name, (key_serde, value_serde), start_timestamp_ms, auto_advance_ms
+        )
+
+    def create_output_topic(
+        self, name: str, *, key_serde: SerdeLike[K], value_serde: SerdeLike[V]
+    ) -> "TestOutputTopic[K, V]":
+        """Return a topic to read the topology's results from."""
+        return TestOutputTopic(
+            self._outputs.setdefault(name, deque()), name, (key_serde, value_serde)
+        )
+
+    def _consumer(self, topic: str) -> ActiveTask:
+        task = self._consumers.get(topic)
+        if task is not None:
+            return task
+        for candidate in self._tasks:
+            for source in candidate.plan.spec.sources:
+                if source.pattern is not None and source.pattern.fullmatch(topic):
+                    candidate.add_input(TopicPartition(topic, 0), source)
+                    self._consumers[topic] = candidate
+                    return candidate
+        known = ", ".join(sorted(self._consumers)) or "none"
+        raise StreamsError(
+            f"{topic} is not a source topic of the topology (its source topics: {known})"
+        )
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def pipe(self, topic: str, records: list[_Raw]) -> None:
+        """Process raw records of one topic as one batch, then commit; `TestInputTopic` is the usual way in."""
+        self._enqueue(topic, records)
+        self._settle(self._tasks)
+
+    def _enqueue(self, topic: str, records: list[_Raw]) -> None:
+        first = self._offsets.get(topic, 0)
+        self._offsets[topic] = first + len(records)
+        with_headers = any(record.headers for record in records)
+        self._consumer(topic).group.add(
+            SourceRecords(
+                topic,
+                0,
+                range(first, first + len(records)),
+                [record.key for record in records],
+                [record.value for record in records],
+                [record.timestamp for record in records],
+                [record.headers for record in records] if with_headers else None,
+            )
+        )
+
+    def _settle(self, tasks: list[ActiveTask]) -> None:
+        """Process and commit until nothing is left to do."""
+        while True:
+            for task in tasks:
+                while task.process(_UNLIMITED_BYTES):
+                    self._commit(task)
+                self._commit(task)
+            if not any(task.group.records for task in tasks):
+                return
+
+    def _commit(self, task: ActiveTask) -> None:
+        task.flush_caches()
+        task.commit_requested = False
+        drained = task.stores.drain()
+        published: dict[str, list[_Raw]] = {}
+        for columns in self._collector.take_staged():
+            published.setdefault(columns.topic, []).extend(_raws(columns))
+        for topic, raws in published.items():
+            self._outputs.setdefault(topic, deque()).extend(raws)
+            if topic in self._consumers:
+                self._enqueue(topic, raws)
+        task.stores.apply(drained, {}, now_ms=self._now_ms)
+
+    @property
+    def wall_clock_ms(self) -> int:
+        """Return the driver's wall clock (ms since the epoch)."""
+        return self._now_ms
+
+    def advance_wall_clock_time(self, duration: timedelta | int) -> None:
+        """Move the wall clock and run the punctuations that are due; 0 is legal."""
+        self._now_ms += to_ms(duration)
+        for task in self._tasks:
+            task.punctuate_wall_clock(self._now_ms)
+        self._settle(self._tasks)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state_store(self, name: str) -> Any:
+        """Return a store, to read and write; a table's is its timestamped store."""
+        stores = self.get_all_state_stores()
+        if name not in stores:
+            raise StreamsError(
+                f"there is no store {name} (stores: {', '.join(sorted(stores)) or 'none'})"
+            )
+        return stores[name]
+
+    def get_all_state_stores(self) -> Mapping[str, KeyValueStore[Any, Any]]:
+        """Return all stores by name."""
+        return {name: store for task in self._tasks for name, store in task.stores.stores.items()}
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Return the figures of each task, by task id."""
+        return {str(task.task_id): task.metrics() for task in self._tasks}
+
+    def close(self) -> None:
+        """Close processors and stores and remove the temporary state; idempotent."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class TestInputTopic(Generic[K, V]):
+    """Pipes records into a source topic."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    def __init__(
+        self,
+        driver: TopologyTestDriver,
+        name: str,
+        serdes: tuple[SerdeLike[K], SerdeLike[V]],
+        start_timestamp_ms: int | None,
+        auto_advance_ms: int,
+    ) -> None:
+        self._driver = driver
+        self.name = name
+        self._key_serde: SerdePort = as_serde(serdes[0])
+        self._value_serde: SerdePort = as_serde(serdes[1])
+        self._next_ms = start_timestamp_ms
+        self._advance_ms = auto_advance_ms
+
+    def pipe_input(
+        self, key: K | None, value: V | None, timestamp: int | None = None, headers: Headers = ()
+    ) -> None:
+        """Pipe one record and process it; without a timestamp it gets the topic's next one."""
+        self._driver.pipe(self.name, [self._raw(key, value, timestamp, headers)])
+
+    def pipe_key_values(self, pairs: Iterable[tuple[K | None, V | None]]) -> None:
+        """Pipe (key, value) pairs one by one."""
+        for key, value in pairs:
+            self.pipe_input(key, value)
+
+    def pipe_batch(self, records: Iterable[tuple[K | None, V | None, int]]) -> None:
+        """Pipe (key, value, timestamp) records as one batch, with one commit after all of them."""
+        raws = [self._raw(key, value, timestamp, ()) for key, value, timestamp in records]
+        if raws:
+            self._driver.pipe(self.name, raws)
+
+    def advance_time(self, duration: timedelta | int) -> None:
+        """Move the timestamp of the next record that is piped without one."""
+        self._next_ms = self._now_ms() + to_ms(duration)
+
+    def _now_ms(self) -> int:
+        return self._driver.wall_clock_ms if self._next_ms is None else self._next_ms
+
+    def _raw(self, key: K | None, value: V | None, timestamp: int | None, headers: Headers) -> _Raw:
+        if timestamp is None:
+            timestamp = self._now_ms()
+            if self._next_ms is not None or self._advance_ms:
+                self._next_ms = timestamp + self._advance_ms
+        return _Raw(
+            None if key is None else self._key_serde.serialize(self.name, key),
+            None if value is None else self._value_serde.serialize(self.name, value),
+            timestamp,
+            tuple(headers),
+        )
+
+
+class TestOutputTopic(Generic[K, V]):
+    """Reads what the topology wrote to a topic."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    def __init__(
+        self, records: deque[_Raw], name: str, serdes: tuple[SerdeLike[K], SerdeLike[V]]
+    ) -> None:
+        self._records = records
+        self.name = name
+        self._key_serde: SerdePort = as_serde(serdes[0])
+        self._value_serde: SerdePort = as_serde(serdes[1])
+
+    def read_record(self) -> TestRecord[K, V]:
+        """Return the next record; raises LookupError if there is none."""
+        if not self._records:
+            raise LookupError(f"topic {self.name} has no more records")
+        raw = self._records.popleft()
+        key = None if raw.key is None else self._key_serde.deserialize(self.name, raw.key)
+        value = None if raw.value is None else self._value_serde.deserialize(self.name, raw.value)
+        return TestRecord(cast("K", key), cast("V", value), raw.timestamp, raw.headers)
+
+    def read_records(self) -> list[TestRecord[K, V]]:
+        """Return all records that are left."""
+        return list(self._drain())
+
+    def read_key_value(self) -> tuple[K, V]:
+        """Return (key, value) of the next record; raises LookupError if there is none."""
+        record = self.read_record()
+        return record.key, record.value
+
+    def read_key_values(self) -> list[tuple[K, V]]:
+        """Return (key, value) of all records that are left."""
+        return [(record.key, record.value) for record in self._drain()]
+
+    def read_value(self) -> V:
+        """Return the value of the next record; raises LookupError if there is none."""
+        return self.read_record().value
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing is left to read."""
+        return not self._records
+
+    @property
+    def queue_size(self) -> int:
+        """Return how many records are left to read."""
+        return len(self._records)
+
+    def _drain(self) -> Iterator[TestRecord[K, V]]:
+        while self._records:
+            yield self.read_record()

@@ -1,0 +1,98 @@
+"""Gets the topics of an application ready: waits for sources or creates them, creates what is the application's own."""
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from streams.config import StreamsConfig
+from streams.errors import StreamsError
+from streams.run_options import RunOptions
+from tasks.internal_topics import ApplicationPlan, missing_source_topics, plan_application
+from tasks.parallel.progress_vector import Progress
+from tasks.ports import Admin, Clock, NewTopic
+from tasks.processing.topology_spec import TopologySpec
+
+_log = logging.getLogger("tidewheel")
+
+_WAIT_S = 1.0
+_REMIND_S = 30.0
+
+
+def prepare_topics(
+    spec: TopologySpec,
+    config: StreamsConfig,
+    admin: Admin,
+    *,
+    options: RunOptions,
+    topology_hash: bytes,
+    stopped: threading.Event,
+    clock: Clock,
+) -> ApplicationPlan | None:
+    """Return the plan of the application once all its topics exist, or None if it was stopped while waiting.
+
+    Raises `MissingSourceTopicError` for source topics that are not there (unless they are waited for or created), and
+    `StreamsError` for internal topics of another shape, and for changelogs that must have been deleted.
+    """
+    topics = _source_topics(spec, admin, options, stopped, clock)
+    if topics is None:
+        return None
+    plan = plan_application(
+        spec, config.application_id, topics, replication_factor=config.replication_factor
+    )
+    wanted = [
+        topic
+        for topic in (*plan.repartition_topics, *plan.changelog_topics)
+        if topic.name not in topics
+    ]
+    _check_deleted(
+        {topic.name for topic in plan.changelog_topics} - topics.keys(),
+        config.application_id,
+        topology_hash,
+        admin,
+    )
+    if wanted:
+        _log.info(
+            "creating internal topics: %s",
+            ", ".join(f"{t.name} ({t.partitions} partitions)" for t in wanted),
+        )
+        admin.create_topics(wanted)
+    return plan
+
+
+def _check_deleted(
+    missing: set[str], application_id: str, topology_hash: bytes, admin: Admin
+) -> None:
+    """Raise if changelogs are missing although this very topology has committed, which it does only after making them.
+
+    Made anew, they would be empty, and the state would go on from nothing at offsets that say otherwise.
+    """
+    if not missing:
+        return
+    for partition, committed in admin.committed(application_id, None, stable=False).items():
+        progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
+        if progress is not None and progress.topology_hash == topology_hash:
+            raise StreamsError(
+                f"changelog {', '.join(sorted(missing))} does not exist any more, but this topology has committed offset "
+                f"{committed.offset} of {partition}: its state would be lost without a word. Bring the topic back, or "
+                "run `tidewheel reset` to process the input again"
+            )
+
+
+def _source_topics(
+    spec: TopologySpec, admin: Admin, options: RunOptions, stopped: threading.Event, clock: Clock
+) -> Mapping[str, int] | None:
+    next_reminder_s = clock.monotonic_s()
+    while True:
+        topics = admin.list_topics()
+        missing = sorted(missing_source_topics(spec, topics))
+        if missing and options.create_topics:
+            _log.info("creating source topics: %s", ", ".join(missing))
+            admin.create_topics([NewTopic(name=name, partitions=-1) for name in missing])
+            continue
+        if not missing or not options.wait_for_topics:
+            return topics
+        if clock.monotonic_s() >= next_reminder_s:
+            _log.warning("waiting for source topics: %s", ", ".join(missing))
+            next_reminder_s = clock.monotonic_s() + _REMIND_S
+        if stopped.wait(_WAIT_S):
+            return None

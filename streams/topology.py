@@ -1,0 +1,478 @@
+"""`Topology`: sources, processors, sinks and stores by name, and the checks that make a runnable graph of them.
+
+The DSL fills one through `StreamsBuilder`; the Processor API fills it by hand. Parents must exist before their
+children, so a graph can't have cycles. Every error names the node and the user's line that made it. Nothing here runs
+records: `spec()` hands the result to the tasks as plain values.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, Self
+
+from streams.default_serdes import (
+    DefaultSerdes,
+    serdes_or_default,
+    settled_node,
+    settled_store,
+)
+from streams.errors import TopologyError
+from streams.functions import caller_location
+from streams.materialized import StoreBuilder
+from streams.names import check_name, did_you_mean, where
+from streams.node_arguments import (
+    TopicChooser,
+    check_callable,
+    check_parents,
+    check_store_builder,
+    check_supplier,
+    check_target,
+    one_or_more,
+    source_spec,
+)
+from streams.serdes import SerdeLike
+from streams.topology_description import TopologyDescription
+from tasks.processing.processor import Processor
+from tasks.processing.topology_spec import (
+    NodeSpec,
+    OffsetReset,
+    Partitioner,
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+    SubtopologySpec,
+    TimestampExtractor,
+    TopologySpec,
+)
+
+
+class Topology:
+    """A graph of named sources, processors and sinks, with the stores that processors share.
+
+    >>> from streams import Processor, Topology
+    >>> class Shout(Processor[str, str, str, str]):
+    ...     def process(self, record):
+    ...         self.context.forward(record.replace(value=record.value.upper()))
+    >>> topology = Topology()
+    >>> _ = topology.add_source("lines", "text", key_serde=str, value_serde=str)
+    >>> _ = topology.add_processor("shout", Shout, ["lines"])
+    >>> _ = topology.add_sink("loud", "shouted", ["shout"], key_serde=str, value_serde=str)
+    >>> print(str(topology.describe()).strip())
+    Topologies:
+       Sub-topology: 0
+        Source: lines (topics: [text])
+          --> shout
+        Processor: shout (stores: [])
+          --> loud
+          <-- lines
+        Sink: loud (topic: shouted)
+          <-- shout
+    """
+
+    def __init__(self) -> None:
+        #: In the order they were added, which is topological.
+        self._nodes: dict[str, NodeSpec] = {}
+        self._stores: dict[str, StoreBuilder] = {}
+        #: Bare names of the topics between sub-topologies, with their partition counts.
+        self._repartition_topics: dict[str, int | None] = {}
+
+    # -- the Processor API -----------------------------------------------------------------------------------------
+
+    def add_source(
+        self,
+        name: str,
+        topics: str | Sequence[str] | re.Pattern[str],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+    ) -> Self:
+        """Add a node that reads topics.
+
+        Args:
+            name: The node's name.
+            topics: A topic, a list of topics, or a regular expression that matches whole names.
+            key_serde: Serde of keys; the configured default if not given.
+            value_serde: Serde of values, likewise.
+            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
+            offset_reset: "earliest" or "latest", where the group has no committed offset.
+
+        >>> Topology().add_source("read", ["a", "b"]).source_topics
+        ('a', 'b')
+        """
+        location = caller_location()
+        self.add_node(
+            source_spec(
+                name=check_name(name, "name", where("add_source", location)),
+                topics=topics,
+                serdes=(key_serde, value_serde),
+                timestamp_extractor=timestamp_extractor,
+                offset_reset=offset_reset,
+                call="add_source",
+                location=location,
+            )
+        )
+        return self
+
+    def add_processor(
+        self,
+        name: str,
+        supplier: Callable[[], Processor[Any, Any, Any, Any]],
+        parents: str | Sequence[str],
+    ) -> Self:
+        """Add a node of your own.
+
+        Args:
+            name: The node's name; `context.forward(record, child=name)` sends to it.
+            supplier: The `Processor` class, or a function that makes a new one at each call (one per task).
+            parents: The nodes it gets records from.
+
+        >>> _ = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
+        """
+        location = caller_location()
+        context = where(f"add_processor {name!r}", location)
+        check_name(name, "name", context)
+        check_supplier(supplier, context)
+        spec = ProcessorSpec(
+            name=name, supplier=supplier, parents=check_parents(parents, context), location=location
+        )
+        self.add_node(spec)
+        return self
+
+    def add_sink(
+        self,
+        name: str,
+        topic: str | TopicChooser,
+        parents: str | Sequence[str],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        partitioner: Partitioner | None = None,
+    ) -> Self:
+        """Add a node that writes to a topic.
+
+        Args:
+            name: The node's name.
+            topic: The topic, or a function of (key, value, record context) that names it for each record.
+            parents: The nodes it gets records from.
+            key_serde: Serde of keys; the configured default if not given.
+            value_serde: Serde of values, likewise.
+            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for Kafka's default.
+
+        >>> _ = Topology().add_source("read", "in").add_sink("write", "out", ["read"])
+        """
+        location = caller_location()
+        context = where(f"add_sink {name!r}", location)
+        check_name(name, "name", context)
+        key, value = serdes_or_default(key_serde, value_serde, context)
+        spec = SinkSpec(
+            name=name,
+            topic=check_target(topic, context),
+            parents=check_parents(parents, context),
+            key_serde=key,
+            value_serde=value,
+            partitioner=check_callable(partitioner, "partitioner", 4, context),
+            location=location,
+        )
+        self.add_node(spec)
+        return self
+
+    def add_state_store(self, builder: StoreBuilder, processors: str | Sequence[str] = ()) -> Self:
+        """Add a store and connect it to processors (more can be connected later).
+
+        >>> from streams import Stores
+        >>> counts = Stores.key_value("counts", key_serde=str, value_serde=int)
+        >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
+        >>> topology.add_state_store(counts, ["work"]).store_names
+        ('counts',)
+        """
+        location = caller_location()
+        context = where("add_state_store", location)
+        builder = check_store_builder(builder, context)
+        self.add_store(replace(builder, location=builder.location or location))
+        for processor in one_or_more(processors, "processors", context):
+            self._connect(processor, builder.spec.name, context)
+        return self
+
+    def connect_processor_and_state_stores(
+        self, processor: str, stores: str | Sequence[str]
+    ) -> Self:
+        """Let a processor use stores that were added before.
+
+        >>> from streams import Stores
+        >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
+        >>> _ = topology.add_state_store(Stores.key_value("seen", key_serde=str, value_serde=int))
+        >>> _ = topology.connect_processor_and_state_stores("work", ["seen"])
+        """
+        context = where("connect_processor_and_state_stores", caller_location())
+        names = one_or_more(stores, "stores", context)
+        if not names:
+            raise TopologyError(f"{context}: no store is named; give at least one")
+        for store in names:
+            self._connect(processor, store, context)
+        return self
+
+    # -- what the DSL adds -----------------------------------------------------------------------------------------
+
+    def add_node(self, node: NodeSpec) -> None:
+        """Add a node whose parents and stores are there; raises `TopologyError` where it does not fit."""
+        context = where(repr(node.name), node.location)
+        if (other := self._nodes.get(node.name)) is not None:
+            raise TopologyError(
+                f"{context}: the topology has a node of this name already"
+                f"{_made_at(other.location)}; give one of the two another name="
+            )
+        if isinstance(node, SourceSpec):
+            self._check_topics(node, context)
+        else:
+            self._check_parents(node, context)
+        if not isinstance(node, ProcessorSpec):
+            self._nodes[node.name] = node
+            return
+        self._nodes[node.name] = replace(node, stores=())
+        for store in node.stores:
+            self._connect(node.name, store, context)
+
+    def add_store(self, builder: StoreBuilder) -> None:
+        """Add a store; the same store twice is one."""
+        name = builder.spec.name
+        other = self._stores.get(name)
+        if other is not None and other.spec is not builder.spec:
+            raise TopologyError(
+                f"{where(f'store {name!r}', builder.location)}: there is another store of this name"
+                f"{_made_at(other.location)}; give one of the two another name"
+            )
+        self._stores.setdefault(name, builder)
+
+    def add_repartition_topic(self, name: str, partitions: int | None) -> None:
+        """Declare an internal topic by its bare name; None leaves the partition count to the running side."""
+        self._repartition_topics[name] = partitions
+
+    def settle_serdes(self, defaults: DefaultSerdes | None) -> None:
+        """Put the configured serdes where none was given; raises `TopologyError` where there is none to put."""
+        key = None if defaults is None else defaults.default_key_serde
+        value = None if defaults is None else defaults.default_value_serde
+        self._nodes = {name: settled_node(node, key, value) for name, node in self._nodes.items()}
+        users = {
+            store: node
+            for node in self._nodes.values()
+            if isinstance(node, ProcessorSpec)
+            for store in node.stores
+        }
+        self._stores = {
+            name: replace(builder, spec=settled_store(builder, users.get(name), key, value))
+            for name, builder in self._stores.items()
+        }
+
+    def check(self) -> None:
+        """Raise `TopologyError` for what can only be seen in the whole: nothing to read, unused stores, stray sinks."""
+        if not self._nodes:
+            raise TopologyError(
+                "the topology is empty: nothing is read from any topic; start with stream() or table() of a "
+                "StreamsBuilder, or with Topology.add_source()"
+            )
+        used = {
+            store
+            for node in self._nodes.values()
+            if isinstance(node, ProcessorSpec)
+            for store in node.stores
+        }
+        for name, builder in self._stores.items():
+            if name not in used:
+                raise TopologyError(
+                    f"{where(f'store {name!r}', builder.location)}: no processor uses it; connect it with "
+                    "stores=[...] of process(), or with connect_processor_and_state_stores(), or leave it out"
+                )
+        for node in self._nodes.values():
+            if (
+                isinstance(node, SinkSpec)
+                and not node.internal
+                and node.topic in self._repartition_topics
+            ):
+                raise TopologyError(
+                    f"{where(repr(node.name), node.location)}: topic {node.topic!r} is an internal topic of this "
+                    "topology, which only its own repartition may write; choose another topic"
+                )
+
+    # -- what others read ------------------------------------------------------------------------------------------
+
+    @property
+    def source_topics(self) -> tuple[str, ...]:
+        """Return the topics that are read from outside, sorted (not the internal ones, and no patterns).
+
+        >>> Topology().add_source("read", "in").source_topics
+        ('in',)
+        """
+        sources = (node for node in self._nodes.values() if isinstance(node, SourceSpec))
+        return tuple(
+            sorted(topic for node in sources if not node.internal for topic in node.topics)
+        )
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Return the names of all stores, sorted.
+
+        >>> Topology().store_names
+        ()
+        """
+        return tuple(sorted(self._stores))
+
+    def describe(self, execution: bool = False) -> TopologyDescription:
+        """Return the topology described: `str()` of it is Kafka Streams' text.
+
+        Args:
+            execution: Also say how each sub-topology runs: in batches, or record by record and why.
+
+        >>> topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
+        >>> print(str(topology.describe(execution=True)).strip())
+        Topologies:
+           Sub-topology: 0
+            Execution: batch
+            Source: read (topics: [in])
+              --> none
+        """
+        return TopologyDescription.of(self.draft(), execution=execution)
+
+    def spec(self, config: DefaultSerdes | None = None) -> TopologySpec:
+        """Return the topology as the tasks run it, complete and checked.
+
+        Args:
+            config: Gives the default serdes (those that `build(config)` settled stay).
+
+        >>> topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
+        >>> topology.spec().subtopologies[0].sources[0].topics
+        ('in',)
+        """
+        self.check()
+        settled = copy(self)
+        settled.settle_serdes(config)
+        return settled.draft()
+
+    def hash(self) -> str:
+        """Return a hash of the structure: the same for the same nodes, topics and stores in every process.
+
+        Serdes, functions, caches and settings of topics are not part of it.
+
+        >>> Topology().add_source("a", "in").hash() == Topology().add_source("a", "in").hash()
+        True
+        """
+        structure = self.describe().to_dict()
+        for sub in structure["subtopologies"]:
+            for node in sub["nodes"]:
+                node.pop("extractor", None)
+        structure["stores"] = [
+            [name, self._stores[name].spec.kind, self._stores[name].spec.logging]
+            for name in self.store_names
+        ]
+        structure["repartition_topics"] = sorted(self._repartition_topics.items())
+        text = json.dumps(structure, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def draft(self) -> TopologySpec:
+        """Return the topology as it stands: unchecked, and with placeholders for serdes that are not settled."""
+        subtopologies: list[SubtopologySpec] = []
+        for index, names in enumerate(self._groups()):
+            nodes = tuple(self._nodes[name] for name in names)
+            used = {
+                store for node in nodes if isinstance(node, ProcessorSpec) for store in node.stores
+            }
+            stores = tuple(builder.spec for name, builder in self._stores.items() if name in used)
+            subtopologies.append(SubtopologySpec(id=index, nodes=nodes, stores=stores))
+        return TopologySpec(
+            subtopologies=tuple(subtopologies), repartition_topics=dict(self._repartition_topics)
+        )
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _groups(self) -> list[list[str]]:
+        """Return the nodes that belong together by edges or stores, groups and nodes in the order they were added."""
+        group_of: dict[str, str] = {}
+
+        def root(member: str) -> str:
+            while (above := group_of[member]) != member:
+                group_of[member] = group_of[above]
+                member = above
+            return member
+
+        for name, node in self._nodes.items():
+            group_of[f"node {name}"] = f"node {name}"
+            links = () if isinstance(node, SourceSpec) else node.parents
+            stores = node.stores if isinstance(node, ProcessorSpec) else ()
+            for link in (*(f"node {n}" for n in links), *(f"store {s}" for s in stores)):
+                group_of.setdefault(link, link)
+                group_of[root(link)] = root(f"node {name}")
+        groups: dict[str, list[str]] = {}
+        for name in self._nodes:
+            groups.setdefault(root(f"node {name}"), []).append(name)
+        return list(groups.values())
+
+    def _check_parents(self, node: ProcessorSpec | SinkSpec, context: str) -> None:
+        if not node.parents:
+            raise TopologyError(f"{context}: it has no parent; name at least one node")
+        for name in node.parents:
+            parent = self._nodes.get(name)
+            if name == node.name:
+                raise TopologyError(f"{context}: it can't be its own parent; name another node")
+            if parent is None:
+                raise TopologyError(
+                    f"{context}: parent {name!r} is not in the topology{did_you_mean(name, self._nodes)} "
+                    "(parents are added before their children)"
+                )
+            if isinstance(parent, SinkSpec):
+                raise TopologyError(
+                    f"{context}: parent {name!r} is a sink, which gives nothing on; name the node before it"
+                )
+
+    def _check_topics(self, node: SourceSpec, context: str) -> None:
+        for other in self._nodes.values():
+            if not isinstance(other, SourceSpec):
+                continue
+            for topic in node.topics:
+                if _reads(other, topic):
+                    raise TopologyError(
+                        f"{context}: topic {topic!r} is read already by {other.name!r}"
+                        f"{_made_at(other.location)}; read it once and use that node twice"
+                    )
+            for topic in other.topics:
+                if _reads(node, topic):
+                    raise TopologyError(
+                        f"{context}: the pattern {node.name!r} reads also matches topic {topic!r}, which {other.name!r}"
+                        f"{_made_at(other.location)} reads; make the pattern narrower"
+                    )
+        for topic in node.topics:
+            if node.topics.count(topic) > 1:
+                raise TopologyError(f"{context}: topic {topic!r} is given twice; leave one out")
+
+    def _connect(self, processor: str, store: str, context: str) -> None:
+        if store not in self._stores:
+            raise TopologyError(
+                f"{context}: store {store!r} is not in the topology{did_you_mean(store, self._stores)} "
+                "(stores are added with add_state_store())"
+            )
+        node = self._nodes.get(processor)
+        if node is None:
+            raise TopologyError(
+                f"{context}: processor {processor!r} is not in the topology"
+                f"{did_you_mean(processor, self._nodes)}"
+            )
+        if not isinstance(node, ProcessorSpec):
+            kind = "source" if isinstance(node, SourceSpec) else "sink"
+            raise TopologyError(
+                f"{context}: {processor!r} is a {kind}, which can't use store {store!r}; name a processor"
+            )
+        if store not in node.stores:
+            self._nodes[processor] = replace(node, stores=(*node.stores, store))
+
+
+def _reads(source: SourceSpec, topic: str) -> bool:
+    return topic in source.topics or (
+        source.pattern is not None and source.pattern.fullmatch(topic) is not None
+    )
+
+
+def _made_at(location: str) -> str:
+    return f" ({location})" if location else ""

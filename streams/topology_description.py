@@ -1,0 +1,270 @@
+"""What a topology looks like: Kafka Streams' text, a Mermaid flowchart, or plain values.
+
+The text is that of Kafka Streams' `TopologyDescription`, so that both can be compared line by line. Nodes with more
+below them come first, then names decide; so do the names behind `-->` (where Kafka Streams lets hash codes decide if a
+node has several children of different sizes); the names behind `<--` are in the order the parents were given.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tasks.processing.execution import execution_mode
+from tasks.processing.topology_spec import (
+    NodeSpec,
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+    SubtopologySpec,
+    TopologySpec,
+)
+
+NodeType = Literal["source", "processor", "sink"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDescription:
+    """One node: what it reads, writes or keeps, and its neighbours.
+
+    `topics` of a source; `pattern` of a source that reads by regular expression; `topic` of a sink, None where a
+    function (`extractor`, its name) chooses; `stores` of a processor.
+    """
+
+    type: NodeType
+    name: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    topic: str | None = None
+    extractor: str | None = None
+    stores: tuple[str, ...] = ()
+    predecessors: tuple[str, ...] = ()
+    successors: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        match self.type:
+            case "source":
+                topics = f"[{', '.join(self.topics)}]" if self.pattern is None else self.pattern
+                head = f"Source: {self.name} (topics: {topics})"
+            case "processor":
+                head = f"Processor: {self.name} (stores: [{', '.join(self.stores)}])"
+            case "sink":
+                target = (
+                    f"extractor class: {self.extractor}"
+                    if self.topic is None
+                    else f"topic: {self.topic}"
+                )
+                head = f"Sink: {self.name} ({target})"
+        after = "" if self.type == "sink" else f"\n      --> {_listed(self.successors)}"
+        before = "" if self.type == "source" else f"\n      <-- {_listed(self.predecessors)}"
+        return head + after + before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the node as plain values, without what its type does not have."""
+        own: dict[str, Any]
+        match self.type:
+            case "source" if self.pattern is None:
+                own = {"topics": list(self.topics)}
+            case "source":
+                own = {"pattern": self.pattern}
+            case "processor":
+                own = {"stores": list(self.stores)}
+            case "sink" if self.topic is None:
+                own = {"extractor": self.extractor}
+            case "sink":
+                own = {"topic": self.topic}
+        links = {"predecessors": list(self.predecessors), "successors": list(self.successors)}
+        return {"type": self.type, "name": self.name, **own, **links}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtopologyDescription:
+    """One sub-topology: its nodes in the order of the text, and how it runs if that was asked for."""
+
+    id: int
+    nodes: tuple[NodeDescription, ...]
+    execution: str | None = None
+
+    def __str__(self) -> str:
+        execution = "" if self.execution is None else f"    Execution: {self.execution}\n"
+        return (
+            f"Sub-topology: {self.id}\n{execution}"
+            + "".join(f"    {node}\n" for node in self.nodes)
+            + "\n"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sub-topology as plain values."""
+        execution = {} if self.execution is None else {"execution": self.execution}
+        return {"id": self.id, **execution, "nodes": [node.to_dict() for node in self.nodes]}
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyDescription:
+    """A topology described; `str()` gives Kafka Streams' text.
+
+    >>> from streams import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> builder.stream("in", key_serde=str, value_serde=str).to("out")
+    >>> description = builder.build().describe()
+    >>> print(str(description).strip())
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [in])
+          --> KSTREAM-SINK-0000000001
+        Sink: KSTREAM-SINK-0000000001 (topic: out)
+          <-- KSTREAM-SOURCE-0000000000
+    """
+
+    subtopologies: tuple[SubtopologyDescription, ...]
+
+    @classmethod
+    def of(cls, spec: TopologySpec, *, execution: bool = False) -> "TopologyDescription":
+        """Return the description of a topology, with how each sub-topology runs if `execution` is true."""
+        return cls(tuple(_described(sub, execution) for sub in spec.subtopologies))
+
+    def __str__(self) -> str:
+        return "Topologies:\n " + "".join(f"  {sub}" for sub in self.subtopologies)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists, dicts and strings, as for JSON.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
+        >>> builder.build().describe().to_dict()["subtopologies"][0]["nodes"][1]
+        {'type': 'sink', 'name': 'write', 'topic': 'out', 'predecessors': ['read'], 'successors': []}
+        """
+        return {"subtopologies": [sub.to_dict() for sub in self.subtopologies]}
+
+    def to_mermaid(self) -> str:
+        """Return a Mermaid flowchart: a box per sub-topology, topics as stadiums, stores as cylinders.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
+        >>> print(builder.build().describe().to_mermaid())
+        flowchart TB
+          topic0(["in"])
+          topic1(["out"])
+          subgraph sub0["Sub-topology 0"]
+            node0["read"]
+            node1["write"]
+          end
+          topic0 --> node0
+          node0 --> node1
+          node1 --> topic1
+        """
+        return _Mermaid().draw(self.subtopologies)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "none"
+
+
+def _described(spec: SubtopologySpec, execution: bool) -> SubtopologyDescription:
+    parents = {node.name: dict.fromkeys(_parents(node)) for node in spec.nodes}
+    children: dict[str, list[str]] = {node.name: [] for node in spec.nodes}
+    for name, above in parents.items():
+        for parent in above:
+            children[parent].append(name)
+    # As Kafka Streams counts it: a node that is reached on two paths counts twice.
+    sizes: dict[str, int] = {}
+    for node in reversed(spec.nodes):
+        sizes[node.name] = 1 + sum(sizes[child] for child in children[node.name])
+
+    def ordered(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(names, key=lambda name: (-sizes[name], name)))
+
+    nodes = {node.name: _node(node) for node in spec.nodes}
+    return SubtopologyDescription(
+        id=spec.id,
+        nodes=tuple(
+            replace(
+                nodes[name],
+                predecessors=tuple(parents[name]),
+                successors=ordered(children[name]),
+            )
+            for name in ordered(nodes)
+        ),
+        execution=str(execution_mode(spec)) if execution else None,
+    )
+
+
+def _parents(node: NodeSpec) -> tuple[str, ...]:
+    return () if isinstance(node, SourceSpec) else node.parents
+
+
+def _node(node: NodeSpec) -> NodeDescription:
+    match node:
+        case SourceSpec():
+            pattern = None if node.pattern is None else node.pattern.pattern
+            topics = tuple(sorted(node.topics))
+            return NodeDescription(type="source", name=node.name, topics=topics, pattern=pattern)
+        case ProcessorSpec():
+            stores = tuple(sorted(node.stores))
+            return NodeDescription(type="processor", name=node.name, stores=stores)
+        case SinkSpec():
+            if isinstance(node.topic, str):
+                return NodeDescription(type="sink", name=node.name, topic=node.topic)
+            return NodeDescription(type="sink", name=node.name, extractor=_function(node.topic))
+
+
+def _function(function: Callable[..., Any]) -> str:
+    """Return a function's name without an address, so that the text is the same at every start."""
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else type(function).__qualname__
+
+
+class _Mermaid:
+    """Collects the lines of a flowchart. Ids are made up, because names may be reserved words there."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, str] = {}
+        self._boxes: list[str] = []
+        self._links: list[str] = []
+        self._count = 0
+
+    def draw(self, subtopologies: Sequence[SubtopologyDescription]) -> str:
+        """Return the whole flowchart."""
+        for sub in subtopologies:
+            self._draw_subtopology(sub)
+        topics = [f"  {node_id}([{_label(topic)}])" for topic, node_id in self._topics.items()]
+        return "\n".join(["flowchart TB", *topics, *self._boxes, *self._links])
+
+    def _draw_subtopology(self, sub: SubtopologyDescription) -> None:
+        ids = {node.name: f"node{self._count + index}" for index, node in enumerate(sub.nodes)}
+        self._count += len(ids)
+        names = sorted({store for node in sub.nodes for store in node.stores})
+        stores = {name: f"store{sub.id}_{index}" for index, name in enumerate(names)}
+        title = f"Sub-topology {sub.id}"
+        if sub.execution is not None:
+            title += f" ({sub.execution})"
+        self._boxes += [
+            f"  subgraph sub{sub.id}[{_label(title)}]",
+            *(f"    {node_id}[{_label(name)}]" for name, node_id in ids.items()),
+            *(f"    {node_id}[({_label(name)})]" for name, node_id in stores.items()),
+            "  end",
+        ]
+        for node in sub.nodes:
+            self._link(node, ids, stores)
+
+    def _link(
+        self, node: NodeDescription, ids: Mapping[str, str], stores: Mapping[str, str]
+    ) -> None:
+        me = ids[node.name]
+        read = node.topics if node.pattern is None else (f"/{node.pattern}/",)
+        self._links += [f"  {self._topic(topic)} --> {me}" for topic in read]
+        self._links += [f"  {me} --> {ids[child]}" for child in node.successors]
+        self._links += [f"  {me} -.- {stores[store]}" for store in node.stores]
+        if node.type == "sink":
+            written = f"{node.extractor}(…)" if node.topic is None else node.topic
+            self._links.append(f"  {me} --> {self._topic(written)}")
+
+    def _topic(self, name: str) -> str:
+        return self._topics.setdefault(name, f"topic{len(self._topics)}")
+
+
+def _label(text: str) -> str:
+    """Return quoted text; Mermaid writes a quote, and what would look like its own markup, as entities."""
+    escaped = text.replace("#", "#35;").replace('"', "#quot;")
+    return f'"{escaped.replace("<", "#lt;").replace(">", "#gt;")}"'

@@ -1,0 +1,236 @@
+"""The worker process: `python -m streams.worker`, started and ended by a supervisor.
+
+It reads its settings from standard input, runs one `KafkaStreams`, and reports through the pipe it was given. Only its
+supervisor ends it: SIGINT and SIGTERM are not for it. When the supervisor is gone (its pipe has ended), the worker
+commits, closes and leaves by itself.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from types import FrameType
+from typing import Final
+
+from rebalance.model import TaskId
+from streams.app import KafkaStreams
+from streams.console_log import configure_logging
+from streams.exit_codes import ExitCode, exit_code_of
+from streams.program import load_program
+from streams.run_options import RunOptions
+from streams.states import KafkaStreamsState
+from streams.supervisor.messages import (
+    LineBuffer,
+    MetricsReported,
+    Order,
+    Report,
+    StartWorker,
+    StateChanged,
+    StopWorker,
+    WorkerCrashed,
+    WorkerReady,
+    decode_order,
+    encode,
+)
+
+_log = logging.getLogger("tidewheel.worker")
+
+_READ_BYTES: Final = 64 * 1024
+#: Characters of an error's message that are reported.
+_MESSAGE_MAX: Final = 4_000
+#: A worker without a supervisor that can't even stop is ended this long after its drain time-out.
+_ABANDONED_GRACE_S: Final = 5.0
+_ENDED: Final = frozenset({KafkaStreamsState.NOT_RUNNING, KafkaStreamsState.ERROR})
+
+
+class SupervisorLink:
+    """The pipes to the supervisor. `say` may be called from any thread, everything else from the main one."""
+
+    def __init__(self, orders_fd: int, reports_fd: int) -> None:
+        self._orders_fd = orders_fd
+        self._reports_fd = reports_fd
+        self._wake_reading, self._wake_writing = os.pipe()
+        os.set_blocking(self._wake_reading, False)
+        os.set_blocking(self._wake_writing, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(orders_fd, selectors.EVENT_READ)
+        self._selector.register(self._wake_reading, selectors.EVENT_READ)
+        self._lines = LineBuffer()
+        self._waiting: deque[Report] = deque()
+        #: Orders that came with an earlier one and were not asked for yet.
+        self._undelivered: list[Order] = []
+        #: Whether the supervisor is gone.
+        self.lost = False
+
+    def say(self, report: Report) -> None:
+        """Have a report sent by the main thread."""
+        self._waiting.append(report)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_writing, b"\0")
+
+    def flush(self) -> None:
+        """Send what waits to be said."""
+        while self._waiting:
+            data = encode(self._waiting.popleft())
+            try:
+                while data:
+                    data = data[os.write(self._reports_fd, data) :]
+            except BrokenPipeError:
+                self.lost = True
+
+    def orders(self, timeout_s: float | None) -> list[Order]:
+        """Return orders that came; waits until there is one, a report to send, or the time is up."""
+        found, self._undelivered = self._undelivered, []
+        for key, _ in self._selector.select(0 if found else timeout_s):
+            if key.fd == self._wake_reading:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_reading, 512)
+                continue
+            data = os.read(self._orders_fd, _READ_BYTES)
+            if not data:
+                self.lost = True
+                self._selector.unregister(self._orders_fd)
+            found.extend(decode_order(line) for line in self._lines.feed(data))
+        self.flush()
+        return found
+
+    def first_order(self) -> StartWorker | None:
+        """Return what to run; None if the supervisor went before it said."""
+        while not self.lost:
+            orders = self.orders(None)
+            for index, order in enumerate(orders):
+                if isinstance(order, StartWorker):
+                    # A stop that came right behind it is for whoever asks next.
+                    self._undelivered = orders[index + 1 :]
+                    return order
+        return None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one worker; the process's exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m streams.worker", description="A worker of `tidewheel run`, not for people."
+    )
+    parser.add_argument("--reports", type=int, required=True, metavar="FD")
+    reports_fd: int = parser.parse_args(arguments).reports
+    _leave_signals_to_supervisor()
+    link = SupervisorLink(_take_orders_pipe(), reports_fd)
+    # Programs that the user's code starts are not to hold this pipe open.
+    os.set_inheritable(reports_fd, False)
+    start = link.first_order()
+    if start is None:
+        return ExitCode.OK
+    configure_logging(
+        start.log_level, start.log_format, slot=start.slot if start.workers > 1 else None
+    )
+    try:
+        app, drain_timeout_ms = _prepare(start, link)
+    except BaseException as error:  # noqa: BLE001 - reported, and ends the process
+        if error.__cause__ is not None or exit_code_of(error) is ExitCode.FAILED:
+            _log.error("the program could not be loaded", exc_info=error)
+        return _crashed(link, error)
+    _serve(app, link, start, drain_timeout_ms)
+    if app.error is not None:
+        return _crashed(link, app.error)
+    link.flush()
+    return ExitCode.OK if app.state in _ENDED else ExitCode.NOT_STOPPED_IN_TIME
+
+
+def _prepare(start: StartWorker, link: SupervisorLink) -> tuple[KafkaStreams, int]:
+    """Load the program and make its runtime, not yet started."""
+    program = load_program(start.target)
+    config = program.config(start.overrides, start.config_file)
+    options = RunOptions(
+        slot=start.slot,
+        workers=start.workers,
+        tasks=None if start.tasks is None else tuple(map(TaskId.parse, start.tasks)),
+        wait_for_topics=start.wait_for_topics,
+        create_topics=start.create_topics,
+    )
+    app = KafkaStreams(program.topology(config), config, options=options)
+    app.set_state_listener(lambda new, old: link.say(StateChanged(new=new.value, old=old.value)))
+    link.say(
+        WorkerReady(application_id=config.application_id, drain_timeout_ms=config.drain_timeout_ms)
+    )
+    return app, config.drain_timeout_ms
+
+
+def _serve(
+    app: KafkaStreams, link: SupervisorLink, start: StartWorker, drain_timeout_ms: int
+) -> None:
+    """Run until the runtime ends, or the supervisor says so, or is gone."""
+    app.start()
+    interval_s = start.report_interval_ms / 1000
+    next_report_s = time.monotonic() + interval_s
+    while app.state not in _ENDED:
+        orders = link.orders(max(next_report_s - time.monotonic(), 0.0))
+        stops = [order for order in orders if isinstance(order, StopWorker)]
+        if link.lost:
+            _log.warning("the supervisor is gone: stopping")
+            _end_if_abandoned(drain_timeout_ms / 1000 + _ABANDONED_GRACE_S)
+        if stops or link.lost:
+            told_ms = stops[0].timeout_ms if stops else None
+            app.close(timeout=drain_timeout_ms if told_ms is None else told_ms)
+            return
+        if time.monotonic() >= next_report_s:
+            link.say(MetricsReported(metrics=app.metrics()))
+            next_report_s = time.monotonic() + interval_s
+
+
+def _crashed(link: SupervisorLink, error: BaseException) -> int:
+    """Report an error as the last word; the exit code it asks for."""
+    code = exit_code_of(error)
+    link.say(
+        WorkerCrashed(
+            error=type(error).__name__,
+            message=str(error)[:_MESSAGE_MAX],
+            exit_code=code,
+            topic=getattr(error, "topic", None),
+            partition=getattr(error, "partition", None),
+            offset=getattr(error, "offset", None),
+        )
+    )
+    link.flush()
+    return code
+
+
+def _take_orders_pipe() -> int:
+    """Return the orders' pipe under another number; the user's code finds an empty standard input."""
+    orders_fd = os.dup(sys.stdin.fileno())
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, sys.stdin.fileno())
+    os.close(empty)
+    return orders_fd
+
+
+def _leave_signals_to_supervisor() -> None:
+    """Do nothing at SIGINT and SIGTERM. A handler, as "ignore" would pass on to programs the user's code starts."""
+
+    def nothing(_number: int, _frame: FrameType | None) -> None:
+        pass
+
+    signal.signal(signal.SIGINT, nothing)
+    signal.signal(signal.SIGTERM, nothing)
+
+
+def _end_if_abandoned(after_s: float) -> None:
+    """End this process later if it still lives then: nobody else is left to do it."""
+
+    def end() -> None:
+        _log.error("could not stop in time without a supervisor: ending at once")
+        logging.shutdown()
+        os._exit(ExitCode.NOT_STOPPED_IN_TIME)
+
+    timer = threading.Timer(after_s, end)
+    timer.daemon = True
+    timer.start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
