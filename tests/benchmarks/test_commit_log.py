@@ -1,0 +1,72 @@
+"""Kafka's own log of commits, decoded."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.commit_log import (
+    decode_commit_key,
+    decode_commit_offset,
+    group_partition,
+    java_string_hash,
+)
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99_162_322),
+        ("polygenelubricants", -(1 << 31)),
+        ("😀", 1_772_899),
+    ],
+)
+def test_strings_hash_as_in_java(value: str, expected: int) -> None:
+    """The values are those that Java's own String.hashCode gives."""
+    assert java_string_hash(value) == expected
+
+
+def test_the_smallest_hash_has_a_partition_too() -> None:
+    """Java has no positive number for its smallest one; Kafka takes partition 0."""
+    assert group_partition("polygenelubricants", 50) == 0
+
+
+@given(st.text(), st.integers(1, 100))
+def test_every_group_has_a_partition(group: str, partitions: int) -> None:
+    """Whatever the name, the partition exists."""
+    assert 0 <= group_partition(group, partitions) < partitions
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_commits_key_is_read(version: int) -> None:
+    """Group, topic and partition come out as they went in, non-ASCII names too."""
+    key = struct.pack(">h", version) + text("gruppe-ä") + text("topic") + struct.pack(">i", 3)
+    assert decode_commit_key(key) == ("gruppe-ä", "topic", 3)
+
+
+@pytest.mark.parametrize("version", [2, 3, 5])
+def test_other_records_of_the_log_are_left_out(version: int) -> None:
+    """Group metadata lies in the same log and is no commit."""
+    assert decode_commit_key(struct.pack(">h", version) + text("group")) is None
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, 4])
+def test_a_commits_offset_is_read_in_every_version(version: int) -> None:
+    """The offset is the first field in each of them."""
+    assert decode_commit_offset(struct.pack(">hq", version, 123_456_789_012) + b"rest") == (
+        123_456_789_012
+    )
+
+
+def test_what_is_no_commit_is_refused() -> None:
+    """A negative offset means that something else was read."""
+    with pytest.raises(ValueError, match="not a commit"):
+        decode_commit_offset(struct.pack(">hq", 1, -1))

@@ -1,0 +1,136 @@
+"""The rate that is read off commits."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.progress import CommitRecord, progress_points, slope
+
+
+def together(steps: Sequence[tuple[int, int]], partitions: int = 4) -> list[CommitRecord]:
+    """Commits in which all partitions take part, each with the same share."""
+    return [
+        CommitRecord(at_ms=at_ms, partition=partition, offset=records // partitions)
+        for at_ms, records in steps
+        for partition in range(partitions)
+    ]
+
+
+def test_the_rate_is_that_between_two_commits() -> None:
+    """An even run gives exactly its rate, with the warm-up and the last commit left out."""
+    steps = [(1_000 * second, 100_000 * second) for second in range(1, 11)]
+    found = slope(
+        together(steps), untimed_records=250_000, records=1_000_000, commit_interval_ms=1_000
+    )
+    assert (found.start.at_ms, found.start.records) == (3_000, 300_000)
+    assert (found.end.at_ms, found.end.records) == (9_000, 900_000)
+    assert found.records_per_s == 100_000
+    assert found.commits == 6
+    assert found.window_end == "last_commit_before_end"
+
+
+def test_waiting_for_the_last_commit_does_not_slow_a_system_down() -> None:
+    """A last commit that holds few records and much waiting has no part in the rate."""
+    steps = [(1_000 * second, 100_000 * second) for second in range(1, 10)]
+    waited = [*steps, (10_000, 900_004)]
+    found = slope(together(waited), untimed_records=0, records=900_004, commit_interval_ms=1_000)
+    assert found.records_per_s == 100_000
+
+
+def test_a_slow_warm_up_does_not_count() -> None:
+    """What happened before the first commit past the warm-up leaves the rate alone."""
+    steps = [(60_000, 300_000), *((60_000 + 1_000 * n, 300_000 + 100_000 * n) for n in range(1, 8))]
+    found = slope(
+        together(steps), untimed_records=250_000, records=1_000_000, commit_interval_ms=1_000
+    )
+    assert found.records_per_s == 100_000
+
+
+def test_with_too_few_commits_the_last_one_is_the_end() -> None:
+    """A short run at a long interval is measured to its last commit, and says so."""
+    steps = [(5_000, 100_000), (10_000, 250_000)]
+    found = slope(
+        together(steps), untimed_records=62_500, records=250_000, commit_interval_ms=5_000
+    )
+    assert found.records_per_s == 30_000
+    assert found.window_end == "final_commit"
+
+
+@pytest.mark.parametrize("steps", [[(1_000, 500_000)], [(1_000, 40_000), (2_000, 500_000)]])
+def test_one_commit_after_the_warm_up_gives_no_rate(steps: list[tuple[int, int]]) -> None:
+    """The error says what to change."""
+    with pytest.raises(ValueError, match="shorter commit interval"):
+        slope(together(steps), untimed_records=100_000, records=500_000, commit_interval_ms=1_000)
+
+
+def test_a_run_that_did_not_reach_the_end_has_no_rate() -> None:
+    """The error says how far it came."""
+    with pytest.raises(ValueError, match="committed 400 of 1000 records"):
+        slope(together([(1, 400)]), untimed_records=0, records=1_000, commit_interval_ms=100)
+
+
+def test_without_any_commit_there_is_no_rate() -> None:
+    """A group that never committed committed 0 records."""
+    with pytest.raises(ValueError, match="committed 0 of 10 records"):
+        slope([], untimed_records=0, records=10, commit_interval_ms=100)
+
+
+def test_a_committed_offset_that_goes_back_voids_the_run() -> None:
+    """Records that were done twice would count twice: the error names the partition."""
+    commits = [
+        CommitRecord(at_ms=1, partition=2, offset=10),
+        CommitRecord(at_ms=2, partition=2, offset=9),
+    ]
+    with pytest.raises(ValueError, match="partition 2 went back from 10 to 9"):
+        progress_points(commits, commit_interval_ms=100)
+
+
+def test_partitions_that_commit_at_other_times_do_not_change_the_rate() -> None:
+    """Two even partitions that commit half an interval apart show the rate of both together."""
+    commits = [
+        CommitRecord(at_ms=shift + 1_000 * n, partition=partition, offset=50_000 * n)
+        for partition, shift in enumerate((0, 500))
+        for n in range(1, 11)
+    ]
+    found = slope(commits, untimed_records=200_000, records=1_000_000, commit_interval_ms=1_000)
+    assert found.records_per_s == pytest.approx(100_000)
+
+
+def test_a_partition_that_waits_is_not_taken_as_moving() -> None:
+    """Between two far commits a partition moved only in the interval before the second."""
+    commits = [
+        CommitRecord(at_ms=1_000, partition=0, offset=100),
+        CommitRecord(at_ms=5_000, partition=1, offset=100),
+        CommitRecord(at_ms=9_000, partition=0, offset=200),
+    ]
+    points = progress_points(commits, commit_interval_ms=1_000)
+    assert [(point.at_ms, point.records) for point in points] == [
+        (1_000, 100),
+        (5_000, 200),
+        (9_000, 300),
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 500), st.integers(0, 3), st.integers(0, 10_000)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(1, 1_000),
+)
+def test_progress_never_falls_and_ends_with_everything(
+    steps: list[tuple[int, int, int]], commit_interval_ms: int
+) -> None:
+    """Whatever the order of the partitions' commits, the total only grows, up to the sum."""
+    at_ms, offsets, commits = 0, [0, 0, 0, 0], list[CommitRecord]()
+    for wait_ms, partition, records in steps:
+        at_ms += wait_ms
+        offsets[partition] += records
+        commits.append(CommitRecord(at_ms=at_ms, partition=partition, offset=offsets[partition]))
+    points = progress_points(commits, commit_interval_ms=commit_interval_ms)
+    totals = [point.records for point in points]
+    assert totals == sorted(totals)
+    assert (totals[-1] if totals else 0) == sum(offsets)

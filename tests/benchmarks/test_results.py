@@ -1,0 +1,147 @@
+"""The result file's form, and how results of several runs come together."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.results import (
+    METRICS,
+    SuiteResult,
+    decode,
+    encode,
+    load,
+    make_row,
+    merged,
+    results_path,
+    save,
+)
+from benchmarks.suites import SUITES
+
+
+def result(**parameters: Any) -> SuiteResult:
+    rows = tuple(
+        make_row(
+            [3.0, 1.0, 2.0],
+            system=system,
+            job="count_by_key",
+            guarantee="exactly_once",
+            metric="records_per_s",
+            parameters={"commit_interval_ms": 100, "cache_bytes": 0, **parameters},
+        )
+        for system in ("tidewheel", "kafka-streams")
+    )
+    return SuiteResult(
+        suite="throughput",
+        date="2026-01-02",
+        cpu="A processor",
+        cores=2,
+        versions={"python": "3.11"},
+        rows=rows,
+    )
+
+
+def test_the_file_has_exactly_the_laid_down_fields() -> None:
+    """Whoever reads the files finds these names, and no others."""
+    data = json.loads(encode(result()))
+    assert set(data) == {"suite", "date", "cpu", "cores", "versions", "rows"}
+    assert data["rows"][0] == {
+        "system": "tidewheel",
+        "job": "count_by_key",
+        "guarantee": "exactly_once",
+        "metric": "records_per_s",
+        "value": 2.0,
+        "unit": "records/s",
+        "range": [1.0, 3.0],
+        "runs": 3,
+        "parameters": {"commit_interval_ms": 100, "cache_bytes": 0, "values": [3.0, 1.0, 2.0]},
+    }
+
+
+@given(
+    st.lists(st.floats(0, 1e9), min_size=1, max_size=5),
+    st.sampled_from(sorted(METRICS)),
+    st.sampled_from(["at_least_once", "exactly_once", None]),
+)
+def test_what_is_written_is_read_back(
+    values: list[float], metric: str, guarantee: str | None
+) -> None:
+    """Every row survives the file, its value within its range."""
+    row = make_row(
+        values, system="s", job="j", guarantee=guarantee, metric=metric, parameters={"a": [1]}
+    )
+    whole = replace(result(), rows=(row,))
+    assert decode(encode(whole)) == whole
+    assert row.range[0] <= row.value <= row.range[1]
+
+
+def test_a_file_is_kept_and_found(tmp_path: Path) -> None:
+    """A saved result is loaded again; where none is, there is none."""
+    path = tmp_path / "results" / "throughput.json"
+    assert load(path) is None
+    save(result(), path)
+    assert load(path) == result()
+    assert [each.name for each in path.parent.iterdir()] == ["throughput.json"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("metric", "speed", "unknown metric 'speed'"),
+        ("guarantee", "at_most_once", "unknown guarantee 'at_most_once'"),
+        ("value", 9.0, "outside"),
+    ],
+)
+def test_a_row_that_is_wrong_is_refused(field: str, value: Any, message: str) -> None:
+    """A file that was changed by hand does not get into a table unnoticed."""
+    data = json.loads(encode(result()))
+    data["rows"][0][field] = value
+    with pytest.raises(ValueError, match=message):
+        decode(json.dumps(data).encode())
+
+
+def test_a_missing_field_is_named() -> None:
+    """The error says which field is missing."""
+    data = json.loads(encode(result()))
+    del data["rows"][0]["runs"]
+    with pytest.raises(msgspec.ValidationError, match="runs"):
+        decode(json.dumps(data).encode())
+
+
+def test_a_row_needs_a_run() -> None:
+    """There is no median of nothing."""
+    with pytest.raises(ValueError, match="at least one run"):
+        make_row([], system="s", job="j", guarantee=None, metric="seconds", parameters={})
+
+
+def test_new_settings_join_the_old_ones() -> None:
+    """A run of some settings replaces those and keeps the others."""
+    old, new = result(commit_interval_ms=100), result(commit_interval_ms=1_000)
+    assert merged(old, new).rows == old.rows + new.rows
+    assert merged(old, replace(old, date="2026-02-03")).rows == old.rows
+    assert merged(None, new) == new
+
+
+def test_a_setting_is_never_mixed_from_two_runs() -> None:
+    """Rows of one setting were run in turns, so they come from one run only."""
+    old = result()
+    new = replace(result(), rows=old.rows[:1])
+    assert merged(old, new).rows == new.rows
+
+
+def test_results_of_another_machine_are_dropped() -> None:
+    """Figures of two processors do not stand in one table."""
+    old = replace(result(commit_interval_ms=1_000), cpu="Another")
+    assert merged(old, result()) == result()
+
+
+@pytest.mark.parametrize("suite", sorted(SUITES))
+def test_the_kept_results_are_well_formed(suite: str) -> None:
+    """Every committed result file is one that can be read."""
+    kept = load(results_path(suite))
+    assert kept is None or kept.suite == suite

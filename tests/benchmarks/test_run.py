@@ -1,0 +1,97 @@
+"""One run from start to figure, against a real broker, with small programs as systems."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.generator import InputSpec, direct_counts
+from benchmarks.input_topic import ensure_input, quiet_admin, record_count
+from benchmarks.run import RunFailedError, RunRequest, WrongResultError, run_once
+from benchmarks.systems import PEERS, SYSTEMS, System
+
+if TYPE_CHECKING:
+    from streams.broker import RunningBroker
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+SOURCE = InputSpec(records=200_000, keys=1_000)
+COPY = PEERS / "raw_client" / "consume_produce.py"
+
+
+def request_for(system: System, name: str, guarantee: str = "exactly_once") -> RunRequest:
+    return RunRequest(
+        system=system,
+        job="count_by_key",
+        run_name=f"bench-test-{name}",
+        guarantee=guarantee,
+        commit_interval_ms=20,
+        cache_bytes=0,
+        threads=None,
+        source=SOURCE,
+        untimed_records=50_000,
+    )
+
+
+def changed_copy(folder: Path, old: str, new: str) -> System:
+    """The plain client with one line of it changed."""
+    text = COPY.read_text()
+    assert text.count(old) == 1, "the line that is to be changed is still there"
+    program = folder / "program.py"
+    program.write_text(text.replace(old, new))
+    command = [sys.executable, str(program)]
+    return replace(SYSTEMS["raw-client"], command=lambda _job: command)
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_a_right_run_has_a_figure(kafka_broker: "RunningBroker", guarantee: str) -> None:
+    """The plain client copies everything; its rate, outputs and memory are plausible."""
+    servers = kafka_broker.bootstrap_servers
+    ensure_input(servers, SOURCE)
+    request = request_for(SYSTEMS["raw-client"], f"right-{guarantee}", guarantee)
+    result = run_once(servers, request, direct_counts(SOURCE))
+    assert result.outputs == SOURCE.records
+    assert result.slope.records_per_s > 1_000
+    assert result.slope.start.records >= request.untimed_records
+    assert result.rss_mib_max > 10
+    left = quiet_admin(servers).list_topics(timeout=30).topics
+    assert not [topic for topic in left if request.run_name in topic]
+
+
+def test_a_wrong_result_has_no_figure(kafka_broker: "RunningBroker", tmp_path: Path) -> None:
+    """A program that is quick because it leaves a record out is found out."""
+    servers = kafka_broker.bootstrap_servers
+    ensure_input(servers, SOURCE)
+    lossy = changed_copy(
+        tmp_path,
+        "        key, value = message.key(), message.value()\n",
+        "        key, value = message.key(), message.value()\n"
+        "        if message.partition() == 1 and message.offset() == 77:\n"
+        "            continue\n",
+    )
+    with pytest.raises(WrongResultError, match="1 keys end with a wrong value"):
+        run_once(servers, request_for(lossy, "lossy"), direct_counts(SOURCE))
+
+
+def test_a_program_that_dies_is_told_with_its_last_words(
+    kafka_broker: "RunningBroker", tmp_path: Path
+) -> None:
+    """The error has the exit code and what the program wrote."""
+    servers = kafka_broker.bootstrap_servers
+    ensure_input(servers, SOURCE)
+    dying = changed_copy(
+        tmp_path, "    stop = Stop()\n", "    stop = Stop()\n    raise SystemExit('no more')\n"
+    )
+    with pytest.raises(RunFailedError, match="exit code 1 after 0 records\nIt wrote:\nno more"):
+        run_once(servers, request_for(dying, "dying"), direct_counts(SOURCE))
+
+
+def test_the_input_is_filled_once(kafka_broker: "RunningBroker") -> None:
+    """A second call finds the topic full; a topic that is not full is filled anew."""
+    servers = kafka_broker.bootstrap_servers
+    source = replace(SOURCE, records=1_000, seed=5)
+    ensure_input(servers, source)
+    ensure_input(servers, source)
+    assert record_count(servers, source.topic, source.partitions) == source.records

@@ -1,0 +1,193 @@
+"""The tables: what is compared, and what is not."""
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from benchmarks.results import Row, SuiteResult, make_row
+from benchmarks.table import (
+    HEADINGS,
+    comparable,
+    markdown_table,
+    marked,
+    rich_tables,
+    table_lines,
+    write_tables,
+)
+
+RATIO = len(HEADINGS) - 1
+
+
+def rows(system: str, rate: float, outputs: float, **parameters: object) -> list[Row]:
+    setting = {"records": 1_000, "commit_interval_ms": 100, "cache_bytes": 0, **parameters}
+    metrics = {
+        "records_per_s": [rate * 0.9, rate, rate * 1.1],
+        "outputs": [outputs],
+        "rss_mib_max": [100.0],
+    }
+    return [
+        make_row(
+            values,
+            system=system,
+            job="count_by_key",
+            guarantee="exactly_once",
+            metric=metric,
+            parameters=setting,
+        )
+        for metric, values in metrics.items()
+    ]
+
+
+def suite(*parts: list[Row]) -> SuiteResult:
+    return SuiteResult(
+        suite="throughput",
+        date="2026-01-02",
+        cpu="A processor",
+        cores=2,
+        versions={"python": "3.11", "kafka": "4.3.1"},
+        rows=tuple(row for part in parts for row in part),
+    )
+
+
+def test_ratios_are_against_kafka_streams() -> None:
+    """Twice its rate with as many outputs is 2.00, whatever the order of the systems."""
+    lines = table_lines(
+        suite(rows("tidewheel", 200_000, 1_000), rows("kafka-streams", 100_000, 1_000))
+    )
+    assert [line[4] for line in lines] == ["tidewheel", "kafka-streams"]
+    assert [line[RATIO] for line in lines] == ["2.00", "1"]
+
+
+def test_systems_that_write_less_are_not_compared() -> None:
+    """More than a tenth fewer outputs is less work, and the table says so."""
+    lines = table_lines(
+        suite(rows("tidewheel", 200_000, 899), rows("kafka-streams", 100_000, 1_000))
+    )
+    assert lines[0][RATIO] == "outputs differ"
+
+
+def test_outputs_are_compared_per_record() -> None:
+    """A slow peer that ran a quarter of the records, each with its output, is compared."""
+    lines = table_lines(
+        suite(rows("quix", 25_000, 250, records=250), rows("kafka-streams", 100_000, 1_000))
+    )
+    assert lines[0][RATIO] == "0.25"
+
+
+def test_without_kafka_streams_there_is_no_ratio() -> None:
+    """A setting that it did not run in shows none."""
+    assert table_lines(suite(rows("tidewheel", 1.0, 1)))[0][RATIO] == "–"  # noqa: RUF001 - a dash
+
+
+def test_settings_do_not_mix() -> None:
+    """Each setting has its own baseline, and its own lines."""
+    lines = table_lines(
+        suite(
+            rows("kafka-streams", 100, 1_000),
+            rows("tidewheel", 300, 1_000, commit_interval_ms=1_000, cache_bytes=64),
+            rows("kafka-streams", 200, 1_000, commit_interval_ms=1_000, cache_bytes=64),
+        )
+    )
+    assert [line[2:5] for line in lines] == [
+        ("100 ms", "none", "kafka-streams"),
+        ("1 s", "all keys", "tidewheel"),
+        ("1 s", "all keys", "kafka-streams"),
+    ]
+    assert lines[1][RATIO] == "1.50"
+
+
+def test_threads_and_own_defaults_are_named() -> None:
+    """A reader sees how many threads a system had, and that an interval was its own choice."""
+    line = table_lines(
+        suite(
+            rows("kafka-streams", 1, 1, threads=2, own_default=True, commit_interval_ms=30_000),
+        )
+    )[0]
+    assert line[2] == "30 s (own default)"
+    assert line[4] == "kafka-streams (2 threads)"
+
+
+def test_a_common_interval_is_not_called_a_default() -> None:
+    """An interval that all share is one setting, even if it is somebody's default."""
+    lines = table_lines(suite(rows("tidewheel", 1, 1, own_default=True)))
+    assert [line[2] for line in lines] == ["100 ms"]
+
+
+def test_settings_are_in_order_whichever_was_run_last() -> None:
+    """A setting that was run again keeps its place in the README."""
+    late = rows("tidewheel", 1, 1, commit_interval_ms=1_000)
+    early = rows("tidewheel", 1, 1)
+    assert table_lines(suite(late, early)) == table_lines(suite(early, late))
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e9))
+def test_comparing_is_symmetric(first: float, second: float) -> None:
+    """Whether two systems may be compared does not depend on which is named first."""
+    assert comparable(first, second) == comparable(second, first)
+    assert comparable(first, first)
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, 1.0), (1.0, None), (None, None)])
+def test_uncounted_outputs_are_not_compared(first: float | None, second: float | None) -> None:
+    """Nobody is compared on trust."""
+    assert not comparable(first, second)
+
+
+def test_the_markdown_table_is_one() -> None:
+    """Every line has as many cells as there are headings, and the source is named."""
+    text = markdown_table(suite(rows("tidewheel", 2, 1), rows("kafka-streams", 1, 1)))
+    table, notes = text.split("\n\n")
+    assert {line.count("|") for line in table.splitlines()} == {len(HEADINGS) + 1}
+    assert "A processor, 2 cores shared with the broker, 2026-01-02" in notes
+    assert "kafka 4.3.1, python 3.11" in notes
+
+
+def test_the_terminal_shows_each_setting_under_its_name() -> None:
+    """The whole fits a narrow terminal, with nothing cut off."""
+    console = Console(width=100, file=StringIO())
+    console.print(rich_tables(suite(rows("tidewheel", 234_567, 1), rows("kafka-streams", 1, 1))))
+    assert isinstance(console.file, StringIO)
+    text = console.file.getvalue()
+    assert "count_by_key, exactly once, commit every 100 ms, cache none" in text
+    assert "234,567" in text
+    assert "…" not in text.replace(" … ", "")
+
+
+BEFORE = "# Title\n<!-- benchmarks:throughput -->\nold\n<!-- /benchmarks:throughput -->\nafter\n"
+
+
+def test_only_the_text_between_the_markers_changes() -> None:
+    """The markers stay, so that the next run finds them."""
+    assert marked(BEFORE, "throughput", "new") == BEFORE.replace("old", "new")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "",
+        "<!-- benchmarks:throughput -->",
+        BEFORE + BEFORE,
+        "\n".join(reversed(BEFORE.split("\n"))),
+    ],
+)
+def test_a_document_without_its_markers_is_refused(document: str) -> None:
+    """The error says which lines to add."""
+    with pytest.raises(ValueError, match="needs one <!-- benchmarks:throughput -->"):
+        marked(document, "throughput", "new")
+
+
+def test_a_document_gets_the_tables_it_has_places_for(tmp_path: Path) -> None:
+    """Suites without markers are left out, and writing twice changes nothing."""
+    document = tmp_path / "README.md"
+    document.write_text(BEFORE)
+    results = [suite(rows("tidewheel", 1, 1)), replace(suite(), suite="latency")]
+    assert write_tables(document, results) == ["throughput"]
+    once = document.read_text()
+    assert "| tidewheel |" in once
+    assert write_tables(document, results) == ["throughput"]
+    assert document.read_text() == once

@@ -1,0 +1,28 @@
+"""Fixtures of the contract suites: each port's suite runs against the fake and, with a broker, the real adapter."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from streams.broker import RunningBroker
+from tests.fakes.cluster import Cluster, ClusterOfFakes, RealCluster
+
+
+@pytest.fixture(params=["fake", pytest.param("kafka", marks=pytest.mark.broker)])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster to run a contract against."""
+    if request.param == "fake":
+        yield ClusterOfFakes()
+        return
+    real = request.getfixturevalue("real_cluster")
+    yield real
+
+
+@pytest.fixture
+def real_cluster(kafka_broker: RunningBroker) -> Iterator[RealCluster]:
+    """A running Kafka, for what only a real one can show."""
+    servers = kafka_broker.bootstrap_servers
+    cluster = RealCluster(servers, run_id=f"c{os.getpid()}")
+    yield cluster
+    cluster.close()

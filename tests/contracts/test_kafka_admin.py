@@ -1,0 +1,150 @@
+"""The contract of `tasks.ports.Admin`: the fake and the real one behave alike."""
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams.errors import StreamsError
+from tasks.ports import Admin, CommittedOffset, NewTopic
+from tests.fakes.cluster import Cluster, columns, started, write
+
+
+def test_created_topics_are_described_and_listed(cluster: Cluster) -> None:
+    """Partitions, the asked settings and a 16-byte id come back; what does not exist is left out."""
+    admin, name = cluster.admin(), cluster.name()
+    admin.create_topics(
+        [
+            NewTopic(
+                name=name, partitions=3, replication_factor=1, config={"cleanup.policy": "compact"}
+            )
+        ]
+    )
+    described = admin.describe_topics(
+        [name, "no-such-topic"], config=["cleanup.policy", "max.message.bytes"]
+    )
+    assert list(described) == [name]
+    topic = described[name]
+    assert (topic.name, topic.partitions, len(topic.topic_id)) == (name, 3, 16)
+    assert dict(topic.config) == {"cleanup.policy": "compact", "max.message.bytes": "1048588"}
+    assert admin.list_topics()[name] == 3
+    assert admin.describe_topics([]) == {}
+
+
+def test_a_topic_that_exists_is_left_alone(cluster: Cluster) -> None:
+    """Creating it again changes neither its id nor its partitions."""
+    admin, name = cluster.admin(), cluster.name()
+    admin.create_topics([NewTopic(name=name, partitions=1, replication_factor=1)])
+    before = admin.describe_topics([name])[name].topic_id
+    other = cluster.name()
+    admin.create_topics(
+        [
+            NewTopic(name=name, partitions=5, replication_factor=1),
+            NewTopic(name=other, partitions=1, replication_factor=1),
+        ]
+    )
+    after = admin.describe_topics([name, other])
+    assert (after[name].topic_id, after[name].partitions, other in after) == (before, 1, True)
+
+
+def test_a_topic_made_anew_has_another_id(cluster: Cluster) -> None:
+    """That is how positions from another life are told (H25)."""
+    admin, name = cluster.admin(), cluster.topic()
+    before = admin.describe_topics([name])[name].topic_id
+    admin.delete_topics([name, "no-such-topic"])
+    assert admin.describe_topics([name]) == {}
+    admin.create_topics([NewTopic(name=name, partitions=1, replication_factor=1)])
+    assert admin.describe_topics([name])[name].topic_id != before
+
+
+def test_offsets_tell_where_a_log_begins_and_ends(cluster: Cluster) -> None:
+    """The beginning follows deleted records; the end is that of read_committed readers."""
+    topic = cluster.topic(partitions=2)
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    admin = cluster.admin()
+    write(cluster, topic, *[b"v"] * 5)
+    admin.delete_records({zero: 3})
+    admin.delete_records({})
+    producer = started(cluster)
+    producer.begin()
+    producer.produce(columns(topic, b"open"))
+    assert admin.beginning_offsets([zero, one]) == {zero: 3, one: 0}
+    assert admin.end_offsets([zero, one]) == {zero: 5, one: 0}
+    producer.abort()
+    assert (admin.beginning_offsets([]), admin.end_offsets([])) == ({}, {})
+
+
+def test_offsets_of_a_missing_topic_are_an_error_that_names_it(cluster: Cluster) -> None:
+    """And it comes at once, not after the time limit."""
+    with pytest.raises(StreamsError, match="no-such-topic"):
+        cluster.admin().end_offsets([TopicPartition("no-such-topic", 0)])
+
+
+def test_records_past_the_end_cannot_be_deleted(cluster: Cluster) -> None:
+    """An offset from another life of a topic is not obeyed."""
+    topic = cluster.topic()
+    with pytest.raises(StreamsError, match=topic):
+        cluster.admin().delete_records({TopicPartition(topic, 0): 10})
+
+
+def test_committed_offsets_come_back_for_the_group_or_some_partitions(cluster: Cluster) -> None:
+    """Partitions without one are left out; a group nobody knows has none."""
+    topic, group = cluster.topic(partitions=3), cluster.name()
+    zero, one, two = (TopicPartition(topic, number) for number in range(3))
+    admin = cluster.admin()
+    _commit(cluster, group, {zero: CommittedOffset(4, "m"), one: CommittedOffset(5, "")})
+    assert admin.committed(group, [one, two], stable=True) == {one: CommittedOffset(5, "")}
+    assert admin.committed(group, [zero, one], stable=True) == admin.committed(
+        group, None, stable=True
+    )
+    assert admin.committed(group, [], stable=True) == {}
+    assert admin.committed(cluster.name(), None, stable=True) == {}
+    assert admin.committed(cluster.name(), [zero], stable=False) == {}
+
+
+def test_offsets_may_go_back(cluster: Cluster) -> None:
+    """The cluster does not stop it (F6): whoever commits must know."""
+    topic, group = cluster.topic(), cluster.name()
+    part = TopicPartition(topic, 0)
+    for offset in (15, 3):
+        _commit(cluster, group, {part: CommittedOffset(offset, "")})
+    assert cluster.admin().committed(group, [part], stable=True) == {part: CommittedOffset(3, "")}
+
+
+def test_offsets_can_be_overwritten_and_deleted_with_their_group(cluster: Cluster) -> None:
+    """What the reset command does; a group that does not exist is fine to delete."""
+    topic, group = cluster.topic(), cluster.name()
+    part = TopicPartition(topic, 0)
+    admin = cluster.admin()
+    admin.alter_committed(group, {part: 7})
+    admin.alter_committed(group, {})
+    altered = admin.committed(group, [part], stable=True)
+    admin.delete_group(group)
+    admin.delete_group(group)
+    assert (altered, admin.committed(group, [part], stable=True)) == (
+        {part: CommittedOffset(7, "")},
+        {},
+    )
+
+
+def test_a_group_without_consumers_has_no_members(cluster: Cluster) -> None:
+    """Committing in transactions makes nobody a member (F18)."""
+    topic, group = cluster.topic(), cluster.name()
+    _commit(cluster, group, {TopicPartition(topic, 0): CommittedOffset(1, "")})
+    assert (
+        cluster.admin().group_members(group),
+        cluster.admin().group_members("no-such-group"),
+    ) == (0, 0)
+
+
+def test_fencing_nobody_and_unknown_ids_is_fine(cluster: Cluster) -> None:
+    """A leader repeats FENCING after taking over; ids that never began are fenced all the same."""
+    cluster.admin().fence([])
+    unknown = cluster.name()
+    cluster.admin().fence([unknown, unknown])
+
+
+def _commit(cluster: Cluster, group: str, offsets: dict[TopicPartition, CommittedOffset]) -> None:
+    producer = started(cluster)
+    producer.begin()
+    producer.commit(group, offsets)
+    admin: Admin = cluster.admin()
+    assert admin.committed(group, list(offsets), stable=True).keys() == offsets.keys()

@@ -1,0 +1,74 @@
+"""The contract of `tasks.ports.ChangelogReader`: the fake and the real one behave alike."""
+
+import time
+
+import pytest
+
+from rebalance.model import TopicPartition
+from tasks.ports import ChangelogReader, OffsetOutOfRangeError
+from tests.fakes.cluster import PATIENCE_S, Cluster, T, columns, read_until, started, write
+
+
+def test_a_changelog_is_read_to_the_position_its_writer_was_told(cluster: Cluster) -> None:
+    """What `commit` returned is reached, tombstones come as None, and headers are not read."""
+    topic = cluster.topic()
+    part = TopicPartition(topic, 0)
+    producer = started(cluster)
+    producer.begin()
+    producer.produce_changelog(part, [b"a", b"b", b"a"], [b"1", b"2", None], [T, T + 1, T + 2])
+    producer.produce(columns(topic, b"3", headers=[(("h", b"1"),)]))
+    position = producer.commit(cluster.name(), {})[part]
+    reader = cluster.reader()
+    reader.assign({part: 0})
+    runs = read_until(reader, {part: position + 1})
+    read = [
+        row
+        for run in runs
+        for row in zip(run.raw_keys, run.raw_values, run.timestamps, strict=True)
+    ]
+    assert read == [(b"a", b"1", T), (b"b", b"2", T + 1), (b"a", None, T + 2), (b"k0", b"3", T)]
+    assert [run.headers for run in runs] == [None] * len(runs)
+
+
+def test_an_empty_changelog_stands_at_its_end_at_once(cluster: Cluster) -> None:
+    """Nothing to restore is seen without a record (H29)."""
+    topic = cluster.topic()
+    part = TopicPartition(topic, 0)
+    reader = cluster.reader()
+    reader.assign({part: 0})
+    assert reader.positions() == cluster.admin().end_offsets([part]) == {part: 0}
+
+
+def test_a_tail_of_aborted_records_is_passed(cluster: Cluster) -> None:
+    """Restoring ends though the last record anyone may read lies far before the end (H29)."""
+    topic = cluster.topic()
+    part = TopicPartition(topic, 0)
+    write(cluster, topic, b"kept")
+    producer = started(cluster)
+    producer.begin()
+    producer.produce_changelog(part, [b"k"] * 5, [b"lost"] * 5, [T] * 5)
+    producer.abort()
+    reader = cluster.reader()
+    reader.assign({part: 0})
+    end = cluster.admin().end_offsets([part])[part]
+    runs = read_until(reader, {part: end})
+    assert [value for run in runs for value in run.raw_values] == [b"kept"]
+
+
+def test_a_position_below_the_log_is_an_error(cluster: Cluster) -> None:
+    """State that is older than the log can't be caught up (H27)."""
+    topic = cluster.topic()
+    part = TopicPartition(topic, 0)
+    write(cluster, topic, b"a", b"b", b"c")
+    cluster.admin().delete_records({part: 2})
+    reader = cluster.reader()
+    reader.assign({part: 1})
+    with pytest.raises(OffsetOutOfRangeError) as failure:
+        _poll_for_long(reader)
+    assert (failure.value.partition, failure.value.offset) == (part, 1)
+
+
+def _poll_for_long(reader: ChangelogReader) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        reader.poll(10, 0.1)

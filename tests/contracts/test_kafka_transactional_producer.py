@@ -1,0 +1,224 @@
+"""The contract of `tasks.ports.TransactionalProducer`: the fake and the real one behave alike."""
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams.errors import FencedError, StreamsError
+from tasks.ports import CommittedOffset, TransactionAbortedError, TransactionalProducer
+from tasks.processing.output import OutputColumns
+from tests.fakes.cluster import (
+    ANY_PARTITION,
+    Cluster,
+    T,
+    columns,
+    started,
+    values_of,
+    visible,
+    write,
+)
+
+
+def test_records_become_visible_with_the_commit_and_not_before(cluster: Cluster) -> None:
+    """A read_committed reader sees nothing of an open transaction and all of a committed one."""
+    topic = cluster.topic()
+    producer = started(cluster)
+    producer.begin()
+    producer.produce(columns(topic, b"a", b"b"))
+    before = values_of(cluster, topic)
+    producer.commit(cluster.name(), {})
+    assert (before, values_of(cluster, topic, 2)) == ([], [b"a", b"b"])
+
+
+def test_an_aborted_transaction_is_never_visible_and_the_next_one_is(cluster: Cluster) -> None:
+    """After an abort the producer goes on, and only what was committed is seen."""
+    topic = cluster.topic()
+    producer = started(cluster)
+    producer.begin()
+    producer.produce(columns(topic, b"lost"))
+    producer.abort()
+    producer.abort()  # none is open: nothing happens
+    producer.begin()
+    producer.produce(columns(topic, b"kept"))
+    producer.commit(cluster.name(), {})
+    assert values_of(cluster, topic, 1) == [b"kept"]
+
+
+def test_every_part_of_a_record_arrives(cluster: Cluster) -> None:
+    """Key, value, timestamp, headers and partition are what was given, nulls and empty ones included."""
+    topic = cluster.topic(partitions=3)
+    producer = started(cluster)
+    headers = [(), (("h", b"1"), ("h", None), ("e", b"")), ()]
+    producer.begin()
+    producer.produce(
+        columns(
+            topic, b"v", None, b"",
+            partitions=[2, 0, 2], keys=[None, b"k", b""], timestamps=[T + 5, T, -1], headers=headers,
+        )
+    )  # fmt: skip
+    producer.commit(cluster.name(), {})
+    assert [record[:1] + record[2:] for record in visible(cluster, topic, 3)] == [
+        (0, b"k", None, T, headers[1]),
+        (2, None, b"v", T + 5, ()),
+        (2, b"", b"", -1, ()),
+    ]
+
+
+def test_keyed_records_go_where_java_programs_put_them(cluster: Cluster) -> None:
+    """The partition of a key is Kafka's murmur2 of it; known values from Kafka's own tests."""
+    topic = cluster.topic(partitions=30)
+    keys = [b"21", b"foobar", b"a-little-bit-long-string", b"a-little-bit-longer-string"]
+    hashes = [-973932308, -790332482, -985981536, -1486304829]
+    producer = started(cluster)
+    producer.begin()
+    producer.produce(columns(topic, *keys, keys=keys, partitions=ANY_PARTITION))
+    producer.commit(cluster.name(), {})
+    expected = {key: (number & 0x7FFFFFFF) % 30 for key, number in zip(keys, hashes, strict=True)}
+    assert {record.key: record.partition for record in visible(cluster, topic, 4)} == expected
+
+
+def test_commit_returns_the_position_of_each_changelog(cluster: Cluster) -> None:
+    """The position is the offset after the last record of that partition in this transaction, markers before it counted."""
+    topic = cluster.topic(partitions=2)
+    producer = started(cluster)
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    producer.begin()
+    producer.produce_changelog(zero, [b"a", b"b"], [b"1", None], [T, T])
+    producer.produce_changelog(one, [b"c"], [b"2"], [T])
+    producer.produce_changelog(zero, [b"d"], [b"3"], [T])
+    producer.produce_changelog(one, [], [], [])
+    first = producer.commit(cluster.name(), {})
+    producer.begin()
+    producer.produce_changelog(zero, [b"a"], [b"4"], [T])
+    second = producer.commit(cluster.name(), {})
+    assert (first, second) == ({zero: 3, one: 1}, {zero: 5})
+
+
+def test_offsets_and_their_metadata_are_committed_with_the_records(cluster: Cluster) -> None:
+    """3,300 bytes of metadata come back as they were."""
+    topic, group = cluster.topic(), cluster.name()
+    committed = {TopicPartition(topic, 0): CommittedOffset(7, "m" * 3_300)}
+    producer = started(cluster)
+    producer.begin()
+    producer.commit(group, committed)
+    assert cluster.admin().committed(group, list(committed), stable=True) == committed
+
+
+def test_offsets_of_an_aborted_transaction_are_not_committed(cluster: Cluster) -> None:
+    """A refused record takes the offsets with it."""
+    topic, group = cluster.topic(config={"max.message.bytes": "1000"}), cluster.name()
+    producer = started(cluster)
+    producer.begin()
+    producer.produce(columns(topic, b"x" * 2_000))
+    with pytest.raises(TransactionAbortedError) as failure:
+        producer.commit(group, {TopicPartition(topic, 0): CommittedOffset(7, "")})
+    assert failure.value.record_refused
+    assert cluster.admin().committed(group, [TopicPartition(topic, 0)], stable=True) == {}
+
+
+def test_a_newer_producer_of_the_id_fences_the_older_one(cluster: Cluster) -> None:
+    """What the zombie left open is aborted, what it sends later is never seen, and it ends for good."""
+    topic, shared = cluster.topic(), cluster.name()
+    zombie = started(cluster, shared)
+    zombie.begin()
+    zombie.produce(columns(topic, b"before"))
+    newer = started(cluster, shared)
+    with pytest.raises(FencedError):
+        _try_to_commit(zombie, topic)
+    with pytest.raises(FencedError):
+        zombie.begin()
+    newer.begin()
+    newer.produce(columns(topic, b"newer"))
+    newer.commit(cluster.name(), {})
+    assert values_of(cluster, topic, 1) == [b"newer"]
+
+
+def test_fencing_by_the_admin_aborts_what_was_left_open(cluster: Cluster) -> None:
+    """After `fence` pending offsets are decided, and the producers of those ids are of no use."""
+    topic, group = cluster.topic(), cluster.name()
+    ids = [cluster.name() for _ in range(3)]
+    producers = [started(cluster, each) for each in ids]
+    for producer in producers:
+        producer.begin()
+        producer.produce(columns(topic, b"lost"))
+    cluster.admin().fence(ids)
+    for producer in producers:
+        with pytest.raises(FencedError):
+            _try_to_commit(producer, topic)
+    assert values_of(cluster, topic) == []
+    assert cluster.admin().committed(group, None, stable=True) == {}
+
+
+def test_refused_records_are_found_among_good_ones(cluster: Cluster) -> None:
+    """Only the culprits are named, nothing of the search is visible, and the rest can be committed after it."""
+    topic = cluster.topic(partitions=2, config={"max.message.bytes": "2000"})
+    good = columns(topic, *[b"g%d" % index for index in range(20)])
+    mixed = columns(
+        topic, b"ok", b"x" * 3_000, b"ok", b"y" * 3_000, b"ok", partitions=[0, 0, 1, 1, 0]
+    )
+    producer = started(cluster)
+    refused = producer.find_refused([good, mixed])
+    assert [(each.columns is mixed, each.index, each.retriable) for each in refused] == [
+        (True, 1, False),
+        (True, 3, False),
+    ]
+    assert all("MSG_SIZE_TOO_LARGE" in str(each.error) for each in refused)
+    _commit_again_until_it_holds(producer, columns(topic, b"rest", b"rest", partitions=[0, 1]))
+    assert values_of(cluster, topic, 2) == [b"rest", b"rest"]
+
+
+def test_a_record_for_a_missing_partition_is_refused(cluster: Cluster) -> None:
+    """A wrong partitioner is found without waiting for anything."""
+    topic = cluster.topic()
+    wrong = columns(topic, b"a", b"b", partitions=[0, 9])
+    producer = started(cluster)
+    write(cluster, topic, b"warm")
+    producer.begin()
+    with pytest.raises(TransactionAbortedError) as failure:
+        _produce_and_commit(producer, wrong)
+    assert failure.value.record_refused
+    assert [(each.index, each.retriable) for each in producer.find_refused([wrong])] == [(1, False)]
+
+
+def test_a_transaction_in_need_of_nothing_commits(cluster: Cluster) -> None:
+    """An empty transaction, and empty columns in one, are no error."""
+    topic = cluster.topic()
+    producer = started(cluster)
+    producer.begin()
+    producer.produce(columns(topic))
+    assert producer.commit(cluster.name(), {}) == {}
+
+
+def test_closing_twice_with_a_transaction_open_is_fine(cluster: Cluster) -> None:
+    """Close neither waits nor decides: the next producer of the id aborts what was left."""
+    topic, shared = cluster.topic(), cluster.name()
+    producer = started(cluster, shared)
+    producer.begin()
+    producer.produce(columns(topic, b"lost"))
+    producer.close()
+    producer.close()
+    started(cluster, shared)
+    assert values_of(cluster, topic) == []
+
+
+def _try_to_commit(producer: TransactionalProducer, topic: str) -> None:
+    _produce_and_commit(producer, columns(topic, b"zombie"))
+
+
+def _produce_and_commit(producer: TransactionalProducer, records: OutputColumns) -> None:
+    """Commit records; where a bad one is noticed, in `produce` or `commit`, is up to the client."""
+    producer.produce(records)
+    producer.commit("some-group", {})
+
+
+def _commit_again_until_it_holds(producer: TransactionalProducer, records: OutputColumns) -> None:
+    """Send as the worker does: again after an abort that was no refusal."""
+    for _ in range(3):
+        producer.begin()
+        try:
+            _produce_and_commit(producer, records)
+        except TransactionAbortedError as error:
+            if error.record_refused:
+                raise
+        else:
+            return
+    raise StreamsError("three attempts were aborted")

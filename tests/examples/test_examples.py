@@ -1,0 +1,129 @@
+"""Every example: short, understood by the test driver, and run by `tidewheel run` on a real Kafka."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from streams import Serdes
+from streams.broker import RunningBroker
+from streams.demo.check import ARRIVALS, DELAYS, RAIN, differences, expected_results
+from streams.demo.tables import read_rows, table, to_batches
+from streams.exit_codes import ExitCode
+from streams.program import load_program
+from streams.testing import TopologyTestDriver
+from tests.integration.cluster import Cluster, until
+from tests.streams.cli.commands import ROOT, Command
+from tests.streams.demo.archive import small_archive
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LINES = ["All streams lead to Kafka", "Hello Kafka streams", "all the rest"]
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    """A new one needs its own below."""
+    assert [path.stem for path in EXAMPLES] == ["flight_delays", "word_count"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_complete(path: Path) -> None:
+    """At most 60 lines; builds by itself and names its application."""
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
+    program = load_program(f"{path}:topology")
+    assert program.config().application_id == path.stem.replace("_", "-")
+    assert program.topology(program.config()).source_topics
+
+
+def test_word_count_without_a_broker() -> None:
+    """Each word with how often it was seen so far."""
+    program = load_program(f"{ROOT / 'examples' / 'word_count.py'}:topology")
+    with TopologyTestDriver(program.topology(program.config())) as driver:
+        lines = driver.create_input_topic("lines", key_serde=str, value_serde=str)
+        counts = driver.create_output_topic("word-counts", key_serde=str, value_serde=int)
+        for line in LINES:
+            lines.pipe_input(None, line)
+        assert dict(counts.read_key_values()) == _counted()
+
+
+def _counted() -> dict[str, int]:
+    return dict(Counter(word for line in LINES for word in line.lower().split()))
+
+
+@pytest.fixture(scope="module")
+def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
+    """The session's broker."""
+    made = Cluster(kafka_broker.bootstrap_servers)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def topics(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
+    """The example's topics, whose names are fixed; gone afterwards, as are its own."""
+    names: tuple[str, ...] = request.param
+    cluster.create(dict.fromkeys(names, 2))
+    yield
+    applications = [path.stem.replace("_", "-") for path in EXAMPLES]
+    prefixes = tuple(f"{application}-" for application in applications)
+    own = [topic for topic in cluster.admin.list_topics() if topic.startswith(prefixes)]
+    cluster.admin.delete_topics([*names, *own])
+    for application in applications:
+        cluster.admin.delete_group(application)
+
+
+def _arguments(example: str, cluster: Cluster, state_dir: Path) -> list[str]:
+    servers = ("--bootstrap-servers", cluster.bootstrap_servers)
+    return ["run", f"examples/{example}.py:topology", *servers, "--state-dir", str(state_dir)]
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.parametrize("topics", [("lines", "word-counts")], indirect=True)
+@pytest.mark.usefixtures("topics")
+def test_word_count_on_kafka(cluster: Cluster, tmp_path: Path) -> None:
+    """The same counts, through a repartition topic, exactly once."""
+    cluster.send("lines", [(None, line.encode()) for line in LINES])
+    expected = {word.encode(): Serdes.int64().serialize("", n) for word, n in _counted().items()}
+    with Command(*_arguments("word_count", cluster, tmp_path)) as command:
+        until(
+            lambda: (
+                {key: values[-1] for key, values in cluster.values_by_key("word-counts").items()}
+                == expected
+            ),
+            command.said,
+        )
+        command.signal(signal.SIGTERM)
+        assert command.wait() == ExitCode.OK, command.said
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.parametrize("topics", [("flights", "weather", DELAYS, ARRIVALS, RAIN)], indirect=True)
+@pytest.mark.usefixtures("topics")
+def test_flight_delays_on_kafka(cluster: Cluster, tmp_path: Path) -> None:
+    """What it says of some flights is what a loop over them says."""
+    archive = small_archive(tmp_path / "small.tar.gz")
+    for name in ("flights", "weather"):
+        for batch in to_batches(table(name), read_rows(archive, name)):
+            cluster.send(name, zip(batch.keys, batch.values, strict=True))
+    expected = expected_results(read_rows(archive, "flights"), read_rows(archive, "weather"))
+
+    def found() -> dict[str, dict[str, object]]:
+        read = {topic: cluster.values_by_key(topic) for topic in expected}
+        return {
+            topic: {key.decode(): _value(topic, values[-1]) for key, values in by_key.items()}
+            for topic, by_key in read.items()
+        }
+
+    with Command(*_arguments("flight_delays", cluster, tmp_path / "state")) as command:
+        until(lambda: not differences(expected, found()), command.said)
+        command.signal(signal.SIGTERM)
+        assert command.wait() == ExitCode.OK, command.said
+
+
+def _value(topic: str, value: bytes | None) -> object:
+    assert value is not None
+    return orjson.loads(value) if topic == DELAYS else Serdes.int64().deserialize(topic, value)

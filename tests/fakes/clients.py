@@ -1,0 +1,448 @@
+"""The ports of `tasks.ports` over a `FakeBroker`. Same factory as `streams.kafka.clients.KafkaClients`."""
+
+from collections.abc import Mapping, Sequence
+
+from rebalance.model import TopicPartition
+from streams.errors import FencedError, MissingSourceTopicError, StreamsError
+from tasks.ports import (
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    FailedDelivery,
+    NewTopic,
+    OffsetOutOfRangeError,
+    TopicDescription,
+    TransactionAbortedError,
+)
+from tasks.processing.output import OutputColumns
+from tasks.processing.record_batch import SourceRecords
+from tests.fakes.broker import (
+    CommitFate,
+    FakeBroker,
+    Log,
+    RefusedRecordError,
+    StoredRecord,
+    Transaction,
+    names_of,
+)
+
+
+class FakeReader:
+    """`RecordSource` and `ChangelogReader`. Never waits."""
+
+    with_headers = True
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self._positions: dict[TopicPartition, int] = {}
+        self._stopped: set[TopicPartition] = set()
+        self.paused: set[TopicPartition] = set()
+        self.closed = False
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read exactly these partitions, from these offsets."""
+        self._positions = dict(positions)
+        self._stopped.clear()
+        self.paused.clear()
+
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions as well."""
+        self._positions = {**positions, **self._positions}
+
+    def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
+        """Return what is there: one run a partition."""
+        assert not self.closed, "poll after close"
+        runs: list[SourceRecords] = []
+        with self._broker.lock:
+            for each in list(self._positions):
+                if each in self.paused or each in self._stopped:
+                    continue
+                room = max_records - sum(map(len, runs))
+                try:
+                    records = self._read(each, room)
+                except StreamsError:
+                    if runs:  # what came before the failure is handed out first
+                        return runs
+                    self._stopped.add(each)
+                    raise
+                if records:
+                    runs.append(self._run(each, records))
+        return runs
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Stop reading these partitions."""
+        self.paused |= set(partitions)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions again."""
+        self.paused -= set(partitions)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset to be handed out per partition."""
+        return dict(self._positions)
+
+    def end_offsets(self) -> dict[TopicPartition, int]:
+        """Return the end per partition."""
+        with self._broker.lock:
+            logs = {each: self._broker.log_of(each) for each in self._positions}
+            return {each: log.last_stable_offset for each, log in logs.items() if log is not None}
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        self.closed = True
+
+    def _read(self, each: TopicPartition, room: int) -> list[StoredRecord]:
+        log = self._broker.log_of(each)
+        if log is None:
+            raise MissingSourceTopicError(f"{each} does not exist")
+        position = self._positions[each]
+        if not log.start <= position <= log.end:
+            raise OffsetOutOfRangeError(
+                f"{each}: offset {position} is not in the log", partition=each, offset=position
+            )
+        records, self._positions[each] = log.read(position, room)
+        return records
+
+    def _run(self, each: TopicPartition, records: list[StoredRecord]) -> SourceRecords:
+        headers = [record.headers for record in records]
+        return SourceRecords(
+            each.topic,
+            each.partition,
+            [record.offset for record in records],
+            [record.key for record in records],
+            [record.value for record in records],
+            [record.timestamp for record in records],
+            headers if self.with_headers and any(headers) else None,
+        )
+
+
+class FakeChangelogReader(FakeReader):
+    """`ChangelogReader`."""
+
+    with_headers = False
+
+
+class FakeTransactionalProducer:
+    """`TransactionalProducer`. As the real client, it notices being fenced when it commits or aborts."""
+
+    def __init__(self, broker: FakeBroker, transactional_id: str) -> None:
+        self._broker = broker
+        self._transactional_id = transactional_id
+        self._epoch = 0
+        self._transaction: Transaction | None = None
+        self._positions: dict[TopicPartition, int] = {}
+        self._ended: FencedError | CommitOutcomeUnknownError | None = None
+        self.closed = False
+
+    @property
+    def transactional_id(self) -> str:
+        """Return the id this producer fences others by."""
+        return self._transactional_id
+
+    def init(self) -> None:
+        """Fence predecessors and abort their open transaction."""
+        with self._broker.lock:
+            self._epoch = self._broker.init_producer(self._transactional_id)
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        self._check_usable()
+        assert self._transaction is None, "one transaction at a time"
+        assert self._epoch, "init comes first"
+        self._positions = {}
+        self._transaction = Transaction()
+        if not self._fenced():
+            self._transaction = self._broker.open_transaction(self._transactional_id)
+
+    def produce(self, columns: OutputColumns) -> None:
+        """Send records; one that is refused makes the commit fail."""
+        self._send(columns)
+
+    def produce_changelog(
+        self,
+        partition: TopicPartition,
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+    ) -> None:
+        """Send changelog records."""
+        columns = OutputColumns(
+            topic=partition.topic,
+            partitions=partition.partition,
+            keys=keys,
+            values=values,
+            timestamps=timestamps,
+        )
+        last = self._send(columns)
+        if last is not None:
+            self._positions[partition] = last.offset + 1
+
+    def commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, int]:
+        """Commit as the test said it should end."""
+        transaction = self._check_open()
+        with self._broker.lock:
+            self._check_not_fenced()
+            if transaction.refusal:
+                self.abort()
+                raise TransactionAbortedError(transaction.refusal, record_refused=True)
+            if offsets:
+                transaction.offsets.setdefault(group_id, {}).update(offsets)
+            fate = self._broker.commit(self._transactional_id, transaction)
+        self._transaction = None
+        if fate is CommitFate.ABORTS:
+            raise TransactionAbortedError("the test said so")
+        if fate is not CommitFate.COMMITS:
+            self._ended = CommitOutcomeUnknownError("the test said so")
+            raise self._ended
+        return self._positions
+
+    def send_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        """Leave offsets pending in the open transaction, as a worker does that dies before its commit."""
+        self._check_open().offsets.setdefault(group_id, {}).update(offsets)
+
+    def abort(self) -> None:
+        """Abort the open transaction, if any."""
+        if self._transaction is None:
+            return
+        with self._broker.lock:
+            self._check_not_fenced()
+            self._broker.abort(self._transactional_id)
+            self._transaction = None
+
+    def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
+        """Return the records the broker refuses."""
+        self._check_usable()
+        refused: list[FailedDelivery] = []
+        for part in columns:
+            for index in range(len(part)):
+                self.begin()
+                assert self._transaction is not None
+                try:
+                    self._broker.append_columns(part, index, self._transaction)
+                except RefusedRecordError as error:
+                    refused.append(
+                        FailedDelivery(columns=part, index=index, error=error, retriable=False)
+                    )
+                self.abort()
+        return refused
+
+    def close(self) -> None:
+        """Close; idempotent. An open transaction stays open until somebody fences the id."""
+        self.closed = True
+
+    def _send(self, columns: OutputColumns) -> StoredRecord | None:
+        transaction = self._check_open()
+        record: StoredRecord | None = None
+        with self._broker.lock:
+            if self._fenced():
+                return None
+            for index in range(len(columns)):
+                try:
+                    record = self._broker.append_columns(columns, index, transaction)
+                except RefusedRecordError as error:
+                    transaction.refusal = transaction.refusal or str(error)
+        return record
+
+    def _fenced(self) -> bool:
+        return self._broker.is_fenced(self._transactional_id, self._epoch)
+
+    def _check_usable(self) -> None:
+        assert not self.closed, "use after close"
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
+
+    def _check_open(self) -> Transaction:
+        self._check_usable()
+        assert self._transaction is not None, "begin a transaction first"
+        return self._transaction
+
+    def _check_not_fenced(self) -> None:
+        if self._fenced():
+            self._transaction = None
+            self._ended = FencedError(f"producer {self._transactional_id} was fenced")
+            raise self._ended
+
+
+class FakeSinkProducer:
+    """`SinkProducer`."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self._failed: list[FailedDelivery] = []
+        self.closed = False
+
+    def produce(self, columns: OutputColumns) -> None:
+        """Append records at once."""
+        assert not self.closed, "use after close"
+        with self._broker.lock:
+            for index in range(len(columns)):
+                retriable = self._broker.take_send_failure(columns.topic)
+                error: Exception = TimeoutError("the test said so")
+                if retriable is None:
+                    try:
+                        self._broker.append_columns(columns, index, None)
+                        continue
+                    except RefusedRecordError as refused:
+                        error = refused
+                self._failed.append(
+                    FailedDelivery(
+                        columns=columns, index=index, error=error, retriable=bool(retriable)
+                    )
+                )
+
+    def flush(self) -> list[FailedDelivery]:
+        """Return what failed since the last flush."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        self.closed = True
+
+
+class FakeAdmin:
+    """`Admin`."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self.closed = False
+
+    def list_topics(self) -> dict[str, int]:
+        """Return all topics and their partition counts."""
+        with self._broker.lock:
+            return {name: len(topic.logs) for name, topic in self._broker.topics.items()}
+
+    def describe_topics(
+        self, names: Sequence[str], *, config: Sequence[str] = ()
+    ) -> dict[str, TopicDescription]:
+        """Return the topics that exist among `names`."""
+        with self._broker.lock:
+            found = {
+                name: self._broker.topics[name] for name in names if name in self._broker.topics
+            }
+            return {
+                name: TopicDescription(
+                    name=name,
+                    topic_id=topic.topic_id,
+                    partitions=len(topic.logs),
+                    config={each: topic.config[each] for each in config if each in topic.config},
+                )
+                for name, topic in found.items()
+            }
+
+    def create_topics(self, topics: Sequence[NewTopic]) -> None:
+        """Create topics; one that exists already is left alone."""
+        with self._broker.lock:
+            for topic in topics:
+                if topic.name not in self._broker.topics:
+                    self._broker.create_topic(topic.name, topic.partitions, topic.config)
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """Delete topics."""
+        for name in names:
+            self._broker.delete_topic(name)
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete records below these offsets."""
+        with self._broker.lock:
+            for each, offset in before.items():
+                log = self._broker.log_of(each)
+                if log is None or offset > log.end:
+                    raise StreamsError(f"{each}: there is no offset {offset}")
+                del log.entries[: max(offset - log.start, 0)]
+                log.start = max(log.start, offset)
+
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first offset still in the log per partition."""
+        with self._broker.lock:
+            return {each: self._log(each).start for each in partitions}
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offset per partition."""
+        with self._broker.lock:
+            return {each: self._log(each).last_stable_offset for each in partitions}
+
+    def committed(
+        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return what is committed; raises at once where the real one would wait out its time limit."""
+        with self._broker.lock:
+            group = self._broker.groups[group_id]
+            wanted = list(group) if partitions is None else list(partitions)
+            pending = self._broker.pending_offsets(group_id)
+            waiting = sorted(pending if partitions is None else pending & set(wanted))
+            if stable and waiting:
+                raise StreamsError(f"group {group_id}: undecided commits of {names_of(waiting)}")
+            return {each: group[each] for each in wanted if each in group}
+
+    def group_members(self, group_id: str) -> int:
+        """Return what the test said."""
+        return self._broker.members[group_id]
+
+    def alter_committed(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Overwrite committed offsets."""
+        with self._broker.lock:
+            if self._broker.members[group_id]:
+                raise StreamsError(f"group {group_id} has members")
+            for each, offset in offsets.items():
+                self._broker.groups[group_id][each] = CommittedOffset(offset, "")
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete a group and its offsets."""
+        with self._broker.lock:
+            self._broker.groups.pop(group_id, None)
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        """Fence producers of these ids."""
+        with self._broker.lock:
+            for each in transactional_ids:
+                self._broker.fenced.append(each)
+                self._broker.init_producer(each)
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        self.closed = True
+
+    def _log(self, each: TopicPartition) -> Log:
+        log = self._broker.log_of(each)
+        if log is None:
+            raise MissingSourceTopicError(f"{each} does not exist")
+        return log
+
+
+class FakeClients:
+    """Makes clients of one fake broker; what it made is kept for tests to look at."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.sources: list[FakeReader] = []
+        self.producers: list[FakeTransactionalProducer] = []
+        self.sink_producers: list[FakeSinkProducer] = []
+
+    def source(self) -> FakeReader:
+        """Return a new input."""
+        self.sources.append(FakeReader(self.broker))
+        return self.sources[-1]
+
+    def transactional_producer(
+        self, transactional_id: str, transaction_timeout_ms: int = 60_000
+    ) -> FakeTransactionalProducer:
+        """Return a new transactional producer."""
+        self.producers.append(FakeTransactionalProducer(self.broker, transactional_id))
+        return self.producers[-1]
+
+    def sink_producer(self) -> FakeSinkProducer:
+        """Return a new producer for sinks."""
+        self.sink_producers.append(FakeSinkProducer(self.broker))
+        return self.sink_producers[-1]
+
+    def admin(self) -> FakeAdmin:
+        """Return a new admin client."""
+        return FakeAdmin(self.broker)
+
+    def changelog_reader(self) -> FakeChangelogReader:
+        """Return a new changelog reader."""
+        return FakeChangelogReader(self.broker)

@@ -1,0 +1,271 @@
+"""The same small cluster for a contract suite, in memory or real: unique names, clients, and a look at what is visible."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from rebalance.model import TopicPartition
+from streams.kafka.clients import KafkaClients
+from tasks.ports import (
+    Admin,
+    ChangelogReader,
+    NewTopic,
+    RecordSource,
+    SinkProducer,
+    TransactionalProducer,
+)
+from tasks.processing.output import ANY_PARTITION, OutputColumns
+from tasks.processing.record_batch import SourceRecords
+from tests.fakes.broker import FakeBroker, StoredRecord
+from tests.fakes.clients import FakeClients
+
+#: How long a real cluster may take for anything a test waits for.
+PATIENCE_S = 15.0
+
+T = 1_700_000_000_000
+
+C = TypeVar("C")
+
+
+class Cluster(Protocol):
+    """What contract suites use."""
+
+    def topic(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic of its own for a test and return its name."""
+        ...
+
+    def name(self) -> str:
+        """Return a group or transactional id that no other test uses."""
+        ...
+
+    def source(self) -> RecordSource:
+        """Return an input consumer."""
+        ...
+
+    def producer(self, transactional_id: str) -> TransactionalProducer:
+        """Return a transactional producer, not yet initialised."""
+        ...
+
+    def sink(self) -> SinkProducer:
+        """Return a producer for sinks."""
+        ...
+
+    def admin(self) -> Admin:
+        """Return the admin client."""
+        ...
+
+    def reader(self) -> ChangelogReader:
+        """Return a changelog reader."""
+        ...
+
+
+class ClusterOfFakes:
+    """A `FakeBroker`, new for each test."""
+
+    def __init__(self) -> None:
+        self.broker = FakeBroker()
+        self._clients = FakeClients(self.broker)
+        self._names = 0
+
+    def topic(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic."""
+        name = self.name()
+        self.broker.create_topic(name, partitions, config)
+        return name
+
+    def name(self) -> str:
+        """Return a new name."""
+        self._names += 1
+        return f"name-{self._names}"
+
+    def source(self) -> RecordSource:
+        """Return an input consumer."""
+        return self._clients.source()
+
+    def producer(self, transactional_id: str) -> TransactionalProducer:
+        """Return a transactional producer."""
+        return self._clients.transactional_producer(transactional_id)
+
+    def sink(self) -> SinkProducer:
+        """Return a producer for sinks."""
+        return self._clients.sink_producer()
+
+    def admin(self) -> Admin:
+        """Return an admin client."""
+        return self._clients.admin()
+
+    def reader(self) -> ChangelogReader:
+        """Return a changelog reader."""
+        return self._clients.changelog_reader()
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class RealCluster:
+    """A running Kafka; topics and ids are new for each test, clients are closed at its end."""
+
+    _names = 0
+
+    def __init__(self, bootstrap_servers: str, run_id: str, **settings: Any) -> None:
+        self._run_id = run_id
+        # How long a topic that is missing may still be on its way, else 5 s.
+        settings.setdefault("consumer", {"topic.metadata.propagation.max.ms": 1_000})
+        self.clients = KafkaClients(
+            bootstrap_servers=bootstrap_servers, application_id=f"contract-{run_id}", **settings
+        )
+        self._admin = self.clients.admin(timeout_s=PATIENCE_S)
+        self._made: list[Any] = [self._admin]
+
+    def topic(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic."""
+        name = self.name()
+        self._admin.create_topics(
+            [NewTopic(name=name, partitions=partitions, replication_factor=1, config=config or {})]
+        )
+        return name
+
+    def name(self) -> str:
+        """Return a new name."""
+        RealCluster._names += 1
+        return f"{self._run_id}-{RealCluster._names}"
+
+    def source(self) -> RecordSource:
+        """Return an input consumer."""
+        return self._keep(self.clients.source())
+
+    def producer(self, transactional_id: str) -> TransactionalProducer:
+        """Return a transactional producer."""
+        return self._keep(
+            self.clients.transactional_producer(transactional_id, 30_000, call_timeout_s=PATIENCE_S)
+        )
+
+    def sink(self) -> SinkProducer:
+        """Return a producer for sinks."""
+        return self._keep(self.clients.sink_producer())
+
+    def admin(self) -> Admin:
+        """Return an admin client."""
+        return self._admin
+
+    def reader(self) -> ChangelogReader:
+        """Return a changelog reader."""
+        return self._keep(self.clients.changelog_reader())
+
+    def close(self) -> None:
+        """Close every client that was made."""
+        for client in self._made:
+            client.close()
+
+    def _keep(self, client: C) -> C:
+        self._made.append(client)
+        return client
+
+
+def columns(topic: str, *values: bytes | None, **changes: Any) -> OutputColumns:
+    """Return records with numbered keys and timestamps."""
+    count = len(values)
+    return OutputColumns(
+        topic=topic,
+        partitions=changes.pop("partitions", 0),
+        keys=changes.pop("keys", [b"k%d" % index for index in range(count)]),
+        values=list(values),
+        timestamps=changes.pop("timestamps", [T + index for index in range(count)]),
+        **changes,
+    )
+
+
+def started(cluster: Cluster, transactional_id: str | None = None) -> TransactionalProducer:
+    """Return a producer that may begin."""
+    producer = cluster.producer(transactional_id or cluster.name())
+    producer.init()
+    return producer
+
+
+def write(cluster: Cluster, topic: str, *values: bytes | None, **changes: Any) -> None:
+    """Write records outside transactions and wait until they are there."""
+    sink = cluster.sink()
+    sink.produce(columns(topic, *values, **changes))
+    assert sink.flush() == []
+
+
+def read_until(
+    reader: RecordSource | ChangelogReader, ends: Mapping[TopicPartition, int]
+) -> list[SourceRecords]:
+    """Return all runs until the reader's positions have reached `ends`."""
+    runs: list[SourceRecords] = []
+    deadline_s = time.monotonic() + PATIENCE_S
+    while any(reader.positions().get(each, -1) < end for each, end in ends.items()):
+        assert time.monotonic() < deadline_s, f"{reader.positions()} did not reach {ends}"
+        runs += reader.poll(1_000, 0.1)
+    return runs
+
+
+def read_some(reader: RecordSource | ChangelogReader, count: int) -> list[bytes | None]:
+    """Return the values of the next `count` records."""
+    values: list[bytes | None] = []
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(values) < count:
+        assert time.monotonic() < deadline_s, f"only {len(values)} of {count} records came"
+        for run in reader.poll(count - len(values), 0.1):
+            values += run.raw_values
+    return values
+
+
+def visible(cluster: Cluster, topic: str, at_least: int = 0) -> list[StoredRecord]:
+    """Return what a read_committed reader sees of a topic, in order of partition and offset.
+
+    The broker answers a commit before it has written the markers, so a test that expects records waits for as many.
+    """
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        records = _visible_now(cluster, topic)
+        if len(records) >= at_least or time.monotonic() > deadline_s:
+            return records
+
+
+def _visible_now(cluster: Cluster, topic: str) -> list[StoredRecord]:
+    admin = cluster.admin()
+    partitions = [
+        TopicPartition(topic, number)
+        for number in range(admin.describe_topics([topic])[topic].partitions)
+    ]
+    source = cluster.source()
+    source.assign(admin.beginning_offsets(partitions))
+    runs = read_until(source, admin.end_offsets(partitions))
+    source.close()
+    return sorted(record for run in runs for record in rows(run))
+
+
+def rows(run: SourceRecords) -> list[StoredRecord]:
+    """Return a run's records."""
+    headers: Sequence[Any] = run.headers if run.headers is not None else [()] * len(run)
+    return [
+        StoredRecord(run.partition, *record)
+        for record in zip(
+            run.offsets, run.raw_keys, run.raw_values, run.timestamps, headers, strict=True
+        )
+    ]
+
+
+def values_of(cluster: Cluster, topic: str, at_least: int = 0) -> list[bytes | None]:
+    """Return the values a read_committed reader sees of a topic."""
+    return [record.value for record in visible(cluster, topic, at_least)]
+
+
+__all__ = [
+    "ANY_PARTITION",
+    "PATIENCE_S",
+    "Cluster",
+    "ClusterOfFakes",
+    "RealCluster",
+    "T",
+    "columns",
+    "read_some",
+    "read_until",
+    "rows",
+    "started",
+    "values_of",
+    "visible",
+    "write",
+]

@@ -1,0 +1,39 @@
+"""What must hold of a counting job in the end, whatever happened to it on the way."""
+
+import struct
+from collections.abc import Mapping
+
+from tests.integration.cluster import Cluster
+from tests.integration.programs.jobs import STORE
+
+
+def assert_counted(
+    cluster: Cluster,
+    guarantee: str,
+    application_id: str,
+    sink: str,
+    expected: Mapping[bytes, int],
+) -> None:
+    """Check changelog and output of a job that forwards every update against the right counts.
+
+    The changelog has exactly these counts. The output has for each key 1, 2, … n in this order in exactly_once, and in
+    at_least_once each of them at least once and nothing else.
+    """
+    changelog = cluster.folded(f"{application_id}-{STORE}-changelog")
+    assert {key: number_of(value) for key, (value, _) in changelog.items()} == expected
+    output = {
+        key: [number_of(value or b"") for value in values]
+        for key, values in cluster.values_by_key(sink).items()
+    }
+    if guarantee == "exactly_once":
+        assert output == {key: list(range(1, count + 1)) for key, count in expected.items()}
+    else:
+        assert {key: set(values) for key, values in output.items()} == {
+            key: set(range(1, count + 1)) for key, count in expected.items()
+        }
+
+
+def number_of(data: bytes) -> int:
+    """Return a number as Kafka's serde for longs writes it."""
+    (number,) = struct.unpack(">q", data)
+    return int(number)

@@ -1,0 +1,65 @@
+"""The topologies that integration tests run, here and in processes of their own. Each is made from its topics."""
+
+from collections.abc import Callable
+from typing import Final
+
+from streams import Materialized, Serdes, StreamsBuilder
+
+#: Name of the store of every job that has one.
+STORE: Final = "counts"
+
+
+def count_by_key(source: str, sink: str) -> StreamsBuilder:
+    """Count records by key; every update goes to the sink."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        .group_by_key()
+        .count(store=STORE)
+        .to_stream()
+        .to(sink, key_serde=Serdes.string(), value_serde=Serdes.int64())
+    )
+    return builder
+
+
+def word_count(source: str, sink: str) -> StreamsBuilder:
+    """Count the words of lines: words become keys, so there is a repartition before the count."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(source, key_serde=Serdes.bytes(), value_serde=Serdes.string())
+        .flat_map_values(str.split)
+        .group_by(lambda word: word, key_serde=Serdes.string(), value_serde=Serdes.string())
+        .count(store=STORE)
+        .to_stream()
+        .to(sink, key_serde=Serdes.string(), value_serde=Serdes.int64())
+    )
+    return builder
+
+
+def count_in_memory(source: str, sink: str) -> StreamsBuilder:
+    """Count records by key in a store that lives in memory."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        .group_by_key()
+        .count(store=Materialized(STORE, store_type="in_memory"))
+        .to_stream()
+        .to(sink, key_serde=Serdes.string(), value_serde=Serdes.int64())
+    )
+    return builder
+
+
+def copy(source: str, sink: str) -> StreamsBuilder:
+    """Pass records on as they are."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(source, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()).to(
+            sink, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()
+        )
+    )
+    return builder
+
+
+JOBS: Final[dict[str, Callable[[str, str], StreamsBuilder]]] = {
+    job.__name__: job for job in (count_by_key, word_count, count_in_memory, copy)
+}

@@ -1,0 +1,105 @@
+"""A worker in a process of its own: `python -m tests.integration.programs.worker`.
+
+It imports everything, says so, and waits for its orders, one line of JSON on standard input; so a test can have the
+next worker ready when it kills one. It runs a job with `KafkaStreams.run()` and leaves with the exit code of what
+ended it. When standard input ends (the test is gone), it stops.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rebalance.model import TaskId
+from streams import KafkaStreams, StreamsConfig
+from streams.exit_codes import ExitCode, exit_code_of
+from streams.run_options import RunOptions
+from streams.states import KafkaStreamsState
+from tests.integration.programs.jobs import JOBS
+from tests.integration.programs.probes import STATE_NUMBERS, Fate, count_on, meet
+from tests.integration.programs.scoreboard import Scoreboard
+
+
+class Orders(msgspec.Struct, kw_only=True):
+    """What a worker is to do.
+
+    Attributes:
+        job: Name of the job in `jobs.JOBS`.
+        source: Its input topic, `sink` its output topic.
+        config: Settings, as `StreamsConfig` takes them.
+        board: Path of the scoreboard.
+        slot: As in `RunOptions`, `workers` and `tasks` likewise.
+        fate: What becomes of it, see `probes.Fate`.
+    """
+
+    job: str
+    source: str
+    sink: str
+    config: dict[str, Any]
+    board: str
+    slot: int | None = None
+    workers: int = 1
+    tasks: list[str] | None = None
+    fate: dict[str, Any] | None = None
+
+
+def main() -> int:
+    """Run one worker; the process's exit code."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", stream=sys.stderr
+    )
+    line = _read_line()
+    if not line:
+        return ExitCode.OK
+    orders = msgspec.json.decode(line, type=Orders)
+    threading.Thread(target=_stop_when_alone, daemon=True).start()
+    board = Scoreboard(Path(orders.board))
+    app = KafkaStreams(
+        JOBS[orders.job](orders.source, orders.sink).build(),
+        StreamsConfig(**orders.config),
+        options=RunOptions(
+            slot=orders.slot,
+            workers=orders.workers,
+            tasks=None if orders.tasks is None else tuple(map(TaskId.parse, orders.tasks)),
+        ),
+    )
+    app.set_restore_listener(count_on(board))
+    if orders.fate is not None:
+        meet(Fate(**orders.fate))
+
+    def listen(new: KafkaStreamsState, _: KafkaStreamsState) -> None:
+        board["state"] = STATE_NUMBERS[new]
+
+    app.set_state_listener(listen)
+    try:
+        app.run()
+    except BaseException as error:  # noqa: BLE001 - told by the exit code
+        logging.getLogger(__name__).info("ended by %s: %s", type(error).__name__, error)
+        return exit_code_of(error)
+    return ExitCode.OK
+
+
+def _read_line() -> bytes:
+    # Not by sys.stdin: its lock would be held by the thread that reads it when the interpreter ends.
+    line = b""
+    while not line.endswith(b"\n"):
+        data = os.read(0, 65_536)
+        if not data:
+            return b""
+        line += data
+    return line
+
+
+def _stop_when_alone() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""A broker that stops, crashes or is not there yet. These tests have a broker of their own."""
+
+import signal
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams import KafkaStreamsState, StreamsError
+from streams.broker import KafkaBroker
+from streams.exit_codes import ExitCode
+from streams.kafka.clients import KafkaClients
+from tests.integration.cluster import Cluster, SteadyFeed, until
+from tests.integration.conftest import StartApp, StartWorker
+from tests.integration.outcome import assert_counted
+from tests.integration.processes import WorkerProcess
+from tests.integration.programs.jobs import JOBS, STORE
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
+    """A broker that keeps its data and its port, and is soon believed dead after a crash."""
+    made = KafkaBroker(
+        data_dir=tmp_path / "broker",
+        properties={"broker.session.timeout.ms": 1_500, "broker.heartbeat.interval.ms": 500},
+    )
+    with made:
+        yield made
+
+
+@pytest.fixture
+def cluster(broker: KafkaBroker) -> Iterator[Cluster]:
+    """The broker of this test alone."""
+    made = Cluster(broker.bootstrap_servers)
+    yield made
+    made.close()
+
+
+def _line(index: int) -> tuple[bytes, bytes]:
+    return b"%d" % index, b"word-%d word-%d" % (index % 97, index % 31)
+
+
+def _assert_exact(
+    cluster: Cluster, guarantee: str, application_id: str, source: str, sink: str
+) -> None:
+    # What stands in the input counts: a crash of the broker may make the feed write a record twice.
+    lines = cluster.read(source)
+    expected = Counter(word for line in lines for word in (line.value or b"").split())
+    assert_counted(cluster, guarantee, application_id, sink, expected)
+
+
+def test_broker_restarts_and_crashes_under_load_lose_and_repeat_nothing(
+    broker: KafkaBroker,
+    cluster: Cluster,
+    start_worker: StartWorker,
+    config: dict[str, Any],
+    unique: str,
+) -> None:
+    """A clean restart and a crash in the midst of transactions: workers of both guarantees stall, go on, and are exact."""
+    source = f"in-{unique}"
+    sinks = {"exactly_once": f"once-{unique}", "at_least_once": f"least-{unique}"}
+    cluster.create(dict.fromkeys((source, *sinks.values()), 2))
+    workers: dict[str, WorkerProcess] = {}
+    for guarantee, sink in sinks.items():
+        workers[guarantee] = start_worker(guarantee)
+        own = {"application_id": f"{guarantee}-{unique}", "processing_guarantee": guarantee}
+        workers[guarantee].go("word_count", source, sink, config | own)
+    feed = SteadyFeed(cluster, source, _line, rate=1_000)
+    feed.start()
+    for crash in (False, True):
+        _wait_for_commits(workers)
+        if crash:
+            broker.kill()
+        else:
+            broker.stop()
+        broker.start()
+    _wait_for_commits(workers)
+    feed.stop()
+
+    for guarantee, sink in sinks.items():
+        application_id = f"{guarantee}-{unique}"
+        cluster.wait_until_consumed(application_id, source)
+        cluster.wait_until_consumed(application_id, f"{application_id}-{STORE}-repartition")
+        assert workers[guarantee].stop() == 0, workers[guarantee].log[-3000:]
+        _assert_exact(cluster, guarantee, application_id, source, sink)
+
+
+def _wait_for_commits(workers: dict[str, WorkerProcess]) -> None:
+    for worker in workers.values():
+        seen = worker.numbers().get("commits", 0)
+        until(
+            lambda worker=worker, seen=seen: worker.numbers().get("commits", 0) > seen + 5,
+            f"{worker.name} commits",
+        )
+
+
+def test_broker_that_crashes_with_the_worker_inside_a_transaction(
+    broker: KafkaBroker,
+    cluster: Cluster,
+    start_worker: StartWorker,
+    config: dict[str, Any],
+    unique: str,
+) -> None:
+    """Broker and worker die between the offsets and the commit; the next worker finds that nothing had happened."""
+    source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]
+    cluster.create({source: 2, sink: 2})
+    feed = SteadyFeed(cluster, source, _line, rate=1_000)
+    feed.start()
+    doomed = start_worker("doomed")
+    doomed.go(
+        "word_count",
+        source,
+        sink,
+        config,
+        fate={"step": "before_commit", "nth": 5, "signal": "SIGSTOP"},
+    )
+    until(lambda: doomed.is_stopped, "it stands inside a transaction")
+    broker.kill()
+    doomed.kill()
+    broker.start()
+
+    successor = start_worker("successor")
+    successor.go("word_count", source, sink, config)
+    successor.wait_until_running()
+    feed.stop()
+    cluster.wait_until_consumed(application_id, source)
+    cluster.wait_until_consumed(application_id, f"{application_id}-{STORE}-repartition")
+
+    assert successor.stop() == 0, successor.log[-3000:]
+    _assert_exact(cluster, "exactly_once", application_id, source, sink)
+
+
+def test_worker_waits_for_a_broker_that_is_not_there_yet(
+    broker: KafkaBroker,
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Started first, the application says what it can't reach, and runs once the broker is there."""
+    cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
+    servers = broker.bootstrap_servers
+    broker.stop()
+    caplog.clear()
+
+    app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config, wait=False)
+
+    until(lambda: servers in caplog.text, "it names the address")
+    assert app.state is KafkaStreamsState.REBALANCING
+    broker.start()
+    assert app.wait_until_running(60), app.error
+
+
+def test_broker_that_never_comes_is_an_error_that_names_it(
+    start_app: StartApp, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the end the application gives up and says which cluster did not answer, and what to check."""
+    # Thirty seconds in earnest.
+    monkeypatch.setitem(KafkaClients.admin.__kwdefaults__, "timeout_s", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    config = {
+        "application_id": f"app-{unique}",
+        "bootstrap_servers": f"127.0.0.1:{port}",
+        "state_dir": str(tmp_path),
+    }
+
+    app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config, wait=False)
+
+    until(lambda: app.error is not None, "the application gives up")
+    assert isinstance(app.error, StreamsError)
+    assert f"127.0.0.1:{port}" in str(app.error)
+    assert "check that the brokers run" in str(app.error)
+
+
+def test_worker_stops_in_time_without_a_broker(
+    broker: KafkaBroker,
+    cluster: Cluster,
+    start_worker: StartWorker,
+    config: dict[str, Any],
+    unique: str,
+) -> None:
+    """With nobody to commit to, SIGTERM ends a worker after the drain time-out; nothing is lost by that."""
+    source, sink = f"in-{unique}", f"out-{unique}"
+    # The sink's producer of at_least_once waits longest for a broker.
+    config |= {"processing_guarantee": "at_least_once", "drain_timeout_ms": 2_000}
+    cluster.create({source: 2, sink: 2})
+    feed = SteadyFeed(cluster, source, _line, rate=1_000)
+    feed.start()
+    worker = start_worker("worker")
+    worker.go("word_count", source, sink, config)
+    until(lambda: worker.numbers().get("commits", 0) > 5, "it commits")
+    broker.stop()
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait() == ExitCode.FAILED
+    assert "drain_timeout_ms" in worker.log
+    broker.start()
+    successor = start_worker("successor")
+    successor.go("word_count", source, sink, config | {"drain_timeout_ms": 25_000})
+    successor.wait_until_running()
+    feed.stop()
+    cluster.wait_until_consumed(config["application_id"], source)
+    cluster.wait_until_consumed(
+        config["application_id"], f"{config['application_id']}-{STORE}-repartition"
+    )
+    assert successor.stop() == 0
+    _assert_exact(cluster, "at_least_once", config["application_id"], source, sink)

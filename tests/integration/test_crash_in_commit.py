@@ -1,0 +1,85 @@
+"""A worker that dies between two steps of a commit, for every pair of steps (failpoints K1 to K5)."""
+
+import signal
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.integration.cluster import Cluster, SteadyFeed
+from tests.integration.conftest import StartWorker
+from tests.integration.outcome import assert_counted
+from tests.integration.programs.jobs import STORE
+from tests.integration.programs.probes import STEPS
+
+pytestmark = pytest.mark.timeout(240)
+
+#: Steps at which the transaction had not committed, so that its records are processed again.
+_UNCOMMITTED = frozenset({"before_produce", "before_flush", "before_offsets", "before_commit"})
+#: Steps at which it had, and the database had not heard of it.
+_UNAPPLIED = frozenset({"after_commit", "before_apply"})
+_NTH = 3
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "steps"),
+    [
+        ("exactly_once", STEPS),
+        # Only sinks are sent in another way here, before all these steps.
+        ("at_least_once", ("before_produce", "before_commit", "before_apply")),
+    ],
+    ids=["exactly_once", "at_least_once"],
+)
+def test_crash_at_every_step_of_a_commit_leaves_exact_state(
+    cluster: Cluster,
+    start_worker: StartWorker,
+    config: dict[str, Any],
+    unique: str,
+    guarantee: str,
+    steps: tuple[str, ...],
+) -> None:
+    """One worker after the other dies at the next step; in the end nothing was lost, and nothing counted twice."""
+    source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]
+    config["processing_guarantee"] = guarantee
+    cluster.create({source: 2, sink: 2})
+    feed = SteadyFeed(cluster, source, _line, rate=2_000)
+    feed.start()
+    died: list[tuple[str, dict[str, int]]] = []
+    ready = start_worker("before-all")
+    for step in steps:
+        worker, ready = ready, start_worker(f"after-{step}")
+        worker.go("word_count", source, sink, config, fate={"step": step, "nth": _NTH})
+        assert worker.wait() == -signal.SIGKILL, f"{step}: {worker.log[-3000:]}"
+        died.append((step, worker.numbers()))
+    ready.go("word_count", source, sink, config)
+    ready.wait_until_running()
+    feed.stop()
+    cluster.wait_until_consumed(application_id, source)
+    cluster.wait_until_consumed(application_id, f"{application_id}-{STORE}-repartition")
+    assert ready.stop() == 0
+
+    lives = [*died, ("", ready.numbers())]
+    for (step, dead), (_, successor) in pairwise(lives):
+        if step in _UNCOMMITTED:
+            assert _begun_again(dead, successor), f"{step}: its records were processed again"
+        if step in _UNAPPLIED:
+            assert _restored(successor), f"{step}: the changelog's tail was replayed"
+    expected = Counter(word for _, line in feed.records for word in line.split())
+    assert_counted(cluster, guarantee, application_id, sink, expected)
+
+
+def _line(index: int) -> tuple[bytes, bytes]:
+    return b"%d" % index, b"word-%d word-%d" % (index % 97, index % 31)
+
+
+def _begun_again(dead: dict[str, int], successor: dict[str, int]) -> bool:
+    return any(
+        position > successor["start:" + name.removeprefix("position:")]
+        for name, position in dead.items()
+        if name.startswith("position:")
+    )
+
+
+def _restored(numbers: dict[str, int]) -> int:
+    return sum(count for name, count in numbers.items() if name.startswith("restored:"))

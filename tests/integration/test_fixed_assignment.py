@@ -1,0 +1,275 @@
+"""Fixed assignment (N13): who runs what is said at the start, and producers fence whoever came before them."""
+
+import signal
+import struct
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from rebalance.model import TaskId
+from streams import ConfigError, FencedError, StoreLockedError
+from streams.exit_codes import ExitCode
+from streams.run_options import RunOptions
+from tests.integration.cluster import Cluster, SteadyFeed, until
+from tests.integration.conftest import StartApp, StartWorker
+from tests.integration.programs.jobs import JOBS, STORE
+
+
+@pytest.fixture
+def topics(cluster: Cluster, unique: str) -> tuple[str, str]:
+    """An input and an output topic of four partitions."""
+    cluster.create({f"in-{unique}": 4, f"out-{unique}": 4})
+    return f"in-{unique}", f"out-{unique}"
+
+
+def _records(count: int) -> list[tuple[bytes, bytes]]:
+    return [(b"key-%03d" % (index % 101), b"x") for index in range(count)]
+
+
+def _updates(records: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
+    """Return the output of a count by key that is exactly once."""
+    return {
+        key: [struct.pack(">q", number) for number in range(1, count + 1)]
+        for key, count in Counter(key for key, _ in records).items()
+    }
+
+
+def _partitions(numbers: dict[str, int]) -> set[int]:
+    return {int(name.rpartition("-")[2]) for name in numbers if name.startswith("start:")}
+
+
+def test_N13_two_workers_share_the_tasks(
+    cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    """Slot n of two runs every second task; together they process everything, once."""
+    source, sink = topics
+    records = _records(2_000)
+    cluster.send(source, records)
+    workers = [start_worker("slot-0"), start_worker("slot-1")]
+    for slot, worker in enumerate(workers):
+        worker.go("count_by_key", source, sink, config, slot=slot, workers=2)
+
+    cluster.wait_until_consumed(config["application_id"], source)
+
+    assert [_partitions(worker.numbers()) for worker in workers] == [{0, 2}, {1, 3}]
+    assert [worker.stop() for worker in workers] == [0, 0]
+    assert cluster.values_by_key(sink) == _updates(records)
+
+
+def test_N13_number_of_workers_may_change(
+    cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    """After a clean stop two workers go on where one was, although their partitions carry its id, and back."""
+    source, sink = topics
+    records = _records(600)
+    for round_number, count in enumerate((1, 2, 1)):
+        cluster.send(source, records[round_number * 200 : (round_number + 1) * 200])
+        workers = [start_worker(f"slot-{slot}-round-{round_number}") for slot in range(count)]
+        for slot, worker in enumerate(workers):
+            worker.go("count_by_key", source, sink, config, slot=slot, workers=count)
+        cluster.wait_until_consumed(config["application_id"], source)
+        for worker in workers:
+            worker.wait_until_running()
+            assert worker.stop() == 0, worker.log[-3000:]
+
+    assert cluster.values_by_key(sink) == _updates(records)
+
+
+def test_N13_chosen_tasks_need_an_instance_id(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    """Tasks chosen by hand need a name for the process; with one, exactly these run."""
+    source, sink = topics
+    options = RunOptions(tasks=(TaskId(0, 1), TaskId(0, 3)))
+
+    with pytest.raises(ConfigError, match="group_instance_id"):
+        start_app(JOBS["count_by_key"](source, sink), config, options=options)
+
+    app = start_app(
+        JOBS["count_by_key"](source, sink), config | {"group_instance_id": "a"}, options=options
+    )
+    assert [task.task_id for task in app.tasks()] == ["0_1", "0_3"]
+
+
+def test_N13_chosen_tasks_must_exist(
+    start_app: StartApp, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    """A task that the application does not have is named, with those it has."""
+    source, sink = topics
+
+    app = start_app(
+        JOBS["count_by_key"](source, sink),
+        config | {"group_instance_id": "a"},
+        options=RunOptions(tasks=(TaskId(0, 9),)),
+        wait=False,
+    )
+
+    until(lambda: app.error is not None, "the application ends with an error")
+    assert isinstance(app.error, ConfigError)
+    assert "0_9" in str(app.error)
+    assert "0_0, 0_1, 0_2, 0_3" in str(app.error)
+
+
+def test_N13_processes_with_chosen_tasks_do_not_fence_each_other(
+    cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    """Two processes with different tasks and names live side by side."""
+    source, sink = topics
+    records = _records(1_000)
+    workers = []
+    for name, tasks in (("a", ["0_0", "0_1"]), ("b", ["0_2", "0_3"])):
+        worker = start_worker(name)
+        worker.go("count_by_key", source, sink, config | {"group_instance_id": name}, tasks=tasks)
+        workers.append(worker)
+    for worker in workers:
+        worker.wait_until_running()
+
+    cluster.send(source, records)
+    cluster.wait_until_consumed(config["application_id"], source)
+
+    assert [worker.stop() for worker in workers] == [0, 0]
+    assert cluster.values_by_key(sink) == _updates(records)
+
+
+def test_N9_second_live_worker_of_a_slot_ends_the_first(
+    cluster: Cluster,
+    start_worker: StartWorker,
+    config: dict[str, Any],
+    topics: tuple[str, str],
+    unique: str,
+) -> None:
+    """The newcomer (on another machine, so with other state) fences the first, which leaves with a code of its own."""
+    source, sink = topics
+    feed = SteadyFeed(cluster, source, lambda index: _records(index + 1)[index], rate=500)
+    feed.start()
+    first, second = start_worker("first"), start_worker("second")
+    first.go("count_by_key", source, sink, config, slot=0)
+    first.wait_until_running()
+    until(lambda: first.numbers().get("commits", 0) >= 2, "the first commits")
+
+    second.go(
+        "count_by_key", source, sink, config | {"state_dir": config["state_dir"] + unique}, slot=0
+    )
+
+    assert first.wait() == ExitCode.FENCED
+    assert "FencedError" in first.log
+    second.wait_until_running()
+    feed.stop()
+    cluster.wait_until_consumed(config["application_id"], source)
+    assert second.stop() == 0
+    assert cluster.values_by_key(sink) == _updates(feed.records)
+
+
+def test_N13_second_worker_of_a_slot_on_one_machine_is_refused(
+    cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    """Who wants a slot that is held is refused and told who holds it; the holder does not notice."""
+    source, sink = topics
+    first, second = start_worker("first"), start_worker("second")
+    first.go("count_by_key", source, sink, config, slot=0)
+    first.wait_until_running()
+
+    second.go("count_by_key", source, sink, config, slot=0)
+
+    assert second.wait() == ExitCode.REFUSED
+    assert f"held by process {first.process.pid}" in second.log
+    cluster.send(source, _records(100))
+    cluster.wait_until_consumed(config["application_id"], source)
+    assert first.stop() == 0
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_two_programs_on_one_state_directory_never_share_files(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    topics: tuple[str, str],
+    exclusive: bool,
+) -> None:
+    """The second takes the next slot and the work with it, or is refused if the directory is to be its own."""
+    source, sink = topics
+    cluster.send(source, _records(50))
+    first = start_app(JOBS["count_by_key"](source, sink), config)
+    cluster.wait_until_consumed(config["application_id"], source)
+
+    second = start_app(
+        JOBS["count_by_key"](source, sink),
+        config | {"state_dir_exclusive": exclusive},
+        wait=not exclusive,
+    )
+
+    if exclusive:
+        until(lambda: second.error is not None, "the second is refused")
+        assert isinstance(second.error, StoreLockedError)
+        assert "slot 0" in str(second.error)
+        assert first.error is None
+    else:
+        # Each runs all tasks, so only one of them can go on: the one that came last. The other finds out when it
+        # has something to commit.
+        cluster.send(source, _records(50))
+        until(lambda: first.error is not None, "the first is fenced")
+        assert isinstance(first.error, FencedError)
+        cluster.wait_until_consumed(config["application_id"], source)
+        assert second.error is None
+        assert cluster.values_by_key(sink) == _updates(_records(50) * 2)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_N13_earlier_producers_are_fenced_before_the_first_record(
+    cluster: Cluster,
+    start_worker: StartWorker,
+    config: dict[str, Any],
+    topics: tuple[str, str],
+    unique: str,
+    guarantee: str,
+) -> None:
+    """A worker that froze inside a transaction can't commit it after another one, of another name, has begun."""
+    source, sink = topics
+    config["processing_guarantee"] = guarantee
+    feed = SteadyFeed(cluster, source, lambda index: _records(index + 1)[index], rate=500)
+    feed.start()
+    frozen, successor = start_worker("frozen"), start_worker("successor")
+    frozen.go(
+        "count_by_key",
+        source,
+        sink,
+        config | {"group_instance_id": "a"},
+        fate={"step": "before_commit", "nth": 3, "signal": "SIGSTOP"},
+    )
+    until(lambda: frozen.numbers().get("commits", 0) == 2, "it has committed twice")
+    until(lambda: frozen.is_stopped, "it is frozen inside its third transaction")
+
+    successor.go(
+        "count_by_key",
+        source,
+        sink,
+        config | {"group_instance_id": "b", "state_dir": config["state_dir"] + unique},
+    )
+    successor.wait_until_running()
+    begun = successor.numbers()
+    frozen.send(signal.SIGCONT)
+
+    assert frozen.wait() == ExitCode.FENCED, frozen.log[-3000:]
+    assert f"{config['application_id']}-fixed-a-0" in successor.log, "it says whom it fenced"
+    feed.stop()
+    cluster.wait_until_consumed(config["application_id"], source)
+    assert successor.stop() == 0
+    output = cluster.values_by_key(sink)
+    expected = _updates(feed.records)
+    if guarantee == "exactly_once":
+        assert output == expected
+    else:
+        assert {key: set(values) for key, values in output.items()} == {
+            key: set(values) for key, values in expected.items()
+        }
+    changelog = cluster.folded(f"{config['application_id']}-{STORE}-changelog")
+    assert {key: value for key, (value, _) in changelog.items()} == {
+        key: values[-1] for key, values in expected.items()
+    }
+    # Nothing of the frozen transaction counted: its records were processed again.
+    assert any(
+        frozen.numbers()["position:" + name.removeprefix("start:")] > offset
+        for name, offset in begun.items()
+        if name.startswith("start:")
+    )

@@ -1,0 +1,301 @@
+"""Records that can't be read, processed or written: the handler's choice is respected, each offset passes once."""
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams import (
+    DeadLetter,
+    ErrorContext,
+    ErrorResponse,
+    KafkaStreams,
+    RecordFailedError,
+    Serdes,
+    StreamsBuilder,
+)
+from tests.integration.cluster import Cluster, Received, until
+from tests.integration.conftest import StartApp
+
+_GUARANTEES: Final = ["exactly_once", "at_least_once"]
+
+#: What the small output topic accepts (bytes); the other one has Kafka's default of about 1 MB.
+_SMALL: Final = 20_000
+
+#: How each kind of poison looks in the input, and at which stage it fails.
+_POISON: Final = {
+    "bad JSON": (b"{no json", "deserialization"),
+    "failing function": (b'{"do": "raise"}', "processing"),
+    "unserialisable result": (b'{"do": "object"}', "production"),
+    "larger than the topic accepts": (b'{"grow": 30000}', "production"),
+    "larger than a client sends": (b'{"grow": 2000000, "to": "default"}', "production"),
+}
+
+_HANDLERS: Final = (
+    "deserialization_exception_handler",
+    "processing_exception_handler",
+    "production_exception_handler",
+)
+
+
+class _Unserialisable:
+    """No serde knows it."""
+
+
+def _work(value: dict[str, Any]) -> Any:
+    if value.get("do") == "raise":
+        raise ValueError("this record is refused by the function")
+    if value.get("do") == "object":
+        return {"result": _Unserialisable()}
+    return {"n": value.get("n"), "pad": "x" * value.get("grow", 0)}
+
+
+def _topology(unique: str) -> StreamsBuilder:
+    """Count the records that can be read, and write a result for each."""
+    builder = StreamsBuilder()
+    stream = builder.stream(f"in-{unique}", key_serde=Serdes.string(), value_serde=Serdes.json())
+    stream.group_by_key().count(store="read")
+    outputs = stream.split({"default": lambda value: value.get("to") == "default"}, default="small")
+    for name, output in outputs.items():
+        output.map_values(_work).to(
+            f"{name}-{unique}", key_serde=Serdes.string(), value_serde=Serdes.json()
+        )
+    return builder
+
+
+@pytest.fixture
+def source(cluster: Cluster, unique: str) -> TopicPartition:
+    """An input of one partition, outputs of one, and a dead-letter topic."""
+    cluster.create({f"in-{unique}": 1, f"default-{unique}": 1})
+    cluster.create({f"dead-{unique}": 1}, max_message_bytes=str(5 << 20))
+    cluster.create({f"small-{unique}": 1}, max_message_bytes=str(_SMALL))
+    return TopicPartition(f"in-{unique}", 0)
+
+
+def _good(numbers: range) -> list[tuple[bytes, bytes]]:
+    return [(b"key", json.dumps({"n": number}).encode()) for number in numbers]
+
+
+def _numbers(cluster: Cluster, topic: str) -> list[int]:
+    return [json.loads(record.value or b"")["n"] for record in cluster.read(topic)]
+
+
+def _read_count(app: KafkaStreams) -> int:
+    row = app.store("read").get("key")
+    return 0 if row is None else int(row.value)
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "poison"),
+    [
+        *(("exactly_once", poison) for poison in _POISON),
+        # What differs there is only when a sink's record is sent.
+        ("at_least_once", "failing function"),
+        ("at_least_once", "larger than the topic accepts"),
+    ],
+)
+def test_fail_stops_at_the_record_and_a_restart_goes_on_there(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    source: TopicPartition,
+    guarantee: str,
+    poison: str,
+) -> None:
+    """The error names the offset, nothing past it is committed, state is intact; with "continue" it passes, once."""
+    config["processing_guarantee"] = guarantee
+    application_id = config["application_id"]
+    data, stage = _POISON[poison]
+    cluster.send(source.topic, _good(range(20)))
+    app = start_app(_topology(unique), config)
+    cluster.wait_until_consumed(application_id, source.topic)
+    cluster.send(source.topic, [*_good(range(20, 25)), (b"key", data), *_good(range(25, 30))])
+
+    until(lambda: app.error is not None, "the application ends with an error")
+
+    error = app.error
+    assert isinstance(error, RecordFailedError)
+    assert (error.topic, error.partition, error.offset) == (*source, 25)
+    assert f"{source} offset 25" in str(error)
+    assert f'{stage}_exception_handler="continue"' in str(error)
+    assert "grow" not in str(error), "the record itself is not shown"
+    assert 20 <= cluster.committed(application_id)[source] <= 25
+
+    lenient = config | dict.fromkeys(_HANDLERS, "continue")
+    app = start_app(_topology(unique), lenient)
+    cluster.wait_until_consumed(application_id, source.topic)
+    assert _read_count(app) == (30 if stage == "deserialization" else 31)
+    output = _numbers(cluster, f"small-{unique}")
+    if guarantee == "exactly_once":
+        assert output == list(range(30))
+    else:
+        # What went out before the worker failed is there twice.
+        assert sorted(set(output)) == list(range(30))
+    assert cluster.read(f"default-{unique}") == []
+
+
+@pytest.mark.parametrize("guarantee", _GUARANTEES)
+def test_continue_with_dead_letters_passes_each_offset_once(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    source: TopicPartition,
+    guarantee: str,
+) -> None:
+    """Good records arrive, each bad one has one dead letter with Kafka Streams' headers, also across a restart."""
+    config |= dict.fromkeys(_HANDLERS, "continue")
+    config |= {"processing_guarantee": guarantee, "dead_letter_queue_topic": f"dead-{unique}"}
+    kinds = [data for data, _ in _POISON.values()]
+    sent = []
+    for index, data in enumerate(kinds):
+        sent += [*_good(range(index * 3, index * 3 + 3)), (b"key", data)]
+    half = 10
+    cluster.send(source.topic, sent[:half], headers=(("trace", b"t-1"),))
+    app = start_app(_topology(unique), config)
+    cluster.wait_until_consumed(config["application_id"], source.topic)
+    assert app.close(timeout=30_000)
+    cluster.send(source.topic, sent[half:], headers=(("trace", b"t-1"),))
+
+    app = start_app(_topology(unique), config)
+    cluster.wait_until_consumed(config["application_id"], source.topic)
+
+    assert _numbers(cluster, f"small-{unique}") == list(range(15))
+    assert cluster.read(f"default-{unique}") == []
+    assert _read_count(app) == len(sent) - 1
+    # Which operator fails first is free, so letters of one batch come in any order.
+    letters = sorted(cluster.read(f"dead-{unique}"), key=_offset)
+    assert [_offset(letter) for letter in letters] == [3, 7, 11, 15, 19]
+    for letter in letters:
+        headers = dict(letter.headers)
+        assert set(headers) == {
+            "trace",
+            "__streams.errors.exception",
+            "__streams.errors.message",
+            "__streams.errors.stacktrace",
+            "__streams.errors.topic",
+            "__streams.errors.partition",
+            "__streams.errors.offset",
+        }
+        assert headers["trace"] == b"t-1"
+        assert headers["__streams.errors.topic"] == source.topic.encode()
+        assert headers["__streams.errors.partition"] == b"0"
+        assert headers["__streams.errors.message"]
+        assert letter.key == b"key"
+    # Of records that were not even made into output, the letter has the input's own bytes.
+    assert [letter.value for letter in letters[:3]] == kinds[:3]
+    assert dict(letters[1].headers)["__streams.errors.exception"] == b"ValueError"
+    assert b"_work" in dict(letters[1].headers)["__streams.errors.stacktrace"]
+
+
+def _offset(letter: Received) -> int:
+    return int(dict(letter.headers)["__streams.errors.offset"] or b"")
+
+
+@pytest.mark.parametrize("guarantee", _GUARANTEES)
+def test_own_handler_decides_record_by_record(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    source: TopicPartition,
+    guarantee: str,
+) -> None:
+    """A function of the user's sees place and record, and may write letters of its own."""
+    seen: list[tuple[str, int | None, bytes | None]] = []
+
+    def handle(context: ErrorContext, _record: object, _error: Exception) -> ErrorResponse:
+        seen.append((context.stage, context.offset, context.raw_value))
+        letter = DeadLetter(topic=f"dead-{unique}", key=b"mine", value=context.raw_value)
+        return ErrorResponse(action="continue", dead_letter_records=(letter,))
+
+    config |= {"processing_guarantee": guarantee, "processing_exception_handler": handle}
+    poison = _POISON["failing function"][0]
+    cluster.send(source.topic, [*_good(range(2)), (b"key", poison), *_good(range(2, 4))])
+    start_app(_topology(unique), config)
+    cluster.wait_until_consumed(config["application_id"], source.topic)
+
+    assert seen == [("processing", 2, poison)]
+    assert _numbers(cluster, f"small-{unique}") == list(range(4))
+    (letter,) = cluster.read(f"dead-{unique}")
+    assert (letter.key, letter.value) == (b"mine", poison)
+
+
+@pytest.mark.parametrize("guarantee", _GUARANTEES)
+def test_state_that_does_not_fit_its_changelog_is_never_skipped(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    source: TopicPartition,
+    guarantee: str,
+) -> None:
+    """Skipped, it would be lost at the next restore: the worker ends, and the state stays as it was committed."""
+    config |= dict.fromkeys(_HANDLERS, "continue")
+    config |= {"processing_guarantee": guarantee}
+
+    def topology() -> StreamsBuilder:
+        builder = StreamsBuilder()
+        builder.stream(
+            source.topic, key_serde=Serdes.string(), value_serde=Serdes.json()
+        ).group_by_key().aggregate(
+            str, lambda _key, value, _text: "x" * value.get("grow", 1), store="texts",
+            value_serde=Serdes.string(),
+        )  # fmt: skip
+        return builder
+
+    app = start_app(topology(), config)
+    cluster.send(source.topic, _good(range(3)))
+    cluster.wait_until_consumed(config["application_id"], source.topic)
+    cluster.send(source.topic, [(b"key", b'{"grow": 2000000}')])
+
+    until(lambda: app.error is not None, "the application ends with an error")
+
+    assert isinstance(app.error, RecordFailedError)
+    assert f"{config['application_id']}-texts-changelog" in str(app.error)
+    assert "never skipped" in str(app.error)
+    assert cluster.committed(config["application_id"])[source] == 3
+    changelog = cluster.folded(f"{config['application_id']}-texts-changelog")
+    assert {key: value for key, (value, _) in changelog.items()} == {b"key": b"x"}
+
+
+@pytest.mark.parametrize("guarantee", _GUARANTEES)
+def test_topic_that_shrank_its_limit_loses_no_other_record(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    source: TopicPartition,
+    guarantee: str,
+) -> None:
+    """A record that only the broker refuses, in the middle of a batch, is found and skipped alone."""
+    from confluent_kafka.admin import (  # noqa: PLC0415 - only here
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+    )
+
+    config |= dict.fromkeys(_HANDLERS, "continue")
+    config |= {"processing_guarantee": guarantee, "dead_letter_queue_topic": f"dead-{unique}"}
+    cluster.send(source.topic, _good(range(5)))
+    app = start_app(_topology(unique), config)  # has asked for the topic's limit by the time ...
+    cluster.wait_until_consumed(config["application_id"], source.topic)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    entry = ConfigEntry("max.message.bytes", "3000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC, f"small-{unique}", incremental_configs=[entry]
+    )
+    for changed in admin.incremental_alter_configs([resource]).values():
+        changed.result(30)
+
+    large = (b"key", b'{"n": -1, "grow": 10000}')
+    cluster.send(source.topic, [*_good(range(5, 50)), large, *_good(range(50, 95))])
+    cluster.wait_until_consumed(config["application_id"], source.topic)
+
+    assert sorted(_numbers(cluster, f"small-{unique}")) == list(range(95))
+    (letter,) = cluster.read(f"dead-{unique}")
+    assert _offset(letter) == 50
+    assert _read_count(app) == 96

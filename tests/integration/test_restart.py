@@ -1,0 +1,284 @@
+"""Starting again: after a clean stop, without local state, on damaged files, and on changelogs that are not the same."""
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams import (
+    KafkaStreams,
+    KeyValueStore,
+    Processor,
+    ProcessorContext,
+    Record,
+    Serdes,
+    StreamsBuilder,
+    StreamsError,
+    ValueAndTimestamp,
+)
+from streams.kafka.clients import KafkaClients
+from tasks.state_updater import RestoreEvent
+from tests.integration.cluster import PATIENCE_S, Cluster, until
+from tests.integration.conftest import StartApp
+from tests.integration.programs.jobs import JOBS, STORE
+
+_RECORDS = [(b"key-%03d" % (index * 7 % 400), b"x" * 50) for index in range(3_000)]
+
+
+@pytest.fixture
+def source(cluster: Cluster, unique: str) -> str:
+    """An input topic of two partitions with records, and an empty output topic."""
+    cluster.create({f"in-{unique}": 2, f"out-{unique}": 2})
+    cluster.send(f"in-{unique}", _RECORDS)
+    return f"in-{unique}"
+
+
+@pytest.fixture
+def run(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, unique: str
+) -> Callable[..., dict[str, ValueAndTimestamp[int]]]:
+    """Runs a counting job until it has consumed its input, closes it and returns its store's content."""
+
+    def run_once(
+        job: str = "count_by_key", events: list[RestoreEvent] | None = None
+    ) -> dict[str, ValueAndTimestamp[int]]:
+        def prepare(app: KafkaStreams) -> None:
+            app.set_restore_listener(([] if events is None else events).append)
+
+        app = start_app(JOBS[job](source, f"out-{unique}"), config, prepare=prepare)
+        cluster.wait_until_consumed(config["application_id"], source)
+        content = dict(app.store(STORE).all())
+        assert app.close(timeout=30_000)
+        assert app.error is None
+        return content
+
+    return run_once
+
+
+def _expected(records: list[tuple[bytes, bytes]]) -> dict[str, ValueAndTimestamp[int]]:
+    counts = Counter(key for key, _ in records)
+    latest = {key: 1_000 + index for index, (key, _) in enumerate(records)}
+    return {key.decode(): ValueAndTimestamp(counts[key], latest[key]) for key in counts}
+
+
+def _databases(config: dict[str, Any]) -> Path:
+    return Path(config["state_dir"]) / config["application_id"] / "0"
+
+
+def _damage_stores(config: dict[str, Any]) -> None:
+    """Damage a block of each store's data; its index and the file of positions stay sound, so it opens."""
+    for task in ("0_0", "0_1"):
+        files = (_databases(config) / task).glob("*.sst")
+        largest = max(files, key=lambda file: file.stat().st_size)
+        data = bytearray(largest.read_bytes())
+        begin = len(data) // 3
+        data[begin : begin + 64] = b"\xff" * 64
+        largest.write_bytes(data)
+
+
+def test_N13_clean_stop_leaves_nothing_to_restore(
+    run: Callable[..., dict[str, ValueAndTimestamp[int]]], cluster: Cluster, source: str
+) -> None:
+    """After a clean stop the next start reads no changelog record, however often, whatever came in between."""
+    run()
+    sent = list(_RECORDS)
+    for more in range(4):
+        events: list[RestoreEvent] = []
+        cluster.send(source, _RECORDS[: more * 100], first_timestamp=1_000 + len(sent))
+        sent += _RECORDS[: more * 100]
+
+        content = run(events=events)
+
+        assert events == []
+        assert content == _expected(sent)
+
+
+@pytest.mark.parametrize("job", ["count_by_key", "count_in_memory"])
+def test_N4_lost_state_is_rebuilt_from_the_log(
+    run: Callable[..., dict[str, ValueAndTimestamp[int]]], config: dict[str, Any], job: str
+) -> None:
+    """Without its local files an application has every key as before, value and timestamp."""
+    before = run(job)
+    shutil.rmtree(config["state_dir"])
+    events: list[RestoreEvent] = []
+
+    after = run(job, events)
+
+    assert before == after == _expected(_RECORDS)
+    ends = [event for event in events if event.kind == "end"]
+    assert len(ends) == 2, "one per partition"
+    assert sum(event.restored for event in ends) >= len(before)
+    assert next(event.kind for event in events if event.partition == 0) == "start"
+
+
+def test_store_in_memory_is_restored_at_every_start(
+    run: Callable[..., dict[str, ValueAndTimestamp[int]]],
+) -> None:
+    """A store in memory comes back from its changelog after a clean stop."""
+    before = run("count_in_memory")
+
+    assert run("count_in_memory") == before == _expected(_RECORDS)
+
+
+def test_truncated_file_is_wiped_and_restored(
+    run: Callable[..., dict[str, ValueAndTimestamp[int]]],
+    config: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A database that does not open any more is restored from its changelog, and a warning says so."""
+    before = run()
+    file = min((_databases(config) / "0_1").glob("*.sst"))
+    with file.open("r+b") as stream:
+        stream.truncate(file.stat().st_size - 100)
+    events: list[RestoreEvent] = []
+
+    assert run(events=events) == before
+
+    assert {event.partition for event in events} == {1}, "the other task's state was sound"
+    assert "task 0_1" in caplog.text
+    assert "wiping it and restoring from the changelog" in caplog.text
+
+
+@pytest.mark.skip(
+    reason="fails since the last mends of closing: damage found while running ends the worker; see the note of part 1"
+)
+def test_block_found_damaged_while_running_is_restored(
+    run: Callable[..., dict[str, ValueAndTimestamp[int]]],
+    config: dict[str, Any],
+    cluster: Cluster,
+    source: str,
+) -> None:
+    """Damage that only a read finds wipes the task and restores it; no record is lost or counted twice."""
+    run()
+    _damage_stores(config)
+    more = _RECORDS[:1_000]
+    cluster.send(source, more, first_timestamp=1_000 + len(_RECORDS))
+    events: list[RestoreEvent] = []
+
+    content = run(events=events)
+
+    assert content == _expected(_RECORDS + more)
+    assert any(event.kind == "end" for event in events), "a task was restored"
+
+
+class _Counting(Processor[str, bytes, str, int]):
+    """Counts in a store of its own; its errors go to the processing handler."""
+
+    def init(self, context: ProcessorContext[str, int]) -> None:
+        self._context = context
+        self._store: KeyValueStore[str, int] = context.get_state_store("own")
+
+    def process(self, record: Record[str, bytes]) -> None:
+        count = (self._store.get(record.key) or 0) + 1
+        self._store.put(record.key, count)
+        self._context.forward(record.replace(value=count))
+
+
+def test_damage_is_no_processing_error(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, unique: str
+) -> None:
+    """A processor that meets damaged state does not have its record skipped by a lenient handler."""
+    from streams import Stores  # noqa: PLC0415 - only this test has a store of its own
+
+    config["processing_exception_handler"] = "continue"
+
+    def topology() -> StreamsBuilder:
+        builder = StreamsBuilder()
+        builder.add_state_store(
+            Stores.key_value("own", key_serde=Serdes.string(), value_serde=Serdes.int64())
+        )
+        builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.bytes()).process(
+            _Counting, stores=["own"]
+        ).to(f"out-{unique}", key_serde=Serdes.string(), value_serde=Serdes.int64())
+        return builder
+
+    app = start_app(topology(), config)
+    cluster.wait_until_consumed(config["application_id"], source)
+    assert app.close(timeout=30_000)
+    _damage_stores(config)
+    cluster.send(source, _RECORDS[:1_000], first_timestamp=1_000 + len(_RECORDS))
+
+    app = start_app(topology(), config)
+    cluster.wait_until_consumed(config["application_id"], source)
+
+    counts = Counter(key.decode() for key, _ in _RECORDS + _RECORDS[:1_000])
+    assert dict(app.store("own").all()) == counts
+
+
+def test_deleted_changelog_stops_the_start(
+    run: Callable[..., dict[str, ValueAndTimestamp[int]]],
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    source: str,
+    unique: str,
+) -> None:
+    """A changelog that was deleted is not made anew behind the user's back: state and offsets would not agree."""
+    run()
+    changelog = f"{config['application_id']}-{STORE}-changelog"
+    cluster.admin.delete_topics([changelog])
+
+    app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config, wait=False)
+
+    until(lambda: app.error is not None, "the application ends with an error")
+    assert isinstance(app.error, StreamsError)
+    assert changelog in str(app.error)
+    assert "tidewheel reset" in str(app.error)
+    assert changelog not in cluster.admin.list_topics()
+
+
+def test_recreated_changelog_is_believed_and_not_local_state(
+    run: Callable[..., dict[str, ValueAndTimestamp[int]]],
+    cluster: Cluster,
+    config: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A changelog made anew under the same name (from a backup, say) replaces what is on disk."""
+    before = run()
+    changelog = f"{config['application_id']}-{STORE}-changelog"
+    backup = cluster.read(changelog)
+    cluster.admin.delete_topics([changelog])
+    cluster.create({changelog: 2}, cleanup_policy="compact")
+    for partition in range(2):
+        rows = [(record.key, record.value) for record in backup if record.partition == partition]
+        cluster.send(changelog, rows[:50], partition=partition, first_timestamp=5_000)
+    kept = {
+        key.decode(): ValueAndTimestamp(int.from_bytes(value, "big"), timestamp)
+        for key, (value, timestamp) in cluster.folded(changelog).items()
+    }
+
+    with caplog.at_level(logging.INFO, "tasks"):
+        after = run()
+
+    assert after == kept
+    assert after != before
+    assert "the changelog topic was recreated" in caplog.text
+
+
+def test_changelog_deleted_under_a_running_application_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    source: str,
+    unique: str,
+) -> None:
+    """The error names the topic, and nothing is committed without its changelog."""
+    # Whether the client has heard of it yet is chance. If so, it would hold the records as long as one call may take.
+    defaults = KafkaClients.transactional_producer.__kwdefaults__
+    monkeypatch.setitem(defaults, "call_timeout_s", 3.0)
+    app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config)
+    cluster.wait_until_consumed(config["application_id"], source)
+    committed = cluster.committed(config["application_id"])
+    changelog = f"{config['application_id']}-{STORE}-changelog"
+    cluster.admin.delete_topics([changelog])
+
+    cluster.send(source, _RECORDS[:10])
+
+    until(lambda: app.error is not None, "the application ends with an error", PATIENCE_S)
+    assert changelog in str(app.error)
+    assert cluster.committed(config["application_id"]) == committed

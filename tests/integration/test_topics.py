@@ -1,0 +1,259 @@
+"""Topics: missing ones, those the application makes itself, and those that are deleted under it."""
+
+import time
+from typing import Any, Final
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams import KafkaStreamsState, MissingSourceTopicError, StreamsError
+from streams.run_options import RunOptions
+from tests.integration.cluster import Cluster, until
+from tests.integration.conftest import StartApp
+from tests.integration.programs.jobs import JOBS, STORE
+
+_RECORDS: Final = [(b"key-%d" % (index % 10), b"word-%d" % (index % 7)) for index in range(200)]
+
+
+def _ends_with_error(app: Any) -> BaseException:
+    until(lambda: app.state is KafkaStreamsState.ERROR or app.error, "the application ends")
+    assert app.error is not None
+    return app.error
+
+
+def test_missing_source_topic_is_named(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """Without its source topic an application ends at once, and makes no topic of its own."""
+    cluster.create({f"out-{unique}": 1})
+
+    app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config, wait=False)
+
+    error = _ends_with_error(app)
+    assert isinstance(error, MissingSourceTopicError)
+    assert f"in-{unique}" in str(error)
+    assert "--wait-for-topics" in str(error)
+    assert "--create-topics" in str(error)
+    assert not [name for name in cluster.admin.list_topics() if config["application_id"] in name]
+
+
+def test_waits_for_topics_when_told_to(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The application says what it waits for, and begins once the topic is there."""
+    cluster.create({f"out-{unique}": 1})
+    app = start_app(
+        JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"),
+        config,
+        options=RunOptions(wait_for_topics=True),
+        wait=False,
+    )
+    until(lambda: f"waiting for source topics: in-{unique}" in caplog.text, "it says so")
+    assert app.state is KafkaStreamsState.REBALANCING
+
+    cluster.create({f"in-{unique}": 2})
+    cluster.send(f"in-{unique}", _RECORDS)
+
+    assert app.wait_until_running(30)
+    cluster.wait_until_consumed(config["application_id"], f"in-{unique}")
+
+
+def test_stops_while_it_waits_for_topics(
+    start_app: StartApp, config: dict[str, Any], unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that waits can be stopped."""
+    app = start_app(
+        JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"),
+        config,
+        options=RunOptions(wait_for_topics=True),
+        wait=False,
+    )
+    until(lambda: "waiting for source topics" in caplog.text, "it waits")
+
+    assert app.close(timeout=5_000)
+    assert app.state is KafkaStreamsState.NOT_RUNNING
+    assert app.error is None
+
+
+def test_creates_topics_when_told_to(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """Source topics are created, with the cluster's partition count; output topics never are."""
+    app = start_app(
+        JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"),
+        config,
+        options=RunOptions(create_topics=True),
+    )
+
+    assert f"in-{unique}" in cluster.admin.list_topics()
+    assert f"out-{unique}" not in cluster.admin.list_topics()
+    cluster.send(f"in-{unique}", _RECORDS[:1])
+    error = _ends_with_error(app)
+    assert f"out-{unique}" in str(error)
+    assert (
+        cluster.committed(config["application_id"]).get(TopicPartition(f"in-{unique}", 0), 0) == 0
+    )
+
+
+def test_internal_topics_are_those_of_kafka_streams(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """Names, partition counts and settings of changelog and repartition topics."""
+    cluster.create({f"in-{unique}": 3, f"out-{unique}": 1})
+    start_app(JOBS["word_count"](f"in-{unique}", f"out-{unique}"), config)
+    changelog = f"{config['application_id']}-{STORE}-changelog"
+    repartition = f"{config['application_id']}-{STORE}-repartition"
+
+    topics = cluster.admin.describe_topics(
+        [changelog, repartition],
+        config=["cleanup.policy", "retention.ms", "segment.bytes", "message.timestamp.type"],
+    )
+
+    assert {name: topic.partitions for name, topic in topics.items()} == {
+        changelog: 3,
+        repartition: 3,
+    }
+    assert topics[changelog].config["cleanup.policy"] == "compact"
+    assert topics[changelog].config["message.timestamp.type"] == "CreateTime"
+    assert topics[repartition].config == {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "segment.bytes": "52428800",
+        "message.timestamp.type": "CreateTime",
+    }
+
+
+def test_internal_topic_of_another_shape_is_refused(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """When an input has grown, nothing is repaired behind the user's back."""
+    cluster.create({f"in-{unique}": 2, f"out-{unique}": 1})
+    cluster.create({f"{config['application_id']}-{STORE}-changelog": 1})
+
+    app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config, wait=False)
+
+    error = _ends_with_error(app)
+    assert isinstance(error, StreamsError)
+    assert f"{config['application_id']}-{STORE}-changelog has 1 partitions" in str(error)
+    assert "needs 2" in str(error)
+
+
+def test_processed_records_of_repartition_topics_are_purged(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """The log of a repartition topic begins where the application has got to; nothing is lost by it."""
+    cluster.create({f"in-{unique}": 2, f"out-{unique}": 1})
+    config["repartition_purge_interval_ms"] = 200
+    repartition = f"{config['application_id']}-{STORE}-repartition"
+    app = start_app(JOBS["word_count"](f"in-{unique}", f"out-{unique}"), config)
+
+    for _ in range(3):
+        cluster.send(f"in-{unique}", _RECORDS)
+        cluster.wait_until_consumed(config["application_id"], f"in-{unique}")
+        cluster.wait_until_consumed(config["application_id"], repartition)
+        committed = {
+            partition: offset
+            for partition, offset in cluster.committed(config["application_id"]).items()
+            if partition.topic == repartition
+        }
+        until(
+            lambda wanted=committed: all(
+                start >= wanted[partition]
+                for partition, start in cluster.admin.beginning_offsets(list(wanted)).items()
+            ),
+            "everything committed is purged",
+        )
+
+    assert sum(row.value for _, row in app.store(STORE).all()) == 3 * len(_RECORDS)
+    assert app.close(timeout=30_000)
+    again = start_app(JOBS["word_count"](f"in-{unique}", f"out-{unique}"), config)
+    assert sum(row.value for _, row in again.store(STORE).all()) == 3 * len(_RECORDS)
+
+
+def test_deleted_source_topic_ends_the_application(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """Deleted under a running application, the topic is named, and soon."""
+    cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
+    cluster.send(f"in-{unique}", _RECORDS)
+    config["consumer"] = {
+        "topic.metadata.refresh.interval.ms": 200,
+        "topic.metadata.propagation.max.ms": 500,
+    }
+    app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config)
+    cluster.wait_until_consumed(config["application_id"], f"in-{unique}")
+
+    cluster.admin.delete_topics([f"in-{unique}"])
+
+    error = _ends_with_error(app)
+    assert isinstance(error, StreamsError)
+    assert f"in-{unique}-0" in str(error)
+
+
+def test_source_topic_recreated_under_the_application_is_not_taken_for_the_old_one(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """Positions in the old topic say nothing about the new one of its name: the application ends, and names it."""
+    cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
+    cluster.send(f"in-{unique}", _RECORDS)
+    app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config)
+    cluster.wait_until_consumed(config["application_id"], f"in-{unique}")
+
+    cluster.admin.delete_topics([f"in-{unique}"])
+    cluster.create({f"in-{unique}": 1})
+
+    error = _ends_with_error(app)
+    assert isinstance(error, StreamsError)
+    assert f"in-{unique}" in str(error)
+
+
+def test_records_deleted_before_they_were_processed_are_not_skipped_silently(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """A gap between the committed offset and the log's start is an error that names both."""
+    cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
+    cluster.send(f"in-{unique}", _RECORDS)
+    app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config)
+    cluster.wait_until_consumed(config["application_id"], f"in-{unique}")
+    assert app.close(timeout=30_000)
+    cluster.send(f"in-{unique}", _RECORDS)
+    cluster.admin.delete_records({TopicPartition(f"in-{unique}", 0): 300})
+
+    again = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config, wait=False)
+
+    error = _ends_with_error(again)
+    assert f"committed offset 200 of in-{unique}-0" in str(error)
+    assert "300 to 400" in str(error)
+
+
+def test_foreign_consumer_of_the_same_group_is_refused(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """A subscribed consumer with our group id would be handed our offsets: the application says so and ends."""
+    from confluent_kafka import Consumer  # noqa: PLC0415 - only here
+
+    cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": config["application_id"],
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.subscribe([f"in-{unique}"])
+        deadline = time.monotonic() + 30
+        while not consumer.assignment():
+            consumer.poll(0.1)
+            assert time.monotonic() < deadline, "the consumer joins"
+
+        app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config, wait=False)
+        error = _ends_with_error(app)
+    finally:
+        consumer.close()
+    assert config["application_id"] in str(error)
+    assert "1 subscribed members" in str(error)

@@ -1,0 +1,52 @@
+"""Task ids and partitions: how they are written, read and ordered."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.model import TaskId, TopicPartition
+
+NUMBERS = st.integers(0, 10_000)
+
+
+@given(NUMBERS, NUMBERS)
+def test_task_ids_come_back_from_their_text(subtopology: int, partition: int) -> None:
+    """Parsing what a task id prints gives the same task id."""
+    task = TaskId(subtopology, partition)
+    assert TaskId.parse(str(task)) == task
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "0_",
+        "_0",
+        "0_1_2",
+        "00_1",
+        "0_01",
+        "-1_0",
+        "0_-1",
+        " 0_1",
+        "0_1\n",
+        "0-1",
+        "\u0660_1",
+        "a_b",
+    ],
+)
+def test_other_texts_are_no_task_ids(text: str) -> None:
+    """Only what a task id prints is read as one; the error shows the text and an example."""
+    with pytest.raises(ValueError, match="0_1"):
+        TaskId.parse(text)
+
+
+def test_task_ids_sort_by_number_not_by_text() -> None:
+    """Sub-topology first, then partition, as numbers."""
+    tasks = [TaskId(1, 0), TaskId(0, 10), TaskId(0, 9), TaskId(10, 0)]
+    assert [str(task) for task in sorted(tasks)] == ["0_9", "0_10", "1_0", "10_0"]
+
+
+def test_partitions_print_as_in_kafkas_own_tools() -> None:
+    """A partition is written topic-partition."""
+    assert str(TopicPartition("app-counts-changelog", 3)) == "app-counts-changelog-3"

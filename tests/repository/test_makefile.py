@@ -1,0 +1,56 @@
+"""The Makefile stays readable: one line per recipe, one sentence per command."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+LONGEST_RECIPE = 140
+
+
+def rules() -> dict[str, list[str]]:
+    """Each rule's target with its recipe lines."""
+    found: dict[str, list[str]] = {}
+    target = ""
+    for line in MAKEFILE.splitlines():
+        if line.startswith("\t"):
+            found[target].append(line[1:])
+        elif match := re.match(r"^([^\s#:=]+):(?!=)", line):
+            target = match[1]
+            found[target] = []
+    return found
+
+
+def test_every_recipe_is_one_line() -> None:
+    """No rule has a second recipe line, and no line goes on in the next."""
+    assert [target for target, recipe in rules().items() if len(recipe) > 1] == []
+    assert "\\\n" not in MAKEFILE
+
+
+def test_recipes_fit_a_screen() -> None:
+    """A recipe that grows past a screen's width belongs in a program."""
+    # The one that finds no Python says what to do instead.
+    recipes = {
+        target: recipe[0] for target, recipe in rules().items() if recipe and target != "$(PYTHON)"
+    }
+    assert recipes
+    assert {
+        target: recipe for target, recipe in recipes.items() if len(recipe) > LONGEST_RECIPE
+    } == {}
+
+
+def test_every_command_is_phony_and_explained() -> None:
+    """`make` lists every command with a sentence, and a file of its name does not hide it."""
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert phony
+    explained = re.findall(r"^([a-z]+):.*## \S", MAKEFILE, re.MULTILINE)
+    assert sorted(phony[1].split()) == sorted(explained)
+
+
+def test_continuous_integration_runs_what_people_run() -> None:
+    """CI has no steps of its own, and the tests come last."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    commands = [line for line in script.splitlines() if line and not line.startswith("#")]
+    assert commands[0] == "set -euo pipefail"
+    assert [line for line in commands if line.startswith("make ")] == ["make check", "make test"]
+    assert commands[-1] == "make test"

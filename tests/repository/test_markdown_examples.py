@@ -1,0 +1,66 @@
+"""Examples in documents run as a reader would run them."""
+
+from pathlib import Path
+
+import pytest
+
+from checks.markdown_examples import main, run_file
+
+
+def document(tmp_path: Path, text: str) -> Path:
+    """A Markdown file with this text."""
+    path = tmp_path / "page.md"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_blocks_share_names_in_order(tmp_path: Path) -> None:
+    """A later block uses what an earlier one made; other languages are left alone."""
+    page = document(
+        tmp_path,
+        "```python\nx = 1\n```\n\n```sh\nexit 1\n```\n\n```python\nassert x == 1\n```\n",
+    )
+    assert run_file(page) == (2, None)
+
+
+def test_a_failing_block_tells_its_line(tmp_path: Path) -> None:
+    """The traceback names the document's own line."""
+    page = document(tmp_path, "# Page\n\n```python\nx = 1\nassert x == 2\n```\n")
+    ran, problem = run_file(page)
+    assert ran == 1
+    assert problem is not None
+    assert 'page.md", line 5' in problem
+    assert main([str(page)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("comment", "fails"),
+    [
+        ("<!-- not run: needs a Kafka -->", False),
+        ("<!-- not run: -->", True),
+        ("<!-- a remark -->", True),
+        ("<!-- run: really -->", True),
+    ],
+)
+def test_a_block_is_left_out_for_a_reason_only(
+    tmp_path: Path, comment: str, *, fails: bool
+) -> None:
+    """A comment without a reason does not switch an example off."""
+    page = document(tmp_path, f"{comment}\n```python\nraise ValueError\n```\n")
+    assert (run_file(page)[1] is not None) is fails
+
+
+def test_what_is_not_run_is_compiled(tmp_path: Path) -> None:
+    """An example that cannot run here is still Python; a fragment need not be."""
+    text = "<!-- {}: why -->\n```python\nx = = 1\n```\n"
+    assert run_file(document(tmp_path, text.format("not run")))[1] is not None
+    assert run_file(document(tmp_path, text.format("fragment"))) == (0, None)
+
+
+def test_examples_leave_nothing_behind(tmp_path: Path) -> None:
+    """Files that an example writes are gone, and the next one runs where we are."""
+    before = Path.cwd()
+    page = document(tmp_path, "```python\nopen('x', 'w').close()\n```\n")
+    assert run_file(page) == (1, None)
+    assert Path.cwd() == before
+    assert not Path("x").exists()

@@ -1,0 +1,116 @@
+"""What holds for every file of the four packages."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from checks.repository_files import ROOT, repository_files
+
+PACKAGES = ("streams", "tasks", "state_stores", "rebalance")
+LONGEST_FILE = 800
+UNSAFE = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
+"""Modules whose reading side runs what is in the data."""
+
+PYTHON_FILES = [path for path in repository_files() if path.suffix == ".py"]
+
+
+def imported_modules(source: str) -> set[str]:
+    """The top names of the modules that a file imports anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_are_typed(package: str) -> None:
+    """Each package carries the marker that lets type checkers trust its annotations."""
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_no_file_is_past_its_length() -> None:
+    """A file of more than 800 lines hides a second noun."""
+    lengths = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for path in PYTHON_FILES
+    }
+    assert len(lengths) > len(PACKAGES)
+    assert {path: lines for path, lines in lengths.items() if lines > LONGEST_FILE} == {}
+
+
+def test_nothing_unpickles() -> None:
+    """No file, tests included, imports a module whose reading side runs what is in the data."""
+    trespasses = {
+        path.relative_to(ROOT).as_posix(): sorted(unsafe)
+        for path in PYTHON_FILES
+        if (unsafe := imported_modules(path.read_text(encoding="utf-8")) & UNSAFE)
+    }
+    assert trespasses == {}
+
+
+def test_the_import_finder_sees_every_form() -> None:
+    """The check above would notice an import inside a function, under a new name or from a part."""
+    source = "def f():\n    import pickle as p\nfrom marshal import loads\nimport dill.source\n"
+    assert imported_modules(source) == {"pickle", "marshal", "dill"}
+
+
+def test_every_test_folder_is_a_package() -> None:
+    """Mirrored folders bear the packages' names: without `__init__.py`, `import streams` finds the tests."""
+    folders = {path.parent for path in PYTHON_FILES if path.is_relative_to(ROOT / "tests")}
+    assert folders
+    missing = [
+        folder.relative_to(ROOT) for folder in folders if not (folder / "__init__.py").exists()
+    ]
+    assert missing == []
+
+
+def test_tests_mirror_the_packages() -> None:
+    """A folder below tests/<package> bears the name of a folder or a module of that package."""
+    strangers = [
+        folder.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for folder in (ROOT / "tests" / package).rglob("*")
+        if folder.is_dir() and folder.name != "__pycache__" and not _mirrors(folder)
+    ]
+    assert strangers == []
+
+
+def _mirrors(folder: Path) -> bool:
+    original = ROOT / folder.relative_to(ROOT / "tests")
+    return original.is_dir() or original.with_suffix(".py").is_file()
+
+
+def public_names() -> list[str]:
+    """What users may import from `streams`."""
+    streams: ModuleType = importlib.import_module("streams")
+    return list(getattr(streams, "__all__", ()))
+
+
+def test_streams_shows_sorted_public_names() -> None:
+    """`streams.__all__` is there, sorted, and every name in it can be imported."""
+    names = public_names()
+    assert names
+    assert names == sorted(names)
+    streams = importlib.import_module("streams")
+    assert [name for name in names if not hasattr(streams, name)] == []
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_public_names_are_documented(name: str) -> None:
+    """Every public class and function of `streams` has a docstring of its own."""
+    value = getattr(importlib.import_module("streams"), name)
+    if not (inspect.isclass(value) or inspect.isroutine(value)):
+        pytest.skip("a type alias or a constant is documented where it is written")
+    assert value.__doc__
+    inherited = (
+        [base.__doc__ for base in inspect.getmro(value)[1:]] if inspect.isclass(value) else []
+    )
+    assert value.__doc__ not in inherited
+    assert not (inspect.isclass(value) and value.__doc__.startswith(f"{name}("))

@@ -1,0 +1,55 @@
+"""Pure parts are tested by laws, not by examples alone (requirement R3)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from checks.repository_files import ROOT
+
+TESTS = ROOT / "tests"
+
+PURE = {
+    "tasks/processing/graph.py": "batch and record-at-a-time execution agree",
+    "tasks/parallel/progress_vector.py": "metadata comes back as written",
+    "state_stores/key_schema.py": "bytes sort as keys do",
+    "state_stores/envelope.py": "values come back as written",
+    "state_stores/commit_buffer.py": "buffer and disk together read as one map",
+    "state_stores/restore.py": "last per key equals replay",
+    "streams/serdes": "values come back as written",
+    "streams/topology.py": "sub-topologies cut every graph in parts",
+    "rebalance/assignors/fixed.py": "every task runs exactly once",
+}
+"""Each pure part with its law in words."""
+
+ELSEWHERE = {"tasks/processing/graph.py": "tests/tasks/processing/test_executors.py"}
+"""Laws about several parts have a file of their own."""
+
+
+def has_property_test(path: Path) -> bool:
+    """Whether a test function of this file is given its examples by hypothesis."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return any(
+        isinstance(node, ast.Name) and node.id == "given" and isinstance(node.ctx, ast.Load)
+        for node in ast.walk(tree)
+    )
+
+
+def mirrors(part: str) -> list[Path]:
+    """The test files of a part: its mirror, split by behaviour or not, or its folder's."""
+    if part in ELSEWHERE:
+        return [ROOT / ELSEWHERE[part]]
+    folder = TESTS / part
+    if (ROOT / part).is_dir():
+        return sorted(folder.rglob("test_*.py"))
+    stem = Path(part).stem
+    return sorted(folder.parent.glob(f"test_{stem}*.py"))
+
+
+@pytest.mark.parametrize("part", PURE, ids=str)
+def test_R3_pure_parts_have_property_tests(part: str) -> None:
+    """A pure part has a hypothesis test in the file that mirrors it."""
+    assert (ROOT / part).exists()
+    tests = mirrors(part)
+    assert tests, f"no test file mirrors {part} (its law: {PURE[part]})"
+    assert any(map(has_property_test, tests)), f"no law of {part} is tested: {PURE[part]}"

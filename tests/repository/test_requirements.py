@@ -1,0 +1,80 @@
+"""The table of requirements is checked against the repository, and the checker against wrong tables."""
+
+from pathlib import Path
+
+import pytest
+
+from checks.repository_files import ROOT
+from checks.requirements_table import LAST_NUMBER, TABLE, lines, problems
+
+WHOLE = "".join(
+    f"| {letter}{number} | something | | | issue 9: Later |\n"
+    for letter, last in LAST_NUMBER.items()
+    for number in range(1, last + 1)
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with one module and one test file."""
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "task.py").touch()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_task.py").write_text(
+        "class TestTask:\n    def test_L1_learns(self): ...\n", encoding="utf-8"
+    )
+    return tmp_path
+
+
+def with_line_of_l1(rest: str) -> str:
+    """A whole table whose first line is another one."""
+    return WHOLE.replace("| L1 | something | | | issue 9: Later |", f"| L1 | {rest}")
+
+
+def test_our_table_is_right() -> None:
+    """Every requirement has its module and test, or its issue."""
+    assert list(problems((ROOT / TABLE).read_text(encoding="utf-8"))) == []
+
+
+def test_a_table_of_open_issues_is_right(root: Path) -> None:
+    """A line may wait for an issue."""
+    assert list(problems(WHOLE, root)) == []
+    assert len(list(lines(WHOLE))) == sum(LAST_NUMBER.values())
+
+
+def test_a_line_may_have_tests(root: Path) -> None:
+    """Module and test do instead of an issue, and both may stand for a requirement done in part."""
+    done = "it learns | `tasks/task.py` | `tests/test_task.py::test_L1_learns` |"
+    assert list(problems(with_line_of_l1(f"{done} |"), root)) == []
+    assert list(problems(with_line_of_l1(f"{done} issue 9: Later |"), root)) == []
+
+
+@pytest.mark.parametrize(
+    ("rest", "problem"),
+    [
+        ("text | | | |", "has neither module and test nor an issue"),
+        ("text | | | later |", "'later' is not of the form"),
+        ("| | | issue 9: Later |", "says nothing"),
+        ("text | `tasks/task.py` | | issue 9: Later |", "a module without a test"),
+        ("text | `tasks/no.py` | `tests/test_task.py::test_L1_learns` | |", "module tasks/no.py"),
+        ("text | `tasks` | `tests/test_no.py::test_L1_x` | |", "test file tests/test_no.py"),
+        ("text | `tasks` | `tests/test_task.py::test_L1_x` | |", "has no function test_L1_x"),
+        ("text | `tasks` | `tests/test_task.py::test_learns` | |", "does not bear the id"),
+    ],
+)
+def test_wrong_lines_are_found(root: Path, rest: str, problem: str) -> None:
+    """Each way to be wrong is told, with the requirement's id."""
+    (found,) = problems(with_line_of_l1(rest), root)
+    assert found.startswith("L1: ")
+    assert problem in found
+
+
+def test_missing_and_unknown_requirements_are_found(root: Path) -> None:
+    """A line left out, written twice or invented is told."""
+    table = WHOLE.replace("| L1 | something | | | issue 9: Later |\n", "")
+    table += "| S1 | again | | | issue 9: Later |\n| R9 | new | | | issue 9: Later |\n"
+    assert list(problems(table, root)) == [
+        "L1 has 0 lines; give it one",
+        "S1 has 2 lines; give it one",
+        "R9: is not a requirement we know; add it to the checker's list",
+    ]

@@ -1,0 +1,39 @@
+"""A database directory, settings and shared resources for the tests of this folder."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from state_stores.errors import StateStoreError
+from state_stores.rocksdb.options import RocksDBOptions
+from state_stores.rocksdb.shared_resources import SharedResources
+from state_stores.rocksdb.task_database import TaskDatabase
+
+OpenDatabase = Callable[..., TaskDatabase]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "0_0"
+
+
+@pytest.fixture
+def open_database(path: Path) -> Iterator[OpenDatabase]:
+    """Opens the database of the test, with any options; what is open at the end is closed."""
+    opened: list[TaskDatabase] = []
+
+    def open_(
+        families: Sequence[str] = ("counts", "sums"), options: RocksDBOptions | None = None
+    ) -> TaskDatabase:
+        options = options or RocksDBOptions()
+        database = TaskDatabase.open(path, families, options, SharedResources.create(options))
+        opened.append(database)
+        return database
+
+    yield open_
+    for database in opened:
+        try:
+            database.close()
+        except StateStoreError:
+            continue  # a test that damaged it has seen that already

@@ -1,0 +1,23 @@
+"""A process that takes a slot, prints it as JSON and holds it until its stdin ends."""
+
+import json
+import sys
+from pathlib import Path
+
+from state_stores.errors import StateStoreError
+from state_stores.state_directory import StateDirectory
+
+
+def main() -> None:
+    """Take the lowest free slot of the directory in argv."""
+    try:
+        directory = StateDirectory.acquire(Path(sys.argv[1]), "app")
+    except StateStoreError as error:
+        print(json.dumps({"error": str(error)}), flush=True)  # noqa: T201 - the answer to the test
+        return
+    print(json.dumps({"slot": directory.slot, "member_id": directory.member_id}), flush=True)  # noqa: T201 - same
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The parts of the in-memory database that the contract and the model don't reach by themselves."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_stores.in_memory import InMemoryDatabase
+
+keys = st.integers(0, 300).map(lambda number: b"%03d" % number)
+
+
+@given(st.lists(st.lists(st.tuples(keys, st.booleans()), max_size=150), max_size=6))
+def test_keys_stay_in_order_through_few_and_many_changes(
+    writes: list[list[tuple[bytes, bool]]],
+) -> None:
+    """Whether a write changes few keys or many, the next scan is in order and complete."""
+    database = InMemoryDatabase(["s"])
+    model: dict[bytes, bytes] = {}
+    for rows in writes:
+        database.write({"s": [(key, b"v" if put else None) for key, put in rows]}, {})
+        for key, put in rows:
+            if put:
+                model[key] = b"v"
+            else:
+                model.pop(key, None)
+        assert list(database.iterate("s", None, None)) == sorted(model.items())
+
+
+def test_a_view_costs_nothing_once_it_is_dropped() -> None:
+    """Old values are kept only for scans that somebody still holds."""
+    database = InMemoryDatabase(["s"])
+    database.write({"s": [(b"a", b"1")]}, {})
+    scan = database.iterate("s", None, None)
+    family = database._families["s"]
+    assert len(family._views) == 1
+    del scan
+    assert len(family._views) == 0

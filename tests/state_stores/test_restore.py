@@ -1,0 +1,171 @@
+"""Folding a changelog equals replaying it, and a doubtful position is never followed."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_stores.envelope import seal
+from state_stores.position import Position
+from state_stores.restore import (
+    TOMBSTONE_MARGIN_MS,
+    StartFrom,
+    fold,
+    position_name,
+    restore_start,
+)
+from state_stores.spec import StoreKind, StoreSpec
+from streams import Serdes
+
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+TOPIC = b"the changelog id"
+SPEC = StoreSpec(
+    name="store", kind=StoreKind.KEY_VALUE, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()
+)
+RECORDS = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=2), st.none() | st.binary(max_size=4), st.integers(-1, 1_000)
+    )
+)
+
+
+def replay(records: list[tuple[bytes | None, bytes | None, int]]) -> dict[bytes, bytes]:
+    """Apply records one by one, as a store without any cleverness would."""
+    content: dict[bytes, bytes] = {}
+    for key, value, timestamp in records:
+        if key is None:
+            continue
+        if value is None:
+            content.pop(key, None)
+        else:
+            content[key] = seal(value, timestamp)
+    return content
+
+
+def folded(
+    spec: StoreSpec, records: list[tuple[Any, Any, Any]]
+) -> list[tuple[bytes, bytes | None]]:
+    """Fold rows given as tuples."""
+    keys, values, timestamps = ([row[i] for row in records] for i in range(3))
+    return fold(spec, keys, values, timestamps)
+
+
+@given(RECORDS, st.sampled_from(StoreKind), st.lists(st.integers(0, 100), max_size=4))
+def test_the_last_per_key_equals_replay(
+    records: list[Any], kind: StoreKind, cuts: list[int]
+) -> None:
+    """However a changelog is cut into batches, writing the folded batches gives what replaying gives."""
+    bounds = [0, *sorted(cut % (len(records) + 1) for cut in cuts), len(records)]
+    content: dict[bytes, bytes] = {}
+    for start, stop in pairwise(bounds):
+        rows = folded(replace(SPEC, kind=kind), records[start:stop])
+        assert len({key for key, _ in rows}) == len(rows)
+        for key, value in rows:
+            if value is None:
+                content.pop(key, None)
+            else:
+                content[key] = value
+    assert content == replay(records)
+
+
+def start_from(position: Position | None, **facts: Any) -> StartFrom:
+    """Ask where to begin, with facts that speak for the position."""
+    facts = {
+        "topic_id": TOPIC,
+        "log_start": 10,
+        "log_end": 100,
+        "tombstone_retention_ms": DAY_MS,
+        "now_ms": NOW_MS,
+        **facts,
+    }
+    return restore_start(position, **facts)[0]
+
+
+FRESH = Position(offset=50, topic_id=TOPIC, written_at_ms=NOW_MS - 1_000)
+
+
+def test_a_fresh_position_is_followed() -> None:
+    """With nothing against it a restore goes on where the store stands."""
+    assert start_from(FRESH) is StartFrom.POSITION
+    assert start_from(replace(FRESH, offset=10)) is StartFrom.POSITION
+
+
+@pytest.mark.parametrize(
+    ("position", "facts"),
+    [
+        pytest.param(None, {}, id="no position"),
+        pytest.param(FRESH, {"topic_id": b"some other topic"}, id="recreated topic"),
+        pytest.param(FRESH, {"topic_id": b""}, id="topic of unknown id"),
+        pytest.param(replace(FRESH, offset=101), {}, id="beyond the end"),
+        pytest.param(replace(FRESH, offset=9), {}, id="before the start"),
+        pytest.param(FRESH, {"log_start": 100}, id="log emptied by retention"),
+        pytest.param(replace(FRESH, written_at_ms=NOW_MS - DAY_MS), {}, id="older than tombstones"),
+        pytest.param(
+            replace(FRESH, written_at_ms=NOW_MS - DAY_MS + TOMBSTONE_MARGIN_MS - 1),
+            {},
+            id="inside the margin",
+        ),
+        pytest.param(FRESH, {"tombstone_retention_ms": 1_000}, id="retention below the margin"),
+        pytest.param(
+            replace(FRESH, written_at_ms=NOW_MS + TOMBSTONE_MARGIN_MS + 1),
+            {},
+            id="written in the future",
+        ),
+    ],
+)
+def test_a_doubtful_position_is_not_followed(
+    position: Position | None, facts: dict[str, Any]
+) -> None:
+    """Every doubt ends at the beginning of the log."""
+    assert start_from(position, **facts) is StartFrom.BEGINNING
+
+
+def test_age_does_not_matter_where_nothing_is_left_to_read() -> None:
+    """A position at the end of the log misses no tombstone, however old it is."""
+    old = Position(offset=100, topic_id=TOPIC, written_at_ms=0)
+    assert start_from(old) is StartFrom.POSITION
+    assert start_from(replace(old, topic_id=bytes(16))) is StartFrom.BEGINNING
+
+
+@given(
+    st.none()
+    | st.builds(
+        Position,
+        offset=st.integers(0, 40),
+        topic_id=st.sampled_from([TOPIC, bytes(16)]),
+        written_at_ms=st.integers(NOW_MS - 2 * DAY_MS, NOW_MS + DAY_MS),
+    ),
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.integers(0, 2 * DAY_MS),
+)
+def test_positions_are_followed_only_if_every_record_behind_them_is_there(
+    position: Position | None, log_start: int, length: int, retention_ms: int
+) -> None:
+    """A followed position is of this very topic, inside the log, and young enough unless it is at the end."""
+    log_end = log_start + length
+    answer, reason = restore_start(
+        position,
+        topic_id=TOPIC,
+        log_start=log_start,
+        log_end=log_end,
+        tombstone_retention_ms=retention_ms,
+        now_ms=NOW_MS,
+    )
+    assert reason
+    if answer is StartFrom.POSITION:
+        assert position is not None
+        assert position.topic_id == TOPIC
+        assert log_start <= position.offset <= log_end
+        if position.offset < log_end:
+            assert abs(NOW_MS - position.written_at_ms) <= max(retention_ms, TOMBSTONE_MARGIN_MS)
+
+
+def test_positions_of_two_changelogs_have_two_names() -> None:
+    """Topic and partition are both in the name, which no other pair spells."""
+    names = {position_name(topic, number) for topic in ("a", "a-1", "b") for number in (0, 1, 11)}
+    assert len(names) == 9

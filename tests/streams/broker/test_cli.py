@@ -1,0 +1,115 @@
+"""`tidewheel broker` when the command line or the machine is wrong; the rest is tested for real."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cyclopts
+import pytest
+
+from streams.broker import ExternalBroker
+from streams.broker.kafka_broker import KafkaBroker
+from streams.cli.broker import broker
+from tests.streams.broker.fake_tools import JAVA_8, fake_java
+
+
+def _run(*arguments: str) -> object:
+    """Through the parser, as a user's command line goes."""
+    app = cyclopts.App(default_command=broker, result_action="return_value")
+    return app(list(arguments), exit_on_error=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--property", "num.io.threads"], "--property needs name=value"),
+        (["--property", "=8"], "--property needs name=value"),
+        (["--topics", "orders:many"], "--topics orders:many: 'many' is no number of partitions"),
+        (["--topics", "orders:0"], "'0' is no number of partitions"),
+        (["--keep", "--data-dir", "/x"], "leave out --keep"),
+    ],
+)
+def test_a_senseless_command_line_ends_with_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is started, with what to write instead."""
+    assert _run(*arguments) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    (line,) = said.out.splitlines()
+    assert json.loads(line)["event"] == "failed"
+    assert message in json.loads(line)["error"]
+
+
+def test_a_secret_in_a_bad_property_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the part before the equal sign is, as the rest may be a password."""
+    assert _run("--property", "=hush") == 2
+    assert "hush" not in capsys.readouterr().err
+
+
+def test_what_the_machine_lacks_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message is the error's own, unbroken and without markup taken out of it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    fake_java(tmp_path / "java", JAVA_8)
+    assert _run() == 1
+    said = capsys.readouterr()
+    assert f"{tmp_path}/java (from PATH) is Java 1.8.0_392, which is too old" in said.err
+    assert "pip install 'tidewheel[java]'" in said.err
+    assert _run("--version", "3.9.0", "--print-bootstrap") == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Kafka 3.9.0 is too old" in said.err
+
+
+def test_the_fixture_uses_a_broker_that_already_runs(tmp_path: Path) -> None:
+    """And the plugin that offers it loads nothing heavy, as everybody's pytest loads it."""
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n"
+        "def test_light():\n"
+        "    heavy = {'streams.broker', 'confluent_kafka', 'rocksdict', 'pyspark', 'cyclopts'}\n"
+        "    print(sorted(name for name in heavy if name in sys.modules))\n"
+        "def test_it(kafka_broker):\n"
+        "    assert kafka_broker.bootstrap_servers == 'far.example:9092'\n"
+    )
+    search = os.pathsep.join(path for path in sys.path if path)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-qs", "-p", "streams.testing.pytest_plugin",
+         "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": search,
+            "TIDEWHEEL_TEST_BOOTSTRAP_SERVERS": "far.example:9092",
+            # The plugin is named above: where the project is installed pytest would load it twice.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
+        timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout
+    assert "2 passed" in run.stdout
+    assert run.stdout.splitlines()[0].startswith("[]"), run.stdout
+
+
+def test_an_external_broker_is_neither_started_nor_stopped() -> None:
+    """It only has an address, and the same way to create topics."""
+    external = ExternalBroker(bootstrap_servers="127.0.0.1:1,127.0.0.1:2")
+    assert external.create_topics({}) == ()
+    assert not hasattr(external, "stop")
+
+
+def test_testing_offers_the_broker() -> None:
+    """By the public name, imported when it is asked for."""
+    import streams.testing  # noqa: PLC0415  # the import is what is tested
+
+    assert streams.testing.KafkaBroker is KafkaBroker
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        streams.testing.Nothing  # noqa: B018  # looking it up is the test

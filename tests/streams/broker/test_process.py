@@ -1,0 +1,196 @@
+"""A guarded child: it ends when it is told to, and when its starter is gone, however that went."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from streams.broker.errors import BrokerError
+from streams.broker.file_lock import FileLock
+from streams.broker.process import GuardedProcess
+from tests.streams.broker.fake_tools import script
+
+Start = Callable[..., GuardedProcess]
+
+_STARTER = """
+import sys, time
+from pathlib import Path
+from streams.broker.file_lock import FileLock
+from streams.broker.process import GuardedProcess
+lock = FileLock(Path(sys.argv[1]) / "lock")
+lock.acquire(timeout_ms=100)
+child = GuardedProcess(sys.argv[2:], output=Path(sys.argv[1]) / "out", lock_fd=lock.fileno(),
+                       orphaned_dir=Path(sys.argv[1]) / "data", grace_ms=5000)
+print(child.pid, child._guard.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a command under guard; all are ended after the test."""
+    started: list[GuardedProcess] = []
+    lock = FileLock(tmp_path / "lock")
+    lock.acquire(timeout_ms=100)
+
+    def start(*command: str, grace_ms: int = 5_000) -> GuardedProcess:
+        process = GuardedProcess(
+            command,
+            output=tmp_path / "out",
+            lock_fd=lock.fileno(),
+            orphaned_dir=None,
+            grace_ms=grace_ms,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+    lock.release()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A process that has ended but was not waited for by its new parent yet is a zombie.
+    state = Path(f"/proc/{pid}/stat")
+    try:
+        return (
+            not state.parent.parent.exists()
+            or state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def _traps(folder: Path) -> Path:
+    """A program that is deaf to SIGTERM and makes a file once it is."""
+    return script(
+        folder / "deaf", f"trap '' TERM; : > '{folder}/is-deaf'; while :; do /bin/sleep 0.1; done"
+    )
+
+
+def test_stop_ends_the_child_and_tells_how(start: Start) -> None:
+    """By SIGTERM, which well-behaved programs obey."""
+    child = start("/bin/sleep", "60")
+    assert child.is_running
+    assert _lives(child.pid)
+    child.stop()
+    assert not child.is_running
+    assert child.exit_code == 128 + signal.SIGTERM
+    assert not _lives(child.pid)
+    child.stop()
+
+
+@pytest.mark.slow
+def test_a_child_that_does_not_listen_is_killed(start: Start, tmp_path: Path) -> None:
+    """After the grace time."""
+    child = start(str(_traps(tmp_path)), grace_ms=200)
+    _until((tmp_path / "is-deaf").exists, "the program did not start")
+    child.stop()
+    assert child.exit_code == 128 + signal.SIGKILL
+    assert not _lives(child.pid)
+
+
+def test_kill_does_not_ask(start: Start, tmp_path: Path) -> None:
+    """As a crash: the child gets no chance to tidy up."""
+    child = start(str(_traps(tmp_path)), grace_ms=60_000)
+    _until((tmp_path / "is-deaf").exists, "the program did not start")
+    child.kill()
+    assert child.exit_code == 128 + signal.SIGKILL
+
+
+def test_a_child_that_ends_by_itself_is_noticed(start: Start, tmp_path: Path) -> None:
+    """With its own exit code and what it printed."""
+    child = start("/bin/sh", "-c", "echo good; echo bye >&2; exit 7")
+    _until(lambda: not child.is_running, "the end went unnoticed")
+    assert child.exit_code == 7
+    assert (tmp_path / "out").read_text() == "good\nbye\n"
+
+
+def test_what_can_not_be_started_is_named(start: Start, tmp_path: Path) -> None:
+    """With the reason and where the whole story is."""
+    with pytest.raises(BrokerError) as failure:
+        start("/nowhere/java")
+    assert "/nowhere/java could not be started" in str(failure.value)
+    assert "No such file or directory" in str(failure.value)
+    assert str(tmp_path / "out") in str(failure.value)
+
+
+def test_a_forked_copy_of_the_owner_does_not_stop_the_child(start: Start) -> None:
+    """The child belongs to the process that started it."""
+    child = start("/bin/sleep", "60")
+    child._owner_pid += 1  # as it looks to a forked process
+    child.stop()
+    child.kill()
+    assert child.is_running
+    child._owner_pid -= 1
+
+
+def _start_starter(folder: Path, *command: str) -> tuple[subprocess.Popen[bytes], int, int]:
+    """Another process that starts `command` under guard; it, the child's and the guard's pid."""
+    (folder / "data").mkdir()
+    starter = subprocess.Popen(
+        [sys.executable, "-c", _STARTER, str(folder), *command],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert starter.stdout is not None
+    with starter.stdout:
+        child, guard = (int(pid) for pid in starter.stdout.readline().split())
+    return starter, child, guard
+
+
+@pytest.mark.slow
+def test_the_child_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
+    """And what the starter would have thrown away is thrown away."""
+    starter, child, guard = _start_starter(tmp_path, "/bin/sleep", "60")
+    assert not FileLock(tmp_path / "lock").try_acquire()
+    starter.kill()
+    starter.wait()
+    _until(lambda: not _lives(child) and not _lives(guard), "the child lives on")
+    assert not (tmp_path / "data").exists()
+    with FileLock(tmp_path / "lock"):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a child with its parent")
+def test_the_child_ends_when_the_guard_is_killed(tmp_path: Path) -> None:
+    """Even one that is deaf to SIGTERM."""
+    starter, child, guard = _start_starter(tmp_path, str(_traps(tmp_path)))
+    os.kill(guard, signal.SIGKILL)
+    _until(lambda: not _lives(child), "the child lives on")
+    starter.kill()
+    starter.wait()
+    assert (tmp_path / "data").exists()
+
+
+@pytest.mark.slow
+def test_the_lock_lasts_as_long_as_the_child(tmp_path: Path) -> None:
+    """A starter that was killed does not free the folder of a broker that still writes."""
+    starter, child, _guard = _start_starter(tmp_path, str(_traps(tmp_path)))
+    _until((tmp_path / "is-deaf").exists, "the program did not start")
+    starter.kill()
+    starter.wait()
+    assert _lives(child)
+    assert not FileLock(tmp_path / "lock").try_acquire()
+    os.kill(child, signal.SIGKILL)
+    lock = FileLock(tmp_path / "lock")
+    lock.acquire(timeout_ms=20_000)
+    lock.release()

@@ -1,0 +1,247 @@
+"""The development broker itself: Apache Kafka really started, used, killed and started again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from streams.broker import BrokerError, DataDirInUseError, KafkaBroker, PortTakenError
+from streams.broker.wire import describe_cluster
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+_CLI = (
+    "import cyclopts; from streams.cli.broker import broker; cyclopts.App(default_command=broker)()"
+)
+
+
+class Ready(msgspec.Struct):
+    """What the command says once the broker runs."""
+
+    event: str
+    bootstrap_servers: str
+    cluster_id: str
+    data_dir: str
+    log_file: str
+    pid: int
+    topics: dict[str, int]
+    version: str
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def command() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+    """Runs `tidewheel broker` with its output in a pipe; ended after the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*arguments: str) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CLI, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_ENVIRONMENT,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def test_a_broker_starts_answers_and_leaves_nothing_behind() -> None:
+    """Topics can be created as soon as `start` returns; after `stop` all is gone."""
+    with KafkaBroker() as broker:
+        cluster = describe_cluster(broker.bootstrap_servers)
+        assert cluster is not None
+        assert cluster.cluster_id == broker.cluster_id
+        assert cluster.broker_count == 1
+        assert broker.create_topics({"orders": 3, "customers": 1}) == ("orders", "customers")
+        assert broker.create_topics({"orders": 3, "news": 1}) == ("news",)
+        with pytest.raises(BrokerError, match=r"bad name \(1 partitions\): Topic name is invalid"):
+            broker.create_topics({"bad name": 1})
+        with pytest.raises(BrokerError, match="is running already"):
+            broker.start()
+        assert "Kafka Server started" in broker.log_file.read_text()
+        assert broker.last_log_lines(1) != []
+        pid, data_dir, address = broker.pid, broker.data_dir, broker.bootstrap_servers
+        assert _lives(pid)
+    assert not _lives(pid)
+    assert not data_dir.exists()
+    assert describe_cluster(address) is None
+
+
+def test_kept_data_come_back(tmp_path: Path) -> None:
+    """The same cluster at the same address with its topics, after a stop and after a crash."""
+    quick = {"broker.session.timeout.ms": 1_000, "broker.heartbeat.interval.ms": 200}
+    broker = KafkaBroker(data_dir=tmp_path / "data", heap_mb=256, properties=quick)
+    with broker:
+        first = (broker.cluster_id, broker.bootstrap_servers)
+        broker.create_topics({"orders": 2})
+        with pytest.raises(DataDirInUseError, match=f"{tmp_path}/data is in use"):
+            KafkaBroker(data_dir=tmp_path / "data").start()
+        taken = int(broker.bootstrap_servers.rpartition(":")[2])
+        with pytest.raises(PortTakenError, match=f"port {taken} of 127.0.0.1 is in use"):
+            KafkaBroker(port=taken).start()
+    assert not broker.is_running
+    with broker:
+        assert (broker.cluster_id, broker.bootstrap_servers) == first
+        assert broker.create_topics({"orders": 2}) == ()
+        assert not broker.wait(timeout_ms=1)
+        broker.kill()
+        assert not broker.is_running
+        broker.start()
+        assert (broker.cluster_id, broker.bootstrap_servers) == first
+        assert broker.create_topics({"orders": 2}) == ()
+
+
+def test_a_data_folder_survives_other_ports(tmp_path: Path) -> None:
+    """The controller's port may change too: a one-node quorum finds itself again."""
+    with KafkaBroker(data_dir=tmp_path / "data") as broker:
+        cluster_id = broker.cluster_id
+    (tmp_path / "data" / "broker.json").unlink()
+    with KafkaBroker(data_dir=tmp_path / "data") as broker:
+        assert broker.cluster_id == cluster_id
+        broker.create_topics({"after": 1})
+
+
+def test_a_property_kafka_refuses_is_quoted() -> None:
+    """With the reason from Kafka's own log."""
+    with pytest.raises(BrokerError) as failure:
+        KafkaBroker(properties={"num.io.threads": "many"}).start()
+    message = str(failure.value)
+    assert "Invalid value many for configuration num.io.threads" in message
+    Path(message.rpartition("The whole log: ")[2]).unlink()
+
+
+def test_properties_win_and_a_secured_listener_starts() -> None:
+    """A broker that asks for a password is waited for too."""
+    jaas = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="me" password="hush" user_me="hush";'
+    )
+    broker = KafkaBroker(
+        properties={
+            "listener.security.protocol.map": "BROKER:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.broker.plain.sasl.jaas.config": jaas,
+        }
+    )
+    with broker:
+        assert describe_cluster(broker.bootstrap_servers) is None
+        assert "hush" not in broker.log_file.read_text()
+        assert "hush" not in repr(broker)
+
+
+def test_the_command_reports_json_lines_and_ends_well(
+    command: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path
+) -> None:
+    """`ready` with all that scripts need, `stopped` after SIGTERM, exit code 0."""
+    process = command(
+        "--data-dir", str(tmp_path / "data"), "--topics", "orders:3,news",
+        "--property", "num.partitions=4", "--property", "num.io.threads=3",
+    )  # fmt: skip
+    assert process.stdout is not None
+    ready = msgspec.json.decode(process.stdout.readline(), type=Ready)
+    assert ready.event == "ready"
+    assert ready.data_dir == str(tmp_path / "data")
+    assert ready.topics == {"orders": 3, "news": 1}
+    assert _lives(ready.pid)
+    assert describe_cluster(ready.bootstrap_servers) is not None
+    assert "num.io.threads = 3" in Path(ready.log_file).read_text()
+    process.send_signal(signal.SIGTERM)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out, error) == (0, b'{"event":"stopped"}\n', b"")
+    assert not _lives(ready.pid)
+
+
+def test_the_broker_is_gone_when_its_command_is_killed(
+    command: Callable[..., "subprocess.Popen[bytes]"],
+) -> None:
+    """SIGKILL leaves no time for anything, yet nothing stays behind."""
+    process = command()
+    assert process.stdout is not None
+    ready = msgspec.json.decode(process.stdout.readline(), type=Ready)
+    assert Path(ready.data_dir).exists()
+    process.kill()
+    _until(lambda: not _lives(ready.pid), "Kafka lives on")
+    _until(lambda: not Path(ready.data_dir).exists(), "its temporary data stay")
+
+
+def test_the_command_notices_a_broker_that_dies(
+    command: Callable[..., "subprocess.Popen[bytes]"],
+) -> None:
+    """Exit code 1, with the reason on standard error for people and as JSON for programs."""
+    process = command()
+    assert process.stdout is not None
+    ready = msgspec.json.decode(process.stdout.readline(), type=Ready)
+    os.kill(ready.pid, signal.SIGKILL)
+    out, error = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"ended by itself with exit code 137" in error
+    assert b'{"event":"failed","error":"Kafka 4.3.1 ended by itself' in out
+
+
+def test_the_command_can_print_nothing_but_the_address(
+    command: Callable[..., "subprocess.Popen[bytes]"],
+) -> None:
+    """For `export BOOTSTRAP=$(...)`; Ctrl-C ends it."""
+    process = command("--print-bootstrap")
+    assert process.stdout is not None
+    address = process.stdout.readline().decode().strip()
+    assert describe_cluster(address) is not None
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out, error) == (0, b"", b"")
+
+
+def test_the_fixture_starts_one_broker_for_all_tests(tmp_path: Path) -> None:
+    """Two tests in two files see the same one; it is stopped at the end."""
+    for number in (1, 2):
+        (tmp_path / f"test_{number}.py").write_text(
+            "def test_it(kafka_broker):\n"
+            f"    kafka_broker.create_topics({{'t{number}': 1}})\n"
+            f"    open({str(tmp_path / 'pids')!r}, 'a').write(f'{{kafka_broker.pid}}\\n')\n"
+        )
+    run = _run_pytest(tmp_path, _ENVIRONMENT)
+    assert run.returncode == 0, run.stdout
+    first, second = (tmp_path / "pids").read_text().split()
+    assert first == second
+    assert not _lives(int(first))
+
+
+def _run_pytest(folder: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[bytes]":
+    # The plugin is named here: where the project is installed its entry point would load it a second time.
+    environment = {**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "streams.testing.pytest_plugin",
+         "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)],
+        capture_output=True,
+        env=environment,
+        cwd=folder,
+        timeout=120,
+        check=False,
+    )  # fmt: skip

@@ -1,0 +1,105 @@
+"""The files Kafka is started with: what they say, and that Java reads them as they are meant."""
+
+import re
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.broker.server_config import (
+    client_listener,
+    format_properties,
+    log4j_config,
+    server_properties,
+)
+
+_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+
+
+def _properties(**overrides: str | int | bool) -> dict[str, str]:
+    return server_properties(
+        port=9092,
+        controller_port=9093,
+        log_dir=Path("/data/kafka"),
+        overrides={name.replace("__", "."): value for name, value in overrides.items()},
+    )
+
+
+def _read_as_java_does(text: str) -> dict[str, str]:
+    """A reader of Java's properties format, by its specification."""
+    read: dict[str, str] = {}
+    for line in text.splitlines():
+        at = re.search(r"(?<!\\)(?:\\\\)*=", line)
+        assert at is not None
+        read[_unescape(line[: at.end() - 1])] = _unescape(line[at.end() :].lstrip(" \t\f"))
+    return read
+
+
+def _unescape(text: str) -> str:
+    units: list[int] = []
+    position = 0
+    while position < len(text):
+        if text[position] != "\\":
+            units.append(ord(text[position]))
+            position += 1
+        elif text[position + 1] == "u":
+            units.append(int(text[position + 2 : position + 6], 16))
+            position += 6
+        else:
+            units.append(ord(text[position + 1]))
+            position += 2
+    return b"".join(unit.to_bytes(2, "big") for unit in units).decode("utf-16-be")
+
+
+@given(st.dictionaries(_TEXT.filter(bool), _TEXT))
+def test_java_reads_back_what_was_written(properties: dict[str, str]) -> None:
+    """Whatever is in a name or a value: blanks, equal signs, backslashes, all of Unicode."""
+    assert _read_as_java_does(format_properties(properties)) == properties
+
+
+def test_the_broker_is_reachable_from_this_machine_only() -> None:
+    """It has no passwords, so it listens on the loopback address alone."""
+    listeners = _properties()["listeners"]
+    assert listeners == "BROKER://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
+    assert "advertised.listeners" not in _properties()
+
+
+def test_one_node_asks_for_one_copy() -> None:
+    """Whatever is not set to one copy would wait for a second node for ever."""
+    properties = _properties()
+    one = [name for name in properties if name.endswith((".replication.factor", ".min.isr"))]
+    assert len(one) == 6
+    assert {properties[name] for name in one} == {"1"}
+    assert properties["min.insync.replicas"] == "1"
+
+
+def test_the_users_properties_win() -> None:
+    """Over every one of ours; Python's values become Kafka's."""
+    properties = _properties(
+        auto__create__topics__enable=True, offsets__topic__num__partitions=3, own__thing="x"
+    )
+    assert properties["auto.create.topics.enable"] == "true"
+    assert properties["offsets.topic.num.partitions"] == "3"
+    assert properties["own.thing"] == "x"
+
+
+def test_clients_are_sent_to_the_listener_that_is_not_the_controllers() -> None:
+    """And we know whether we can ask it a question ourselves."""
+    assert client_listener(_properties()) == ("127.0.0.1:9092", True)
+    secured = _properties(
+        listener__security__protocol__map="CONTROLLER:PLAINTEXT, BROKER:SASL_PLAINTEXT"
+    )
+    assert client_listener(secured) == ("127.0.0.1:9092", False)
+    own = _properties(listeners="CONTROLLER://:1,PLAINTEXT://127.0.0.1:5")
+    assert client_listener(own) == ("127.0.0.1:5", True)
+    advertised = _properties(advertised__listeners="BROKER://localhost:7")
+    assert client_listener(advertised) == ("localhost:7", True)
+
+
+def test_kafka_logs_into_its_folder_and_not_to_the_terminal() -> None:
+    """The only appender is the file."""
+    config = _read_as_java_does(log4j_config(Path("/data/logs/broker.log")))
+    assert config["appender.file.fileName"] == "/data/logs/broker.log"
+    assert [name for name in config if name.endswith(".type") and name.count(".") == 2] == [
+        "appender.file.type"
+    ]

@@ -1,0 +1,86 @@
+"""Runs `tidewheel` as users do: as a process, with what it said kept."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.integration.cluster import until
+
+ROOT = Path(__file__).parents[3]
+
+
+class Command:
+    """A command that was started; killed at the end of the block if it still runs then."""
+
+    def __init__(self, *arguments: str, cwd: Path = ROOT) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "streams", *arguments],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def said(self) -> str:
+        """Return everything it said so far."""
+        return "".join(self._lines)
+
+    @property
+    def pid(self) -> int:
+        """Return the command's process."""
+        return self._process.pid
+
+    @property
+    def workers(self) -> list[int]:
+        """Return the worker processes it said it started, oldest first."""
+        marks = (line.partition("started (process ")[2] for line in list(self._lines))
+        return [int(mark.partition(")")[0]) for mark in marks if mark]
+
+    def until_said(self, text: str, times: int = 1) -> None:
+        """Wait until it has said something."""
+        until(
+            lambda: self.said.count(text) >= times or self._process.poll() is not None,
+            f"{text!r} in:\n{self.said}",
+        )
+        assert self.said.count(text) >= times, self.said
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command alone."""
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Return its exit code."""
+        code = self._process.wait(60)
+        self._reader.join(10)
+        return code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.append(line)

@@ -1,0 +1,206 @@
+"""The command line as a whole: what it understands, what it says to the rest, and how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.cli import main
+from streams.cli.app import build_app
+from streams.exit_codes import ExitCode
+from streams.supervisor.messages import StartWorker
+from streams.supervisor.restart_policy import RestartSettings
+
+ROOT = Path(__file__).parents[3]
+WORD_COUNT = f"{ROOT / 'examples' / 'word_count.py'}:topology"
+
+
+@pytest.fixture
+def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker], RestartSettings]]:
+    """What `run` would have supervised."""
+    seen: list[tuple[list[StartWorker], RestartSettings]] = []
+
+    class _Supervisor:
+        def __init__(self, starts: list[StartWorker], *, restart: RestartSettings) -> None:
+            seen.append((starts, restart))
+
+        def run(self) -> ExitCode:
+            return ExitCode.OK
+
+    monkeypatch.setattr("streams.cli.run.Supervisor", _Supervisor)
+    monkeypatch.setattr("streams.cli.run.configure_logging", lambda *_: None)
+    return seen
+
+
+@pytest.mark.parametrize("command", ["run", "describe", "demo", "broker", "reset", "config show"])
+def test_every_command_is_there_and_explains_itself(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with all of its parameters described."""
+    assert main([*command.split(), "--help"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert f"tidewheel {command}" in said
+
+
+def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every code with its meaning."""
+    assert main(["--help"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert "Start a real Kafka on this machine" in said
+    for code in ExitCode:
+        assert f"{code.value}: {code.meaning[:40]}" in said
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the distribution."""
+    assert main(["--version"]) == ExitCode.OK
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rnu"], 'Did you mean "run"?'),
+        (["run", "app:topology", "--wrkers", "2"], "Did you mean --workers?"),
+        (["run"], "requires an argument"),
+        (["run", "app:topology", "--log-level", "loud"], "Invalid value"),
+        (["run", "app:topology", "--workers", "0"], "at least one has to run"),
+        (["run", "app:topology", "--tasks", "0_1", "--workers", "2"], "fewer tasks in --tasks"),
+        (["run", "app:topology", "--tasks", "one"], "--tasks: 'one' is not a task id"),
+        (["run", "app:topology", "--set", "=hush"], "write option=value"),
+        (["describe", WORD_COUNT, "--mermaid", "--json"], "choose one"),
+        (["describe", "nowhere:topology"], "there is no module 'nowhere'"),
+        (["reset", "app", "--to", "yesterday"], "--to 'yesterday'"),
+        (["reset", "app", "--application-id", "other"], "give one of the two"),
+        (["config", "show", "--set", "comit_interval_ms=1"], "did you mean commit_interval_ms?"),
+    ],
+)
+def test_a_senseless_command_line_ends_with_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error, with what to write instead; nothing is started."""
+    assert main(arguments) == ExitCode.USAGE
+    said = capsys.readouterr()
+    assert message in said.err.replace("\n", " ")
+    assert "hush" not in said.err
+
+
+def test_run_starts_its_workers_with_their_shares(
+    supervised: list[tuple[list[StartWorker], RestartSettings]],
+) -> None:
+    """Every option reaches every worker; tasks are dealt out."""
+    arguments = (
+        "run app.py:topology --workers 2 --tasks 0_0,0_1,0_2 --wait-for-topics --create-topics --no-restart "
+        "--log-level debug --log-format json --bootstrap-servers kafka:9092 --application-id shop --state-dir /state "
+        "--config shop.toml --set commit_interval_ms=1s --set consumer.sasl.password=hush"
+    )
+    assert main(arguments.split()) == ExitCode.OK
+    ((starts, restart),) = supervised
+    assert not restart.enabled
+    assert [start.slot for start in starts] == [0, 1]
+    assert [start.tasks for start in starts] == [("0_0", "0_2"), ("0_1",)]
+    common: dict[str, Any] = {
+        "target": "app.py:topology",
+        "overrides": {
+            "commit_interval_ms": "1s",
+            "consumer": {"sasl.password": "hush"},
+            "bootstrap_servers": "kafka:9092",
+            "application_id": "shop",
+            "state_dir": "/state",
+        },
+        "config_file": "shop.toml",
+        "workers": 2,
+        "wait_for_topics": True,
+        "create_topics": True,
+        "log_level": "debug",
+        "log_format": "json",
+    }
+    for start in starts:
+        assert {name: getattr(start, name) for name in common} == common
+
+
+def test_run_needs_only_the_program(
+    supervised: list[tuple[list[StartWorker], RestartSettings]],
+) -> None:
+    """One worker, all tasks, restarts."""
+    assert main(["run", "app:topology"]) == ExitCode.OK
+    assert supervised == [([StartWorker(target="app:topology")], RestartSettings())]
+
+
+def test_describe_prints_kafka_streams_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also into a pipe, to be compared."""
+    assert main(["describe", WORD_COUNT, "--execution"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert said.startswith("Topologies:\n   Sub-topology: 0\n    Execution: batch\n")
+    assert said.endswith("(topic: word-counts)\n      <-- KTABLE-TOSTREAM-0000000007\n")
+
+
+def test_describe_draws_and_tells_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    """--mermaid and --json are other forms of the same."""
+    assert main(["describe", WORD_COUNT, "--mermaid"]) == ExitCode.OK
+    assert capsys.readouterr().out.startswith(("flowchart", "graph"))
+    assert main(["describe", WORD_COUNT, "--json"]) == ExitCode.OK
+    assert len(json.loads(capsys.readouterr().out)["subtopologies"]) == 2
+
+
+def test_config_show_says_where_each_value_came_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And never shows a secret."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEWHEEL_COMMIT_INTERVAL_MS", "250")
+    arguments = ["config", "show", WORD_COUNT, "--set", "consumer.sasl.password=canary"]
+    assert main(arguments) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert "canary" not in said
+    rows = {row["option"]: row for row in map(json.loads, said.splitlines())}
+    assert rows["application_id"]["value"] == "word-count"
+    assert rows["commit_interval_ms"]["value"] == "250"
+    assert "TIDEWHEEL_COMMIT_INTERVAL_MS" in rows["commit_interval_ms"]["source"]
+    assert rows["num_standby_replicas"]["source"] == "default"
+    assert "consumer.sasl.password" in rows
+
+
+def test_config_show_works_before_there_is_an_application(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is how people find out what there is to set."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["config", "show"]) == ExitCode.OK
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (first["option"], first["value"]) == ("application_id", "")
+    assert first["source"] == "not set, but required"
+
+
+@pytest.mark.slow
+def test_python_m_streams_is_the_same_command() -> None:
+    """From anywhere, in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-m", "streams", "describe", "nowhere:topology"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == ExitCode.USAGE
+    assert "there is no module 'nowhere'" in result.stderr
+
+
+def test_commands_are_imported_only_when_they_are_called() -> None:
+    """Help does not wait for Kafka's client."""
+    code = "import sys; from streams.cli import main; main(['--version']); print('confluent_kafka' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert result.stdout.splitlines()[-1] == "False"
+    assert build_app().name == ("tidewheel",)

@@ -1,0 +1,46 @@
+"""Module-level objects that settings name: an assignor, handlers, callbacks, serdes."""
+
+from typing import Any
+
+from streams.serdes import Serde
+from tasks.processing.handlers import ErrorContext, ErrorResponse
+from tasks.processing.record import ConsumedRecord, Record
+
+CELSIUS = Serde[float](
+    lambda _, value: str(value).encode(), lambda _, data: float(data), name="celsius"
+)
+
+
+def assignor(members: Any) -> Any:
+    """Place tasks."""
+    return members
+
+
+def handler(context: ErrorContext, record: Record[Any, Any], exception: Exception) -> ErrorResponse:
+    """Skip."""
+    return ErrorResponse(action="continue")
+
+
+def extractor(record: ConsumedRecord, highest: int) -> int:
+    """Take the record's."""
+    return record.timestamp
+
+
+def token(config: str) -> tuple[str, float]:
+    """Return a token."""
+    return config, 0.0
+
+
+class Assigning:
+    """A class with members of all kinds."""
+
+    @classmethod
+    def build(cls) -> None:
+        """Build."""
+
+    def method(self) -> None:
+        """Do."""
+
+    @staticmethod
+    def static() -> None:
+        """Do."""

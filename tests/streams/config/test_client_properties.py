@@ -1,0 +1,181 @@
+"""librdkafka properties pass through, except those that correctness rests on."""
+
+import functools
+from typing import Any, Literal
+
+import pytest
+
+from streams.config import StreamsConfig, import_object, importable_name
+from streams.errors import ConfigError
+from tests.streams.config import objects
+from tests.streams.config.objects import Assigning
+
+
+def made(kind: str, properties: dict[str, Any]) -> Any:
+    return getattr(StreamsConfig(application_id="shop", **{kind: properties}), kind)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "next_step"),
+    [
+        ("consumer", "isolation.level", "read_uncommitted", "every consumer reads committed records; remove it"),
+        ("consumer", "group.id", "x", "named by application_id"),
+        ("consumer", "group.instance.id", "x", "set group_instance_id"),
+        ("consumer", "enable.auto.commit", True, "commits offsets itself"),
+        ("consumer", "enable.auto.offset.store", "true", "commits offsets itself"),
+        ("consumer", "auto.offset.reset", "latest", "set auto_offset_reset"),
+        ("consumer", "session.timeout.ms", 1, "set session_timeout_ms"),
+        ("consumer", "heartbeat.interval.ms", 1, "set heartbeat_interval_ms"),
+        ("consumer", "max.poll.interval.ms", 1, "set worker_hang_timeout_ms"),
+        ("consumer", "partition.assignment.strategy", "range", "set task_assignor"),
+        ("consumer", "on_commit", print, "commits offsets itself"),
+        ("producer", "transactional.id", "x", "fence each other"),
+        ("producer", "transaction.timeout.ms", 1, "set worker_hang_timeout_ms"),
+        ("producer", "enable.idempotence", False, "transactions need it"),
+        ("producer", "acks", 1, "transactions need acks=all"),
+        ("producer", "partitioner", "random", "partitioning; give partitioner="),
+        ("producer", "message.max.bytes", 5, "max.message.bytes decides"),
+        ("admin", "logger", "x", "goes to Python's logging"),
+        ("consumer", "enable.partition.eof", False, "see where partitions end"),
+        ("producer", "dr_cb", print, "set production_exception_handler"),
+        ("producer", "on_delivery", print, "set production_exception_handler"),
+        ("admin", "bootstrap.servers", "x:1", "set bootstrap_servers"),
+        ("consumer", "bootstrap.servers", "x:1", "set bootstrap_servers"),
+        ("producer", "metadata.broker.list", "x:1", "set bootstrap_servers"),
+        ("consumer", "isolation_level", "x", "names have dots; write 'isolation.level'"),
+        ("admin", "linger.ms", None, "must be text, a number or a boolean, not NoneType"),
+        ("admin", "linger.ms", {"a": 1}, "must be text, a number or a boolean, not dict"),
+        ("consumer", "oauth_cb", lambda config: None, "is a lambda, and other processes can't import it"),
+        ("consumer", "oauth_cb", 5, 'must be a function or its "module:name"'),
+        ("consumer", "oauth_cb", "token", 'write it as "module:name"'),
+    ],
+)  # fmt: skip
+def test_properties_that_are_ours(kind: str, key: str, value: Any, next_step: str) -> None:
+    """The error names the property, where it came from, and what to do instead."""
+    with pytest.raises(ConfigError) as caught:
+        made(kind, {key: value})
+
+    assert str(caught.value).startswith(f"{kind}[{key!r}]=")
+    assert "(keyword): " in str(caught.value)
+    assert next_step in str(caught.value)
+
+
+def test_the_key_leads_to_its_own_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad key from a variable is not blamed on the keyword beside it."""
+    monkeypatch.setenv("TIDEWHEEL_CONSUMER__GROUP_ID", "x")
+    with pytest.raises(
+        ConfigError,
+        match=r"^consumer\['group.id'\]='x' \(environment variable TIDEWHEEL_CONSUMER__GROUP_ID\)",
+    ):
+        made("consumer", {"linger.ms": 5})
+
+
+@pytest.mark.parametrize(
+    ("kind", "properties"),
+    [
+        ("consumer", {"isolation.level": "read_committed", "enable.auto.commit": False}),
+        ("producer", {"enable.idempotence": "true", "acks": "all"}),
+        ("producer", {"acks": -1, "linger.ms": 5.5, "log_level": 3}),
+        ("admin", {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}),
+    ],
+)
+def test_other_properties_pass_through(
+    kind: Literal["consumer", "producer", "admin"], properties: dict[str, Any]
+) -> None:
+    """Connection settings, tuning, and what changes nothing are accepted as given."""
+    assert made(kind, properties) == properties
+
+
+def test_cautions() -> None:
+    """Switching off the broker's identity, or half the clients' encryption, is said aloud."""
+    quiet = StreamsConfig(application_id="shop")
+    encrypted = {"security.protocol": "SSL"}
+    loud = quiet.replace(consumer=encrypted | {"enable.ssl.certificate.verification": "False"})
+    even = quiet.replace(consumer=encrypted, producer=encrypted, admin=encrypted)
+
+    assert quiet.cautions() == even.cautions() == []
+    assert len(loud.cautions()) == 2
+    assert "pose as the broker" in loud.cautions()[0]
+    assert "consumer: ssl, producer: plaintext, admin: plaintext" in loud.cautions()[1]
+
+
+@pytest.mark.parametrize(
+    ("obj", "name"),
+    [
+        (objects.assignor, "tests.streams.config.objects:assignor"),
+        (Assigning, "tests.streams.config.objects:Assigning"),
+        (Assigning.static, "tests.streams.config.objects:Assigning.static"),
+        (Assigning.build, "tests.streams.config.objects:Assigning.build"),
+        ("shop.placement:Spread.make", "shop.placement:Spread.make"),
+    ],
+)
+def test_importable_objects_have_names(obj: Any, name: str) -> None:
+    """Functions, classes and their static and class methods are found again by their names."""
+    assert importable_name(obj) == name
+
+
+def in_main(config: str) -> str:
+    return config
+
+
+in_main.__module__ = "__main__"
+
+
+def pretender() -> None:
+    """Claim to be another function."""
+
+
+pretender.__qualname__ = "test_cautions"
+
+
+@pytest.mark.parametrize(
+    ("obj", "reason"),
+    [
+        (lambda: None, "is a lambda"),
+        (functools.partial(objects.token), r"partial\(token\) object has no name"),
+        (objects.CELSIUS.serialize, "is not what other processes find"),
+        (Assigning().method, "is not what other processes find"),
+        (
+            in_main,
+            r"main file \(__main__\), which other processes can't import; move it to a module",
+        ),
+        (pretender, "is not what other processes find"),
+        ("sticky", 'write it as "module:name"'),
+        ("a:b:c", 'write it as "module:name"'),
+        ("../a:b", 'write it as "module:name"'),
+    ],
+)
+def test_objects_without_a_name(obj: Any, reason: str) -> None:
+    """Each error says why, and the way out."""
+    with pytest.raises(ConfigError, match=reason):
+        importable_name(obj)
+
+
+def test_functions_inside_functions_have_no_name() -> None:
+    """A closure exists only while its function runs."""
+
+    def closure() -> None:
+        """Do nothing."""
+
+    with pytest.raises(ConfigError, match=r"defined inside a function.*module:name"):
+        importable_name(closure)
+
+
+@pytest.mark.parametrize("obj", [objects.assignor, Assigning, Assigning.static])
+def test_names_lead_back_to_objects(obj: Any) -> None:
+    """What another process imports is the same object."""
+    assert import_object(importable_name(obj)) is obj
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no_such_module_7391:x", "can't import module 'no_such_module_7391'"),
+        ("json:loads.nothing", "module 'json' has no 'loads.nothing'"),
+        ("json", 'write it as "module:name"'),
+    ],
+)
+def test_names_that_lead_nowhere(name: str, reason: str) -> None:
+    """The error says which part is missing."""
+    with pytest.raises(ConfigError, match=reason):
+        import_object(name)

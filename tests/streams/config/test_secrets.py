@@ -1,0 +1,182 @@
+"""Secrets are shown nowhere and read late."""
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rich
+
+from streams.config import StreamsConfig, redacted, redacted_url, resolve_secrets
+from streams.errors import ConfigError
+from tests.streams.config import objects
+
+CANARY = "canary-7391"
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch) -> StreamsConfig:
+    """A config with a secret in every place that may hold one."""
+    monkeypatch.setenv("TIDEWHEEL_ADMIN__SASL_PASSWORD", CANARY)
+    return StreamsConfig(
+        application_id="shop",
+        consumer={"sasl.password": CANARY, "linger.ms": 5, "unheard.of": CANARY, "oauth_cb": objects.token},
+        producer={"ssl.key.password": "env:KEY_PASSWORD", "ssl.key.pem": CANARY},
+        snapshot_location=f"s3://id:{CANARY}@bucket/path?token={CANARY}#{CANARY}",
+    )  # fmt: skip
+
+
+def texts(config: StreamsConfig) -> dict[str, str]:
+    """Return every text a config can be turned into by accident or on purpose."""
+    pretty = io.StringIO()
+    rich.print(config, file=pretty)
+    return {
+        "repr": repr(config),
+        "str": str(config),
+        "format": f"{config}",
+        "dump": repr(config.model_dump()),
+        "json": config.model_dump_json(),
+        "describe": repr(config.describe()),
+        "rich": pretty.getvalue(),
+        "copy": repr(config.replace(num_standby_replicas=1)),
+    }
+
+
+@pytest.mark.parametrize(
+    "form", ["repr", "str", "format", "dump", "json", "describe", "rich", "copy"]
+)
+def test_no_text_of_a_config_has_a_secret(config: StreamsConfig, form: str) -> None:
+    """What is not known to be harmless is hidden; what is, is shown."""
+    text = texts(config)[form]
+
+    assert CANARY not in text
+    assert "***" in text
+    assert "linger.ms" in text
+    assert "env:KEY_PASSWORD" in text
+
+
+def test_clients_get_the_secrets(config: StreamsConfig) -> None:
+    """Hiding is for people; the values are all there."""
+    assert config.consumer["sasl.password"] == CANARY
+    assert config.admin == {"sasl.password": CANARY}
+    assert config.snapshot_location == f"s3://id:{CANARY}@bucket/path?token={CANARY}#{CANARY}"
+
+
+def test_no_error_has_a_secret() -> None:
+    """A bad option beside a secret, or a secret in the wrong place, is reported without it."""
+    for options in (
+        {"consumer": {"sasl.password": CANARY, "group.id": CANARY}},
+        {"consumer": {"sasl.password": [CANARY]}},
+        {"consumer": {"sasl_password": CANARY}},
+        {"consumer": [CANARY]},
+        {"consumer": {"sasl.password": CANARY}, "commit_interval_ms": -1},
+        {"snapshot_location": f"s3://a:{CANARY}@b", "commit_interval_ms": -1},
+    ):
+        with pytest.raises(ConfigError) as caught:
+            StreamsConfig(application_id="shop", **options)
+        assert CANARY not in str(caught.value).replace(f"'group.id']='{CANARY}'", "")
+        assert caught.value.__context__ is None or CANARY not in str(caught.value.__context__)
+
+
+def test_describe_rows() -> None:
+    """Each row has the option, its value as text, its source and its description in one line."""
+    rows = {
+        row.option: row
+        for row in StreamsConfig(
+            application_id="shop", default_key_serde=str, task_assignor=objects.assignor,
+            processing_exception_handler=objects.handler, topology_optimization={"single_store_self_join"},
+        ).describe()
+    }  # fmt: skip
+
+    assert rows["application_id"].value == "shop"
+    assert rows["application_id"].source == "keyword"
+    assert rows["default_key_serde"].value == "string"
+    assert rows["task_assignor"].value == "tests.streams.config.objects:assignor"
+    assert rows["processing_exception_handler"].value == "tests.streams.config.objects:handler"
+    assert rows["topology_optimization"].value == "['single_store_self_join']"
+    assert rows["bootstrap_servers"].source == "default"
+    assert rows["commit_interval_ms"].description.startswith("Milliseconds between commits")
+    assert all("\n" not in row.description for row in rows.values())
+    assert set(StreamsConfig.model_fields) <= {option.split(".")[0] for option in rows}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("security.protocol", "SASL_SSL", "SASL_SSL"),
+        ("fetch.wait.max.ms", 5, 5),
+        ("sasl.password", "file:/run/secrets/x", "file:/run/secrets/x"),
+        ("sasl.password", "env:X Y", "***"),
+        ("sasl.password", "file:relative", "***"),
+        ("sasl.jaas.config", "x", "***"),
+        ("sasl.oauthbearer.config", "x", "***"),
+        ("sasl.oauthbearer.client.secret", "x", "***"),
+        ("ssl.key.location", "/k", "/k"),
+        ("SASL.PASSWORD", "x", "***"),
+    ],
+)
+def test_allow_list(key: str, value: Any, expected: Any) -> None:
+    """Only values of known names, and references, are shown."""
+    assert redacted({key: value}) == {key: expected}
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("/backup", "/backup"),
+        ("s3://bucket/path", "s3://bucket/path"),
+        ("s3://id@bucket", "s3://***@bucket"),
+        ("https://x/y?sig=z#f", "https://x/y?***#***"),
+        ("s3://[bad", "***"),
+    ],
+)
+def test_urls(url: str, shown: str) -> None:
+    """Users, passwords, queries and fragments are hidden."""
+    assert redacted_url(url) == shown
+
+
+def test_references_are_resolved_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A config may be made before its secrets exist; each client reads them anew."""
+    file = tmp_path / "password"
+    properties = {
+        "sasl.password": f"file:{file}", "sasl.username": "env:KAFKA_USER", "linger.ms": 5, "client.id": "a:b",
+        "oauth_cb": "tests.streams.config.objects:token",
+    }  # fmt: skip
+    config = StreamsConfig(application_id="shop", consumer=properties)
+    monkeypatch.setenv("KAFKA_USER", "user")
+    file.write_text("first\n")
+
+    assert resolve_secrets(config.consumer, "consumer") == {
+        "sasl.password": "first", "sasl.username": "user", "linger.ms": 5, "client.id": "a:b", "oauth_cb": objects.token,
+    }  # fmt: skip
+    file.write_bytes(b"second\r\n")
+    assert resolve_secrets(config.consumer, "consumer")["sasl.password"] == "second"
+    assert config.consumer["sasl.password"] == f"file:{file}"
+
+
+def test_missing_references_name_the_property_and_the_place(tmp_path: Path) -> None:
+    """The message says what to create, and holds no content."""
+    wrong = tmp_path / "wrong"
+    for value, message in (
+        (
+            "env:NOT_THERE",
+            r"producer\['sasl.password'\]: environment variable 'NOT_THERE' is not set",
+        ),
+        (f"file:{wrong}", "can't read secret file '.*wrong'"),
+        (f"file:{tmp_path}", "can't read secret file"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            resolve_secrets({"sasl.password": value}, "producer")
+    wrong.write_bytes(b"\xffcanary")
+    with pytest.raises(ConfigError, match="not UTF-8 text") as caught:
+        resolve_secrets({"sasl.password": f"file:{wrong}"}, "producer")
+    assert CANARY not in str(caught.value)
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs an endless file")
+def test_an_endless_file_is_refused() -> None:
+    """A wrong path must not fill the memory."""
+    with pytest.raises(ConfigError, match="larger than"):
+        resolve_secrets({"sasl.password": f"file:{os.sep}dev{os.sep}zero"}, "producer")

@@ -1,0 +1,92 @@
+"""The demo's own computation, and that the topology agrees with it without a broker."""
+
+from pathlib import Path
+
+import pytest
+
+from streams import Serdes
+from streams.demo.check import (
+    ARRIVALS,
+    DELAYS,
+    OUTPUT_TOPICS,
+    RAIN,
+    differences,
+    expected_results,
+)
+from streams.demo.run import result_tables, topology_target
+from streams.demo.tables import read_rows, table, to_batches
+from streams.program import load_program
+from streams.testing import TopologyTestDriver
+from tests.streams.demo.archive import small_archive
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """A small archive."""
+    return small_archive(tmp_path / "small.tar.gz")
+
+
+def test_what_has_to_come_out(archive: Path) -> None:
+    """Cancelled flights count as flights but have no delay."""
+    expected = expected_results(read_rows(archive, "flights"), read_rows(archive, "weather"))
+    assert expected[DELAYS] == {
+        "UA": {"flights": 2, "cancelled": 0, "minutes": -2, "longest": 2, "mean": -1.0},
+        "AA": {"flights": 1, "cancelled": 0, "minutes": 33, "longest": 33, "mean": 33.0},
+        "EV": {"flights": 1, "cancelled": 1, "minutes": 0, "longest": 0, "mean": 0.0},
+    }
+    assert expected[ARRIVALS] == {"IAH": 2, "MIA": 1, "RDU": 1}
+    assert expected[RAIN] == {"EWR": 1, "JFK": 2}
+
+
+def test_the_topology_computes_the_same(archive: Path) -> None:
+    """examples/flight_delays.py on the same rows, in the test driver."""
+    program = load_program(topology_target())
+    with TopologyTestDriver(program.topology(program.config())) as driver:
+        for name in ("flights", "weather"):
+            topic = driver.create_input_topic(
+                name, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()
+            )
+            for batch in to_batches(table(name), read_rows(archive, name)):
+                for key, value, moment in zip(
+                    batch.keys, batch.values, batch.timestamps, strict=True
+                ):
+                    topic.pipe_input(key, value, moment)
+        serdes = {DELAYS: Serdes.json(), ARRIVALS: Serdes.int64(), RAIN: Serdes.int64()}
+        found = {
+            name: dict(
+                driver.create_output_topic(
+                    name, key_serde=Serdes.string(), value_serde=serdes[name]
+                ).read_key_values()
+            )
+            for name in OUTPUT_TOPICS
+        }
+    expected = expected_results(read_rows(archive, "flights"), read_rows(archive, "weather"))
+    assert differences(expected, found) == []
+
+
+def test_every_difference_is_found() -> None:
+    """Wrong, missing, and too much; in whole topics too."""
+    expected = {"a": {"x": 1, "y": 2}, "b": {"z": 1}}
+    found = {"a": {"x": 1, "y": 3}, "c": {"w": 0}}
+    assert list(map(str, differences(expected, found))) == [
+        "a, key y: expected 2, found 3",
+        "b, key z: expected 1, found None",
+        "c, key w: expected None, found 0",
+    ]
+    assert differences(expected, expected) == []
+
+
+def test_tables_for_people_have_names_and_are_cut() -> None:
+    """The airline that is latest comes first; codes without a name stay codes."""
+    found = {
+        DELAYS: {
+            "UA": {"flights": 1, "cancelled": 0, "minutes": 2, "longest": 2, "mean": 2.0},
+            "XX": {"flights": 2, "cancelled": 1, "minutes": 9, "longest": 9, "mean": 9.0},
+        },
+        ARRIVALS: {str(number): number for number in range(20)},
+        RAIN: {},
+    }
+    delays, arrivals, _ = result_tables(found, airlines={"UA": "United"}, airports={"19": "Ohare"})
+    assert [row[0] for row in delays.rows] == ["XX", "United"]
+    assert arrivals.rows[0] == ("Ohare", "19")
+    assert arrivals.more == 12

@@ -1,0 +1,98 @@
+"""What the demo does with a cluster, on one of fakes."""
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams import Serdes, StreamsError
+from streams.demo import cluster
+from streams.demo.tables import table, to_batches
+from tasks.ports import CommittedOffset
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeClients
+
+
+@pytest.fixture
+def fakes() -> FakeClients:
+    """A cluster without topics."""
+    return FakeClients(FakeBroker())
+
+
+def test_topics_keep_records_of_any_age(fakes: FakeClients) -> None:
+    """Flights of 2013 are older than any usual retention."""
+    cluster.create_topics(fakes.admin(), ["flights"])
+    assert fakes.broker.topics["flights"].config["retention.ms"] == "-1"
+
+
+def test_somebody_elses_topics_are_never_written_to(fakes: FakeClients) -> None:
+    """A cluster of the user's may have flights of its own; nothing is created then."""
+    fakes.broker.create_topic("flights")
+    with pytest.raises(StreamsError, match="topics flights exist already"):
+        cluster.create_topics(fakes.admin(), ["weather", "flights"])
+    assert set(fakes.broker.topics) == {"flights"}
+
+
+def test_loading_tells_how_far_it_is(fakes: FakeClients) -> None:
+    """After each batch; and returns how many records there were."""
+    fakes.broker.create_topic("airlines", 4)
+    seen: list[int] = []
+    rows = ({"carrier": str(number), "name": "x"} for number in range(10_005))
+    batches = to_batches(table("airlines"), rows)
+    assert cluster.load(fakes.sink_producer(), batches, seen.append) == 10_005
+    assert seen == [10_000, 10_005]
+    assert len(fakes.broker.records("airlines")) == 10_005
+
+
+def test_records_that_could_not_be_written_are_an_error(fakes: FakeClients) -> None:
+    """The demo would check against less than it thinks."""
+    fakes.broker.create_topic("airlines")
+    fakes.broker.fail_sends("airlines")
+    batches = to_batches(table("airlines"), [{"carrier": "UA", "name": "x"}])
+    with pytest.raises(StreamsError, match="1 records could not be written to topic airlines"):
+        cluster.load(fakes.sink_producer(), batches, lambda _: None)
+
+
+def test_it_is_finished_when_input_and_repartition_topics_are_committed(
+    fakes: FakeClients,
+) -> None:
+    """The marker at the end of a transaction need not be passed."""
+    broker, admin = fakes.broker, fakes.admin()
+    broker.create_topic("flights")
+    broker.create_topic("demo-delays-repartition")
+    for _ in range(3):
+        broker.send("flights", b"x")
+        broker.send("demo-delays-repartition", b"x")
+    inputs = cluster.input_ends(admin, ["flights"])
+    flights, between = TopicPartition("flights", 0), TopicPartition("demo-delays-repartition", 0)
+    assert cluster.group_progress(admin, "demo", inputs).done == 0
+    steps = [
+        ({flights: 2}, False),
+        ({flights: 3, between: 1}, False),
+        ({flights: 3, between: 2}, True),
+    ]
+    for offsets, finished in steps:
+        broker.groups["demo"] = {each: CommittedOffset(at, "") for each, at in offsets.items()}
+        progress = cluster.group_progress(admin, "demo", inputs)
+        assert (progress.done, progress.total) == (offsets[flights], 3)
+        assert progress.finished is finished
+
+
+def test_the_newest_value_of_each_key_is_read(fakes: FakeClients) -> None:
+    """Of JSON and of integers, to the end of every partition."""
+    broker = fakes.broker
+    broker.create_topic("counts", 2)
+    broker.create_topic("empty")
+    for number in range(1, 4):
+        broker.send("counts", Serdes.int64().serialize("", number), b"a", partition=0)
+    broker.send("counts", b'{"mean":1.5}', b"b", partition=1)
+    found = cluster.read_newest(fakes.admin(), fakes.changelog_reader, ["counts", "empty"])
+    assert found == {"counts": {"a": 3, "b": {"mean": 1.5}}, "empty": {}}
+
+
+def test_tidying_up_leaves_other_topics_alone(fakes: FakeClients) -> None:
+    """Only what the demo made is deleted: its topics, its application's own, its group."""
+    for topic in ("flights", "demo-1-delays-changelog", "demo-10-x-changelog", "orders"):
+        fakes.broker.create_topic(topic)
+    fakes.broker.groups["demo-1"] = {TopicPartition("flights", 0): CommittedOffset(1, "")}
+    cluster.delete_all(fakes.admin(), "demo-1", ["flights"])
+    assert set(fakes.broker.topics) == {"demo-10-x-changelog", "orders"}
+    assert "demo-1" not in fakes.broker.groups

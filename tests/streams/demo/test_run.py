@@ -1,0 +1,79 @@
+"""The whole demo on a real Kafka, with a few flights in place of all."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.broker import RunningBroker
+from streams.demo import check, run
+from streams.demo.run import DemoOptions, run_demo
+from streams.demo.tables import table
+from streams.demo.view import JsonView, ResultTable
+from tests.integration.cluster import Cluster
+from tests.streams.demo.archive import small_archive
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+class _View(JsonView):
+    """Keeps what came out."""
+
+    def __init__(self) -> None:
+        self.values: Mapping[str, Mapping[str, Any]] = {}
+        self.said: list[str] = []
+
+    def results(self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep the values."""
+        self.values = values
+
+    def verdict(self, message: str, *, good: bool) -> None:
+        """Keep the message."""
+        self.said.append(message)
+
+
+@pytest.fixture
+def _few_flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = small_archive(tmp_path / "demo" / "small.tar.gz")
+    monkeypatch.setattr(run, "ensure_archive", lambda _cache: archive)
+    few = [
+        replace(table("airlines"), rows=2),
+        replace(table("weather"), rows=4),
+        replace(table("flights"), rows=4),
+    ]
+    monkeypatch.setattr(run, "TABLES", few)
+
+
+@pytest.mark.usefixtures("_few_flights")
+def test_the_demo_is_right_and_leaves_nothing_behind(kafka_broker: RunningBroker) -> None:
+    """On a cluster of the user's only what the demo made is deleted again."""
+    cluster = Cluster(kafka_broker.bootstrap_servers)
+    before = set(cluster.admin.list_topics())
+    view = _View()
+    assert run_demo(DemoOptions(bootstrap_servers=kafka_broker.bootstrap_servers), view)
+    assert view.said == ["All 8 results are right, each flight counted exactly once."]
+    assert view.values[check.ARRIVALS] == {"IAH": 2, "MIA": 1, "RDU": 1}
+    after = set(cluster.admin.list_topics())
+    cluster.close()
+    assert after - before <= {"__consumer_offsets", "__transaction_state"}
+
+
+@pytest.mark.usefixtures("_few_flights")
+def test_a_wrong_result_is_seen(
+    kafka_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check is one that can fail."""
+    right = check.expected_results
+
+    def other(*arguments: Any) -> check.Results:
+        results = right(*arguments)
+        return {**results, check.RAIN: {"EWR": 1, "JFK": 3}}
+
+    monkeypatch.setattr(check, "expected_results", other)
+    view = _View()
+    assert not run_demo(DemoOptions(bootstrap_servers=kafka_broker.bootstrap_servers), view)
+    assert view.said == [
+        "1 of 8 results are wrong:\n  rain-by-airport, key JFK: expected 3, found 2"
+    ]

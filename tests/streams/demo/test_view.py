@@ -1,0 +1,49 @@
+"""What the demo says, to people and to programs."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from streams.demo.view import DemoView, JsonView, ResultTable, TerminalView
+
+
+def _talk(view: DemoView) -> None:
+    view.tell("broker", "Kafka: [localhost]:1", servers="localhost:1")
+    with view.work("load", "load flights", 20) as advance:
+        for done in range(1, 21):
+            advance(done, "fast")
+    table = ResultTable(topic="t", title="Results", columns=("k", "v"), rows=(("a", "1"),), more=3)
+    view.results([table], {"t": {"a": 1}})
+    view.verdict("All right.", good=True)
+
+
+def test_programs_get_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> None:
+    """Progress in tenths, so that a log stays short."""
+    _talk(JsonView())
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == {
+        "event": "broker",
+        "message": "Kafka: [localhost]:1",
+        "servers": "localhost:1",
+    }
+    assert 10 <= sum(line["event"] == "load" for line in lines) <= 12
+    assert {"event": "result", "message": "t", "key": "a", "value": 1} in lines
+    assert lines[-1] == {"event": "verdict", "message": "All right.", "ok": True}
+
+
+def test_people_get_bars_and_tables() -> None:
+    """Nothing of what is said is taken for markup."""
+    out = io.StringIO()
+    _talk(TerminalView(Console(file=out, width=100)))
+    said = out.getvalue()
+    for text in (
+        "Kafka: [localhost]:1",
+        "load flights",
+        "20/20",
+        "Results",
+        "and 3 more",
+        "All right.",
+    ):
+        assert text in said

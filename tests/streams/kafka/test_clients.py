@@ -1,0 +1,68 @@
+"""The factory of clients."""
+
+import logging
+
+import pytest
+
+from streams.errors import ConfigError
+from streams.kafka.clients import KafkaClients
+
+CANARY = "hunter2-canary"
+
+
+def test_a_forbidden_property_is_refused_before_any_client_is_made() -> None:
+    """The program ends at start, not in its first commit."""
+    with pytest.raises(ConfigError, match=r"isolation\.level"):
+        KafkaClients(
+            bootstrap_servers="127.0.0.1:9",
+            application_id="app",
+            consumer={"isolation.level": "read_uncommitted"},
+        )
+
+
+@pytest.mark.parametrize("properties", [{"fetch.waits": 1}, {"socket.timeout.ms": CANARY}])
+def test_what_librdkafka_refuses_is_a_config_error_without_the_value(
+    properties: dict[str, object],
+) -> None:
+    """In every kind of client."""
+    clients = KafkaClients(
+        bootstrap_servers="127.0.0.1:9",
+        application_id="app",
+        consumer=properties,
+        producer=properties,
+        admin=properties,
+    )
+    made = [
+        clients.source,
+        clients.changelog_reader,
+        clients.sink_producer,
+        clients.admin,
+        lambda: clients.transactional_producer("id", 1_000),
+    ]
+    for make in made:
+        with pytest.raises(ConfigError) as failure:
+            make()
+        assert next(iter(properties)) in str(failure.value)
+        assert CANARY not in str(failure.value)
+        assert failure.value.__cause__ is None
+
+
+def test_likely_mistakes_are_warned_of_and_secrets_are_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Security for one kind of client only, and certificates that nobody checks."""
+    caplog.set_level(logging.INFO, logger="streams.kafka")
+    KafkaClients(
+        bootstrap_servers="127.0.0.1:9",
+        application_id="app",
+        producer={
+            "security.protocol": "SASL_SSL",
+            "sasl.password": CANARY,
+            "enable.ssl.certificate.verification": False,
+        },
+    )
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == 2
+    assert "certificate" in warned[0]
+    assert "not for admin, consumer" in warned[1]
+    assert CANARY not in caplog.text

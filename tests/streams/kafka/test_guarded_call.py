@@ -1,0 +1,65 @@
+"""Calls into the client that come late, fail, or never return."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from streams.kafka import producer as module
+from streams.kafka.client_log import ClientLog
+from streams.kafka.producer import ProducerClient, StuckError
+from streams.kafka.settings import ClientSettings
+
+LATER = KafkaException(KafkaError(KafkaError._TIMED_OUT, "later", retriable=True))
+NEVER = KafkaException(KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE, "never"))
+
+
+@pytest.fixture
+def client() -> Iterator[ProducerClient]:
+    """A client of a cluster that is not there."""
+    settings = ClientSettings(bootstrap_servers="127.0.0.1:9", application_id="app")
+    client = ProducerClient(settings.sink(), ClientLog("test"), stall_timeout_s=1)
+    yield client
+    client.drop()
+
+
+def test_a_call_that_never_returns_is_left_behind(
+    client: ProducerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller goes on past the time limit that the client forgot."""
+    monkeypatch.setattr(module, "_STUCK_S", 0.1)
+    monkeypatch.setattr(module, "SLICE_S", 0.02)
+    released = threading.Event()
+    with pytest.raises(StuckError):
+        client.call_guarded(lambda _: released.wait(10), deadline_s=time.monotonic() + 0.1)
+    released.set()
+
+
+def test_a_guarded_call_passes_on_what_came_of_it(client: ProducerClient) -> None:
+    """Its arguments, its success and its error are those of a plain call."""
+    seen: list[object] = []
+    client.call_guarded(
+        lambda what, limit_s: seen.extend([what, limit_s]), "x", deadline_s=time.monotonic() + 5
+    )
+    assert seen[0] == "x"
+    with pytest.raises(KafkaException, match="never"):
+        client.call_guarded(_raises(NEVER), deadline_s=time.monotonic() + 5)
+
+
+def test_a_call_is_made_again_while_it_says_later(client: ProducerClient) -> None:
+    """Until it succeeds, or the deadline has passed."""
+    client.call(_raises(LATER, LATER), deadline_s=time.monotonic() + 5)
+    with pytest.raises(KafkaException, match="later"):
+        client.call(_raises(*[LATER] * 1_000), deadline_s=time.monotonic() + 0.1)
+
+
+def _raises(*errors: KafkaException):  # noqa: ANN202 - a callable that raises these, then returns
+    left = list(errors)
+
+    def operation(_: float) -> None:
+        if left:
+            raise left.pop(0)
+
+    return operation

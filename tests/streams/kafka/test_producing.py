@@ -1,0 +1,95 @@
+"""The call that everything is produced with, against a real cluster."""
+
+import time
+
+import pytest
+from confluent_kafka import Producer
+
+from rebalance.model import TopicPartition
+from streams.kafka.client_log import ClientLog
+from streams.kafka.producer import ProducerClient, RefusedError
+from tests.fakes.cluster import ANY_PARTITION, RealCluster, T, columns, values_of, visible
+
+pytestmark = pytest.mark.broker
+
+
+def test_positions_of_the_call_mean_what_their_names_mean(cluster: RealCluster) -> None:
+    """Key, value, timestamp and headers given by position arrive as those given by keyword (DESIGN section 2)."""
+    by_position, by_keyword = cluster.topic(), cluster.topic()
+    headers = (("h", b"1"), ("n", None))
+    sink = cluster.sink()
+    sink.produce(columns(by_position, b"v", None, keys=[b"k", b"t"], headers=[headers, ()]))
+    assert sink.flush() == []
+    plain = Producer({"bootstrap.servers": cluster.clients.settings.bootstrap_servers})
+    plain.produce(
+        topic=by_keyword, value=b"v", key=b"k", timestamp=T, headers=list(headers), partition=0
+    )
+    plain.produce(topic=by_keyword, value=None, key=b"t", timestamp=T + 1, partition=0)
+    assert plain.flush(10) == 0
+    assert visible(cluster, by_position) == visible(cluster, by_keyword)
+    assert visible(cluster, by_position)[0] == (0, 0, b"k", b"v", T, headers)
+
+
+def test_a_timestamp_of_zero_does_not_become_the_wall_clock(cluster: RealCluster) -> None:
+    """The client takes 0 for now, so it is sent as 1."""
+    topic = cluster.topic()
+    sink = cluster.sink()
+    sink.produce(columns(topic, b"a", b"b", timestamps=[0, T]))
+    assert sink.flush() == []
+    assert [record.timestamp for record in visible(cluster, topic)] == [1, T]
+
+
+def test_a_full_queue_is_waited_for_and_nothing_is_lost_or_repeated(cluster: RealCluster) -> None:
+    """The client's queue holds 100 records; 5,000 go through it in order."""
+    topic = cluster.topic()
+    client = _client(cluster, {"queue.buffering.max.messages": 100, "linger.ms": 1})
+    values = [b"%d" % index for index in range(5_000)]
+    records = columns(topic, *values)
+    client.send(records, 0, len(records))
+    assert client.flush(time.monotonic() + 10)
+    assert values_of(cluster, topic) == values
+
+
+def test_a_record_larger_than_the_whole_queue_is_refused_at_once(cluster: RealCluster) -> None:
+    """It would never fit, so nobody waits for room."""
+    topic = cluster.topic()
+    client = _client(cluster, {"queue.buffering.max.kbytes": 1})
+    records = columns(topic, b"ok", b"x" * 5_000, partitions=ANY_PARTITION)
+    assert client.flush(time.monotonic() + 10)
+    with pytest.raises(RefusedError, match="larger than the client's queue") as refused:
+        client.send(records, 1, 2)
+    assert refused.value.index == 1
+
+
+def test_a_part_of_columns_is_sent_as_if_it_stood_alone(cluster: RealCluster) -> None:
+    """Partitions, keys, timestamps and headers are those of the same rows."""
+    topic = cluster.topic(partitions=3)
+    client = _client(cluster, {})
+    records = columns(
+        topic, b"a", b"b", b"c", b"d",
+        partitions=[0, 1, 2, 0], headers=[(), (("b", b""),), (("c", b""),), ()],
+    )  # fmt: skip
+    client.send(records, 1, 3)
+    assert client.flush(time.monotonic() + 10)
+    assert [tuple(record) for record in visible(cluster, topic)] == [
+        (1, 0, b"k1", b"b", T + 1, (("b", b""),)),
+        (2, 0, b"k2", b"c", T + 2, (("c", b""),)),
+    ]
+
+
+def test_a_changelog_of_many_batches_reports_the_offset_of_its_last_record(
+    cluster: RealCluster,
+) -> None:
+    """Only the last record of each call carries a callback."""
+    part = TopicPartition(cluster.topic(), 0)
+    producer = cluster.producer(cluster.name())
+    producer.init()
+    producer.begin()
+    for _ in range(3):
+        producer.produce_changelog(part, [b"k"] * 10_000, [b"v" * 100] * 10_000, [T] * 10_000)
+    assert producer.commit(cluster.name(), {}) == {part: 30_000}
+
+
+def _client(cluster: RealCluster, changes: dict[str, object]) -> ProducerClient:
+    config = cluster.clients.settings.sink() | changes
+    return ProducerClient(config, ClientLog("test"), stall_timeout_s=10)

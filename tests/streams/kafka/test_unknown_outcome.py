@@ -1,0 +1,132 @@
+"""What the transactional producer says when replies are lost or late, and the cluster hangs (PROTOCOL.md H8)."""
+
+import time
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams.errors import FencedError, StreamsError
+from tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionalProducer
+from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started, values_of
+from tests.fakes.proxy import (
+    ADD_OFFSETS_TO_TXN,
+    API_VERSIONS,
+    END_TXN,
+    TXN_OFFSET_COMMIT,
+    KafkaProxy,
+)
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.parametrize("request_kind", [END_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT])
+def test_a_lost_reply_makes_the_outcome_unknown_though_the_client_says_it_committed(
+    cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy, request_kind: int
+) -> None:
+    """The client asks again by itself and reports success; its first request may still hit a later transaction."""
+    topic, group = cluster.topic(), cluster.name()
+    producer = started(harmed)
+    _commit(producer, topic, group, b"fine")
+    proxy.drop_reply(request_kind)
+    with pytest.raises(CommitOutcomeUnknownError, match="read back"):
+        _commit(producer, topic, group, b"in doubt")
+    with pytest.raises(CommitOutcomeUnknownError):
+        producer.begin()
+    assert values_of(cluster, topic, 2) == [b"fine", b"in doubt"]
+
+
+def test_a_lost_reply_to_an_abort_ends_the_producer_too(
+    cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
+) -> None:
+    """A late abort would tear the next transaction."""
+    topic = cluster.topic()
+    producer = started(harmed)
+    producer.begin()
+    producer.produce(columns(topic, b"lost"))
+    _wait_for_records(producer)
+    proxy.drop_reply(END_TXN)
+    with pytest.raises(CommitOutcomeUnknownError):
+        producer.abort()
+    assert values_of(cluster, topic) == []
+
+
+def test_a_connection_lost_between_transactions_is_no_doubt(
+    cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
+) -> None:
+    """Nothing of ours was under way, so nothing can arrive late."""
+    topic, group = cluster.topic(), cluster.name()
+    producer = started(harmed)
+    _commit(producer, topic, group, b"before")
+    connected = proxy.seen[API_VERSIONS]
+    proxy.cut()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while proxy.seen[API_VERSIONS] < connected + 2:  # to the coordinator and to the broker
+        assert time.monotonic() < deadline_s, "the client did not connect again"
+        time.sleep(0.02)
+    _commit(producer, topic, group, b"after")
+    assert values_of(cluster, topic, 2) == [b"before", b"after"]
+
+
+def test_a_commit_that_arrives_after_the_fence_is_refused(
+    cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
+) -> None:
+    """The order to commit is held up until another producer took over the id: nothing becomes visible."""
+    topic, shared, group = cluster.topic(), cluster.name(), cluster.name()
+    producer = started(harmed, shared)
+    proxy.before_request(END_TXN, lambda: cluster.admin().fence([shared]))
+    with pytest.raises(FencedError):
+        _commit(producer, topic, group, b"late")
+    assert values_of(cluster, topic) == []
+    assert cluster.admin().committed(group, [TopicPartition(topic, 0)], stable=True) == {}
+
+
+def test_a_hanging_cluster_is_given_up_within_the_time_limit_and_closing_does_not_wait(
+    cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
+) -> None:
+    """A broker that answers nobody costs twice the limit at most: once for the commit, once for the abort."""
+    topic = cluster.topic()
+    waits: list[float] = []
+    producer = harmed.clients.transactional_producer(cluster.name(), 30_000, call_timeout_s=10.0)
+    producer._producer._on_wait = lambda: waits.append(time.monotonic())
+    producer.init()
+    _commit(producer, topic, cluster.name(), b"fine")
+    producer._timeout_s = 1.0
+    producer.begin()
+    producer.produce(columns(topic, b"lost"))
+    proxy.freeze()
+    before_s = time.monotonic()
+    with pytest.raises(CommitOutcomeUnknownError):
+        producer.commit(cluster.name(), {})
+    took_s = time.monotonic() - before_s
+    producer.close()
+    closed_s = time.monotonic() - before_s - took_s
+    proxy.thaw()
+    assert 1.0 <= took_s < 4.0
+    assert closed_s < 0.5
+    assert len(waits) >= 2, "a watchdog must see that we wait and do not hang"
+
+
+def test_a_cluster_that_is_away_is_an_error_with_its_address_and_what_to_check() -> None:
+    """Starting before the brokers is told clearly and within the limit."""
+    nowhere = RealCluster("127.0.0.1:9", run_id="nowhere")
+    producer = nowhere.clients.transactional_producer("id", 30_000, call_timeout_s=0.3)
+    admin = nowhere.clients.admin(timeout_s=0.3)
+    with pytest.raises(StreamsError, match=r"127\.0\.0\.1:9.*check that the brokers run"):
+        producer.init()
+    with pytest.raises(StreamsError, match=r"127\.0\.0\.1:9.*check that the brokers run"):
+        admin.list_topics()
+    with pytest.raises(StreamsError, match=r"fence producer other.*127\.0\.0\.1:9"):
+        admin.fence(["other"])
+    nowhere.close()
+    producer.close()
+
+
+def _commit(producer: TransactionalProducer, topic: str, group: str, value: bytes) -> None:
+    producer.begin()
+    producer.produce(columns(topic, value))
+    producer.commit(group, {TopicPartition(topic, 0): CommittedOffset(1, "")})
+
+
+def _wait_for_records(producer: TransactionalProducer) -> None:
+    client = producer._producer  # type: ignore[attr-defined] - the real one
+    assert client.flush(time.monotonic() + 10)

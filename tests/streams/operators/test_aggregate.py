@@ -1,0 +1,254 @@
+"""count, reduce, aggregate: null rules, result times, failures, changes held back and forwarded."""
+
+from enum import IntEnum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_stores.key_value_store import ValueAndTimestamp
+from streams import (
+    Materialized,
+    Processor,
+    RecordFailedError,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+)
+from streams.testing import TopologyTestDriver
+from tests.streams.operators.run import JSON, driver_of, outputs, run
+
+KEYED = {"key_serde": JSON, "value_serde": JSON}
+
+
+def store(**changes: Any) -> Materialized:
+    """Return a store of JSON."""
+    return Materialized("store", **{**KEYED, **changes})
+
+
+def counted(stream: Any) -> Any:
+    """Count by key."""
+    return (
+        stream.group_by_key(**KEYED).count(store=Materialized("store", key_serde=JSON)).to_stream()
+    )
+
+
+def reduced(stream: Any) -> Any:
+    """Add by key; None when the sum is 0."""
+    return (
+        stream.group_by_key(**KEYED).reduce(lambda a, b: a + b or None, store=store()).to_stream()
+    )
+
+
+def listed(stream: Any) -> Any:
+    """Collect by key; None after "clear"."""
+
+    def add(key: Any, value: Any, seen: list[Any]) -> list[Any] | None:
+        seen.append(value)
+        return None if value == "clear" else seen
+
+    return stream.group_by_key(**KEYED).aggregate(list, add, store=store()).to_stream()
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+@pytest.mark.parametrize("use", [counted, reduced, listed])
+def test_null_keys_and_null_values_are_dropped(use: Any, record_by_record: bool) -> None:
+    """They are counted as dropped and change nothing; what came out before stays."""
+    with driver_of(use, record_by_record=record_by_record) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_batch([(None, 1, 1), ("a", None, 2), ("a", 5, 3), (None, None, 4)])
+        assert [(key, time) for key, _, time in outputs(driver)] == [("a", 3)]
+        assert driver.metrics()["0_0"]["dropped-records-total"] == 3
+        source.pipe_batch([(None, 1, 1)])
+        assert outputs(driver) == []
+
+
+@pytest.mark.parametrize("use", [counted, reduced, listed])
+def test_a_result_has_the_largest_time_that_went_into_it(use: Any) -> None:
+    """Late records do not set it back, in whatever order a batch brings them."""
+    rows = [("a", 1, 10), ("b", 1, 3), ("a", 1, 5), ("a", 1, 12), ("b", 1, 2)]
+    assert [(key, time) for key, _, time in run(use, rows)] == [
+        ("a", 10),
+        ("b", 3),
+        ("a", 10),
+        ("a", 12),
+        ("b", 3),
+    ]
+
+
+def test_a_result_of_none_deletes_the_row_with_its_time() -> None:
+    """Downstream sees a tombstone; the next record begins anew, at its own time."""
+    assert run(reduced, [("a", 2, 10), ("a", -2, 11), ("a", 7, 4)]) == [
+        ("a", 2, 10),
+        ("a", None, 11),
+        ("a", 7, 4),
+    ]
+    assert run(listed, [("a", 1, 10), ("a", "clear", 9), ("a", 2, 4)]) == [
+        ("a", [1], 10),
+        ("a", None, 10),
+        ("a", [2], 4),
+    ]
+
+
+def test_every_forwarded_aggregate_keeps_the_value_it_had() -> None:
+    """A function that changes its aggregate in place does not change what went out before."""
+    assert [value for _, value, _ in run(listed, [("a", 1, 1), ("a", 2, 2), ("a", 3, 3)])] == [
+        [1],
+        [1, 2],
+        [1, 2, 3],
+    ]
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_a_failing_function_leaves_the_aggregate_as_it_was(cache_bytes: int) -> None:
+    """Also when it had changed it in place before it failed."""
+
+    def add(key: Any, value: Any, seen: list[Any]) -> list[Any]:
+        seen.append(value)
+        if value == "boom":
+            raise ValueError("after the change")
+        return seen
+
+    def use(stream: Any) -> Any:
+        return stream.group_by_key(**KEYED).aggregate(list, add, store=store()).to_stream()
+
+    rows = [("a", "boom", 1), ("a", 1, 2), ("a", "boom", 3), ("a", 2, 4), ("a", "boom", 5)]
+    settings: dict[str, Any] = {
+        "processing_exception_handler": "continue",
+        "statestore_cache_max_bytes": cache_bytes,
+    }
+    assert run(use, rows, **settings)[-1] == ("a", [1, 2], 4)
+    with pytest.raises(RecordFailedError, match=r"KSTREAM-AGGREGATE-.*in-0 offset 0.*ValueError"):
+        run(use, rows)
+
+
+def test_a_result_that_does_not_serialise_is_that_records_failure() -> None:
+    """Not the commit's: the record is named, and the row stays as it was."""
+
+    def use(stream: Any) -> Any:
+        return (
+            stream.group_by_key(**KEYED)
+            .aggregate(lambda: 0, lambda k, v, a: object() if v == 2 else a + v, store=store())
+            .to_stream()
+        )
+
+    assert run(
+        use, [("a", 1, 1), ("a", 2, 2), ("a", 3, 3)], processing_exception_handler="continue"
+    ) == [("a", 1, 1), ("a", 4, 3)]
+
+
+def test_a_key_that_does_not_serialise_is_that_records_failure() -> None:
+    """The store's key serde may take less than the stream's."""
+
+    def use(stream: Any) -> Any:
+        return (
+            stream.group_by_key()
+            .count(store=Materialized("store", key_serde=Serdes.string()))
+            .to_stream()
+        )
+
+    rows = [("a", 1, 1), (7, 1, 2), ("b", 1, 3)]
+    assert run(use, rows, processing_exception_handler="continue") == [("a", 1, 1), ("b", 1, 3)]
+
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 30)), max_size=30
+)
+
+
+@given(ROWS, ROWS)
+def test_a_count_is_the_number_of_records_and_its_time_their_largest(
+    first: list[Any], second: list[Any]
+) -> None:
+    """Over two commits, record by record in the order of the batch."""
+    with driver_of(counted) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        counts: dict[str, tuple[int, int]] = {}
+        for rows in (first, second):
+            source.pipe_batch(rows)
+            expected = []
+            for key, _, time in rows:
+                count, latest = counts.get(key, (0, time))
+                counts[key] = (count + 1, max(latest, time))
+                expected.append((key, *counts[key]))
+            assert outputs(driver) == expected
+
+
+@given(ROWS, ROWS)
+def test_with_a_cache_the_last_change_of_each_key_goes_out_at_the_commit(
+    first: list[Any], second: list[Any]
+) -> None:
+    """The same values and times as without one, fewer of them."""
+    with driver_of(counted, statestore_cache_max_bytes=1 << 20) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        counts: dict[str, tuple[int, int]] = {}
+        for rows in (first, second):
+            source.pipe_batch(rows)
+            for key, _, time in rows:
+                count, latest = counts.get(key, (0, time))
+                counts[key] = (count + 1, max(latest, time))
+            keys = dict.fromkeys(key for key, _, _ in rows)
+            assert outputs(driver) == [(key, *counts[key]) for key in keys]
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_headers_of_a_result_are_those_of_its_last_record(cache_bytes: int) -> None:
+    """Also when it was held back; a record without headers takes them away."""
+    with driver_of(counted, statestore_cache_max_bytes=cache_bytes) as driver:
+        driver._enqueue("in", [driver.create_input_topic("in", **KEYED)._raw(key, 1, 5, headers) for key, headers in (
+            ("a", (("n", b"1"),)), ("a", (("n", b"2"),)), ("b", (("n", b"3"),)), ("b", ()))])  # fmt: skip
+        driver._settle(driver._tasks)
+        records = driver.create_output_topic("out", **KEYED).read_records()
+        assert {(record.key, record.value): record.headers for record in records}[("a", 2)] == (
+            ("n", b"2"),
+        )
+        assert {(record.key, record.value): record.headers for record in records}[("b", 2)] == ()
+
+
+def test_a_row_that_came_and_went_between_two_commits_is_no_tombstone() -> None:
+    """Downstream never saw it; one it had seen is deleted there."""
+    with driver_of(reduced, statestore_cache_max_bytes=1 << 20) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_batch([("a", 2, 10), ("a", -2, 11), ("b", 1, 12)])
+        assert outputs(driver) == [("b", 1, 12)]
+        source.pipe_batch([("b", -1, 13)])
+        assert outputs(driver) == [("b", None, 13)]
+
+
+class Small(IntEnum):
+    """An integer of a type of its own."""
+
+    SEVEN = 7
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("number", [7, Small.SEVEN, True])
+def test_a_processor_may_write_into_the_store_of_a_count(number: int, cache_bytes: int) -> None:
+    """Whatever kind of integer it puts, counting goes on from there."""
+
+    class Setter(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None:
+            self.context.get_state_store("store").put("a", ValueAndTimestamp(number, 1))
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=JSON, value_serde=JSON)
+    stream.group_by_key(**KEYED).count(store=Materialized("store", key_serde=JSON)).to_stream().to(
+        "out", **KEYED
+    )
+    builder.stream("set", key_serde=JSON, value_serde=JSON).process(Setter, stores=["store"])
+    config = StreamsConfig(
+        application_id="set",
+        bootstrap_servers="unused:9092",
+        statestore_cache_max_bytes=cache_bytes,
+    )
+    with TopologyTestDriver(builder.build(config), config) as driver:
+        task = driver._tasks[0]
+        setter = driver.create_input_topic("set", **KEYED)
+        source = driver.create_input_topic("in", **KEYED)
+        driver._enqueue("set", [setter._raw("x", 1, 1, ())])
+        driver._enqueue("in", [source._raw("a", 1, 2, ()), source._raw("a", 1, 3, ())])
+        while task.process(10):
+            pass
+        driver._settle([task])
+        assert outputs(driver)[-1] == ("a", int(number) + 2, 3)

@@ -1,0 +1,132 @@
+"""Tables: the last offset wins, nulls delete, filters and mappers turn rejected rows into tombstones."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams import Materialized, StreamsBuilder, StreamsConfig
+from streams.testing import TopologyTestDriver
+from tests.streams.operators.run import JSON, driver_of, outputs, run
+
+KEYED = {"key_serde": JSON, "value_serde": JSON}
+
+
+def table_of(stream: Any, name: str | None = "table") -> Any:
+    """Read a stream as a table."""
+    return stream.to_table(store=None if name is None else Materialized(name, **KEYED), **KEYED)
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+def test_the_last_offset_wins_whatever_its_time(record_by_record: bool) -> None:
+    """Null keys are dropped, null values delete; the row's time is its record's."""
+    rows = [("a", 1, 10), (None, 2, 11), ("a", 3, 5), ("b", None, 12), ("a", None, 2)]
+    with driver_of(lambda s: table_of(s).to_stream(), record_by_record=record_by_record) as driver:
+        driver.create_input_topic("in", **KEYED).pipe_batch(rows)
+        assert outputs(driver) == [("a", 1, 10), ("a", 3, 5), ("b", None, 12), ("a", None, 2)]
+        assert list(driver.get_state_store("table").all()) == []
+        assert driver.metrics()["0_0"]["dropped-records-total"] == 1
+
+
+@pytest.mark.parametrize("materialised", [False, True])
+def test_a_filter_makes_tombstones_of_rejected_rows(materialised: bool) -> None:
+    """A deleted row is not asked about."""
+    asked: list[Any] = []
+
+    def even(value: int) -> bool:
+        asked.append(value)
+        return value % 2 == 0
+
+    kept = Materialized("kept", **KEYED) if materialised else None
+    rows = [("a", 2, 1), ("a", 3, 2), ("b", None, 3), ("a", 4, 4)]
+    with driver_of(lambda s: table_of(s).filter(even, store=kept).to_stream()) as driver:
+        driver.create_input_topic("in", **KEYED).pipe_batch(rows)
+        assert outputs(driver) == [("a", 2, 1), ("a", None, 2), ("b", None, 3), ("a", 4, 4)]
+        if materialised:
+            assert [
+                (key, row.value, row.timestamp) for key, row in driver.get_state_store("kept").all()
+            ] == [("a", 4, 4)]
+    assert asked == [2, 3, 4]
+
+
+def test_filter_not_is_the_other_half() -> None:
+    """Deleted rows stay deleted in both."""
+    rows = [("a", 2, 1), ("a", 3, 2), ("a", None, 3)]
+    assert run(lambda s: table_of(s).filter_not(lambda k, v: v % 2 == 0).to_stream(), rows) == [
+        ("a", None, 1),
+        ("a", 3, 2),
+        ("a", None, 3),
+    ]
+
+
+@pytest.mark.parametrize("materialised", [False, True])
+def test_map_values_maps_rows_and_leaves_deletes(materialised: bool) -> None:
+    """The function is never called with a deleted row; a result of None deletes."""
+    mapped = Materialized("mapped", **KEYED) if materialised else None
+    rows = [("a", 2, 1), ("a", None, 2), ("b", 0, 3), ("c", 5, 4)]
+    assert run(
+        lambda s: table_of(s).map_values(lambda v: v * 10 or None, store=mapped).to_stream(), rows
+    ) == [
+        ("a", 20, 1),
+        ("a", None, 2),
+        ("b", None, 3),
+        ("c", 50, 4),
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(-1, 3)), max_size=15),
+    st.booleans(),
+)
+def test_rows_whose_function_fails_are_skipped(
+    rows: list[tuple[str, int | None]], as_filter: bool
+) -> None:
+    """The other changes of the batch stay, tombstones too, each with its own time."""
+
+    def fail(value: int) -> int:
+        if value < 0:
+            raise ValueError
+        return value
+
+    def use(stream: Any) -> Any:
+        table = table_of(stream)
+        return (
+            table.filter(lambda v: fail(v) >= 0) if as_filter else table.map_values(fail)
+        ).to_stream()
+
+    changes = [(key, value, time) for time, (key, value) in enumerate(rows)]
+    assert run(use, changes, processing_exception_handler="continue") == [
+        change for change in changes if change[1] is None or change[1] >= 0
+    ]
+
+
+def test_to_stream_may_choose_new_keys() -> None:
+    """By the value, or by key and value; of a deleted row the value is None."""
+    rows = [("a", 2, 1), ("a", None, 2)]
+    assert run(lambda s: table_of(s).to_stream(lambda v: f"v{v}"), rows) == [
+        ("v2", 2, 1),
+        ("vNone", None, 2),
+    ]
+    assert run(lambda s: table_of(s).to_stream(lambda k, v: k * 2), rows) == [
+        ("aa", 2, 1),
+        ("aa", None, 2),
+    ]
+
+
+def test_with_a_cache_a_table_forwards_its_last_changes() -> None:
+    """Also through a filter with a store of its own, whose cache is flushed after the one above it."""
+    builder = StreamsBuilder()
+    table = builder.table("in", store=Materialized("table", **KEYED), **KEYED)
+    table.filter(lambda v: v > 1, store=Materialized("kept", **KEYED)).to_stream().to(
+        "out", **KEYED
+    )
+    config = StreamsConfig(
+        application_id="t", bootstrap_servers="unused:9092", statestore_cache_max_bytes=1 << 20
+    )
+    with TopologyTestDriver(builder.build(config), config) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_batch([("a", 1, 1), ("a", 2, 2), ("b", 5, 3), ("a", 3, 4), ("c", 1, 5)])
+        assert outputs(driver) == [("a", 3, 4), ("b", 5, 3)]
+        source.pipe_batch([("a", 1, 6), ("b", 6, 7), ("b", None, 8)])
+        assert outputs(driver) == [("a", None, 6), ("b", None, 8)]

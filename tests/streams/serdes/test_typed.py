@@ -1,0 +1,192 @@
+"""JSON and MessagePack decode straight into the user's types."""
+
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Literal, TypedDict
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, field_validator
+
+from streams.errors import SerializationError, TopologyError
+from streams.serdes import Serde, Serdes
+
+
+class Color(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Struct(msgspec.Struct):
+    id: int
+    name: str
+    color: Color = Color.RED
+    tags: list[str] = []
+
+
+@dataclass
+class Data:
+    id: int
+    name: str
+    color: Color = Color.RED
+    tags: list[str] = field(default_factory=list[str])
+
+
+class Model(BaseModel):
+    id: int
+    name: str
+    color: Color = Color.RED
+    tags: list[str] = []
+
+
+class Rich(BaseModel):
+    at: datetime
+    amount: Decimal
+    key: uuid.UUID
+    raw: bytes
+    inner: Model | None = None
+
+
+class Table(TypedDict):
+    id: int
+    name: str
+
+
+FORMATS = [Serdes.json, Serdes.msgpack]
+TYPES: list[Any] = [Struct, Data, Model]
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize("python_type", TYPES)
+def test_objects_come_back(make: Any, python_type: Any) -> None:
+    """Structs, dataclasses and pydantic models round-trip, alone and in batches with the same bytes."""
+    serde: Serde[Any] = make(python_type)
+
+    @settings(deadline=None, max_examples=40)
+    @given(
+        st.lists(
+            st.builds(
+                python_type,
+                id=st.integers(-(2**63), 2**63 - 1),
+                name=st.text(),
+                color=st.sampled_from(Color),
+                tags=st.lists(st.text(), max_size=3),
+            ),
+            max_size=4,
+        )
+    )
+    def law(batch: list[Any]) -> None:
+        data = serde.serialize_batch("topic", batch)
+        assert data == [serde.serialize("topic", value) for value in batch]
+        present = [item for item in data if item is not None]
+        assert serde.deserialize_batch("topic", present) == batch
+        assert [serde.deserialize("topic", item) for item in present] == batch
+
+    law()
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_models_with_rich_fields_come_back(make: Any) -> None:
+    """Times, decimals, UUIDs, bytes and nested models survive both formats."""
+    value = Rich(
+        at=datetime(2026, 1, 2, tzinfo=UTC), amount=Decimal("1.10"), key=uuid.UUID(int=5), raw=b"abc",
+        inner=Model(id=1, name="x"),
+    )  # fmt: skip
+    serde: Serde[Rich] = make(Rich)
+
+    assert serde.deserialize("topic", serde.serialize("topic", value) or b"") == value
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    ("python_type", "value"),
+    [(list[int], [1, 2]), (dict[str, float], {"a": 1.5}), (int | str, "x"), (Table, {"id": 1, "name": "n"})],
+)  # fmt: skip
+def test_plain_types_are_checked(make: Any, python_type: Any, value: Any) -> None:
+    """Lists, dicts, unions and typed dicts are types as well."""
+    serde = make(python_type)
+
+    assert serde.deserialize("topic", serde.serialize("topic", value)) == value
+    with pytest.raises(SerializationError):
+        serde.deserialize("topic", make().serialize("topic", [{"not": None}]))
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    ("python_type", "value", "reason"),
+    [
+        (Struct, {"id": "x", "name": "n"}, r"Expected `int`, got `str` - at `\$.id`"),
+        (Data, {"id": 1}, r"missing required field `name`"),
+        (Model, {"id": "x", "name": "n"}, r"int_parsing at \$.id"),
+        (Model, {"id": 1}, r"missing at \$.name"),
+        (Struct, {"id": 1, "name": "n", "color": "canary"}, r"Invalid enum value '…'"),
+        (Literal["a", "b"], "canary", r"Invalid enum value '…'"),
+    ],
+)
+def test_other_shapes_are_refused(make: Any, python_type: Any, value: Any, reason: str) -> None:
+    """The error says which field is wrong and never quotes its value."""
+    data = make().serialize("topic", value)
+    with pytest.raises(SerializationError, match=reason) as caught:
+        make(python_type).deserialize("topic", data)
+    with pytest.raises(SerializationError, match=reason):
+        make(python_type).deserialize_batch("topic", [data])
+
+    assert "canary" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+class Picky(BaseModel):
+    secret: str
+
+    @field_validator("secret")
+    @classmethod
+    def refuse(cls, value: str) -> str:
+        """Refuse everything, with an exception pydantic does not catch."""
+        raise RuntimeError(value)
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_errors_of_the_users_own_validators(make: Any) -> None:
+    """Whatever a model raises becomes a SerializationError that names the type of the exception only."""
+    data = make().serialize("topic", {"secret": "canary"})
+    with pytest.raises(SerializationError, match="raised RuntimeError") as caught:
+        make(Picky).deserialize("topic", data)
+
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_a_model_that_holds_wrong_values_is_refused(make: Any) -> None:
+    """pydantic only warns when a field was assigned something else; a record must not go out like that."""
+    value = Model(id=1, name="x")
+    value.id = "canary"  # type: ignore[assignment]
+
+    with pytest.raises(SerializationError) as caught:
+        make(Model).serialize("topic", value)
+
+    assert "canary" not in str(caught.value)
+
+
+class Ordinary:
+    """A class neither library knows."""
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_types_nobody_can_decode_are_refused_at_build_time(make: Any) -> None:
+    """The error comes with the topology, not with the first record, and says what can be used."""
+    with pytest.raises(TopologyError, match=r"\(Ordinary\): .*msgspec.Struct, a dataclass"):
+        make(Ordinary)
+
+
+def test_typed_serdes_are_made_once() -> None:
+    """Serdes of one type are one object, so that serialised keys are reused between nodes."""
+    typed = [Serdes.json(Struct), Serdes.json(Data), Serdes.msgpack(Struct), Serdes.json()]
+    again = [Serdes.json(Struct), Serdes.json(Data), Serdes.msgpack(Struct), Serdes.json()]
+
+    assert [id(serde) for serde in typed] == [id(serde) for serde in again]
+    assert len({id(serde) for serde in typed}) == len(typed)

@@ -1,0 +1,97 @@
+"""What log lines look like, for people and for machines."""
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from streams.console_log import configure_logging
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_elsewhere_than_on_a_terminal_each_record_is_a_json_line() -> None:
+    """With time, level, logger and message; extra things only where there are any."""
+    out = io.StringIO()
+    configure_logging(stream=out)
+    logging.getLogger("tidewheel").info("state %s -> %s", "CREATED", "REBALANCING")
+    line = json.loads(out.getvalue())
+    assert line["message"] == "state CREATED -> REBALANCING"
+    assert (line["level"], line["logger"]) == ("info", "tidewheel")
+    assert line["time"].endswith("+00:00")
+    assert set(line) == {"time", "level", "logger", "message"}
+
+
+def test_a_worker_among_several_says_its_slot() -> None:
+    """As a field in JSON, in front of the line in text."""
+    out = io.StringIO()
+    configure_logging(stream=out, slot=2)
+    logging.getLogger("x").warning("hello")
+    assert json.loads(out.getvalue())["slot"] == 2
+    out = io.StringIO()
+    configure_logging(log_format="text", stream=out, slot=2)
+    logging.getLogger("x").warning("hello")
+    assert "[2] x: hello" in out.getvalue()
+
+
+def test_an_exception_is_kept_whole_in_its_line() -> None:
+    """One record stays one line, so nothing that reads lines loses the trace."""
+    out = io.StringIO()
+    configure_logging(stream=out)
+    try:
+        int("boom")
+    except ValueError:
+        logging.getLogger("x").exception("failed")
+    (text,) = out.getvalue().splitlines()
+    line = json.loads(text)
+    assert line["error"] == "ValueError"
+    assert line["trace"].endswith("invalid literal for int() with base 10: 'boom'")
+
+
+def test_an_exception_that_is_not_wanted_is_left_out() -> None:
+    """`exc_info=False`, as conditions give it."""
+    out = io.StringIO()
+    configure_logging(stream=out)
+    logging.getLogger("x").error("failed", exc_info=False)
+    assert json.loads(out.getvalue())["message"] == "failed"
+
+
+def test_a_terminal_gets_text_and_markup_is_not_taken_out() -> None:
+    """Messages quote what users wrote, which may have brackets."""
+    out = _Terminal()
+    configure_logging(stream=out)
+    logging.getLogger("x").info("bad value [bold]")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    assert "bad value [bold]" in text
+
+
+def test_less_than_the_level_is_not_shown() -> None:
+    """--log-level warning hides info."""
+    out = io.StringIO()
+    configure_logging("warning", stream=out)
+    logging.getLogger("x").info("quiet")
+    assert out.getvalue() == ""
+
+
+def test_json_can_be_asked_for_on_a_terminal() -> None:
+    """--log-format json wins over what the stream is."""
+    out = _Terminal()
+    configure_logging(log_format="json", stream=out)
+    logging.getLogger("x").info("hello")
+    assert json.loads(out.getvalue())["message"] == "hello"

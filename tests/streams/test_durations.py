@@ -1,0 +1,62 @@
+"""Durations in all spellings become whole milliseconds."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams.durations import parse_ms, to_ms
+from streams.errors import ConfigError, TopologyError
+
+
+@settings(deadline=None)
+@given(st.integers(min_value=0, max_value=10**12))
+def test_int_and_timedelta_mean_the_same(ms: int) -> None:
+    """An int is milliseconds, and so is the timedelta of as many."""
+    assert to_ms(ms) == to_ms(timedelta(milliseconds=ms)) == ms
+
+
+def test_timedelta_is_rounded_down() -> None:
+    """Parts of a millisecond are cut, as Kafka's Duration.toMillis does."""
+    assert to_ms(timedelta(milliseconds=1, microseconds=999)) == 1
+
+
+def test_shorter_than_a_millisecond_is_no_zero() -> None:
+    """A window of 500 microseconds is refused instead of becoming an empty one."""
+    with pytest.raises(TopologyError, match=r"size=.*shorter than a millisecond"):
+        to_ms(timedelta(microseconds=500), "size")
+
+
+@pytest.mark.parametrize("duration", ["5s", 1.5, True, None])
+def test_other_types_are_refused(duration: Any) -> None:
+    """Text, floats and booleans are no durations in a program."""
+    with pytest.raises(TopologyError, match=r"timedelta or int milliseconds"):
+        to_ms(duration)
+
+
+@pytest.mark.parametrize("duration", [-1, timedelta(seconds=-1)])
+def test_too_short_durations_name_the_bound(duration: int | timedelta) -> None:
+    """The error is of the kind the caller asked for and says what is allowed."""
+    with pytest.raises(ConfigError, match=r"grace=.*at least 0 ms"):
+        to_ms(duration, "grace", error=ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("0", 0), ("250", 250), ("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("1h", 3_600_000), ("2d", 172_800_000),
+        ("1.5s", 1_500), (" 10 s ", 10_000), ("10_000", 10_000), ("-1", -1), ("-1.5s", -1_500),
+    ],
+)  # fmt: skip
+def test_text_durations(text: str, ms: int) -> None:
+    """Variables and files may use units."""
+    assert parse_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "s", "5 weeks", "1e3", "5s5", "0.5", "1.0001s", "٣s"])
+def test_bad_text_durations(text: str) -> None:
+    """Anything else is refused."""
+    with pytest.raises(ValueError, match=r"is not a duration|is finer than"):
+        parse_ms(text)

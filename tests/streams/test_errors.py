@@ -1,0 +1,29 @@
+"""The exception tree that users catch."""
+
+import pytest
+
+from streams import errors
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_is_a_streams_error(name: str) -> None:
+    """One `except StreamsError` catches everything Tidewheel raises on purpose."""
+    assert issubclass(getattr(errors, name), errors.StreamsError)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TopologyError", "ConfigError", "SerializationError", "StateStoreError", "TaskCorruptedError", "FencedError",
+        "MissingSourceTopicError", "IncompatibleMemberError", "StoreLockedError", "InvalidStateStoreError",
+    ],
+)  # fmt: skip
+def test_documented_errors_exist(name: str) -> None:
+    """The public interface's tree of errors is complete."""
+    assert name in errors.__all__
+
+
+def test_store_errors_are_below_state_store_error() -> None:
+    """A locked and an unreadable store are both store errors."""
+    assert issubclass(errors.StoreLockedError, errors.StateStoreError)
+    assert issubclass(errors.InvalidStateStoreError, errors.StateStoreError)

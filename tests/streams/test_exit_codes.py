@@ -1,0 +1,71 @@
+"""Which error ends a command with which code."""
+
+import pytest
+
+from streams.errors import (
+    ConfigError,
+    FencedError,
+    MissingSourceTopicError,
+    RecordFailedError,
+    StoreLockedError,
+    StreamsError,
+    TopologyError,
+)
+from streams.exit_codes import ExitCode, exit_code_of, markdown_table
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError(""), ExitCode.USAGE),
+        (TopologyError(""), ExitCode.USAGE),
+        (RecordFailedError(""), ExitCode.RECORD_FAILED),
+        (FencedError(""), ExitCode.FENCED),
+        (MissingSourceTopicError(""), ExitCode.MISSING_SOURCE_TOPIC),
+        (StoreLockedError(""), ExitCode.REFUSED),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+        (StreamsError(""), ExitCode.FAILED),
+        (ZeroDivisionError(), ExitCode.FAILED),
+    ],
+)
+def test_every_kind_of_error_has_its_code(error: BaseException, code: ExitCode) -> None:
+    """What nobody foresaw is 1."""
+    assert exit_code_of(error) is code
+
+
+class _ClientError:
+    """Looks as the client's own errors do."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def name(self) -> str:
+        """Return the error's name."""
+        return self._name
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("_TRANSPORT", ExitCode.KAFKA_UNREACHABLE), ("TOPIC_AUTHORIZATION_FAILED", ExitCode.FAILED)],
+)
+def test_a_cluster_that_is_not_there_has_a_code_of_its_own(name: str, code: ExitCode) -> None:
+    """Known by the client's error behind ours."""
+    error = StreamsError("list topics")
+    error.__cause__ = Exception(_ClientError(name))
+    assert exit_code_of(error) is code
+
+
+def test_the_table_names_every_code() -> None:
+    """Codes are public: each has a meaning that documents can show."""
+    table = markdown_table()
+    for code in ExitCode:
+        assert f"| {code.value} | {code.meaning} |" in table
+
+
+def test_only_what_a_restart_cannot_help_is_final() -> None:
+    """Pinned, because a final code ends every worker."""
+    assert {code for code in ExitCode if code.is_final} == {
+        ExitCode.USAGE,
+        ExitCode.FENCED,
+        ExitCode.MISSING_SOURCE_TOPIC,
+    }

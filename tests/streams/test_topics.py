@@ -1,0 +1,204 @@
+"""Topics before the first task: sources are waited for or created, internal ones are created in their shape."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams import (
+    Materialized,
+    MissingSourceTopicError,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+    StreamsError,
+)
+from streams.run_options import RunOptions
+from streams.topics import prepare_topics
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset, NewTopic
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin
+from tests.fakes.clock import FakeClock
+
+STRING = Serdes.string()
+HASH = b"topology"
+
+
+class Admin(FakeAdmin):
+    """Creates topics with the cluster's default of three partitions where no count is given."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        super().__init__(broker)
+        self.created: list[NewTopic] = []
+
+    def create_topics(self, topics: Any) -> None:
+        self.created += topics
+        super().create_topics(
+            [
+                NewTopic(
+                    name=each.name,
+                    partitions=each.partitions if each.partitions > 0 else 3,
+                    config=each.config,
+                )
+                for each in topics
+            ]
+        )
+
+
+class Stage:
+    """An application that counts by value, on a cluster with some topics."""
+
+    def __init__(self, **topics: int) -> None:
+        self.broker = FakeBroker()
+        for name, partitions in topics.items():
+            self.broker.create_topic(name.replace("_", "-"), partitions)
+        self.admin = Admin(self.broker)
+        self.stopped = threading.Event()
+        self.clock = FakeClock()
+
+    def prepare(self, **options: Any) -> Any:
+        """Prepare the topics."""
+        builder = StreamsBuilder()
+        grouped = builder.stream("in", key_serde=STRING, value_serde=STRING).group_by(
+            lambda v: v, key_serde=STRING, name="by-value"
+        )
+        grouped.count(store=Materialized("counts"))
+        replication = options.pop("replication_factor", None)
+        config = StreamsConfig(
+            application_id="app",
+            bootstrap_servers="unused:9092",
+            **({} if replication is None else {"replication_factor": replication}),
+        )
+        return prepare_topics(
+            builder.build(config).spec(config),
+            config,
+            self.admin,
+            options=RunOptions(**options),
+            topology_hash=HASH,
+            stopped=self.stopped,
+            clock=self.clock,
+        )
+
+
+def test_internal_topics_are_created_in_their_shape() -> None:
+    """As many partitions as the sources have; the plan tells the tasks."""
+    stage = Stage(**{"in": 4})
+    plan = stage.prepare()
+    assert [str(task) for task in plan.tasks] == [
+        f"{sub}_{number}" for sub in (0, 1) for number in range(4)
+    ]
+    assert {
+        topic.name: (topic.partitions, topic.replication_factor) for topic in stage.admin.created
+    } == {
+        "app-by-value-repartition": (4, -1),
+        "app-counts-changelog": (4, -1),
+    }
+    assert stage.broker.topics["app-counts-changelog"].config["cleanup.policy"] == "compact"
+
+
+def test_what_exists_is_left_alone() -> None:
+    """The second start creates nothing; a topic of another shape is an error."""
+    stage = Stage(**{"in": 4})
+    stage.prepare()
+    stage.admin.created.clear()
+    stage.prepare()
+    assert stage.admin.created == []
+    with pytest.raises(StreamsError, match="app-counts-changelog has 2 partitions"):
+        Stage(**{"in": 4, "app_counts_changelog": 2}).prepare()
+
+
+@pytest.mark.parametrize(("topology_hash", "refused"), [(HASH, True), (b"an older", False)])
+def test_a_changelog_that_was_deleted_is_not_made_anew(topology_hash: bytes, refused: bool) -> None:
+    """This very topology has committed, so its state would be lost; after a change of it the store may be new."""
+    stage = Stage(**{"in": 4})
+    stage.prepare()
+    progress = Progress(
+        task_epoch=0,
+        transactional_id="app-0",
+        topic_id=stage.broker.topics["in"].topic_id,
+        topology_hash=topology_hash,
+        ranges=(RangeProgress(0, 7),),
+    )
+    stage.broker.groups["app"][TopicPartition("in", 0)] = CommittedOffset(7, progress.encode())
+    stage.prepare()
+    stage.broker.delete_topic("app-counts-changelog")
+    stage.admin.created.clear()
+    if refused:
+        with pytest.raises(
+            StreamsError, match=r"app-counts-changelog does not exist any more.*offset 7 of in-0"
+        ):
+            stage.prepare()
+        assert stage.admin.created == []
+    else:
+        stage.prepare()
+        assert [topic.name for topic in stage.admin.created] == ["app-counts-changelog"]
+
+
+def test_the_replication_factor_is_the_settings() -> None:
+    """For every internal topic."""
+    stage = Stage(**{"in": 1})
+    stage.prepare(replication_factor=3)
+    assert {topic.replication_factor for topic in stage.admin.created} == {3}
+
+
+def test_a_missing_source_topic_is_an_error() -> None:
+    """By default; it names the topic and the ways out, and nothing is created."""
+    stage = Stage()
+    with pytest.raises(
+        MissingSourceTopicError, match=r"in not found.*--wait-for-topics.*--create-topics"
+    ):
+        stage.prepare()
+    assert stage.admin.created == []
+
+
+def test_missing_source_topics_are_created_when_asked() -> None:
+    """With the cluster's default count, before the internal ones are sized by it."""
+    stage = Stage()
+    plan = stage.prepare(create_topics=True)
+    assert [topic.name for topic in stage.admin.created] == [
+        "in",
+        "app-by-value-repartition",
+        "app-counts-changelog",
+    ]
+    assert plan.subtopologies[0].partitions == 3
+
+
+class Ticks(threading.Event):
+    """An event that is set after some waits; something happens at each."""
+
+    def __init__(self, stage: Stage, waits: int, arrives_at: int) -> None:
+        super().__init__()
+        self.stage, self.waits, self.arrives_at = stage, waits, arrives_at
+        self.count = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.count += 1
+        self.stage.clock.advance(int(timeout * 1000))
+        if self.count == self.arrives_at:
+            self.stage.broker.create_topic("in", 2)
+        return self.count >= self.waits
+
+
+def test_missing_source_topics_are_waited_for_when_asked(caplog: pytest.LogCaptureFixture) -> None:
+    """With a reminder now and then; once they are there it goes on."""
+    stage = Stage()
+    stage.stopped = Ticks(stage, waits=1_000, arrives_at=70)
+    with caplog.at_level(logging.WARNING):
+        plan = stage.prepare(wait_for_topics=True)
+    assert plan.subtopologies[0].partitions == 2
+    assert [
+        message for message in caplog.messages if "waiting for source topics: in" in message
+    ] != []
+    assert len(caplog.messages) <= 4
+
+
+def test_waiting_ends_when_the_application_stops() -> None:
+    """Without a plan, and with nothing created."""
+    stage = Stage()
+    stage.stopped = Ticks(stage, waits=5, arrives_at=0)
+    assert stage.prepare(wait_for_topics=True) is None
+    assert stage.admin.created == []

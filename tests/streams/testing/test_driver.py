@@ -1,0 +1,276 @@
+"""The test driver: topics in and out, times, repartition topics, stores, clean-up."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams import (
+    Materialized,
+    Processor,
+    PunctuationType,
+    RecordFailedError,
+    Serdes,
+    Stores,
+    StreamsBuilder,
+    StreamsConfig,
+    StreamsError,
+    Topology,
+)
+from streams.testing import TestRecord, TopologyTestDriver
+
+STRING, INT = Serdes.string(), Serdes.int64()
+TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
+
+
+def copying(source: Any = "in", to: Any = "out") -> Topology:
+    """Copy a topic."""
+    builder = StreamsBuilder()
+    builder.stream(source, **TEXT).to(to, **TEXT)
+    return builder.build()
+
+
+def counting(**store: Any) -> Topology:
+    """Count by value, through a repartition topic."""
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", **TEXT).group_by(lambda value: value, key_serde=STRING)
+    grouped.count(store=Materialized("counts", **store)).to_stream().to(
+        "out", key_serde=STRING, value_serde=INT
+    )
+    return builder.build()
+
+
+def test_records_come_out_as_they_went_in() -> None:
+    """Key, value, time and headers, nulls included; each is read once."""
+    with TopologyTestDriver(copying()) as driver:
+        source = driver.create_input_topic("in", **TEXT)
+        output = driver.create_output_topic("out", **TEXT)
+        source.pipe_input("k", "v", 5, (("h", b"1"), ("h", None)))
+        source.pipe_input(None, None, 6)
+        assert output.queue_size == 2
+        assert output.read_record() == TestRecord("k", "v", 5, (("h", b"1"), ("h", None)))
+        assert output.read_record() == TestRecord(None, None, 6)
+        assert output.is_empty
+        with pytest.raises(LookupError, match="topic out has no more records"):
+            output.read_record()
+
+
+def test_results_are_read_in_many_ways() -> None:
+    """One or all; whole, as pairs, or values."""
+    with TopologyTestDriver(copying()) as driver:
+        source = driver.create_input_topic("in", **TEXT)
+        output = driver.create_output_topic("out", **TEXT)
+        source.pipe_key_values([(str(n), f"v{n}") for n in range(6)])
+        assert output.read_value() == "v0"
+        assert output.read_key_value() == ("1", "v1")
+        assert output.read_record().value == "v2"
+        assert output.read_key_values() == [("3", "v3"), ("4", "v4"), ("5", "v5")]
+        assert output.read_records() == []
+
+
+def test_a_topic_that_nobody_reads_is_an_error() -> None:
+    """The message names it and those there are."""
+    with (
+        TopologyTestDriver(copying()) as driver,
+        pytest.raises(StreamsError, match=r"other is not a source topic.*in"),
+    ):
+        driver.create_input_topic("other", **TEXT)
+
+
+def test_times_are_the_wall_clocks_or_the_topics() -> None:
+    """Without a time of its own a record gets the clock's, or the topic's next one."""
+    with TopologyTestDriver(copying(), initial_wall_clock_ms=1_000) as driver:
+        output = driver.create_output_topic("out", **TEXT)
+
+        def times() -> list[int]:
+            return [record.timestamp for record in output.read_records()]
+
+        clock = driver.create_input_topic("in", **TEXT)
+        clock.pipe_input("k", "v")
+        driver.advance_wall_clock_time(timedelta(seconds=1))
+        clock.pipe_input("k", "v")
+        clock.pipe_input("k", "v", 7)
+        clock.pipe_input("k", "v")
+        assert times() == [1_000, 2_000, 7, 2_000]
+        steady = driver.create_input_topic("in", start_timestamp_ms=50, auto_advance_ms=10, **TEXT)
+        steady.pipe_key_values([("k", "1"), ("k", "2")])
+        steady.advance_time(timedelta(seconds=1))
+        steady.pipe_input("k", "3")
+        assert times() == [50, 60, 1_070]
+        fixed = driver.create_input_topic("in", start_timestamp_ms=9, **TEXT)
+        fixed.pipe_key_values([("k", "1"), ("k", "2")])
+        assert times() == [9, 9]
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+def test_repartition_topics_are_applied_at_once(record_by_record: bool) -> None:
+    """Records travel through all sub-topologies before the next one is piped."""
+    with TopologyTestDriver(counting(), record_by_record=record_by_record) as driver:
+        source = driver.create_input_topic("in", **TEXT)
+        output = driver.create_output_topic("out", key_serde=STRING, value_serde=INT)
+        for value, count in (("x", 1), ("y", 1), ("x", 2)):
+            source.pipe_input(None, value, 3)
+            assert output.read_records() == [TestRecord(value, count, 3)]
+        assert driver.get_state_store("counts").get("x").value == 2
+        assert set(driver.metrics()) == {"0_0", "1_0"}
+
+
+def test_an_output_that_is_also_an_input_is_read_again() -> None:
+    """As on a cluster; what came out can be read as well."""
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).to("middle", **TEXT)
+    builder.stream("middle", **TEXT).map_values(str.upper).to("out", **TEXT)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in", **TEXT).pipe_input("k", "v", 1)
+        assert driver.create_output_topic("middle", **TEXT).read_value() == "v"
+        assert driver.create_output_topic("out", **TEXT).read_value() == "V"
+
+
+def test_a_batch_is_committed_once() -> None:
+    """With a cache only the last change of each key comes out; without one every change does."""
+    for cache_bytes, expected in ((1 << 20, [3]), (0, [1, 2, 3])):
+        config = StreamsConfig(
+            application_id="b",
+            bootstrap_servers="unused:9092",
+            statestore_cache_max_bytes=cache_bytes,
+        )
+        builder = StreamsBuilder()
+        builder.stream("in", **TEXT).group_by_key().count().to_stream().to(
+            "out", key_serde=STRING, value_serde=INT
+        )
+        with TopologyTestDriver(builder.build(config), config) as driver:
+            driver.create_input_topic("in", **TEXT).pipe_batch([("a", "", 1)] * 3)
+            output = driver.create_output_topic("out", key_serde=STRING, value_serde=INT)
+            assert [value for _, value in output.read_key_values()] == expected
+
+
+def test_an_empty_batch_is_nothing() -> None:
+    """No record, no commit, no error."""
+    with TopologyTestDriver(copying()) as driver:
+        driver.create_input_topic("in", **TEXT).pipe_batch([])
+        assert driver.create_output_topic("out", **TEXT).is_empty
+
+
+def test_topics_of_a_pattern_are_found_when_named() -> None:
+    """Only whole names match; each keeps its own offsets."""
+    seen: list[Any] = []
+
+    class Look(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None:
+            seen.append((self.context.record_metadata, record.value))
+
+    topology = (
+        Topology()
+        .add_source("read", re.compile("in-[a-z]"), **TEXT)
+        .add_processor("look", Look, "read")
+    )
+    with TopologyTestDriver(topology) as driver:
+        a, b = (driver.create_input_topic(name, **TEXT) for name in ("in-a", "in-b"))
+        for topic, value in ((a, "1"), (b, "2"), (a, "3")):
+            topic.pipe_input("k", value, 1)
+        with pytest.raises(StreamsError):
+            driver.create_input_topic("in-ab", **TEXT)
+    assert [((each.topic, each.offset), value) for each, value in seen] == [
+        (("in-a", 0), "1"),
+        (("in-b", 0), "2"),
+        (("in-a", 1), "3"),
+    ]
+
+
+def test_dead_letters_are_output_like_any_other() -> None:
+    """To the configured topic, with the raw bytes."""
+    config = StreamsConfig(
+        application_id="d",
+        bootstrap_servers="unused:9092",
+        deserialization_exception_handler="continue",
+        dead_letter_queue_topic="dead",
+    )
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde=STRING, value_serde=INT).to(
+        "out", key_serde=STRING, value_serde=INT
+    )
+    with TopologyTestDriver(builder.build(config), config) as driver:
+        driver.create_input_topic("in", **TEXT).pipe_input("k", "no number", 5)
+        assert driver.create_output_topic("out", **TEXT).is_empty
+        letter = driver.create_output_topic("dead", **TEXT).read_record()
+    assert (letter.key, letter.value, letter.timestamp) == ("k", "no number", 5)
+    assert dict(letter.headers)["__streams.errors.offset"] == b"0"
+
+
+def test_a_failing_record_fails_the_pipe() -> None:
+    """With the error a worker would end with; later records are another matter."""
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).map_values(int).to("out", key_serde=STRING, value_serde=INT)
+    with TopologyTestDriver(builder.build()) as driver:
+        source = driver.create_input_topic("in", **TEXT)
+        with pytest.raises(RecordFailedError, match="in-0 offset 0"):
+            source.pipe_input("k", "no number", 1)
+        source.pipe_input("k", "7", 2)
+        assert (
+            driver.create_output_topic("out", key_serde=STRING, value_serde=INT).read_value() == 7
+        )
+
+
+def test_stores_may_be_written_from_outside() -> None:
+    """What a test puts is there for the next record."""
+
+    class Add(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None:
+            store = self.context.get_state_store("sums")
+            store.put(record.key, (store.get(record.key) or 0) + 1)
+
+    topology = Topology().add_source("read", "in", **TEXT).add_processor("add", Add, "read")
+    topology.add_state_store(Stores.key_value("sums", key_serde=STRING, value_serde=INT), "add")
+    with TopologyTestDriver(topology) as driver:
+        store = driver.get_state_store("sums")
+        store.put("k", 41)
+        driver.create_input_topic("in", **TEXT).pipe_input("k", "v", 1)
+        assert store.get("k") == 42
+        assert list(driver.get_all_state_stores()) == ["sums"]
+        with pytest.raises(StreamsError, match=r"no store other \(stores: sums\)"):
+            driver.get_state_store("other")
+
+
+def test_state_is_gone_with_the_driver_unless_a_directory_is_named(tmp_path: Path) -> None:
+    """The temporary folder is removed, a named one keeps its stores."""
+    with TopologyTestDriver(counting()) as driver:
+        folder = driver._tasks[0].state_dir.parent
+        assert folder.exists()
+    assert not folder.exists()
+    config = StreamsConfig(
+        application_id="kept", bootstrap_servers="unused:9092", state_dir=tmp_path
+    )
+    for expected in (1, 2):
+        with TopologyTestDriver(counting(), config) as driver:
+            driver.create_input_topic("in", **TEXT).pipe_input(None, "x", 1)
+            assert driver.get_state_store("counts").get("x").value == expected
+    assert (tmp_path / "kept").is_dir()
+
+
+def test_a_closed_driver_stays_closed() -> None:
+    """Closing twice is fine."""
+    driver = TopologyTestDriver(counting(store_type="in_memory"))
+    driver.close()
+    driver.close()
+
+
+def test_time_that_does_not_pass_fires_nothing() -> None:
+    """Advancing by 0 is legal."""
+    fired: list[int] = []
+
+    class Tick(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(timedelta(seconds=1), PunctuationType.WALL_CLOCK_TIME, fired.append)
+
+        def process(self, record: Any) -> None:
+            pass
+
+    topology = Topology().add_source("read", "in", **TEXT).add_processor("tick", Tick, "read")
+    with TopologyTestDriver(topology, initial_wall_clock_ms=500) as driver:
+        driver.advance_wall_clock_time(0)
+        assert (fired, driver.wall_clock_ms) == ([], 500)
+        driver.advance_wall_clock_time(1_000)
+        assert fired == [1_500]

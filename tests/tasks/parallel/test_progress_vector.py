@@ -1,0 +1,171 @@
+"""Progress as offset metadata: comes back as written, fits a broker's limit, is ignored when it is not ours."""
+
+import base64
+import zlib
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.parallel.progress_vector import (
+    METADATA_CHARACTERS_MAX,
+    Progress,
+    RangeProgress,
+)
+
+HASHES = 2**32
+TIMES_MS = st.integers(-1, 2**42)
+
+
+@st.composite
+def progresses(draw: st.DrawFn, most_ranges: int = 20, most_times: int = 8) -> Progress:
+    """Return any progress that can occur."""
+    firsts = draw(st.sets(st.integers(1, HASHES - 1), max_size=most_ranges - 1))
+    base = draw(st.integers(0, 2**62))
+    ranges = tuple(
+        RangeProgress(first, base + draw(st.integers(0, 2**40))) for first in (0, *sorted(firsts))
+    )
+    return Progress(
+        task_epoch=draw(st.integers(0, 2**31)),
+        transactional_id=draw(st.text(max_size=60)),
+        topic_id=draw(st.binary(min_size=16, max_size=16)),
+        topology_hash=draw(st.binary(min_size=8, max_size=8)),
+        ranges=ranges,
+        stream_time_ms=draw(TIMES_MS),
+        operator_times_ms=tuple(draw(st.lists(TIMES_MS, max_size=most_times))),
+        key_hash=draw(st.sampled_from(["crc32", "murmur2", ""])),
+        sequence=draw(st.integers(0, 2**40)),
+    )
+
+
+@given(progresses())
+def test_progress_comes_back_as_written(progress: Progress) -> None:
+    """Decoding the text with the committed offset gives every field again; the text is plain ASCII."""
+    text = progress.encode()
+    assert text.isascii()
+    assert Progress.decode(text, committed_offset=progress.committed_offset) == progress
+
+
+@given(progresses())
+def test_the_committed_offset_is_the_lowest(progress: Progress) -> None:
+    """No range has to go back behind what the group committed, and one begins right there."""
+    offsets = [entry.offset for entry in progress.ranges]
+    assert progress.committed_offset == min(offsets)
+
+
+@given(st.integers(0), st.integers(0, 2**50))
+def test_256_ranges_and_32_operators_fit(seed: int, base: int) -> None:
+    """The largest task fits even with an application id of 200 characters and ranges two million records apart."""
+    random = Random(seed)
+    behind = [random.randrange(2**21) for _ in range(256)]
+    firsts = random.sample(range(1, HASHES), 255)
+    times = [random.randrange(2**40, 2**41) for _ in range(32)]
+    progress = Progress(
+        task_epoch=2**31,
+        transactional_id="a" * 200 + "-0f8fad5b-d9cb-469f-a165-70867728950e-1",
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=tuple(
+            RangeProgress(first, base + offset)
+            for first, offset in zip((0, *sorted(firsts)), behind, strict=True)
+        ),
+        stream_time_ms=times[0],
+        operator_times_ms=tuple(times),
+        sequence=2**40,
+    )
+    assert len(progress.encode()) <= METADATA_CHARACTERS_MAX == 3_300
+
+
+def test_what_a_broker_would_refuse_is_refused_here() -> None:
+    """A text beyond the limit is an error before the commit, not after it."""
+    progress = replace(simple(), operator_times_ms=(2**41,) * 500)
+    with pytest.raises(ValueError, match="3300"):
+        progress.encode()
+
+
+def simple() -> Progress:
+    """Return a progress as fixed assignment commits it."""
+    return Progress(
+        task_epoch=0,
+        transactional_id="app-fixed-0",
+        topic_id=b"topic id 16 byte",
+        topology_hash=b"topology",
+        ranges=(RangeProgress(0, 42),),
+        stream_time_ms=1_700_000_000_000,
+        sequence=9,
+    )
+
+
+@given(progresses(), st.integers(0), st.integers(1, 255))
+def test_damaged_text_is_ignored(progress: Progress, where: int, flip: int) -> None:
+    """Any byte that changed below the base64 is noticed."""
+    body = bytearray(base64.b64decode(progress.encode()))
+    body[where % len(body)] ^= flip
+    text = base64.b64encode(bytes(body)).decode()
+    assert Progress.decode(text, committed_offset=progress.committed_offset) is None
+
+
+@given(progresses(), st.integers(0, 5_000))
+def test_torn_text_is_ignored(progress: Progress, length: int) -> None:
+    """Text that lost its end is noticed."""
+    text = progress.encode()
+    assert Progress.decode(text[: length % len(text)], committed_offset=0) is None
+
+
+@given(
+    st.text(max_size=60) | st.binary(max_size=60).map(lambda data: base64.b64encode(data).decode())
+)
+def test_foreign_text_is_ignored(text: str) -> None:
+    """What other programs commit (Kafka Streams' base64 times, notes, nothing) decodes to None without an error."""
+    assert Progress.decode(text, committed_offset=5) is None
+
+
+def sealed(body: bytes) -> str:
+    """Return text with a right checksum around any body."""
+    return base64.b64encode(body + zlib.crc32(body).to_bytes(4, "big")).decode()
+
+
+@given(st.binary(max_size=80))
+def test_nonsense_with_a_right_checksum_is_ignored_or_whole(rest: bytes) -> None:
+    """Even behind our magic and a right checksum nothing but a complete progress is believed."""
+    decoded = Progress.decode(sealed(b"\xe7\x01" + rest), committed_offset=100)
+    assert decoded is None or decoded.committed_offset == 100
+
+
+def test_other_versions_are_ignored() -> None:
+    """Text of a later version is not guessed at, though its checksum is right."""
+    body = base64.b64decode(simple().encode())[:-4]
+    assert Progress.decode(sealed(body), committed_offset=42) == simple()
+    assert Progress.decode(sealed(body[:1] + b"\x02" + body[2:]), committed_offset=42) is None
+    assert Progress.decode(sealed(b"\xe8" + body[1:]), committed_offset=42) is None
+
+
+@pytest.mark.parametrize("extra", [b"\x00", b"more"])
+def test_left_over_bytes_are_ignored_with_all_the_rest(extra: bytes) -> None:
+    """A body that goes on after the last field was not written by this version."""
+    body = base64.b64decode(simple().encode())[:-4]
+    assert Progress.decode(sealed(body + extra), committed_offset=42) is None
+
+
+def test_no_range_is_no_progress() -> None:
+    """A vector without ranges says nothing about offsets."""
+    body = base64.b64decode(simple().encode())[:-4]
+    one_range = b"crc32\x01\x00\x00"
+    assert one_range in body
+    assert (
+        Progress.decode(sealed(body.replace(one_range, b"crc32\x00")), committed_offset=42) is None
+    )
+
+
+def test_a_vector_whose_lowest_offset_is_not_the_committed_one_is_ignored() -> None:
+    """Offsets are differences to the committed one, so one of them is zero; else text and offset do not belong together."""
+    body = base64.b64decode(simple().encode())[:-4]
+    shifted = body.replace(b"crc32\x01\x00\x00", b"crc32\x01\x00\x05")
+    assert Progress.decode(sealed(shifted), committed_offset=42) is None
+
+
+def test_no_two_commits_carry_the_same_text() -> None:
+    """The sequence number tells a commit from the one before it at the same offset."""
+    assert simple().encode() != replace(simple(), sequence=10).encode()

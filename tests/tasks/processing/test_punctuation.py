@@ -1,0 +1,79 @@
+"""When schedules are due: on their grid, once per gap, not after they were cancelled."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.processing.punctuation import PunctuationQueue, Schedule, first_due_ms
+
+INTERVALS = st.integers(1, 50)
+NOWS = st.lists(st.integers(0, 40), max_size=30)
+
+
+def schedule(interval_ms: int, due_ms: int, name: str = "node") -> Schedule:
+    """Return a schedule."""
+    return Schedule(interval_ms, lambda now_ms: None, due_ms, name)
+
+
+@given(INTERVALS, st.integers(-1, 1_000), st.none() | st.integers(0, 1_000), st.booleans())
+def test_the_first_step_lies_on_the_grid_ahead(
+    interval_ms: int, now_ms: int, start_ms: int | None, stream: bool
+) -> None:
+    """With a start the grid goes through it; without, stream time through 0 and wall clock through now."""
+    due_ms = first_due_ms(interval_ms, now_ms, start_ms, aligned_at_zero=stream)
+    if start_ms is None:
+        assert due_ms == (0 if stream else now_ms + interval_ms)
+        return
+    assert (due_ms - start_ms) % interval_ms == 0
+    assert due_ms >= start_ms
+    assert due_ms > now_ms
+    assert due_ms == start_ms or due_ms - interval_ms <= now_ms
+
+
+@given(INTERVALS, st.integers(0, 100), NOWS)
+def test_a_schedule_fires_once_for_each_time_its_grid_was_passed(
+    interval_ms: int, first_ms: int, gaps: list[int]
+) -> None:
+    """Missed steps collapse into one call, and the next step is the first one of the grid after now."""
+    queue = PunctuationQueue()
+    one = schedule(interval_ms, first_ms)
+    queue.add(one)
+    now_ms = 0
+    passed = -1
+    for gap in gaps:
+        now_ms += gap
+        steps = (now_ms - first_ms) // interval_ms if now_ms >= first_ms else -1
+        assert queue.take_due(now_ms) == ([one] if steps > passed else [])
+        passed = max(steps, passed)
+        assert one.next_ms > now_ms
+        assert (one.next_ms - first_ms) % interval_ms == 0
+        assert queue.next_due_ms() == one.next_ms
+        assert queue.take_due(now_ms) == []
+
+
+@given(st.lists(st.tuples(INTERVALS, st.integers(0, 100)), max_size=8), st.integers(0, 150))
+def test_the_earliest_goes_first(schedules: list[tuple[int, int]], now_ms: int) -> None:
+    """Schedules that are due together are called by their due times; equal ones as they were made."""
+    queue = PunctuationQueue()
+    made = [
+        schedule(interval, due, str(number)) for number, (interval, due) in enumerate(schedules)
+    ]
+    for each in made:
+        queue.add(each)
+    due = sorted((each for each in made if each.next_ms <= now_ms), key=lambda each: each.next_ms)
+    assert queue.take_due(now_ms) == due
+
+
+def test_cancelled_schedules_are_forgotten() -> None:
+    """They are neither due nor kept, and cancelling twice is fine."""
+    queue = PunctuationQueue()
+    first, second = schedule(10, 5), schedule(10, 7)
+    queue.add(first)
+    queue.add(second)
+    first.cancel()
+    first.cancel()
+    assert queue.next_due_ms() == 7
+    assert queue.take_due(100) == [second]
+    second.cancel()
+    assert queue.next_due_ms() is None
+    assert queue.take_due(1_000) == []
+    assert len(queue) == 0

@@ -1,0 +1,413 @@
+"""Commits: outputs, changelogs and offsets stand or fall together, whatever the cluster answers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rebalance.model import TopicPartition
+from state_stores.commit_buffer import Drained
+from streams import FencedError, RecordFailedError, StreamsError
+from tasks.commit import Commit, Committer, RolledBackError, changed_offsets
+from tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionAbortedError
+from tasks.processing.error_policy import ErrorHandlers
+from tasks.processing.handlers import ErrorResponse
+from tests.fakes.broker import CommitFate, FakeBroker
+from tests.fakes.clients import FakeClients, FakeTransactionalProducer
+from tests.fakes.clock import FakeClock
+from tests.tasks.outputs import collector_of, columns_of
+
+GROUP = "app"
+IN = TopicPartition("in", 0)
+LOG = TopicPartition("app-counts-changelog", 0)
+
+
+class Stage:
+    """A committer on a fake cluster, with one output, one changelog row and one offset to commit."""
+
+    def __init__(
+        self,
+        handlers: ErrorHandlers | None = None,
+        *,
+        at_least_once: bool = False,
+        make: Callable[[FakeBroker], FakeTransactionalProducer] | None = None,
+    ) -> None:
+        self.broker = FakeBroker()
+        for topic in ("in", "out", "app-r", "dead", LOG.topic):
+            self.broker.create_topic(topic)
+        clients = FakeClients(self.broker)
+        self.clock = FakeClock()
+        self.waits = 0
+        self.sinks = clients.sink_producer() if at_least_once else None
+        self.collector = collector_of(handlers, sinks=self.sinks)
+        make_one = make or (lambda broker: clients.transactional_producer("app-1"))
+        self.producers: list[FakeTransactionalProducer] = []
+
+        def make_producer() -> FakeTransactionalProducer:
+            self.producers.append(make_one(self.broker))
+            return self.producers[-1]
+
+        self.committer = Committer(
+            group_id=GROUP,
+            make_producer=make_producer,
+            collector=self.collector,
+            admin=clients.admin(),
+            clock=self.clock,
+            wait=self.wait,
+        )
+        self.committer.producer.init()
+
+    def wait(self, seconds: float) -> None:
+        """Let the clock run instead of waiting."""
+        self.waits += 1
+        self.clock.advance(int(seconds * 1000))
+
+    def commit(self, *, sequence: int = 1) -> Commit:
+        """Return what a slice of work leaves to commit."""
+        return Commit(
+            outputs=self.collector.take_staged(),
+            changelogs={LOG: Drained([b"a", b"b"], [b"1", None], [5, 6])},
+            offsets={IN: CommittedOffset(42, f"metadata {sequence}")},
+        )
+
+    def carry_out(self, **changes: Any) -> dict[TopicPartition, int]:
+        """Commit it."""
+        return self.committer.carry_out(self.commit(**changes))
+
+    def values(self, topic: str) -> list[bytes | None]:
+        """Return what a read_committed reader sees."""
+        return [record.value for record in self.broker.records(topic)]
+
+    @property
+    def committed(self) -> CommittedOffset | None:
+        """Return the group's offset."""
+        return self.broker.groups[GROUP].get(IN)
+
+    def assert_nothing_visible(self) -> None:
+        """Neither outputs nor changelog rows nor offsets."""
+        assert (self.values("out"), self.values(LOG.topic), self.committed) == ([], [], None)
+
+
+def staged(stage: Stage, *values: bytes, topic: str = "out", internal: bool = False) -> None:
+    """Put outputs where processing puts them."""
+    stage.collector.add(columns_of(topic, *values), internal=internal)
+
+
+def test_a_commit_makes_outputs_changelog_and_offsets_visible() -> None:
+    """All of it, in order, with the positions that the changelogs have reached."""
+    stage = Stage()
+    staged(stage, b"1", b"2")
+    staged(stage, b"3")
+    assert stage.carry_out() == {LOG: 2}
+    assert stage.values("out") == [b"1", b"2", b"3"]
+    rows = [
+        (record.key, record.value, record.timestamp) for record in stage.broker.records(LOG.topic)
+    ]
+    assert rows == [(b"a", b"1", 5), (b"b", None, 6)]
+    assert stage.committed == CommittedOffset(42, "metadata 1")
+    assert stage.carry_out(sequence=2) == {LOG: 5}
+
+
+def test_an_aborted_transaction_is_sent_again() -> None:
+    """Nothing is lost and nothing is there twice, without a search for refused records that nobody refused."""
+    stage = Stage()
+    stage.broker.commit_fates.extend([CommitFate.ABORTS, CommitFate.ABORTS])
+    stage.committer.producer.find_refused = pytest.fail  # type: ignore[method-assign, assignment]
+    staged(stage, b"1")
+    stage.carry_out()
+    assert (stage.values("out"), stage.waits) == ([b"1"], 2)
+
+
+def test_a_transaction_that_is_always_aborted_ends_in_an_error() -> None:
+    """After two minutes, naming the producer; nothing of it is visible."""
+    stage = Stage()
+    stage.broker.commit_fates.extend([CommitFate.ABORTS] * 5_000)
+    staged(stage, b"1")
+    with pytest.raises(StreamsError, match=r"app-1 was aborted again and again for 120 s"):
+        stage.carry_out()
+    stage.assert_nothing_visible()
+
+
+@pytest.mark.parametrize("with_changelog", [True, False])
+def test_an_unknown_outcome_that_committed_counts_as_committed(with_changelog: bool) -> None:
+    """The producer is replaced, the offsets are read back, and positions go to the changelogs' ends."""
+    stage = Stage()
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    staged(stage, b"1")
+    commit = stage.commit()
+    if not with_changelog:
+        commit.changelogs.clear()
+    positions = stage.committer.carry_out(commit)
+    assert positions == ({LOG: 3} if with_changelog else {})
+    assert stage.values("out") == [b"1"]
+    assert (len(stage.producers), stage.producers[0].closed) == (2, True)
+    assert stage.committer.producer is stage.producers[1]
+    stage.carry_out(sequence=2)
+
+
+def test_an_unknown_outcome_that_did_not_commit_rolls_back() -> None:
+    """The new producer fences the old one, which aborts what it left open; the tasks start again."""
+    stage = Stage()
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_OPEN)
+    staged(stage, b"1")
+    with pytest.raises(RolledBackError):
+        stage.carry_out()
+    stage.assert_nothing_visible()
+    assert len(stage.producers) == 2
+
+
+def test_an_unknown_outcome_is_not_mistaken_for_the_commit_before_it() -> None:
+    """The same offset committed twice differs in its metadata."""
+    stage = Stage()
+    stage.carry_out(sequence=1)
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_OPEN)
+    with pytest.raises(RolledBackError):
+        stage.carry_out(sequence=2)
+
+
+def test_without_offsets_an_unknown_outcome_rolls_back() -> None:
+    """Nothing tells whether it committed, so nothing is taken for granted."""
+    stage = Stage()
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    commit = stage.commit()
+    commit.offsets.clear()
+    with pytest.raises(RolledBackError):
+        stage.committer.carry_out(commit)
+
+
+def test_a_fenced_producer_commits_nothing() -> None:
+    """Another worker has the id: the error goes up, nothing is retried."""
+    stage = Stage()
+    staged(stage, b"1")
+    stage.broker.init_producer("app-1")
+    with pytest.raises(FencedError):
+        stage.carry_out()
+    stage.assert_nothing_visible()
+    assert stage.waits == 0
+
+
+# -- refused records --------------------------------------------------------------------------------------------------
+
+
+def refuse(stage: Stage, topic: str, *values: bytes) -> None:
+    """Let the broker refuse records with these values."""
+    stage.broker.refuse(topic, lambda record: record.value in values)
+
+
+def test_a_refused_record_stops_the_worker_by_default() -> None:
+    """With the place of its input; nothing of the transaction is visible."""
+    stage = Stage()
+    refuse(stage, "out", b"2")
+    staged(stage, b"1", b"2", b"3")
+    with pytest.raises(RecordFailedError, match="in-0 offset 101"):
+        stage.carry_out()
+    stage.assert_nothing_visible()
+
+
+def test_refused_records_are_left_out_if_the_handler_says_so() -> None:
+    """The others are committed once, in order, together with the dead letters of the refused ones."""
+    stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
+    refuse(stage, "out", b"2", b"4", b"6")
+    staged(stage, b"1", b"2", b"3")
+    staged(stage, b"4", b"5")
+    staged(stage, b"6")
+    assert stage.carry_out() == {LOG: stage.broker.topics[LOG.topic].logs[0].end - 1}
+    assert stage.values("out") == [b"1", b"3", b"5"]
+    assert stage.values("dead") == [b"2", b"4", b"6"]
+    assert stage.values(LOG.topic) == [b"1", None]
+    assert stage.committed is not None
+
+
+def test_a_refused_dead_letter_is_given_to_the_handler_and_left_out() -> None:
+    """It makes no dead letter of its own, so that the commit ends."""
+    stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
+    refuse(stage, "out", b"2")
+    refuse(stage, "dead", b"2")
+    staged(stage, b"1", b"2")
+    stage.carry_out()
+    assert (stage.values("out"), stage.values("dead")) == ([b"1"], [])
+
+
+@pytest.mark.parametrize("topic", ["app-r", LOG.topic])
+def test_refused_records_of_the_application_itself_stop_it(topic: str) -> None:
+    """Neither a repartition record nor a changelog row is ever left out, whatever the handler says."""
+    stage = Stage(ErrorHandlers(production="continue"))
+    refuse(stage, topic, b"1")
+    staged(stage, b"1", topic="app-r", internal=True)
+    with pytest.raises(RecordFailedError, match="the application's own state"):
+        stage.carry_out()
+    assert stage.committed is None
+
+
+class Troubled(FakeTransactionalProducer):
+    """A producer whose search for refused records, or abort, fails as the test says."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        super().__init__(broker, "app-1")
+        self.search_errors: list[Exception] = []
+        self.abort_errors: list[Exception] = []
+
+    def find_refused(self, columns: Any) -> Any:
+        if self.search_errors:
+            raise self.search_errors.pop(0)
+        return super().find_refused(columns)
+
+    def abort(self) -> None:
+        if self.abort_errors:
+            raise self.abort_errors.pop(0)
+        super().abort()
+
+
+def test_a_search_that_finds_no_answer_is_made_again() -> None:
+    """The cluster may have been away just then."""
+    stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
+    refuse(stage, "out", b"2")
+    assert isinstance(stage.producers[0], Troubled)
+    stage.producers[0].search_errors += [TransactionAbortedError("can't tell now")] * 3
+    staged(stage, b"1", b"2")
+    stage.carry_out()
+    assert (stage.values("out"), stage.waits) == ([b"1"], 3)
+
+
+@pytest.mark.parametrize("where", ["search_errors", "abort_errors"])
+def test_a_producer_that_ends_while_aborting_is_replaced(where: str) -> None:
+    """The offsets tell that nothing was committed: the tasks start again with the new producer."""
+    stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
+    refuse(stage, "out", b"2")
+    getattr(stage.producers[0], where).append(CommitOutcomeUnknownError("lost the coordinator"))
+    staged(stage, b"1", b"2")
+    with pytest.raises(RolledBackError):
+        stage.carry_out()
+    stage.assert_nothing_visible()
+    assert len(stage.producers) == 2
+
+
+# -- at_least_once ----------------------------------------------------------------------------------------------------
+
+
+def noted(stage: Stage) -> list[str]:
+    """Note the calls of both producers from now on."""
+    calls: list[str] = []
+    sinks, producer = stage.sinks, stage.committer.producer
+    assert sinks is not None
+
+    def note(target: Any, name: str) -> None:
+        inner = getattr(target, name)
+
+        def called(*given: Any) -> Any:
+            calls.append(name)
+            return inner(*given)
+
+        setattr(target, name, called)
+
+    note(sinks, "produce")
+    note(sinks, "flush")
+    note(producer, "commit")
+    return calls
+
+
+def assert_flushed(calls: list[str]) -> None:
+    """Every sink record was answered before the last commit was ordered, and none came after it."""
+    assert calls[-2:] == ["flush", "commit"]
+    assert "produce" in calls
+
+
+def test_sinks_are_flushed_before_the_transaction_begins() -> None:
+    """No offset is committed before every sink record is answered."""
+    stage = Stage(at_least_once=True)
+    calls = noted(stage)
+    staged(stage, b"1")
+    assert stage.values("out") == [b"1"]
+    stage.carry_out()
+    assert_flushed(calls)
+
+
+def test_a_sink_record_that_timed_out_is_sent_again_without_asking() -> None:
+    """Time-outs pass; the handler is for errors that don't."""
+    stage = Stage(at_least_once=True)
+    stage.broker.fail_sends("out", times=4)
+    staged(stage, b"1", b"2")
+    stage.carry_out()
+    assert sorted(value or b"" for value in stage.values("out")) == [b"1", b"2"]
+    assert stage.committed is not None
+
+
+def test_a_sink_record_that_times_out_for_long_goes_to_the_handler() -> None:
+    """After two minutes it is no passing trouble any more; no offset is committed over it."""
+    stage = Stage(at_least_once=True)
+    stage.broker.fail_sends("out", times=10_000)
+    assert stage.sinks is not None
+    inner = stage.sinks.flush
+
+    def slow_flush() -> Any:
+        stage.clock.advance(30_000)
+        return inner()
+
+    stage.sinks.flush = slow_flush  # type: ignore[method-assign]
+    staged(stage, b"1")
+    with pytest.raises(RecordFailedError, match="in-0 offset 100"):
+        stage.carry_out()
+    assert stage.committed is None
+
+
+@pytest.mark.parametrize("setting", ["fail", lambda *_: ErrorResponse(action="retry")])
+def test_a_refused_sink_record_stops_the_worker(setting: Any) -> None:
+    """Nothing is committed over it; "retry" does not help a record that is refused."""
+    stage = Stage(ErrorHandlers(production=setting), at_least_once=True)
+    refuse(stage, "out", b"1")
+    staged(stage, b"1")
+    with pytest.raises(RecordFailedError):
+        stage.carry_out()
+    assert stage.committed is None
+
+
+def test_dead_letters_of_sinks_are_flushed_before_offsets() -> None:
+    """A dead letter is written by the same producer, and answered before the commit."""
+    stage = Stage(
+        ErrorHandlers(production="continue", dead_letter_topic="dead"), at_least_once=True
+    )
+    calls = noted(stage)
+    refuse(stage, "out", b"2")
+    staged(stage, b"1", b"2")
+    stage.carry_out()
+    assert (stage.values("out"), stage.values("dead")) == ([b"1"], [b"2"])
+    assert_flushed(calls)
+
+
+def test_dead_letters_of_refused_outputs_are_flushed_before_offsets() -> None:
+    """What an aborted transaction left to the sink producer is answered before the next attempt commits."""
+    stage = Stage(at_least_once=True)
+    calls = noted(stage)
+    stage.broker.commit_fates.append(CommitFate.ABORTS)
+    inner = stage.committer._after_abort
+
+    def with_dead_letter(commit: Commit, error: TransactionAbortedError) -> None:
+        inner(commit, error)
+        staged(stage, b"late letter", topic="dead")
+
+    stage.committer._after_abort = with_dead_letter  # type: ignore[method-assign]
+    stage.broker.fail_sends("dead")
+    stage.carry_out()
+    assert stage.values("dead") == [b"late letter"]
+    assert_flushed(calls)
+
+
+def test_only_changed_offsets_are_told() -> None:
+    """New partitions and moved offsets or texts; equal ones are left out."""
+    before = {IN: CommittedOffset(1, "a"), LOG: CommittedOffset(2, "")}
+    now = {
+        IN: CommittedOffset(1, "b"),
+        LOG: CommittedOffset(2, ""),
+        TopicPartition("x", 1): CommittedOffset(0, ""),
+    }
+    assert changed_offsets(before, now) == {
+        IN: CommittedOffset(1, "b"),
+        TopicPartition("x", 1): CommittedOffset(0, ""),
+    }
+    assert changed_offsets(now, now) == {}
+
+
+def test_an_empty_commit_says_so() -> None:
+    """Nothing to make durable."""
+    assert Commit(outputs=[], changelogs={}, offsets={}).empty
+    assert not Commit(outputs=[], changelogs={}, offsets={IN: CommittedOffset(1, "")}).empty

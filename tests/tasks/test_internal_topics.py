@@ -1,0 +1,242 @@
+"""Tasks and internal topics of an application on a given cluster."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_stores.spec import StoreKind, StoreSpec
+from streams import MissingSourceTopicError, Serdes, StreamsError
+from tasks.internal_topics import ApplicationPlan, missing_source_topics, plan_application
+from tasks.processing.topology_spec import (
+    SinkSpec,
+    SourceSpec,
+    SubtopologySpec,
+    TopologySpec,
+)
+
+BYTES = {"key_serde": Serdes.bytes(), "value_serde": Serdes.bytes()}
+
+
+def source(*topics: str, pattern: str | None = None, internal: bool = False) -> SourceSpec:
+    """Return a source node."""
+    return SourceSpec(
+        name=f"source-{'-'.join(topics) or pattern}",
+        topics=topics,
+        pattern=None if pattern is None else re.compile(pattern),
+        internal=internal,
+        **BYTES,
+    )
+
+
+def sub(
+    number: int, sources: list[SourceSpec], sinks: list[Any] | None = None, **more: Any
+) -> SubtopologySpec:
+    """Return a sub-topology of sources and sinks; a sink's name that starts with ~ is a repartition topic."""
+    if sinks is None:
+        sinks = []
+    names = tuple(each.name for each in sources)
+    return SubtopologySpec(
+        id=number,
+        nodes=(
+            *sources,
+            *(
+                SinkSpec(
+                    name=f"sink-{number}-{index}",
+                    topic=topic.removeprefix("~") if isinstance(topic, str) else topic,
+                    internal=isinstance(topic, str) and topic.startswith("~"),
+                    parents=names,
+                    **BYTES,
+                )
+                for index, topic in enumerate(sinks)
+            ),
+        ),
+        stores=more.pop("stores", ()),
+        **more,
+    )
+
+
+def store(name: str, *, logging: bool = True, config: dict[str, str] | None = None) -> StoreSpec:
+    """Return a store."""
+    return StoreSpec(
+        name=name, kind=StoreKind.KEY_VALUE, logging=logging, changelog_config=config or {}, **BYTES
+    )
+
+
+def planned(
+    topics: dict[str, int],
+    *subtopologies: SubtopologySpec,
+    repartition: dict[str, int | None] | None = None,
+) -> ApplicationPlan:
+    """Return the plan of application "app"."""
+    spec = TopologySpec(subtopologies=subtopologies, repartition_topics=repartition or {})
+    return plan_application(spec, "app", topics)
+
+
+def test_there_is_a_task_per_partition_of_the_largest_source_topic() -> None:
+    """A sub-topology has as many tasks as its largest topic has partitions."""
+    plan = planned(
+        {"a": 2, "b": 3, "other": 9}, sub(0, [source("a"), source("b")]), sub(1, [source("a")])
+    )
+    assert [str(task) for task in plan.tasks] == ["0_0", "0_1", "0_2", "1_0", "1_1"]
+    assert plan.subtopologies[0].topic_partitions == {"a": 2, "b": 3}
+
+
+@given(st.integers(1, 20), st.lists(st.none() | st.integers(1, 20), max_size=6))
+def test_chains_of_repartitions_inherit_counts(count: int, chain: list[int | None]) -> None:
+    """A repartition topic without a count of its own has that of the topic its writer reads, through any chain."""
+    names = [f"r{index}" for index in range(len(chain))]
+    subtopologies = [
+        sub(
+            index,
+            [source("in") if index == 0 else source(names[index - 1], internal=True)],
+            [f"~{names[index]}"] if index < len(chain) else ["out"],
+        )
+        for index in range(len(chain) + 1)
+    ]
+    # Written in any order: the first in the topology may depend on the last.
+    plan = planned(
+        {"in": count}, *reversed(subtopologies), repartition=dict(zip(names, chain, strict=True))
+    )
+    expected = [count]
+    for own in chain:
+        expected.append(expected[-1] if own is None else own)
+    assert [plan.subtopologies[index].partitions for index in range(len(chain) + 1)] == expected
+    assert {topic.name: topic.partitions for topic in plan.repartition_topics} == {
+        f"app-{name}": number for name, number in zip(names, expected[1:], strict=True)
+    }
+
+
+def test_a_repartition_topic_takes_the_largest_count_of_what_its_writer_reads() -> None:
+    """Two inputs of two sizes, one of them a repartition topic itself."""
+    plan = planned(
+        {"small": 2, "in": 7},
+        sub(0, [source("in")], ["~first"]),
+        sub(1, [source("small"), source("first", internal=True)], ["~second"]),
+        sub(2, [source("second", internal=True)]),
+        repartition={"first": None, "second": None},
+    )
+    assert plan.subtopologies[2].partitions == 7
+
+
+def test_a_loop_takes_the_count_of_what_flows_into_it() -> None:
+    """A sub-topology that reads what it writes has the count of its other sources."""
+    plan = planned(
+        {"in": 3},
+        sub(0, [source("in"), source("loop", internal=True)], ["~loop"]),
+        repartition={"loop": None},
+    )
+    assert plan.subtopologies[0].topic_partitions == {"in": 3, "app-loop": 3}
+
+
+def test_counts_that_depend_on_each_other_are_an_error() -> None:
+    """A loop of repartition topics needs one count from the user; the message says where."""
+    with pytest.raises(StreamsError, match=r"a, b depend on each other.*partitions="):
+        planned(
+            {},
+            sub(0, [source("a", internal=True)], ["~b"]),
+            sub(1, [source("b", internal=True)], ["~a"]),
+            repartition={"a": None, "b": None},
+        )
+
+
+def test_repartition_topics_have_kafka_streams_settings() -> None:
+    """Deleted by us alone, never by age."""
+    (topic,) = planned(
+        {"in": 4},
+        sub(0, [source("in")], ["~r"]),
+        sub(1, [source("r", internal=True)]),
+        repartition={"r": None},
+    ).repartition_topics
+    assert (topic.name, topic.partitions) == ("app-r", 4)
+    assert topic.config["cleanup.policy"] == "delete"
+    assert topic.config["retention.ms"] == "-1"
+    assert topic.config["message.timestamp.type"] == "CreateTime"
+
+
+def test_changelogs_are_compacted_and_take_the_stores_settings() -> None:
+    """One per logged store, as many partitions as its sub-topology has tasks; the user's settings win."""
+    stores = (
+        store("plain"),
+        store("own", config={"min.insync.replicas": "2"}),
+        store("lost", logging=False),
+    )
+    plan = planned({"in": 5}, sub(0, [source("in")], stores=stores))
+    assert {topic.name: topic.partitions for topic in plan.changelog_topics} == {
+        "app-plain-changelog": 5,
+        "app-own-changelog": 5,
+    }
+    assert all(topic.config["cleanup.policy"] == "compact" for topic in plan.changelog_topics)
+    assert plan.changelog_topics[1].config["min.insync.replicas"] == "2"
+
+
+def test_missing_source_topics_are_all_named() -> None:
+    """One error for all of them, with the ways out; internal topics and patterns are not missing."""
+    spec = (
+        sub(0, [source("b"), source("a"), source("here"), source(pattern="x.*")], ["~r"]),
+        sub(1, [source("r", internal=True)]),
+    )
+    with pytest.raises(MissingSourceTopicError, match=r"a, b not found.*--create-topics"):
+        planned({"here": 1}, *spec, repartition={"r": None})
+    assert missing_source_topics(TopologySpec(subtopologies=spec), ["here"]) == {"a", "b"}
+
+
+def test_patterns_match_whole_names_but_no_topics_of_our_own() -> None:
+    """A pattern matches what exists, and never the application's changelogs or repartition topics."""
+    topics = {
+        "app-orders": 3, "app-x-changelog": 9, "app-x-repartition": 9, "app-group-state": 1, "other-x-changelog": 2, "orders": 4,
+    }  # fmt: skip
+    plan = planned(topics, sub(0, [source(pattern="app-.*|.*-changelog")]))
+    assert plan.subtopologies[0].topic_partitions == {"app-orders": 3, "other-x-changelog": 2}
+    assert planned(topics, sub(0, [source(pattern="none.*")])).tasks == ()
+
+
+@pytest.mark.parametrize("topic", ["app-customers-changelog", "app-old-repartition"])
+def test_a_named_topic_may_look_like_one_of_ours(topic: str) -> None:
+    """Only patterns leave such topics out: a source that names one reads it."""
+    plan = planned(
+        {topic: 6},
+        sub(0, [source(topic)], ["~r"]),
+        sub(1, [source("r", internal=True)]),
+        repartition={"r": None},
+    )
+    assert plan.subtopologies[0].topic_partitions == {topic: 6}
+    assert plan.subtopologies[1].partitions == 6
+
+
+@pytest.mark.parametrize("name", ["app-s-changelog", "app-r"])
+def test_internal_topics_of_another_size_are_an_error(name: str) -> None:
+    """Nothing is repaired behind the user's back; the message names the topic, both counts and the way out."""
+    subtopologies = (
+        sub(0, [source("in")], ["~r"], stores=(store("s"),)),
+        sub(1, [source("r", internal=True)]),
+    )
+    planned({"in": 4, name: 4}, *subtopologies, repartition={"r": None})
+    with pytest.raises(StreamsError, match=rf"{name} has 3 partitions.*needs 4.*tidewheel reset"):
+        planned({"in": 4, name: 3}, *subtopologies, repartition={"r": None})
+
+
+def test_topics_that_must_agree_are_compared() -> None:
+    """Groups of topics with equal keys need equal partition counts."""
+    group = (frozenset({"a", "r"}),)
+    inputs = [source("a"), source("r", internal=True)]
+    first = sub(0, [source("in")], ["~r"])
+    planned(
+        {"a": 3, "in": 3}, first, sub(1, inputs, copartition_groups=group), repartition={"r": None}
+    )
+    with pytest.raises(StreamsError, match="a has 2, r has 3"):
+        planned(
+            {"a": 2, "in": 3},
+            first,
+            sub(1, inputs, copartition_groups=group),
+            repartition={"r": None},
+        )
+
+
+def test_dynamic_sinks_need_no_topic_beforehand() -> None:
+    """A sink whose topic is a function takes no part in the counting."""
+    plan = planned({"in": 2}, sub(0, [source("in")], [lambda key, value, context: "t", "~r"]),
+                   sub(1, [source("r", internal=True)]), repartition={"r": None})  # fmt: skip
+    assert plan.subtopologies[1].partitions == 2

@@ -1,0 +1,205 @@
+"""Outputs between processing and commit: staged or sent, sizes checked, refused records given to the handler."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams import RecordFailedError
+from tasks.output_collector import RECORD_OVERHEAD_BYTES, drop, record_bytes
+from tasks.ports import FailedDelivery
+from tasks.processing.error_policy import ErrorHandlers
+from tasks.processing.handlers import DeadLetter, ErrorContext, ErrorResponse
+from tasks.processing.output import OutputColumns
+from tests.tasks.outputs import collector_of, columns_of
+
+PAYLOAD = st.none() | st.binary(max_size=30)
+
+
+class Sinks:
+    """`SinkProducer` that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.sent: list[OutputColumns] = []
+
+    def produce(self, columns: OutputColumns) -> None:
+        self.sent.append(columns)
+
+    def flush(self) -> list[FailedDelivery]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def test_exactly_once_stages_everything() -> None:
+    """Outputs wait for the commit in their order, and are taken once."""
+    collector = collector_of()
+    first, second = columns_of("out", b"1", b"2"), columns_of("app-r", b"3")
+    collector.add(first, internal=False)
+    collector.add(second, internal=True)
+    assert collector.staged_bytes > 3
+    assert collector.take_staged() == [first, second]
+    assert (collector.take_staged(), collector.staged_bytes) == ([], 0)
+    assert collector.produced == 3
+
+
+def test_at_least_once_sends_sinks_at_once_and_stages_what_stays_inside() -> None:
+    """Repartition topics are transactional in both guarantees."""
+    sinks = Sinks()
+    collector = collector_of(sinks=sinks)
+    outside, inside = columns_of("out", b"1"), columns_of("app-r", b"2")
+    collector.add(outside, internal=False)
+    collector.add(inside, internal=True)
+    assert sinks.sent == [outside]
+    assert collector.take_staged() == [inside]
+
+
+@given(
+    st.lists(
+        st.tuples(PAYLOAD, PAYLOAD, st.lists(st.tuples(st.text(max_size=5), PAYLOAD), max_size=2)),
+        min_size=1,
+    )
+)
+def test_staged_bytes_count_every_payload(records: list[Any]) -> None:
+    """Keys, values and headers all count, so that the budget of uncommitted bytes holds."""
+    collector = collector_of()
+    columns = columns_of(
+        "out",
+        *(value for _, value, _ in records),
+        keys=[key for key, _, _ in records],
+        headers=[tuple(headers) for _, _, headers in records],
+    )
+    collector.add(columns, internal=False)
+    payload = sum(len(key or b"") + len(value or b"") for key, value, _ in records)
+    assert collector.staged_bytes >= payload + sum(
+        len(name.encode()) + len(data or b"") for _, _, headers in records for name, data in headers
+    )
+
+
+def sized(size: int) -> bytes:
+    """Return a value that makes a record of about `size` bytes with its key of two."""
+    return bytes(size - RECORD_OVERHEAD_BYTES - 2)
+
+
+def test_a_record_at_the_limit_passes() -> None:
+    """Nobody is asked about a record the topic accepts."""
+    collector = collector_of(limits={"out": 500})
+    collector.add(columns_of("out", sized(500)), internal=False)
+    assert collector.produced == 1
+
+
+@pytest.mark.parametrize("headers", [None, [(), (("h", b"v"),), ()]])
+def test_a_record_too_large_is_left_out_if_the_handler_says_so(headers: Any) -> None:
+    """The others of the batch stay, in every column; the record is a dead letter with its own bytes."""
+    handlers = ErrorHandlers(production="continue", dead_letter_topic="dead")
+    collector = collector_of(handlers, limits={"out": 500})
+    columns = columns_of("out", b"1", sized(501), b"3", partitions=[0, 1, 2], headers=headers)
+    collector.add(columns, internal=False)
+    dead, kept = collector.take_staged()
+    assert kept is columns
+    assert (kept.values, kept.keys, kept.partitions) == ([b"1", b"3"], [b"k0", b"k2"], [0, 2])
+    assert kept.source_offsets == [100, 102]
+    assert kept.headers == (None if headers is None else [(), ()])
+    assert (dead.topic, dead.keys, dead.values) == ("dead", [b"k1"], [sized(501)])
+    assert dict(dead.headers[0])["__streams.errors.offset"] == b"101"  # type: ignore[index]
+
+
+def test_a_record_too_large_stops_the_worker_by_default() -> None:
+    """The error names topic, size, limit and the input record, and says what to do."""
+    collector = collector_of(limits={"out": 500})
+    with pytest.raises(
+        RecordFailedError, match=r"in-0 offset 101.*501 bytes.*500.*max.message.bytes"
+    ) as caught:
+        collector.add(columns_of("out", b"1", sized(501)), internal=False)
+    assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("in", 0, 101)
+
+
+def test_headers_count_for_the_size() -> None:
+    """A small value with large headers is too large as well."""
+    collector = collector_of(limits={"out": 500})
+    with pytest.raises(RecordFailedError):
+        collector.add(columns_of("out", b"1", headers=[(("h", bytes(500)),)]), internal=False)
+
+
+@pytest.mark.parametrize("action", ["continue", "retry"])
+def test_records_of_the_application_itself_are_never_skipped(action: Any) -> None:
+    """Leaving one out of a repartition topic would make the state wrong: any answer stops the worker."""
+    handlers = ErrorHandlers(production=lambda *_: ErrorResponse(action=action))
+    collector = collector_of(handlers, limits={"app-r": 500})
+    with pytest.raises(RecordFailedError):
+        collector.add(columns_of("app-r", sized(501)), internal=True)
+
+
+def test_a_record_too_large_is_not_lost_by_asking_to_retry() -> None:
+    """Sending it again would not help, so "retry" counts as "fail", as in Kafka Streams."""
+    collector = collector_of(
+        ErrorHandlers(production=lambda *_: ErrorResponse(action="retry")), limits={"out": 500}
+    )
+    with pytest.raises(RecordFailedError, match="retry"):
+        collector.add(columns_of("out", sized(501)), internal=False)
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_a_dead_letter_too_large_makes_no_dead_letters_of_its_own(as_function: bool) -> None:
+    """It goes to the production handler once, and if that goes on it is left out."""
+    asked: list[str] = []
+
+    def handler(context: ErrorContext, record: Any, error: Exception) -> ErrorResponse:
+        asked.append(context.node)
+        letter = DeadLetter(topic="dead", key=record.key, value=record.value)
+        return ErrorResponse(action="continue", dead_letter_records=(letter,))
+
+    setting: Any = handler if as_function else "continue"
+    handlers = ErrorHandlers(production=setting, dead_letter_topic="dead")
+    collector = collector_of(handlers, limits={"out": 500, "dead": 500})
+    collector.add(columns_of("out", b"1", sized(501)), internal=False)
+    assert [columns.topic for columns in collector.take_staged()] == ["out"]
+    assert collector.policy is not None
+    assert collector.policy.skipped == 2
+    assert len(asked) == (2 if as_function else 0)
+
+
+def test_the_handler_is_told_of_the_input_behind_an_output() -> None:
+    """Node, task, input offset; the record is the output itself, as raw bytes."""
+    seen: list[Any] = []
+
+    def handler(context: ErrorContext, record: Any, error: Exception) -> ErrorResponse:
+        seen.append((context, record, error))
+        return ErrorResponse(action="continue")
+
+    collector = collector_of(ErrorHandlers(production=handler))
+    columns = columns_of("out", b"1", b"2", headers=[(), (("h", b"v"),)])
+    error = OSError("disk")
+    assert collector.refuse(columns, 1, error) == "continue"
+    ((context, record, given_error),) = seen
+    assert (context.stage, context.node, context.task_id) == ("production", "sink-out", "0_0")
+    assert (context.topic, context.partition, context.offset) == ("in", 0, 101)
+    assert (record.key, record.value, record.headers) == (b"k1", b"2", (("h", b"v"),))
+    assert given_error is error
+
+
+@given(st.lists(st.integers(0, 9), unique=True), st.booleans())
+def test_dropping_keeps_columns_together(indices: list[int], listed: bool) -> None:
+    """Every column loses the same rows."""
+    columns = columns_of(
+        "out",
+        *(b"%d" % i for i in range(10)),
+        partitions=list(range(10)) if listed else 7,
+        headers=[(("h", b"%d" % i),) for i in range(10)],
+    )
+    drop(columns, indices)
+    left = [i for i in range(10) if i not in indices]
+    assert columns.values == [b"%d" % i for i in left]
+    assert columns.keys == [b"k%d" % i for i in left]
+    assert columns.source_offsets == [100 + i for i in left]
+    assert columns.headers == [(("h", b"%d" % i),) for i in left]
+    assert columns.partitions == (left if listed else 7)
+    assert len(columns) == len(left)
+
+
+def test_an_estimate_is_never_below_the_payload() -> None:
+    """Key, value, header names in UTF-8 and header values."""
+    columns = columns_of("out", b"value", headers=[(("é", b"12"), ("n", None))])
+    assert record_bytes(columns, 0) >= len(b"k0") + len(b"value") + len("é".encode()) + 2 + 1

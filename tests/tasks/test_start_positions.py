@@ -1,0 +1,98 @@
+"""Where a partition begins: never past records nobody processed, never in another topic's log."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.model import TopicPartition
+from streams import StreamsError
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tasks.start_positions import foreign_transactional_ids, start_position
+
+PARTITION = TopicPartition("orders", 3)
+TOPIC_ID = b"the topic of now"
+
+
+def committed(
+    offset: int, *, topic_id: bytes = TOPIC_ID, transactional_id: str = "app-1", time_ms: int = 77
+) -> CommittedOffset:
+    """Return an offset as our own commits leave it."""
+    progress = Progress(
+        task_epoch=0,
+        transactional_id=transactional_id,
+        topic_id=topic_id,
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, offset),),
+        stream_time_ms=time_ms,
+    )
+    return CommittedOffset(offset, progress.encode())
+
+
+def begin(found: CommittedOffset | None, **facts: Any) -> Any:
+    """Ask for the start in a log of offsets 10 to 100."""
+    facts = {"log_start": 10, "log_end": 100, "topic_id": TOPIC_ID, "reset": "earliest", **facts}
+    return start_position(PARTITION, committed=found, **facts)
+
+
+@given(
+    st.integers(10, 100), st.integers(-1, 2**41), st.sampled_from(["earliest", "latest", "none"])
+)
+def test_a_committed_offset_is_where_it_goes_on(offset: int, time_ms: int, reset: str) -> None:
+    """With the stream time that was known there, whatever the reset policy."""
+    start = begin(committed(offset, time_ms=time_ms), reset=reset)
+    assert (start.offset, start.partition_time_ms) == (offset, time_ms)
+    assert start.progress is not None
+
+
+@pytest.mark.parametrize("found", [None, CommittedOffset(-1001, "")])
+def test_without_a_commit_the_reset_policy_decides(found: CommittedOffset | None) -> None:
+    """earliest, latest, or an error that names the option."""
+    assert begin(found).offset == 10
+    assert begin(found, reset="latest").offset == 100
+    assert begin(found).partition_time_ms == -1
+    with pytest.raises(StreamsError, match=r"orders-3.*auto_offset_reset"):
+        begin(found, reset="none")
+
+
+def test_commits_of_others_are_followed_without_a_time() -> None:
+    """An offset that a tool or Kafka Streams committed is an offset like any other."""
+    start = begin(CommittedOffset(40, "AgAAAAAAAAPo"))
+    assert (start.offset, start.partition_time_ms, start.progress) == (40, -1, None)
+
+
+def test_a_recreated_topic_is_not_read_on() -> None:
+    """An offset of a topic that is gone is an error that names topic, offset and the way out."""
+    with pytest.raises(
+        StreamsError, match=r"orders was deleted and created again.*40.*tidewheel reset"
+    ):
+        begin(committed(40, topic_id=b"the topic before"))
+
+
+@pytest.mark.parametrize(
+    ("offset", "facts"), [(9, {}), (101, {}), (40, {"log_start": 41}), (40, {"log_end": 39})]
+)
+@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
+def test_an_offset_outside_the_log_is_an_error(
+    offset: int, facts: dict[str, Any], reset: str
+) -> None:
+    """Records were lost before they were processed: nobody jumps over that silently, whatever the reset policy."""
+    with pytest.raises(StreamsError, match=r"outside the log.*tidewheel reset"):
+        begin(committed(offset), reset=reset, **facts)
+
+
+def test_producers_of_earlier_commits_are_found() -> None:
+    """Every transactional id in the metadata but those known to be alive, each once; foreign metadata names nobody."""
+    found = {
+        TopicPartition("a", 0): committed(5, transactional_id="app-2"),
+        TopicPartition("a", 1): committed(6, transactional_id="app-1"),
+        TopicPartition("a", 2): committed(7, transactional_id="app-2"),
+        TopicPartition("a", 3): committed(8, transactional_id="app-0"),
+        TopicPartition("a", 4): CommittedOffset(9, "note"),
+        TopicPartition("a", 5): CommittedOffset(-1001, ""),
+    }
+    assert foreign_transactional_ids(found, {"app-1"}) == ["app-0", "app-2"]
+    assert foreign_transactional_ids(found, {"app-1", "app-2"}) == ["app-0"]
+    assert foreign_transactional_ids({}, {"app-1"}) == []

@@ -1,0 +1,213 @@
+"""The stores of a task: opened, committed and closed together, positions never ahead of data."""
+
+from typing import Any
+
+import pytest
+
+from rebalance.model import TaskId, TopicPartition
+from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
+from state_stores.in_memory import InMemoryDatabase
+from state_stores.key_value_store import TimestampedKeyValueStore
+from state_stores.position import Position
+from state_stores.spec import StoreKind, StoreSpec
+from streams import Serdes, TaskCorruptedError
+from tasks.state_manager import StateManager, StateSettings
+
+TOPIC_ID = b"sixteen byte id."
+
+
+def spec(name: str, **changes: Any) -> StoreSpec:
+    """Return a store of strings and integers."""
+    return StoreSpec(
+        **{
+            "name": name,
+            "kind": StoreKind.KEY_VALUE,
+            "key_serde": Serdes.string(),
+            "value_serde": Serdes.int64(),
+            **changes,
+        }
+    )
+
+
+class Noted(InMemoryDatabase):
+    """Notes every write."""
+
+    def __init__(self, families: list[str]) -> None:
+        super().__init__(families)
+        self.families = families
+        self.writes: list[tuple[dict[str, Any], dict[str, bytes]]] = []
+        self.closed = 0
+
+    def write(self, changes: Any, positions: Any) -> None:
+        self.writes.append((dict(changes), dict(positions)))
+        super().write(changes, positions)
+
+    def close(self) -> None:
+        self.closed += 1
+        super().close()
+
+
+class Stage:
+    """An open state manager over noted databases."""
+
+    def __init__(
+        self, *specs: StoreSpec, keep_bytes: int = 1 << 20, cache_enabled: bool = False
+    ) -> None:
+        self.disk: Noted | None = None
+        self.memory: Noted | None = None
+        self.manager = StateManager(
+            TaskId(0, 2),
+            specs,
+            StateSettings(
+                application_id="app", cache_enabled=cache_enabled, keep_bytes_per_store=keep_bytes
+            ),
+            open_persistent=self.open_persistent,
+            open_in_memory=self.open_in_memory,
+            now=lambda: 77,
+        )
+        self.manager.open()
+        self.manager.topic_ids = {each.topic: TOPIC_ID for each in self.manager.changelogs}
+
+    def open_persistent(self, families: list[str]) -> Noted:
+        self.disk = Noted(families)
+        return self.disk
+
+    def open_in_memory(self, families: list[str]) -> Noted:
+        self.memory = Noted(families)
+        return self.memory
+
+
+def changelog(store: str) -> TopicPartition:
+    """Return a store's changelog partition."""
+    return TopicPartition(f"app-{store}-changelog", 2)
+
+
+def test_persistent_and_in_memory_stores_live_apart() -> None:
+    """Only what is needed is opened, with its families in order."""
+    stage = Stage(spec("b"), spec("m", persistent=False), spec("a"))
+    assert stage.disk is not None
+    assert stage.memory is not None
+    assert (stage.disk.families, stage.memory.families) == (["a", "b"], ["m"])
+    assert Stage(spec("m", persistent=False)).disk is None
+    assert Stage(spec("a")).memory is None
+    assert Stage().manager.drain() == {}
+
+
+def test_a_commit_is_one_write_per_database_with_its_own_positions() -> None:
+    """Data and position of a store go into the same write; other changelogs' positions are left alone."""
+    stage = Stage(spec("a"), spec("b"), spec("m", persistent=False), spec("silent", logging=False))
+    for name, store in stage.manager.stores.items():
+        if name != "b":
+            store.put("k", 1)
+    drained = stage.manager.drain()
+    assert set(drained) == {"a", "m", "silent"}
+    assert stage.manager.uncommitted_bytes > 0
+    positions = {changelog("a"): 10, changelog("m"): 20, TopicPartition("other", 2): 30}
+    stage.manager.apply(drained, positions, now_ms=5)
+    assert stage.disk is not None
+    assert stage.memory is not None
+    ((changes, stored),) = stage.disk.writes
+    assert set(changes) == {"a", "silent"}
+    assert set(stored) == {"changelog:app-a-changelog-2"}
+    ((changes, stored),) = stage.memory.writes
+    assert (set(changes), set(stored)) == ({"m"}, {"changelog:app-m-changelog-2"})
+    assert stage.manager.position("a") == Position(offset=10, topic_id=TOPIC_ID, written_at_ms=5)
+    assert stage.manager.position("b") is None
+    assert stage.manager.position("silent") is None
+    assert stage.manager.uncommitted_bytes == 0
+    assert stage.manager.drain() == {}
+
+
+def test_nothing_to_write_is_no_write() -> None:
+    """A commit that touched no store of the task does not touch its databases."""
+    stage = Stage(spec("a"))
+    stage.manager.apply({}, {TopicPartition("other", 2): 30}, now_ms=5)
+    assert stage.disk is not None
+    assert stage.disk.writes == []
+
+
+def test_changes_made_after_the_drain_stay_for_the_next_commit() -> None:
+    """Only what was drained counts as committed."""
+    stage = Stage(spec("a"), spec("b"))
+    stage.manager.stores["a"].put("k", 1)
+    drained = stage.manager.drain()
+    stage.manager.stores["b"].put("k", 2)
+    stage.manager.apply(drained, {}, now_ms=5)
+    assert set(stage.manager.drain()) == {"b"}
+
+
+def test_stores_that_are_only_read_keep_their_budget() -> None:
+    """A table that never changes, read key after key, does not move into memory as a whole."""
+    stage = Stage(spec("read"), spec("written"), keep_bytes=20_000)
+    read, written = stage.manager.stores["read"], stage.manager.stores["written"]
+    for number in range(2_000):
+        read.get(str(number))
+        if number % 50 == 0:
+            written.put("k", number)
+            stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
+    assert len(read.buffer.values) + len(read.buffer._old) < 300
+
+
+def test_forgetting_a_store_takes_its_position_first() -> None:
+    """A crash in between finds rows without a position, never a position without its rows."""
+    stage = Stage(spec("a"), spec("b"))
+    for store in stage.manager.stores.values():
+        store.put("k", 1)
+    stage.manager.apply(stage.manager.drain(), {changelog("a"): 10, changelog("b"): 10}, now_ms=5)
+    assert stage.disk is not None
+    steps: list[str] = []
+    clear, write = stage.disk.clear, stage.disk.write
+    stage.disk.clear = lambda family: (steps.append("clear"), clear(family))[1]  # type: ignore[method-assign]
+    stage.disk.write = lambda changes, positions: (
+        steps.append("write"),
+        write(changes, positions),
+    )[1]  # type: ignore[method-assign]
+    stage.manager.forget("a")
+    assert steps == ["write", "clear"]
+    assert stage.manager.position("a") is None
+    assert stage.manager.position("b") is not None
+    stage.manager.stores["a"].buffer.discard()
+    assert stage.manager.stores["a"].get("k") is None
+    assert stage.manager.stores["b"].get("k") == 1
+
+
+def test_stores_are_of_their_kind() -> None:
+    """A timestamped store is one; only what may be cached in an application with caches holds back."""
+    timestamped = spec("t", kind=StoreKind.TIMESTAMPED_KEY_VALUE, caching=True)
+    for enabled in (False, True):
+        stage = Stage(timestamped, spec("plain"), cache_enabled=enabled)
+        assert isinstance(stage.manager.stores["t"], TimestampedKeyValueStore)
+        assert (stage.manager.stores["t"].hold_back() is not None) == enabled
+        assert stage.manager.stores["plain"].hold_back() is None
+
+
+def test_changelogs_are_those_of_logged_stores() -> None:
+    """By the application's name, the task's partition."""
+    stage = Stage(spec("a"), spec("silent", logging=False))
+    assert stage.manager.changelogs == {changelog("a"): "a"}
+    assert stage.manager.changelog("silent") is None
+
+
+def test_closing_forgets_what_was_not_committed() -> None:
+    """Closing twice is fine; stores that somebody kept say that they are closed."""
+    stage = Stage(spec("a"), spec("m", persistent=False))
+    kept = stage.manager.stores["a"]
+    kept.put("k", 1)
+    stage.manager.close()
+    stage.manager.close()
+    assert stage.disk is not None
+    assert stage.memory is not None
+    assert (stage.disk.closed, stage.memory.closed) == (1, 1)
+    with pytest.raises(InvalidStateStoreError):
+        kept.get("other")
+
+
+def test_damage_is_told_with_its_task() -> None:
+    """So that the worker knows which one to wipe."""
+    stage = Stage(spec("a"))
+    assert stage.disk is not None
+    stage.disk.write({"a": [(b"k", b"\x00damaged")]}, {})
+    with pytest.raises(TaskCorruptedError, match="0_2") as caught, stage.manager.trusted():
+        stage.manager.stores["a"].get("k")
+    assert caught.value.task_id == "0_2"
+    assert isinstance(caught.value.__cause__, StoreCorruptedError)

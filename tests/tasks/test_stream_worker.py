@@ -1,0 +1,636 @@
+"""A worker's lives on a fake cluster: nothing lost, nothing twice, whatever ends them and wherever."""
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rebalance.model import TaskId, TopicPartition
+from state_stores.envelope import unseal
+from streams import (
+    FencedError,
+    Materialized,
+    Processor,
+    PunctuationType,
+    RecordFailedError,
+    Serdes,
+    StreamsBuilder,
+    StreamsError,
+    Topology,
+)
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tests.fakes.broker import CommitFate
+from tests.tasks.bench import APP, Bench, Source
+
+STRING, INT = Serdes.string(), Serdes.int64()
+CHANGELOG = "app-counts-changelog"
+
+
+def counting(
+    *, caching: bool = True, repartition: bool = False, store_type: Any = "rocksdb"
+) -> Topology:
+    """Count the records of each key (or of each value, through a repartition topic)."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=STRING, value_serde=STRING)
+    grouped = (
+        stream.group_by(lambda value: value, key_serde=STRING)
+        if repartition
+        else stream.group_by_key()
+    )
+    store = Materialized("counts", caching=caching, store_type=store_type)
+    grouped.count(store=store).to_stream().to("out", key_serde=STRING, value_serde=INT)
+    return builder.build()
+
+
+def counts_of(bench: Bench) -> dict[str, int]:
+    """Return the store's content on disk."""
+    return {
+        key.decode(): int.from_bytes(unseal(stored)[0], "big")
+        for key, stored in bench.rows("counts").items()
+    }
+
+
+def outputs_of(bench: Bench) -> dict[str | None, list[int]]:
+    """Return the counts that came out per key, in order."""
+    found: dict[str | None, list[int]] = {}
+    for key, value in bench.outputs("out"):
+        found.setdefault(key, []).append(int.from_bytes(value or b"", "big"))
+    return found
+
+
+def fill(bench: Bench, keys: str, *, repartition: bool = False) -> None:
+    """Send one record per letter."""
+    for key in keys:
+        if repartition:
+            bench.send("in", None, key)
+        else:
+            bench.send("in", key, "x")
+
+
+def test_a_life_processes_everything_and_leaves_nothing_to_read() -> None:
+    """Outputs, store and offsets agree; the next start restores nothing and repeats nothing."""
+    bench = Bench(counting(), {"in": 2, "out": 2})
+    fill(bench, "abcabca")
+    assert bench.live()
+    assert counts_of(bench) == {"a": 3, "b": 2, "c": 2}
+    assert outputs_of(bench) == {"a": [1, 2, 3], "b": [1, 2], "c": [1, 2]}
+    assert sum(bench.committed.values()) == 7
+    assert bench.running == [False, True]
+    fill(bench, "a")
+    assert bench.live()
+    assert bench.events == []
+    assert counts_of(bench)["a"] == 4
+    assert outputs_of(bench)["a"] == [1, 2, 3, 4]
+
+
+def test_a_life_with_nothing_to_do_commits_where_it_stands() -> None:
+    """Also a partition that was never read is committed once, so that "latest" means the same after a restart."""
+    bench = Bench(counting(), {"in": 2, "out": 1}, auto_offset_reset="latest")
+    fill(bench, "aabb")
+    assert bench.live()
+    assert outputs_of(bench) == {}
+    assert sum(bench.committed.values()) == 4
+    fill(bench, "c")
+    assert bench.live()
+    assert outputs_of(bench) == {"c": [1]}
+
+
+def test_repartitioned_records_go_through_their_own_task() -> None:
+    """A hop over an internal topic, with one commit on each side; what is processed is purged."""
+    bench = Bench(counting(repartition=True), {"in": 3, "out": 1}, repartition_purge_interval_ms=50)
+    fill(bench, "abcabca", repartition=True)
+    assert bench.live()
+    assert counts_of(bench) == {"a": 3, "b": 2, "c": 2}
+    assert outputs_of(bench) == {"a": [1, 2, 3], "b": [1, 2], "c": [1, 2]}
+    (topic,) = bench.plan.repartition_topics
+    logs = bench.broker.topics[topic.name].logs
+    assert sum(log.start for log in logs) > 0
+    for number, log in enumerate(logs):
+        assert log.start <= bench.committed.get(TopicPartition(topic.name, number), 0)
+
+
+# -- crashes ----------------------------------------------------------------------------------------------------------
+
+LIVES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=4)
+
+
+@pytest.mark.slow
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    records=st.lists(st.text("abcd", max_size=8), min_size=1, max_size=5),
+    lives=LIVES,
+    fates=st.lists(st.sampled_from(CommitFate), max_size=6),
+    cached=st.booleans(),
+    repartition=st.booleans(),
+    at_least_once=st.booleans(),
+    slice_records=st.sampled_from([1, 2, None]),
+    store_type=st.sampled_from(["rocksdb", "in_memory"]),
+)
+def test_nothing_is_lost_and_nothing_is_counted_twice(
+    records: list[str],
+    lives: list[tuple[int, int]],
+    fates: list[CommitFate],
+    *,
+    cached: bool,
+    repartition: bool,
+    at_least_once: bool,
+    slice_records: int | None,
+    store_type: str,
+) -> None:
+    """Crashes at any step, disks that lost their last writes and unknown outcomes leave the state as without them."""
+    bench = Bench(
+        counting(caching=cached, repartition=repartition, store_type=store_type),
+        {"in": 2, "out": 1},
+        cache_bytes=1_000_000 if cached else 0,
+        guarantee="at_least_once" if at_least_once else "exactly_once",
+        commit_interval_ms=30,
+    )
+    bench.idle_polls = 15
+    bench.slice_records = slice_records
+    bench.broker.commit_fates.extend(fates)
+    batches = iter(records)
+    for crash_after, lost_writes in lives:
+        fill(bench, next(batches, ""), repartition=repartition)
+        bench.live(crash_after=crash_after)
+        bench.disk.lose(lost_writes)
+    for batch in batches:
+        fill(bench, batch, repartition=repartition)
+    assert bench.live()
+    expected = Counter("".join(records))
+    changelog = {
+        key: int.from_bytes(value or b"", "big") for key, value in bench.outputs(CHANGELOG)
+    }
+    assert changelog == expected
+    if store_type == "rocksdb":
+        assert counts_of(bench) == expected
+    seen = outputs_of(bench)
+    assert {key: numbers[-1] for key, numbers in seen.items()} == expected
+    for key, numbers in seen.items():
+        if at_least_once:
+            assert cached or set(numbers) == set(range(1, expected[str(key)] + 1))
+        elif cached:
+            assert numbers == sorted(set(numbers))
+        else:
+            assert numbers == list(range(1, expected[str(key)] + 1))
+
+
+def test_a_commit_leaves_out_what_is_only_buffered() -> None:
+    """A crash right after one with records still waiting: they are read again."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=20)
+    bench.slice_records = 1
+    assert bench.live()
+    fill(bench, "abcabcabcabc")
+    for crash in range(3):
+        assert not bench.live(crash_at="committed")
+        assert 0 < bench.committed[TopicPartition("in", 0)] < 12, crash
+    assert bench.live()
+    assert counts_of(bench) == {"a": 4, "b": 4, "c": 4}
+    assert {tuple(numbers) for numbers in outputs_of(bench).values()} == {(1, 2, 3, 4)}
+
+
+def test_every_step_of_a_life_may_be_its_last() -> None:
+    """One crash at each step in turn, with nothing random about it."""
+    whole = Bench(counting(repartition=True), {"in": 2, "out": 1})
+    fill(whole, "abcab", repartition=True)
+    assert whole.live()
+    kinds = set(whole.fuse.steps)
+    assert {
+        "init",
+        "initialised",
+        "produce",
+        "produce changelog",
+        "commit",
+        "committed",
+        "write",
+        "written",
+    } <= kinds
+    crashes = 0
+    for step in range(len(whole.fuse.steps)):
+        bench = Bench(counting(repartition=True), {"in": 2, "out": 1})
+        fill(bench, "abcab", repartition=True)
+        crashes += not bench.live(crash_after=step)
+        last = bench.fuse.steps[-1]
+        assert bench.live()
+        assert outputs_of(bench) == outputs_of(whole), last
+        assert counts_of(bench) == counts_of(whole), last
+    # How many steps a life has depends a little on which task is restored first.
+    assert crashes >= len(whole.fuse.steps) * 3 // 4
+
+
+@pytest.mark.parametrize(
+    "fate", [CommitFate.UNKNOWN_COMMITTED, CommitFate.UNKNOWN_OPEN, CommitFate.ABORTS]
+)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_an_unknown_outcome_changes_nothing(fate: CommitFate, which: int) -> None:
+    """Whether it had committed or not, counts go on as if the answer had come."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    bench.broker.commit_fates.extend([CommitFate.COMMITS] * which + [fate])
+    fill(bench, "aab")
+    bench.at_poll.append(
+        lambda worker, source: (
+            fill(bench, "ab") if source.polls in (15, 30) and not bench.events else None
+        )
+    )
+    assert bench.live()
+    expected = Counter(record.key.decode() for record in bench.broker.records("in") if record.key)
+    assert counts_of(bench) == expected
+    assert outputs_of(bench) == {key: list(range(1, count + 1)) for key, count in expected.items()}
+    assert bench.worker is not None
+    assert bench.worker.metrics.rolled_back == (fate is CommitFate.UNKNOWN_OPEN)
+
+
+# -- restoring --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_disk_is_restored_from_the_changelog() -> None:
+    """From its beginning, with start, batch and end told; then counting goes on."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "aabbb")
+    assert bench.live()
+    bench.disk.versions.clear()
+    fill(bench, "a")
+    assert bench.live()
+    assert counts_of(bench) == {"a": 3, "b": 3}
+    kinds = [event.kind for event in bench.events]
+    assert (kinds[0], kinds[-1]) == ("start", "end")
+    assert "batch" in kinds
+    first, last = bench.events[0], bench.events[-1]
+    assert (first.store, first.topic, first.partition, first.start, first.restored) == (
+        "counts",
+        CHANGELOG,
+        0,
+        0,
+        0,
+    )
+    assert last.restored == 2
+    assert last.end == first.end > 0
+
+
+def test_a_disk_behind_the_changelog_replays_the_tail_only() -> None:
+    """What was committed and not written is read from the position on."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "abcdefgh")
+    assert bench.live()
+    fill(bench, "a")
+    assert not bench.live(crash_at="committed")
+    assert bench.live()
+    assert bench.events[0].start > 0
+    assert bench.events[-1].restored == 1
+    assert counts_of(bench)["a"] == 2
+    assert outputs_of(bench)["a"] == [1, 2]
+
+
+def test_a_damaged_database_is_wiped_and_restored() -> None:
+    """The other task's is left alone."""
+    bench = Bench(counting(), {"in": 2, "out": 1})
+    fill(bench, "abcdefgh")
+    assert bench.live()
+    before = counts_of(bench)
+    bench.disk.corrupted.add("0_1")
+    assert bench.live()
+    assert {event.partition for event in bench.events} == {1}
+    assert counts_of(bench) == before
+
+
+def test_a_recreated_changelog_empties_its_store() -> None:
+    """Rows of a changelog that is gone are not kept."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "ab")
+    assert bench.live()
+    bench.broker.delete_topic(CHANGELOG)
+    bench.broker.create_topic(CHANGELOG, 1)
+    assert bench.live()
+    assert counts_of(bench) == {}
+
+
+# -- starting ---------------------------------------------------------------------------------------------------------
+
+
+def test_earlier_producers_are_fenced_before_offsets_are_read() -> None:
+    """What another worker left open is aborted."""
+    bench = Bench(counting(), {"in": 2, "out": 1})
+    fill(bench, "aabb")
+    for _ in range(2):
+        assert bench.live(transactional_id="app-1")
+        fill(bench, "ab")
+        assert not bench.live(transactional_id="app-1", crash_at="commit")
+    bench.broker.fenced.clear()
+    assert bench.live(transactional_id="app-2")
+    assert bench.broker.fenced == ["app-1"]
+    assert counts_of(bench) == Counter("aabbabab")
+
+
+def test_a_worker_that_was_fenced_ends() -> None:
+    """Another program has its id: it commits nothing more, and says so."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "a")
+
+    def take_over(worker: Any, source: Source) -> None:
+        if source.polls == 3:
+            bench.broker.init_producer("app-0")
+            fill(bench, "b")
+
+    bench.at_poll.append(take_over)
+    with pytest.raises(FencedError):
+        bench.live()
+    assert bench.outputs("out") == []
+
+
+def test_a_group_with_subscribers_is_refused() -> None:
+    """Somebody else consumes with our group id."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    bench.broker.members[APP] = 2
+    with pytest.raises(StreamsError, match="consumer group app has 2 subscribed members"):
+        bench.live()
+
+
+def test_a_recreated_input_topic_is_not_read_on() -> None:
+    """Offsets of another topic's life are not followed."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "aaa")
+    assert bench.live()
+    bench.broker.delete_topic("in")
+    bench.broker.create_topic("in", 1)
+    fill(bench, "bbbb")
+    with pytest.raises(StreamsError, match="in was deleted and created again"):
+        bench.live()
+
+
+def test_stream_time_goes_on_after_a_restart() -> None:
+    """The largest timestamp of each partition stands in the commit's metadata."""
+    fired: list[int] = []
+
+    class Ticking(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            times.append(context.current_stream_time_ms())
+            context.schedule(100, PunctuationType.STREAM_TIME, fired.append)
+
+        def process(self, record: Any) -> None:
+            times.append(self.context.current_stream_time_ms())
+
+    times: list[int] = []
+    topology = (
+        Topology()
+        .add_source("read", "in", key_serde=STRING, value_serde=STRING)
+        .add_processor("tick", Ticking, "read")
+    )
+    bench = Bench(topology, {"in": 1})
+    bench.send("in", "k", "v", 450)
+    bench.send("in", "k", "v", 420)
+    assert bench.live()
+    bench.send("in", "k", "v", 430)
+    assert bench.live()
+    assert times == [-1, 450, 450, 450, 450]
+
+
+def test_a_worker_without_tasks_is_running() -> None:
+    """More workers than tasks: the spare one has nothing to wait for, and ends when told."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    worker = bench.make_worker(assigned=frozenset())
+    inner = worker._wake.wait
+
+    def wait(timeout: float | None = None) -> bool:
+        worker.stop()
+        return inner(0)
+
+    worker._wake.wait = wait  # type: ignore[method-assign]
+    worker.run()
+    assert bench.running[-1] is True
+
+
+def test_workers_share_tasks_by_assignment() -> None:
+    """Each processes the partitions of its own tasks only."""
+    bench = Bench(counting(), {"in": 2, "out": 1})
+    fill(bench, "abcdefgh")
+    assert bench.live(assigned=frozenset({TaskId(0, 0)}), transactional_id="app-0")
+    first = set(counts_of(bench))
+    assert bench.live(assigned=frozenset({TaskId(0, 1)}), transactional_id="app-1")
+    assert first < set(counts_of(bench)) == set("abcdefgh")
+
+
+# -- sinks, errors ----------------------------------------------------------------------------------------------------
+
+
+def test_at_least_once_flushes_sinks_before_offsets() -> None:
+    """In every commit, and outputs are visible before it."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, guarantee="at_least_once")
+    fill(bench, "aab")
+    assert bench.live()
+    steps = [step for step in bench.fuse.steps if step in ("send", "flush", "commit")]
+    assert "send" in steps
+    assert steps.index("send") < len(steps) - 2
+    for before, after in itertools.pairwise(steps):
+        assert after != "commit" or before == "flush"
+
+
+def test_a_failing_record_stops_the_worker_and_is_not_committed() -> None:
+    """What came before it in other commits stays; the next life meets it again."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=STRING, value_serde=STRING)
+    stream.map_values(lambda value: str(1 // int(value))).to(
+        "out", key_serde=STRING, value_serde=STRING
+    )
+    bench = Bench(builder.build(), {"in": 1, "out": 1})
+    bench.send("in", "k", "1")
+    assert bench.live()
+    bench.send("in", "k", "1")
+    bench.send("in", "k", "0")
+    for _ in range(2):
+        with pytest.raises(RecordFailedError, match=r"in-0 offset 2.*ZeroDivisionError"):
+            bench.live()
+        assert bench.outputs("out") == [("k", b"1")]
+        assert bench.committed == {TopicPartition("in", 0): 1}
+
+
+def test_a_refused_output_is_left_out_with_a_dead_letter() -> None:
+    """In the same transaction as everything else."""
+    bench = Bench(
+        counting(caching=False),
+        {"in": 1, "out": 1, "dead": 1},
+        production_exception_handler="continue",
+        dead_letter_queue_topic="dead",
+    )
+    bench.broker.refuse("out", lambda record: record.value == (2).to_bytes(8, "big"))
+    fill(bench, "aaab")
+    assert bench.live()
+    assert outputs_of(bench) == {"a": [1, 3], "b": [1]}
+    assert bench.outputs("dead") == [("a", (2).to_bytes(8, "big"))]
+    assert counts_of(bench) == {"a": 3, "b": 1}
+
+
+def test_purging_is_no_reason_to_stop() -> None:
+    """A cluster that does not delete records now will later."""
+    bench = Bench(counting(repartition=True), {"in": 1, "out": 1}, repartition_purge_interval_ms=20)
+    fill(bench, "abc", repartition=True)
+    admin = bench.clients.admin()
+    calls: list[int] = []
+
+    def refuse(before: Any) -> None:
+        calls.append(len(before))
+        raise StreamsError("no controller")
+
+    admin.delete_records = refuse  # type: ignore[method-assign]
+    bench.clients.admin = lambda: admin  # type: ignore[method-assign]
+    assert bench.live()
+    assert calls
+    assert counts_of(bench) == {"a": 1, "b": 1, "c": 1}
+
+
+# -- pace -------------------------------------------------------------------------------------------------------------
+
+
+def test_full_partitions_are_paused_and_resumed() -> None:
+    """Back-pressure by records: paused when full, resumed below a quarter, and nothing is lost."""
+    bench = Bench(
+        counting(), {"in": 2, "out": 1}, max_poll_records=1_000, buffered_records_per_partition=40
+    )
+    for number in range(400):
+        bench.send("in", f"{number % 2}-{number % 7}", "x", partition=number % 2)
+    moves: list[tuple[str, int]] = []
+    largest = 0
+
+    def watch(worker: Any, source: Source) -> None:
+        nonlocal largest
+        if source.polls == 1:
+            worker.paused = True
+            for name in ("pause", "resume"):
+                inner = getattr(source, name)
+
+                def noted(partitions: Any, name: str = name, inner: Any = inner) -> None:
+                    buffered = worker.tasks[TaskId(0, partitions[0].partition)].group.records
+                    moves.append((name, buffered))
+                    inner(partitions)
+
+                setattr(source, name, noted)
+        if source.polls == 10:
+            worker.paused = False
+        largest = max(largest, *(task.group.records for task in worker.tasks.values()))
+
+    bench.at_poll.append(watch)
+    assert bench.live()
+    assert sum(counts_of(bench).values()) == 400
+    assert {name for name, _ in moves} == {"pause", "resume"}
+    assert all(buffered >= 40 for name, buffered in moves if name == "pause")
+    assert all(buffered <= 10 for name, buffered in moves if name == "resume")
+
+
+def test_a_paused_worker_processes_nothing_and_goes_on_where_it_was() -> None:
+    """Commits go on too, so that nothing expires meanwhile."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "aab")
+    processed: list[int] = []
+
+    def watch(worker: Any, source: Source) -> None:
+        worker.paused = source.polls < 40
+        if worker.paused:
+            processed.append(worker.metrics.processed)
+
+    bench.at_poll.append(watch)
+    assert bench.live()
+    # The first poll may come before the pause.
+    assert set(processed[2:]) == {processed[2]}
+    assert counts_of(bench) == {"a": 2, "b": 1}
+
+
+def test_uncommitted_bytes_force_a_commit() -> None:
+    """Long before the interval is over."""
+    small = Bench(
+        counting(),
+        {"in": 1, "out": 1},
+        commit_interval_ms=60_000,
+        statestore_uncommitted_max_bytes=1,
+    )
+    fill(small, "abcdef" * 20)
+    large = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000)
+    fill(large, "abcdef" * 20)
+    assert small.live()
+    assert large.live()
+    assert small.worker is not None
+    assert large.worker is not None
+    assert small.worker.metrics.commits > large.worker.metrics.commits
+    assert counts_of(small) == counts_of(large)
+
+
+def test_a_full_cache_forwards_the_least_recently_changed() -> None:
+    """Before the commit, so that what is held back stays within its budget."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, cache_bytes=60, commit_interval_ms=60_000)
+    fill(bench, "abcdefgh" * 3)
+    assert bench.live()
+    assert {key: numbers[-1] for key, numbers in outputs_of(bench).items()} == dict.fromkeys(
+        "abcdefgh", 3
+    )
+
+
+def test_lag_is_told_from_what_the_client_knows() -> None:
+    """Before the first poll nothing is known, and asking is fine."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    assert bench.make_worker().lags() == {}
+    fill(bench, "aaaa")
+    lags: list[Any] = []
+    bench.at_poll.append(lambda worker, source: lags.append(worker.lags()))
+    assert bench.live()
+    assert lags[-1] == {TopicPartition("in", 0): 0}
+
+
+def test_wall_clock_schedules_run_in_a_worker() -> None:
+    """With nothing to read, by the worker's clock."""
+    fired: list[int] = []
+
+    class Ticking(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(40, PunctuationType.WALL_CLOCK_TIME, fired.append)
+
+        def process(self, record: Any) -> None:
+            pass
+
+    topology = (
+        Topology()
+        .add_source("read", "in", key_serde=STRING, value_serde=STRING)
+        .add_processor("tick", Ticking, "read")
+    )
+    bench = Bench(topology, {"in": 1})
+    begin_ms = bench.clock.now_ms()
+    assert bench.live()
+    assert len(fired) >= 3
+    assert all(later - earlier >= 40 for earlier, later in itertools.pairwise(fired))
+    assert fired[0] >= begin_ms + 40
+
+
+def test_quiet_partitions_are_committed_again() -> None:
+    """Brokers forget offsets that nobody commits for long."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "a")
+    assert bench.live()
+    commits: list[int] = []
+
+    def later(worker: Any, source: Source) -> None:
+        commits.append(worker.metrics.commits)
+        if source.polls == 25:
+            bench.clock.advance(13 * 3_600_000)
+
+    bench.at_poll.append(later)
+    bench.idle_polls = 60
+    assert bench.live()
+    assert commits[20] == commits[24]
+    assert commits[-1] == commits[24] + 1
+
+
+def test_metadata_of_a_commit_says_who_and_how_far() -> None:
+    """Transactional id, topic id, one range from hash 0, the partition's time."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    bench.send("in", "a", "x", 700)
+    bench.send("in", "a", "x", 650)
+    assert bench.live()
+    found: CommittedOffset = bench.broker.groups[APP][TopicPartition("in", 0)]
+    progress = Progress.decode(found.metadata, committed_offset=found.offset)
+    assert progress is not None
+    assert progress.transactional_id == "app-0"
+    assert progress.topic_id == bench.broker.topics["in"].topic_id
+    assert progress.ranges == (RangeProgress(0, 2),)
+    assert progress.stream_time_ms == 700

@@ -1,0 +1,1 @@
+"""Files that type checkers read and nobody runs: types reach from a serde to the user's code."""

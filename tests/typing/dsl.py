@@ -1,0 +1,132 @@
+"""Programs of users, checked by mypy and pyright in strict mode and never run.
+
+A line with `# error` must be refused by both; all others must pass without a cast, an ignore or an annotation.
+"""
+
+import re
+from typing import Any, assert_type
+
+from streams.builder import StreamsBuilder
+from streams.grouped import KGroupedStream
+from streams.kstream import KStream
+from streams.ktable import KTable
+from streams.materialized import Materialized, Stores
+from streams.serdes import Serdes
+from streams.topology import Topology
+from tasks.processing.processor import Processor
+from tasks.processing.record import Record
+
+builder = StreamsBuilder()
+lines = builder.stream("lines", key_serde=Serdes.string(), value_serde=Serdes.string())
+assert_type(lines, KStream[str, str])
+numbers = builder.stream(["a", "b"], key_serde=str, value_serde=int)
+assert_type(numbers, KStream[str, int])
+assert_type(builder.stream(re.compile("x-.*"), key_serde=str), KStream[str, Any])
+assert_type(builder.stream("anything"), KStream[Any, Any])
+
+seen: list[tuple[str, str]] = []
+
+# Functions of the value, or of key and value: lambdas, functions, methods, classes.
+assert_type(lines.filter(lambda line: line.startswith("a")), KStream[str, str])
+assert_type(lines.filter(lambda key, line: key in line), KStream[str, str])
+assert_type(lines.filter_not(str.isspace), KStream[str, str])
+assert_type(lines.map_values(len), KStream[str, int])
+assert_type(lines.map_values(lambda line: line.split()), KStream[str, list[str]])
+assert_type(lines.map_values(lambda key, line: (key, len(line))), KStream[str, tuple[str, int]])
+assert_type(numbers.map_values(float), KStream[str, float])
+assert_type(lines.map(lambda key, line: (len(key), line.encode())), KStream[int, bytes])
+assert_type(lines.map(lambda line: (line[0], line)), KStream[str, str])
+assert_type(lines.select_key(len), KStream[int, str])
+assert_type(lines.select_key(lambda key, line: (key, line)), KStream[tuple[str, str], str])
+assert_type(lines.flat_map_values(str.split), KStream[str, str])
+assert_type(lines.flat_map_values(lambda line: line.split()), KStream[str, str])
+assert_type(
+    lines.flat_map(lambda key, line: [(word, len(key)) for word in line.split()]), KStream[str, int]
+)
+assert_type(lines.peek(print), KStream[str, str])
+assert_type(lines.peek(lambda key, line: seen.append((key, line))), KStream[str, str])
+lines.foreach(lambda line: seen.append((line, line)))
+lines.print("lines")
+
+
+def shorten(line: str, width: int = 80) -> str:
+    """A function whose second parameter has a default takes the value."""
+    return line[:width]
+
+
+def same(key: str, number: int) -> bool:
+    """A predicate of both."""
+    return key == str(number)
+
+
+assert_type(lines.map_values(shorten), KStream[str, str])
+
+# Several streams.
+by_value = numbers.split({"big": lambda n: n > 9, "small": lambda n: n < 9}, default="rest")
+assert_type(by_value, dict[str, KStream[str, int]])
+by_both = numbers.split({"own": lambda key, n: key == str(n)})
+assert_type(by_both, dict[str, KStream[str, int]])
+assert_type(numbers.split({"whole": bool, "own": same}), dict[str, KStream[str, int]])
+assert_type(lines.merge(lines, lines), KStream[str, str])
+assert_type(lines.repartition(partitions=3, key_serde=str), KStream[str, str])
+lines.to("out", key_serde=Serdes.string())
+lines.to(lambda key, line, context: f"{key}-{line}-{context.topic}")
+
+# Groups and tables.
+assert_type(lines.group_by_key(), KGroupedStream[str, str])
+assert_type(lines.group_by(len, key_serde=int), KGroupedStream[int, str])
+assert_type(lines.group_by(lambda line: line[0]), KGroupedStream[str, str])
+counts = lines.group_by(lambda key, line: key + line).count(store="counts")
+assert_type(counts, KTable[str, int])
+assert_type(numbers.group_by_key().reduce(max), KTable[str, int])
+assert_type(numbers.group_by_key().reduce(lambda total, n: total + n), KTable[str, int])
+assert_type(
+    lines.group_by_key().aggregate(lambda: 0, lambda key, line, total: total + len(key + line)),
+    KTable[str, int],
+)
+assert_type(
+    lines.group_by_key().aggregate(int, lambda key, line, total: total + 1 if line else None),
+    KTable[str, int],
+)
+users = builder.table("users", key_serde=str, value_serde=str, store=Materialized("users"))
+assert_type(users, KTable[str, str])
+assert_type(lines.to_table(), KTable[str, str])
+assert_type(users.filter(lambda user: user != "root").filter_not(str.isspace), KTable[str, str])
+assert_type(users.map_values(len), KTable[str, int])
+assert_type(users.map_values(lambda key, user: key.encode()), KTable[str, bytes])
+assert_type(counts.to_stream(), KStream[str, int])
+assert_type(counts.to_stream(lambda count: count), KStream[int, int])
+assert_type(counts.to_stream(lambda key, count: (key, count)), KStream[tuple[str, int], int])
+
+
+class Length(Processor[str, str, bytes, int]):
+    """A processor that changes both types."""
+
+    def process(self, record: Record[str, str]) -> None:
+        """Forward the length."""
+        self.context.forward(Record(record.key.encode(), len(record.value), record.timestamp))
+
+
+def make_length() -> Length:
+    """A supplier that is no class."""
+    return Length()
+
+
+assert_type(lines.process(Length, stores=["seen"]), KStream[bytes, int])
+assert_type(lines.process(make_length), KStream[bytes, int])
+builder.add_state_store(Stores.key_value("seen", key_serde=str, value_serde=int))
+topology: Topology = builder.build()
+topology.add_source("more", ["c"]).add_processor("work", Length, "more")
+
+# What must not pass.
+lines.filter(lambda a, b, c: True)  # error
+lines.map_values(lambda line: line + 1)  # error
+numbers.filter(str.isspace)  # error
+lines.map(len)  # error
+numbers.flat_map_values(abs)  # error
+lines.merge(numbers)  # error
+numbers.process(Length)  # error
+numbers.group_by_key().reduce(lambda total, n: f"{total}{n}")  # error
+users.map_values(lambda user: user.nothing)  # error
+lines.repartition("name")  # error
+builder.stream(7)  # error
