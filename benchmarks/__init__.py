@@ -1,0 +1,1 @@
+"""The benchmark program: one command, fixed names, results that can be compared over years."""

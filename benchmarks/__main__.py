@@ -1,0 +1,178 @@
+"""`python -m benchmarks`: lists the suites, runs one, or makes the README's tables.
+
+    python -m benchmarks                                  the suites
+    python -m benchmarks throughput --quick               a small run of the same shape
+    python -m benchmarks throughput                       a full run; kept in benchmarks/results/
+    python -m benchmarks table [--document README.md]     tables from the kept results
+
+Exit codes: 0 all ran and every result was right; 1 a run failed or a result was wrong; 2 the
+command line is wrong.
+"""
+
+import argparse
+import dataclasses
+import datetime as dt
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import machine, results, table, throughput
+from benchmarks.broker import benchmark_broker
+from benchmarks.python_environment import PeerEnvironmentError
+from benchmarks.results import GUARANTEES, SuiteResult
+from benchmarks.suites import SUITES
+from benchmarks.systems import SYSTEMS
+from benchmarks.throughput import FULL, QUICK, Selection, ThroughputSuite
+from streams.errors import StreamsError
+
+CACHES = ("0", "all")
+WIDTH = 110
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width; 80 columns would cut the tables
+        console = Console(width=WIDTH)
+    if options.suite is None:
+        console.print(_suites_table())
+        return 0
+    if options.suite == "table":
+        return _write_tables(Path(options.document), console)
+    suite = SUITES.get(options.suite)
+    if suite is None:
+        parser.error(f"unknown suite {options.suite!r}: the suites are {', '.join(SUITES)}")
+    if not suite.jobs:
+        parser.error(f"the suite {suite.name} is laid down but not built yet: it comes later")
+    try:
+        return _run_throughput(_selection(parser, options), options, console)
+    except (StreamsError, PeerEnvironmentError) as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Benchmarks.")
+    add = parser.add_argument
+    add("suite", nargs="?", help="a suite, or `table`; without it the suites are listed")
+    add("--quick", action="store_true", help="a smaller run of the same shape")
+    add("--jobs", help="only these jobs, separated by commas")
+    add("--systems", help="only these systems, in this order")
+    add("--guarantees", help=f"only these of {', '.join(GUARANTEES)}")
+    add("--commit-intervals", help="only these intervals in ms, without each system's own default")
+    add("--caches", help="only these of 0 (every update is an output) and all (holds all keys)")
+    add("--pairs", type=int, help="how many rounds of A B")
+    add("--threads", type=int, help="Kafka Streams' threads; by default the best of 1, 2 and 4")
+    add("--records", type=int, help="how many records instead of the size's; a quarter is untimed")
+    add("--bootstrap-servers", help="a broker that runs already, instead of one started here")
+    add("--json", type=Path, help="write the result to this file")
+    add("--document", default="README.md", help="for `table`: the document with the markers")
+    return parser
+
+
+def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Selection:
+    """Return what the options ask for; what they do not know is an error."""
+
+    def names(option: str, value: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+        if value is None:
+            return known
+        chosen = tuple(part.strip() for part in value.split(",") if part.strip())
+        unknown = [name for name in chosen if name not in known]
+        if unknown or not chosen:
+            parser.error(f"{option} {value!r}: choose from {', '.join(known)}")
+        return chosen
+
+    size = QUICK if options.quick else FULL
+    intervals: tuple[int, ...] = results.COMMON_INTERVALS_MS
+    if options.commit_intervals is not None:
+        try:
+            intervals = tuple(int(part) for part in options.commit_intervals.split(","))
+        except ValueError:
+            parser.error(f"--commit-intervals {options.commit_intervals!r}: give milliseconds")
+        size = dataclasses.replace(size, own_defaults=False)
+    for option, low in (("pairs", 1), ("threads", 1), ("records", 1000)):
+        value = getattr(options, option)
+        if value is not None and value < low:
+            parser.error(f"--{option} {value}: at least {low}")
+    if options.pairs is not None:
+        size = dataclasses.replace(size, pairs=options.pairs)
+    if options.records is not None:
+        size = dataclasses.replace(size, records=options.records)
+    return Selection(
+        size=size,
+        jobs=names("--jobs", options.jobs, throughput.JOBS),
+        systems=names("--systems", options.systems, tuple(SYSTEMS)),
+        guarantees=names("--guarantees", options.guarantees, GUARANTEES),
+        commit_intervals_ms=intervals,
+        caches=names("--caches", options.caches, CACHES),
+        threads=options.threads,
+    )
+
+
+def _run_throughput(selection: Selection, options: argparse.Namespace, console: Console) -> int:
+    date = dt.datetime.now(tz=dt.UTC).date().isoformat()  # noqa: TID251 - the program's edge
+    paths = [options.json] if options.json is not None else []
+    if _is_full(selection, options):
+        paths.append(results.results_path("throughput"))
+    with benchmark_broker(options.bootstrap_servers) as broker:
+        suite = ThroughputSuite(broker.bootstrap_servers, selection, console, date)
+        result = SuiteResult(
+            suite="throughput",
+            date=date,
+            cpu=machine.cpu_name(),
+            cores=machine.cores(),
+            versions=machine.versions(frozenset(selection.systems), kafka=broker.version),
+        )
+        before = {path: results.load(path) for path in paths}
+        for rows in suite.rows():
+            result = dataclasses.replace(result, rows=(*result.rows, *rows))
+            for path in paths:  # after each setting: a run that is cut off keeps what it has
+                results.save(results.merged(before[path], result), path)
+    if result.rows:
+        console.print(table.rich_tables(result))
+        console.print(*(f"written to {path}" for path in paths), sep="\n", soft_wrap=True)
+    for failure in suite.failures:
+        console.print(f"no figure: {failure}", style="red", markup=False, soft_wrap=True)
+    return 1 if suite.failures else 0
+
+
+def _is_full(selection: Selection, options: argparse.Namespace) -> bool:
+    """Return whether the rows are fit to be kept: the full size, and every system in its turn."""
+    changed = options.quick or options.records is not None or options.pairs is not None
+    return not changed and set(selection.systems) == set(SYSTEMS)
+
+
+def _write_tables(document: Path, console: Console) -> int:
+    kept = [results.load(results.results_path(name)) for name in SUITES]
+    written = table.write_tables(document, [each for each in kept if each is not None])
+    if not written:
+        console.print(
+            f"{document} has no markers for a suite with results: add lines such as"
+            " <!-- benchmarks:throughput --> and <!-- /benchmarks:throughput -->",
+            markup=False,
+        )
+        return 1
+    console.print(f"{document}: {', '.join(written)}")
+    return 0
+
+
+def _suites_table() -> Table:
+    listing = Table(title="python -m benchmarks SUITE")
+    for heading in ("suite", "what it measures", "jobs", "not built yet"):
+        listing.add_column(heading)
+    for suite in SUITES.values():
+        listing.add_row(
+            suite.name,
+            suite.summary,
+            ", ".join(suite.jobs) or "-",
+            ", ".join(suite.later_jobs),
+        )
+    return listing
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""The broker that is measured against: started here, or one that runs already."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+HEAP_MB = 1_024
+# The development broker is set small for laptops; what is measured runs against Kafka's defaults.
+KAFKAS_OWN: Mapping[str, str | int | bool] = {
+    "num.network.threads": 3,
+    "num.io.threads": 8,
+    "log.segment.bytes": 1 << 30,
+}
+
+# The collector of Kafka's own start script, instead of the one that starts quickest.
+COLLECTOR = ("-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkBroker:
+    """Where the broker listens, and its version if it was started here."""
+
+    bootstrap_servers: str
+    version: str | None
+
+
+@contextmanager
+def benchmark_broker(bootstrap_servers: str | None) -> Iterator[BenchmarkBroker]:
+    """Yield the broker to measure against, started for the time of the block if none is named."""
+    if bootstrap_servers is not None:
+        yield BenchmarkBroker(bootstrap_servers, None)
+        return
+    # Here, so that with --bootstrap-servers nothing of the development broker is needed.
+    from streams.broker.jars import DEFAULT_VERSION  # noqa: PLC0415
+    from streams.testing import KafkaBroker  # noqa: PLC0415
+
+    with KafkaBroker(heap_mb=HEAP_MB, properties=KAFKAS_OWN, jvm_options=COLLECTOR) as started:
+        yield BenchmarkBroker(started.bootstrap_servers, DEFAULT_VERSION)

@@ -1,0 +1,74 @@
+"""Reads when a consumer group committed which offset, from Kafka's own log of commits.
+
+Works alike for commits by a consumer and for commits inside transactions (only those that were
+committed are seen). Reads after the run; takes nothing from the system while it is measured.
+"""
+
+import struct
+
+from benchmarks.progress import CommitRecord
+from benchmarks.topic_reader import partition_count, read_to_end
+
+OFFSETS_TOPIC = "__consumer_offsets"
+_OFFSET_KEY_VERSIONS = (0, 1)
+
+
+def java_string_hash(text: str) -> int:
+    """Return what Java's `String.hashCode` returns: Kafka places groups by it."""
+    value = 0
+    encoded = text.encode("utf-16-be")
+    for (unit,) in struct.iter_unpack(">H", encoded):
+        value = (31 * value + unit) & 0xFFFF_FFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def group_partition(group: str, partitions: int) -> int:
+    """Return the partition of Kafka's commit log that holds this group."""
+    value = java_string_hash(group)
+    return 0 if value == -(1 << 31) else abs(value) % partitions
+
+
+def decode_commit_key(key: bytes) -> tuple[str, str, int] | None:
+    """Return group, topic and partition of a commit's key, or None for another kind of record."""
+    (version,) = struct.unpack_from(">h", key, 0)
+    if version not in _OFFSET_KEY_VERSIONS:
+        return None
+    group, position = _string(key, 2)
+    topic, position = _string(key, position)
+    (partition,) = struct.unpack_from(">i", key, position)
+    return group, topic, partition
+
+
+def decode_commit_offset(value: bytes) -> int:
+    """Return the offset in a commit's value: the first field in every version."""
+    version, offset = struct.unpack_from(">hq", value, 0)
+    if version < 0 or offset < 0:
+        raise ValueError(f"not a commit: version {version}, offset {offset} in {OFFSETS_TOPIC}")
+    return int(offset)
+
+
+def read_commits(bootstrap_servers: str, group: str, topic: str) -> list[CommitRecord]:
+    """Return every commit of a group for a topic, in the order of the log."""
+    place = group_partition(group, partition_count(bootstrap_servers, OFFSETS_TOPIC))
+    commits: list[CommitRecord] = []
+    for batch in read_to_end(bootstrap_servers, OFFSETS_TOPIC, [place]):
+        for message in batch:
+            key, value = message.key(), message.value()
+            found = decode_commit_key(bytes(key)) if key else None
+            if found is None or value is None or found[:2] != (group, topic):
+                continue
+            commits.append(
+                CommitRecord(
+                    at_ms=message.timestamp()[1],
+                    partition=found[2],
+                    offset=decode_commit_offset(bytes(value)),
+                )
+            )
+    return commits
+
+
+def _string(data: bytes, position: int) -> tuple[str, int]:
+    """Return a length-prefixed string and where it ends."""
+    (length,) = struct.unpack_from(">h", data, position)
+    start = position + 2
+    return data[start : start + length].decode(), start + length

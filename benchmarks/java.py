@@ -1,0 +1,150 @@
+"""Kafka Streams' jars and the compiled peers, made once and kept in the user's cache folder.
+
+The jars are fetched by the programs that fetch the development broker's (`streams.broker`), into
+a folder of their own; the peers are compiled with `javac` against exactly those jars.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.python_environment import cache_dir
+from streams.broker.errors import FetchError, JavaError
+from streams.broker.jar_lock import JarLock
+from streams.broker.java import Java, find_java
+from streams.broker.resolvers import FetchRequest, Resolver, find_resolvers, run_resolver
+
+KAFKA_STREAMS_VERSION = "4.3.1"
+HEAP = "-Xmx2g"
+COMPILE_TIMEOUT_S = 120
+_LOCK = "jars.sha256"
+_DEPENDENCIES = (
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
+    ("org.apache.kafka", "kafka-streams", KAFKA_STREAMS_VERSION),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaStreamsResolver:
+    """Maven or Ivy as the development broker uses them, told to fetch Kafka Streams instead."""
+
+    base: Resolver
+
+    @property
+    def name(self) -> str:
+        """What people call the program."""
+        return self.base.name
+
+    def command(self, request: FetchRequest) -> list[str]:
+        """Return the program's command; its list of dependencies is exchanged for ours."""
+        command = self.base.command(request)
+        maven, ivy = request.folder / "pom.xml", request.folder / "ivy.xml"
+        if maven.exists():
+            maven.write_text(_maven_project())
+        elif ivy.exists():
+            ivy.write_text(_ivy_module())
+        else:
+            raise FetchError(f"{self.name} has no list of dependencies in {request.folder}")
+        return command
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment to run the program in."""
+        return self.base.environment()
+
+
+def kafka_streams_jars() -> tuple[Path, ...]:
+    """Return the jars of Kafka Streams and all it needs, fetched if need be."""
+    folder = cache_dir() / f"kafka-streams-{KAFKA_STREAMS_VERSION}"
+    lock = folder / _LOCK
+    if lock.is_file():
+        jars = JarLock.parse(lock.read_text(), origin=str(lock))
+        if not jars.problems(folder, read_all=False):
+            return jars.paths(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    failures: list[str] = []
+    for resolver in find_resolvers(find_java()):
+        print(f"fetching Kafka Streams {KAFKA_STREAMS_VERSION} with {resolver.name} (once)")
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".jars-") as aside:
+            request = FetchRequest(version=KAFKA_STREAMS_VERSION, folder=Path(aside))
+            try:
+                run_resolver(KafkaStreamsResolver(resolver), request)
+            except FetchError as failure:
+                failures.append(str(failure))
+                continue
+            (request.jars / _LOCK).write_text(JarLock.of_folder(request.jars).format())
+            request.jars.rename(folder)
+            return JarLock.parse(lock.read_text(), origin=str(lock)).paths(folder)
+    raise FetchError(
+        "\n".join(failures)
+        or "neither Maven nor an Ivy to fetch Kafka Streams with: install Maven, or PySpark"
+    )
+
+
+def compiled_command(source: Path) -> list[str]:
+    """Return the command that runs a peer's class, compiled if its source or jars are new."""
+    java = find_java()
+    jars = kafka_streams_jars()
+    digest = hashlib.sha256(source.read_bytes())
+    digest.update("".join(jar.name for jar in jars).encode() + java.version.encode())
+    classes = cache_dir() / f"{source.stem}-{digest.hexdigest()[:12]}"
+    class_path = ":".join(str(jar) for jar in jars)
+    if not (classes / f"{source.stem}.class").exists():
+        _compile(java, source, class_path, classes)
+    return [
+        str(java.executable),
+        HEAP,
+        "-cp",
+        f"{classes}:{class_path}",
+        source.stem,
+    ]
+
+
+def _compile(java: Java, source: Path, class_path: str, classes: Path) -> None:
+    beside = java.home / "bin" / "javac"
+    found = str(beside) if beside.exists() else shutil.which("javac")
+    if found is None:
+        raise JavaError(
+            f"no javac to compile {source.name} with: install a JDK {java.major} (Debian and"
+            f" Ubuntu: apt-get install openjdk-17-jdk-headless), or leave kafka-streams out with"
+            " --systems"
+        )
+    with tempfile.TemporaryDirectory(dir=cache_dir(), prefix=".classes-") as aside:
+        done = subprocess.run(
+            [found, "-Werror", "-Xlint:all", "-cp", class_path, "-d", aside, str(source)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_TIMEOUT_S,
+        )
+        if done.returncode:
+            raise JavaError(f"{source.name} does not compile:\n{done.stderr[-3000:]}")
+        shutil.rmtree(classes, ignore_errors=True)
+        shutil.copytree(aside, classes)
+
+
+def _maven_project() -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for group, artifact, version in _DEPENDENCIES
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>tidewheel</groupId>"
+        "<artifactId>benchmarks</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>\n"
+    )
+
+
+def _ivy_module() -> str:
+    dependencies = "".join(
+        f'<dependency org="{group}" name="{artifact}" rev="{version}"/>'
+        for group, artifact, version in _DEPENDENCIES
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="tidewheel" module="benchmarks"/>'
+        f'<dependencies defaultconf="default->default">{dependencies}</dependencies></ivy-module>\n'
+    )

@@ -1,0 +1,61 @@
+"""What a figure was measured with: the processor, and the versions of all that took part."""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+import confluent_kafka
+
+from benchmarks import python_environment
+from benchmarks.systems import PEERS
+from streams.broker.errors import JavaError
+from streams.broker.java import find_java
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the system has it."""
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def versions(systems: frozenset[str], *, kafka: str | None) -> dict[str, str]:
+    """Return the versions of what the measured systems are made of.
+
+    Args:
+        systems: The systems that are measured.
+        kafka: The broker's version, if this program started it.
+    """
+    found = {
+        "python": platform.python_version(),
+        "confluent-kafka": importlib.metadata.version("confluent-kafka"),
+        "librdkafka": confluent_kafka.libversion()[0],
+    }
+    if kafka is not None:
+        found["kafka"] = kafka
+    if "tidewheel" in systems:
+        found["tidewheel"] = importlib.metadata.version("tidewheel")
+        found["rocksdict"] = importlib.metadata.version("rocksdict")
+    if "kafka-streams" in systems:
+        from benchmarks.java import KAFKA_STREAMS_VERSION  # noqa: PLC0415 - only if measured
+
+        found["kafka-streams"] = KAFKA_STREAMS_VERSION
+    with contextlib.suppress(JavaError):  # a broker elsewhere and no Java peer: nothing ran on it
+        found["java"] = find_java().version
+    if "quix" in systems:
+        python = python_environment.prepared_python("quix", PEERS / "quix" / "requirements.txt")
+        found |= python_environment.installed_versions(python, ("quixstreams",))
+    return found

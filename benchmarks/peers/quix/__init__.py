@@ -1,0 +1,1 @@
+"""The programs of Quix Streams, run by themselves and never imported."""

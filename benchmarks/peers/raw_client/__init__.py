@@ -1,0 +1,1 @@
+"""The programs of the plain client, run by themselves and never imported."""

@@ -1,0 +1,1 @@
+"""The programs of Tidewheel, run by themselves and never imported."""

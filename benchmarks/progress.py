@@ -1,0 +1,171 @@
+"""How a rate is read off the times at which a system committed its input; pure.
+
+**The method, one for every system.** The input topic is full before a system starts. While it
+runs, Kafka writes each commit of its consumer group into `__consumer_offsets`, with the broker's
+own time, whoever commits and however (by the consumer or inside a transaction). After the run
+these records are read (`commit_log`): nothing is measured inside a system, nothing has to be
+asked in short intervals while it runs, and the clock is the same for all. A commit says that a
+record's output, its state and its changelog are done, so a system cannot look fast by leaving
+work for later.
+
+The figure is the slope of the committed records between two commits:
+
+    start   the first commit with at least `untimed_records`: the system is warm
+    end     the last commit at least half a commit interval before the last one of all
+
+The very last commit does not count because between running out of input and its next commit a
+system only waits: at a commit each second that is up to a second of a ten-second run, and the
+more unfair the faster the system is. If that leaves neither half of the timed records nor
+`MINIMUM_S` seconds, the last commit is the end after all, and `window_end` says `final_commit`.
+
+Partitions may commit together (one thread) or at different times (several). So the total at a
+time takes a partition that commits later as having moved evenly during the commit interval
+before that commit. Where all commit together this changes nothing.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+MINIMUM_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRecord:
+    """One partition's committed offset, and when the broker wrote it."""
+
+    at_ms: int
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressPoint:
+    """At `at_ms`, `records` of the input were done, over all partitions."""
+
+    at_ms: int
+    records: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slope:
+    """The rate between two commits.
+
+    Attributes:
+        start: The first commit at which the system was warm.
+        end: The last commit that counts.
+        commits: At how many different times something was committed after `start`, up to `end`.
+        window_end: `last_commit_before_end`, or `final_commit` when there were too few.
+    """
+
+    start: ProgressPoint
+    end: ProgressPoint
+    commits: int
+    window_end: str
+
+    @property
+    def seconds(self) -> float:
+        """The time between both commits."""
+        return (self.end.at_ms - self.start.at_ms) / 1000
+
+    @property
+    def records_per_s(self) -> float:
+        """The rate between both commits."""
+        return (self.end.records - self.start.records) / self.seconds
+
+
+@dataclass(slots=True)
+class PartitionTrack:
+    """The commits of one partition, in order of time."""
+
+    times_ms: list[int] = field(default_factory=list[int])
+    offsets: list[int] = field(default_factory=list[int])
+
+    def add(self, commit: CommitRecord) -> None:
+        """Take the next commit, which must not go back."""
+        before = self.offsets[-1] if self.offsets else 0
+        if commit.offset < before:
+            raise ValueError(
+                f"the committed offset of input partition {commit.partition} went back from"
+                f" {before} to {commit.offset}: records were done twice, so this run has no figure"
+            )
+        if commit.offset > before:
+            self.times_ms.append(commit.at_ms)
+            self.offsets.append(commit.offset)
+
+    def done_at(self, at_ms: int, commit_interval_ms: int) -> float:
+        """Return how many records were done at a time (see the module's last paragraph)."""
+        after = bisect_right(self.times_ms, at_ms)
+        done = self.offsets[after - 1] if after else 0
+        if after == len(self.times_ms):
+            return done
+        next_ms, next_offset = self.times_ms[after], self.offsets[after]
+        begun_ms = next_ms - commit_interval_ms
+        if after:
+            begun_ms = max(begun_ms, self.times_ms[after - 1])
+        if at_ms <= begun_ms:
+            return done
+        return done + (next_offset - done) * (at_ms - begun_ms) / (next_ms - begun_ms)
+
+
+def progress_points(
+    commits: Iterable[CommitRecord], *, commit_interval_ms: int
+) -> list[ProgressPoint]:
+    """Return how much was done at each time something was committed, in order.
+
+    Args:
+        commits: The group's commits, in the order of the log.
+        commit_interval_ms: The interval the system was asked to commit in.
+
+    Raises:
+        ValueError: A partition's committed offset went back.
+    """
+    tracks: dict[int, PartitionTrack] = {}
+    for commit in sorted(commits, key=lambda each: each.at_ms):  # stable: the log's order stays
+        tracks.setdefault(commit.partition, PartitionTrack()).add(commit)
+    times = sorted({at_ms for track in tracks.values() for at_ms in track.times_ms})
+    return [
+        ProgressPoint(
+            at_ms, sum(track.done_at(at_ms, commit_interval_ms) for track in tracks.values())
+        )
+        for at_ms in times
+    ]
+
+
+def slope(
+    commits: Iterable[CommitRecord],
+    *,
+    untimed_records: int,
+    records: int,
+    commit_interval_ms: int,
+) -> Slope:
+    """Return the rate of a run (see the module's text for why these two points).
+
+    Args:
+        commits: The group's commits, in the order of the log.
+        untimed_records: How many records are the warm-up.
+        records: How many records there are.
+        commit_interval_ms: The interval the system was asked to commit in.
+
+    Raises:
+        ValueError: The commits do not allow a figure; the text says what to change.
+    """
+    points = progress_points(commits, commit_interval_ms=commit_interval_ms)
+    if not points or points[-1].records != records:
+        reached = points[-1].records if points else 0
+        raise ValueError(f"the system committed {reached:.0f} of {records} records")
+    warm = [point for point in points if point.records >= untimed_records]
+    last_ms = points[-1].at_ms - commit_interval_ms / 2
+    inside = [point for point in warm if point.at_ms <= last_ms]
+    chosen, window_end = warm, "final_commit"
+    if inside:
+        covered = inside[-1].records - inside[0].records
+        seconds = (inside[-1].at_ms - inside[0].at_ms) / 1000
+        if seconds >= MINIMUM_S or (seconds and covered >= (records - untimed_records) / 2):
+            chosen, window_end = inside, "last_commit_before_end"
+    if len(chosen) < 2 or chosen[-1].at_ms == chosen[0].at_ms:
+        raise ValueError(
+            f"only {len(chosen)} commit after the first {untimed_records} records:"
+            " a rate needs two; use more records or a shorter commit interval"
+        )
+    return Slope(start=chosen[0], end=chosen[-1], commits=len(chosen) - 1, window_end=window_end)

@@ -1,0 +1,76 @@
+"""Environments for peers that are Python libraries: one each, made once, apart from ours."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from streams.broker import jars
+
+INSTALL_TIMEOUT_S = 600
+
+
+class PeerEnvironmentError(Exception):
+    """A peer's environment could not be made; the text says what to do by hand."""
+
+
+def cache_dir() -> Path:
+    """Return the folder, in the user's cache, for what benchmarks need."""
+    folder = jars.cache_dir() / "benchmarks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def prepared_python(name: str, requirements: Path) -> Path:
+    """Return the interpreter of an environment with these requirements, made if need be.
+
+    The folder's name holds a hash of the requirements and of our Python's version, so a changed
+    pin makes a new environment..
+    """
+    version = ".".join(str(part) for part in sys.version_info[:2])
+    digest = hashlib.sha256(requirements.read_bytes() + version.encode()).hexdigest()[:12]
+    folder = cache_dir() / f"{name}-{digest}"
+    python = folder / "bin" / "python"
+    if python.exists():
+        if (folder / "complete").exists():
+            return python
+        shutil.rmtree(folder)  # an installation that was cut off
+    print(f"making the environment for {name} (once): {folder}", flush=True)
+    venv.create(folder, with_pip=True)
+    done = subprocess.run(
+        [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_TIMEOUT_S,
+    )
+    if done.returncode:
+        raise PeerEnvironmentError(
+            f"pip could not install {requirements.name} for {name}:\n{done.stderr[-2000:]}\n"
+            f"Install it by hand with: {python} -m pip install -r {requirements}"
+        )
+    (folder / "complete").touch()
+    return python
+
+
+def installed_versions(python: Path, packages: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions of packages in an environment; those not there are left out."""
+    code = (
+        "import importlib.metadata as m, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: print(name, m.version(name))\n"
+        "    except m.PackageNotFoundError: pass\n"
+    )
+    done = subprocess.run(
+        [str(python), "-c", code, *packages],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return {
+        name: version
+        for name, _, version in (line.partition(" ") for line in done.stdout.splitlines())
+    }

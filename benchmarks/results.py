@@ -1,0 +1,150 @@
+"""The result file: one per suite, its form laid down for good, so that years can be compared.
+
+    {"suite", "date", "cpu", "cores", "versions": {...},
+     "rows": [{"system", "job", "guarantee", "metric", "value", "unit", "range": [lo, hi], "runs",
+               "parameters": {...}}]}
+
+A row is one metric of one system in one setting: the median of its runs and their range.
+`parameters` holds the setting, and the single values in the order of the rounds.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+GUARANTEES = ("at_least_once", "exactly_once")
+METRICS: Mapping[str, str] = {
+    "records_per_s": "records/s",
+    "seconds": "s",
+    "outputs": "records",
+    "latency_ms_p50": "ms",
+    "latency_ms_p99": "ms",
+    "gap_ms_moved_max": "ms",
+    "gap_ms_moved_p95": "ms",
+    "gap_ms_unmoved_max": "ms",
+    "balance_s": "s",
+    "lost": "records",
+    "repeated": "records",
+    "rss_mib_max": "MiB",
+}
+# Commit intervals that all systems run with; another one is somebody's own default.
+COMMON_INTERVALS_MS = (100, 1_000)
+SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor")
+RESULTS_DIR = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One metric of one system in one setting."""
+
+    system: str
+    job: str
+    guarantee: str | None
+    metric: str
+    value: float
+    unit: str
+    range: tuple[float, float]
+    runs: int
+    parameters: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """What two rows must share to stand side by side."""
+        return (self.job, self.guarantee, *(self.parameters.get(key) for key in SETTING_KEYS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteResult:
+    """All rows of a suite, and the machine and versions they were measured with."""
+
+    suite: str
+    date: str
+    cpu: str
+    cores: int
+    versions: dict[str, str]
+    rows: tuple[Row, ...] = ()
+
+
+def make_row(  # a row's fields are fixed by the file's form
+    values: Sequence[float],
+    *,
+    system: str,
+    job: str,
+    guarantee: str | None,
+    metric: str,
+    parameters: Mapping[str, Any],
+) -> Row:
+    """Return the row for the values of one or more runs, in the order of their rounds."""
+    if not values:
+        raise ValueError(f"{system}, {job}, {metric}: a row needs at least one run")
+    if metric not in METRICS:
+        raise ValueError(f"unknown metric {metric!r}: the known ones are {', '.join(METRICS)}")
+    return Row(
+        system=system,
+        job=job,
+        guarantee=guarantee,
+        metric=metric,
+        value=_rounded(statistics.median(values)),
+        unit=METRICS[metric],
+        range=(_rounded(min(values)), _rounded(max(values))),
+        runs=len(values),
+        parameters={**parameters, "values": [_rounded(value) for value in values]},
+    )
+
+
+def merged(old: SuiteResult | None, new: SuiteResult) -> SuiteResult:
+    """Return the new result, with the old one's rows for settings the new one did not run.
+
+    Rows of one setting are only ever taken from one of them, because they were run in turns. An
+    old result of another machine is dropped: its figures do not stand beside these.
+    """
+    if old is None or (old.cpu, old.cores) != (new.cpu, new.cores):
+        return new
+    settings = {row.setting for row in new.rows}
+    kept = tuple(row for row in old.rows if row.setting not in settings)
+    return replace(new, versions=old.versions | new.versions, rows=kept + new.rows)
+
+
+def encode(result: SuiteResult) -> bytes:
+    """Return the result file's bytes."""
+    return msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> SuiteResult:
+    """Return the result in a file's bytes; wrong forms name the field."""
+    result = msgspec.json.decode(data, type=SuiteResult)
+    for row in result.rows:
+        if row.metric not in METRICS:
+            raise ValueError(f"unknown metric {row.metric!r} in the results of {result.suite}")
+        if row.guarantee is not None and row.guarantee not in GUARANTEES:
+            raise ValueError(f"unknown guarantee {row.guarantee!r} in {result.suite}")
+        if not row.range[0] <= row.value <= row.range[1]:
+            raise ValueError(f"{row.system}, {row.metric}: {row.value} is outside {row.range}")
+    return result
+
+
+def load(path: Path) -> SuiteResult | None:
+    """Return the result in a file, or None where there is no file."""
+    return decode(path.read_bytes()) if path.exists() else None
+
+
+def save(result: SuiteResult, path: Path) -> None:
+    """Write a result file whole: a reader sees the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_bytes(encode(result))
+    part.replace(path)
+
+
+def results_path(suite: str) -> Path:
+    """Return where the last full run of a suite is kept."""
+    return RESULTS_DIR / f"{suite}.json"
+
+
+def _rounded(value: float) -> float:
+    """Return the value without digits that no run could repeat."""
+    return round(value, 3) if abs(value) < 100 else round(value)

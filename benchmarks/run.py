@@ -1,0 +1,262 @@
+"""One run of one system: start it, wait until all input is committed, stop it, check, measure."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from benchmarks import input_topic, outputs, progress
+from benchmarks.commit_log import read_commits
+from benchmarks.generator import InputSpec
+from benchmarks.progress import Slope
+from benchmarks.systems import System
+
+POLL_S = 0.25
+STOP_TIMEOUT_S = 90
+START_ALLOWANCE_S = 90
+SLOWEST_RECORDS_PER_S = 4_000
+LOG_TAIL_CHARACTERS = 3_000
+ADMIN_TIMEOUT_S = 30.0
+
+
+class RunFailedError(Exception):
+    """A run that has no figure: the system died or was too slow, or the commits were too few."""
+
+
+class WrongResultError(RunFailedError):
+    """A run whose output is wrong: nobody's figure of that round counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What to run.
+
+    Attributes:
+        system: Which system.
+        job: Which job.
+        run_name: Names the run's topics and group; never used twice on one broker.
+        guarantee: `at_least_once` or `exactly_once`.
+        commit_interval_ms: How often the system is asked to commit.
+        cache_bytes: How much it may hold back from its output; 0: every update is an output.
+        threads: How many threads, for systems that have a choice; else None.
+        source: The input, already filled.
+        untimed_records: How many records are the warm-up.
+    """
+
+    system: System
+    job: str
+    run_name: str
+    guarantee: str
+    commit_interval_ms: int
+    cache_bytes: int
+    threads: int | None
+    source: InputSpec
+    untimed_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What a run with a right result showed."""
+
+    slope: Slope
+    outputs: int
+    rss_mib_max: float
+    cpu_s_per_million: float
+
+
+def run_once(
+    bootstrap_servers: str, request: RunRequest, expected: Mapping[bytes, int]
+) -> RunResult:
+    """Run a system over the whole input and return its figures, if its result is right.
+
+    Raises:
+        WrongResultError: The output is not the direct count of the input.
+        RunFailedError: The run has no figure for another reason; the text says which.
+    """
+    admin = input_topic.quiet_admin(bootstrap_servers)
+    output_topic = f"{request.run_name}-out"
+    input_topic.create_topic(admin, output_topic, request.source.partitions)
+    folder = Path(tempfile.mkdtemp(prefix=f"{request.run_name}-"))
+    try:
+        usage = _run_process(bootstrap_servers, request, output_topic, folder)
+        tally = outputs.read_outputs(bootstrap_servers, output_topic, request.system.output_format)
+        problems = tally.problems(expected)
+        if problems:
+            raise WrongResultError(f"the result is wrong: {'; '.join(problems)}")
+        commits = read_commits(bootstrap_servers, request.run_name, request.source.topic)
+        try:
+            found = progress.slope(
+                commits,
+                untimed_records=request.untimed_records,
+                records=request.source.records,
+                commit_interval_ms=request.commit_interval_ms,
+            )
+        except ValueError as error:
+            raise RunFailedError(str(error)) from error
+        return RunResult(
+            slope=found,
+            outputs=tally.outputs,
+            rss_mib_max=usage.rss_bytes_max / 2**20,
+            cpu_s_per_million=usage.cpu_s / request.source.records * 1e6,
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _delete_run_topics(admin, request.run_name)
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a system's processes took, looked at a few times a second."""
+
+    rss_bytes_max: int = 0
+    cpu_s: float = 0.0
+
+    def look(self, pid: int) -> None:
+        """Add up the memory and processor time of a process and all its descendants."""
+        rss_bytes, cpu_s = 0, 0.0
+        try:
+            root = psutil.Process(pid)
+            for process in (root, *root.children(recursive=True)):
+                try:
+                    times = process.cpu_times()
+                    rss_bytes += process.memory_info().rss
+                    cpu_s += times.user + times.system
+                except psutil.NoSuchProcess:
+                    continue  # ended between the listing and the look
+        except psutil.NoSuchProcess:
+            return
+        self.rss_bytes_max = max(self.rss_bytes_max, rss_bytes)
+        self.cpu_s = max(self.cpu_s, cpu_s)
+
+
+def _run_process(
+    bootstrap_servers: str, request: RunRequest, output_topic: str, folder: Path
+) -> Usage:
+    """Start the system, wait until it has committed all input, and stop it."""
+    arguments = {
+        "bootstrap_servers": bootstrap_servers,
+        "application_id": request.run_name,
+        "input_topic": request.source.topic,
+        "output_topic": output_topic,
+        "state_dir": str(folder / "state"),
+        "guarantee": request.guarantee,
+        "commit_interval_ms": str(request.commit_interval_ms),
+        "cache_bytes": str(request.cache_bytes),
+        "threads": str(request.threads or 1),
+    }
+    command = request.system.command(request.job)
+    log_path = folder / "log"
+    usage = Usage()
+    with (
+        log_path.open("wb") as log,
+        subprocess.Popen(
+            [*command, *(f"{name}={value}" for name, value in arguments.items())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            cwd=folder,
+            start_new_session=True,  # a Ctrl-C here is handled here
+        ) as process,
+    ):
+        try:
+            _await_all_committed(bootstrap_servers, request, process, usage)
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(STOP_TIMEOUT_S)
+        except RunFailedError as failure:
+            raise RunFailedError(f"{failure}\n{_tail(log_path)}") from failure
+        except subprocess.TimeoutExpired as late:
+            raise RunFailedError(
+                f"it did not stop within {STOP_TIMEOUT_S} s of SIGTERM\n{_tail(log_path)}"
+            ) from late
+        finally:
+            _end(process)
+    if code not in request.system.clean_exits:
+        raise RunFailedError(f"it ended with exit code {code} on SIGTERM\n{_tail(log_path)}")
+    return usage
+
+
+def _await_all_committed(
+    bootstrap_servers: str, request: RunRequest, process: subprocess.Popen[bytes], usage: Usage
+) -> None:
+    source = request.source
+    limit_s = (
+        START_ALLOWANCE_S
+        + source.records / SLOWEST_RECORDS_PER_S
+        + 2 * request.commit_interval_ms / 1000
+    )
+    deadline = time.monotonic() + limit_s
+    # Not a member: it only asks. read_uncommitted, so that it does not wait for transactions.
+    asker = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": request.run_name,
+            "enable.auto.commit": False,
+            "isolation.level": "read_uncommitted",
+        }
+    )
+    places = [TopicPartition(source.topic, partition) for partition in range(source.partitions)]
+    done = 0
+    try:
+        while done < source.records:
+            usage.look(process.pid)
+            code = process.poll()
+            if code is not None:
+                raise RunFailedError(
+                    f"it ended by itself with exit code {code} after {done} records"
+                )
+            if time.monotonic() > deadline:
+                raise RunFailedError(
+                    f"it had committed {done} of {source.records} records after {limit_s:.0f} s"
+                )
+            time.sleep(POLL_S)
+            try:
+                answer = asker.committed(places, timeout=ADMIN_TIMEOUT_S)
+            except KafkaException:
+                continue  # the group's coordinator is not there yet; the deadline stands
+            done = sum(max(0, place.offset) for place in answer)
+    finally:
+        asker.close()
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment, with our packages importable from the run's folder."""
+    root = str(Path(__file__).parent.parent)
+    before = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{root}:{before}" if before else root}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of a run that failed: the process and its descendants."""
+    if process.poll() is not None:
+        return
+    try:
+        left = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for each in left:
+        try:
+            each.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.wait(STOP_TIMEOUT_S)
+
+
+def _tail(path: Path) -> str:
+    text = path.read_text(errors="replace").strip()
+    return f"It wrote:\n{text[-LOG_TAIL_CHARACTERS:]}" if text else "It wrote nothing."
+
+
+def _delete_run_topics(admin: AdminClient, run_name: str) -> None:
+    """Delete the run's output and whatever internal topics the system made for its group."""
+    names = [name for name in admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics if run_name in name]
+    input_topic.delete_topics(admin, sorted(names))

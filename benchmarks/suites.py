@@ -1,0 +1,68 @@
+"""The suites by name: which jobs they have, and whether this version can run them."""
+
+from dataclasses import dataclass
+
+from benchmarks import throughput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """One suite.
+
+    Attributes:
+        name: As given on the command line and in the result file.
+        summary: What it answers.
+        jobs: Its jobs that can be run.
+        later_jobs: Its jobs that are laid down but not built yet.
+    """
+
+    name: str
+    summary: str
+    jobs: tuple[str, ...] = ()
+    later_jobs: tuple[str, ...] = ()
+
+
+_SUITES = (
+    Suite(
+        name="throughput",
+        summary="records a second, each guarantee, commit interval and cache",
+        jobs=throughput.JOBS,
+        later_jobs=(
+            "stateless_json",
+            "count_by_key_hot",
+            "count_by_key_large",
+            "tumbling_count",
+            "session_count",
+            "stream_table_join",
+            "stream_stream_join",
+            "foreign_key_join",
+            "word_count",
+        ),
+    ),
+    Suite(
+        name="latency",
+        summary="from input to committed output at 10,000 records a second",
+        later_jobs=("count_by_key",),
+    ),
+    Suite(
+        name="parallel",
+        summary="one partition, parallelising factors 1 to 256",
+        later_jobs=("blocking_10ms", "awaitable_10ms", "cpu_bound", "cold_state"),
+    ),
+    Suite(
+        name="handoff",
+        summary="how long records wait while tasks move",
+        later_jobs=("scale_out", "drain", "kill", "silent_host", "static_bounce"),
+    ),
+    Suite(
+        name="restore",
+        summary="how long it takes to bring state back",
+        later_jobs=("changelog", "snapshot_and_tail", "spark", "beside_running_task"),
+    ),
+    Suite(
+        name="memory",
+        summary="how memory develops over ten minutes",
+        later_jobs=("ten_minutes",),
+    ),
+)
+SUITES = {suite.name: suite for suite in _SUITES}

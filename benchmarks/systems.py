@@ -1,0 +1,114 @@
+"""The measured systems: how each is made ready, started, and what it can be asked.
+
+Every peer is a program that takes NAME=VALUE arguments, runs until SIGTERM and then closes
+cleanly. The arguments are the same for all: `bootstrap_servers`, `application_id` (the consumer
+group), `input_topic`, `output_topic`, `state_dir`, `guarantee`, `commit_interval_ms`,
+`cache_bytes`, `threads`.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import java, python_environment
+
+PEERS = Path(__file__).parent / "peers"
+# Java ends a program that a SIGTERM closed with 128 + 15, even if it closed cleanly.
+JAVA_STOPPED = 143
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One measured system.
+
+    Attributes:
+        name: As it stands in the result file.
+        command: Makes the system ready for a job and returns the command that starts it.
+        output_format: How its counts are written: `int64`, `json`, or `copy` (see `outputs`).
+        default_commit_interval_ms: Its own default by guarantee; empty where it has none.
+        cache: Whether it can hold updates back; if not it only runs with cache 0.
+        threads: The numbers of threads to choose the best from; empty where there is no choice.
+        record_share: The share of the records it gets, because it is much slower than the rest.
+        clean_exits: The exit codes of a clean stop.
+    """
+
+    name: str
+    command: Callable[[str], list[str]]
+    output_format: str
+    default_commit_interval_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    cache: bool = True
+    threads: tuple[int, ...] = ()
+    record_share: float = 1.0
+    clean_exits: tuple[int, ...] = (0,)
+
+
+def _tidewheel(job: str) -> list[str]:
+    return [sys.executable, str(_program("tidewheel", f"{job}.py"))]
+
+
+def _tidewheel_workers_2(job: str) -> list[str]:
+    return [*_tidewheel(job), "workers=2"]
+
+
+def _kafka_streams(job: str) -> list[str]:
+    source = _program("kafka_streams", f"{_camel(job)}.java")
+    return java.compiled_command(source)
+
+
+def _quix(job: str) -> list[str]:
+    requirements = PEERS / "quix" / "requirements.txt"
+    python = python_environment.prepared_python("quix", requirements)
+    return [str(python), str(_program("quix", f"{job}.py"))]
+
+
+def _raw_client(_job: str) -> list[str]:
+    return [sys.executable, str(_program("raw_client", "consume_produce.py"))]
+
+
+def _program(system: str, name: str) -> Path:
+    path = PEERS / system / name
+    if not path.exists():
+        raise FileNotFoundError(f"{system} has no program for this job: {path.name} is missing")
+    return path
+
+
+def _camel(job: str) -> str:
+    """Return a job's name as a Java class is named."""
+    return "".join(part.capitalize() for part in job.split("_"))
+
+
+SYSTEMS: Mapping[str, System] = {
+    system.name: system
+    for system in (
+        System(
+            name="tidewheel",
+            command=_tidewheel,
+            output_format="int64",
+            default_commit_interval_ms={"at_least_once": 100, "exactly_once": 100},
+        ),
+        System(
+            name="tidewheel-workers-2",
+            command=_tidewheel_workers_2,
+            output_format="int64",
+            default_commit_interval_ms={"at_least_once": 100, "exactly_once": 100},
+        ),
+        System(
+            name="kafka-streams",
+            command=_kafka_streams,
+            output_format="int64",
+            default_commit_interval_ms={"at_least_once": 30_000, "exactly_once": 100},
+            threads=(1, 2, 4),
+            clean_exits=(0, JAVA_STOPPED),
+        ),
+        System(
+            name="quix",
+            command=_quix,
+            output_format="json",
+            default_commit_interval_ms={"at_least_once": 5_000, "exactly_once": 5_000},
+            cache=False,
+            record_share=0.25,
+        ),
+        System(name="raw-client", command=_raw_client, output_format="copy", cache=False),
+    )
+}

@@ -1,0 +1,193 @@
+"""The tables made from result files: on the terminal with rich, in the README as Markdown.
+
+Both show the same lines. A ratio is only shown between systems that wrote about as many outputs:
+one that writes fewer has had less to do, and the table says so instead of flattering it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from benchmarks.results import COMMON_INTERVALS_MS, Row, SuiteResult
+
+BASELINE = "kafka-streams"
+OUTPUTS_TOLERANCE = 0.10
+HEADINGS = (
+    "job",
+    "guarantee",
+    "commit every",
+    "cache",
+    "system",
+    "records/s",
+    "range",
+    "runs",
+    "outputs a record",
+    "memory",
+    "× Kafka Streams",  # noqa: RUF001 - the sign for times
+)
+SETTING_COLUMNS = 4
+NUMERIC = frozenset(HEADINGS[SETTING_COLUMNS + 1 :])
+_NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemFigures:
+    """What one system did in one setting."""
+
+    rate: Row
+    outputs: Row | None
+    memory: Row | None
+
+    @property
+    def outputs_per_record(self) -> float | None:
+        """How many outputs there were for each record, if that was counted."""
+        records = self.rate.parameters.get("records")
+        return self.outputs.value / records if self.outputs and records else None
+
+
+def comparable(first: float | None, second: float | None) -> bool:
+    """Return whether two systems wrote about as much: then their rates may be compared."""
+    if first is None or second is None:
+        return False
+    larger = max(first, second)
+    return larger == 0 or abs(first - second) / larger <= OUTPUTS_TOLERANCE
+
+
+def ratio_text(figures: SystemFigures, baseline: SystemFigures | None) -> str:
+    """Return how many times as fast as the baseline a system was, or why that is not said."""
+    if baseline is None or baseline.rate.value == 0:
+        return _NONE
+    if baseline is figures:
+        return "1"
+    if not comparable(figures.outputs_per_record, baseline.outputs_per_record):
+        return "outputs differ"
+    return f"{figures.rate.value / baseline.rate.value:.2f}"
+
+
+def table_lines(result: SuiteResult) -> list[tuple[str, ...]]:
+    """Return the table's lines, a text for each of `HEADINGS`.
+
+    Settings are in a fixed order, whichever was run last; systems in the order of their turns.
+    """
+    settings: dict[tuple[Any, ...], dict[str, dict[str, Row]]] = {}
+    for row in result.rows:
+        settings.setdefault(row.setting, {}).setdefault(row.system, {})[row.metric] = row
+    lines: list[tuple[str, ...]] = []
+    for _, systems in sorted(settings.items(), key=lambda item: _order(item[0])):
+        figures = {
+            system: SystemFigures(
+                rate=metrics["records_per_s"],
+                outputs=metrics.get("outputs"),
+                memory=metrics.get("rss_mib_max"),
+            )
+            for system, metrics in systems.items()
+            if "records_per_s" in metrics
+        }
+        baseline = figures.get(BASELINE)
+        lines.extend(_line(each, baseline) for each in figures.values())
+    return lines
+
+
+def rich_tables(result: SuiteResult) -> Group:
+    """Return the tables for a terminal: one for each setting, under a line that names it."""
+    shown: list[RenderableType] = [
+        f"[bold]{result.suite}[/bold]: {result.cpu}, {result.cores} cores, {result.date}"
+    ]
+    lines = table_lines(result)
+    for setting, systems in groupby(lines, key=lambda line: line[:SETTING_COLUMNS]):
+        job, guarantee, interval, cache = setting
+        table = Table(
+            title=f"{job}, {guarantee}, commit every {interval}, cache {cache}",
+            title_justify="left",
+        )
+        for heading in HEADINGS[SETTING_COLUMNS:]:
+            justify: Literal["right", "left"] = "right" if heading in NUMERIC else "left"
+            table.add_column(heading, justify=justify, no_wrap=heading == "system")
+        for line in systems:
+            table.add_row(*line[SETTING_COLUMNS:])
+        shown.extend(("", table))
+    return Group(*shown)
+
+
+def markdown_table(result: SuiteResult) -> str:
+    """Return the table for the README, with the machine and versions below it."""
+    marks = ["--:" if heading in NUMERIC else ":--" for heading in HEADINGS]
+    rows: Iterable[Sequence[str]] = (HEADINGS, marks, *table_lines(result))
+    body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
+    return (
+        f"{body}\n\n"
+        f"{result.cpu}, {result.cores} cores shared with the broker, {result.date}; {versions}.\n"
+        f"Made from `benchmarks/results/{result.suite}.json` by `python -m benchmarks table`."
+    )
+
+
+def marked(text: str, suite: str, table: str) -> str:
+    """Return a document with what stands between a suite's two markers replaced by its table.
+
+    Raises:
+        ValueError: The document does not have both markers, in order, once.
+    """
+    start, end = f"<!-- benchmarks:{suite} -->", f"<!-- /benchmarks:{suite} -->"
+    if text.count(start) != 1 or text.count(end) != 1 or text.index(start) > text.index(end):
+        raise ValueError(f"the document needs one {start} and after it one {end}: add both lines")
+    head, rest = text.split(start)
+    return f"{head}{start}\n{table}\n{end}{rest.split(end)[1]}"
+
+
+def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
+    """Put each suite's table into a document; return the suites written.
+
+    Suites whose markers the document does not have are left out.
+    """
+    text = document.read_text(encoding="utf-8")
+    written: list[str] = []
+    for result in results:
+        if f"<!-- benchmarks:{result.suite} -->" in text:
+            text = marked(text, result.suite, markdown_table(result))
+            written.append(result.suite)
+    if written:
+        document.write_text(text, encoding="utf-8")
+    return written
+
+
+def _line(figures: SystemFigures, baseline: SystemFigures | None) -> tuple[str, ...]:
+    rate, parameters = figures.rate, figures.rate.parameters
+    per_record = figures.outputs_per_record
+    threads = parameters.get("threads")
+    return (
+        rate.job,
+        (rate.guarantee or _NONE).replace("_", " "),
+        _interval(parameters.get("commit_interval_ms")),
+        _cache(parameters.get("cache_bytes")),
+        rate.system + (f" ({threads} thread{'s' if threads > 1 else ''})" if threads else ""),
+        f"{rate.value:,.0f}",
+        f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else _NONE,
+        str(rate.runs),
+        _NONE if per_record is None else f"{per_record:.2f}",
+        f"{figures.memory.value:,.0f} MiB" if figures.memory else _NONE,
+        ratio_text(figures, baseline),
+    )
+
+
+def _order(setting: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what settings are sorted by: texts and numbers as they are, what is absent first."""
+    return tuple((part is not None, part) for part in setting)
+
+
+def _interval(interval_ms: int | None) -> str:
+    if interval_ms is None:
+        return _NONE
+    text = f"{interval_ms // 1000} s" if interval_ms % 1000 == 0 else f"{interval_ms} ms"
+    return text if interval_ms in COMMON_INTERVALS_MS else f"{text} (own default)"
+
+
+def _cache(cache_bytes: int | None) -> str:
+    if cache_bytes is None:
+        return _NONE
+    return "all keys" if cache_bytes else "none"

@@ -1,0 +1,323 @@
+"""The suite `throughput`: how many records a second each system does, in each setting.
+
+For each setting (guarantee, commit interval, cache) the systems run in turns, A B A B …, so that
+what the machine does besides hits all of them. How a rate is read off a run is explained in
+`progress`; every system's output is checked by value first (`outputs`). If the output of one
+system is wrong, that round has no figure for any of them.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.generator import InputSpec, direct_counts
+from benchmarks.input_topic import ensure_input
+from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, Row, make_row
+from benchmarks.run import RunFailedError, RunRequest, RunResult, WrongResultError, run_once
+from benchmarks.systems import SYSTEMS, System
+
+JOBS = ("count_by_key",)
+ALL_KEYS_CACHE_BYTES = 64 * 1024 * 1024
+# With a commit only each 30 s, a rate (two commits after the warm-up) takes over a minute.
+LONG_INTERVAL_MS = 10_000
+LONG_RECORDS = 24_000_000
+# A peer slower than a fifth of ours runs one round: more would add hours and change nothing.
+SLOW = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is run.
+
+    Attributes:
+        records: The input's size for systems that are not much slower than the rest.
+        pairs: How many rounds.
+        own_defaults: Whether each system also runs with its own default commit interval.
+        probe_records: The input's size for choosing the number of threads.
+        probe_once: Whether they are chosen once for all, not by guarantee and cache.
+    """
+
+    records: int
+    pairs: int
+    own_defaults: bool
+    probe_records: int
+    probe_once: bool
+
+
+FULL = Size(
+    records=4_000_000, pairs=3, own_defaults=True, probe_records=2_000_000, probe_once=False
+)
+QUICK = Size(records=1_500_000, pairs=1, own_defaults=False, probe_records=500_000, probe_once=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What part of the suite to run; the default is all of it.
+
+    Attributes:
+        size: How much.
+        jobs: Which jobs.
+        systems: Which systems, in the order of their turns.
+        guarantees: Which guarantees.
+        commit_intervals_ms: Which intervals that all systems share.
+        caches: Which caches: `0`, `all`.
+        threads: The number of threads where there is a choice; None: the best is found out.
+    """
+
+    size: Size = FULL
+    jobs: tuple[str, ...] = JOBS
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    guarantees: tuple[str, ...] = GUARANTEES
+    commit_intervals_ms: tuple[int, ...] = COMMON_INTERVALS_MS
+    caches: tuple[str, ...] = ("0", "all")
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting, and the systems that run in it in turns."""
+
+    job: str
+    guarantee: str
+    commit_interval_ms: int
+    cache_bytes: int
+    systems: tuple[System, ...]
+
+
+def settings(selection: Selection) -> Iterator[Setting]:
+    """Yield what is to be run, in order.
+
+    After the intervals that all share comes each system's own default, unless it is one of them.
+    """
+    chosen = [SYSTEMS[name] for name in selection.systems]
+    for job in selection.jobs:
+        for guarantee in selection.guarantees:
+            intervals: dict[int, list[System]] = {
+                interval_ms: list(chosen) for interval_ms in selection.commit_intervals_ms
+            }
+            for system in chosen if selection.size.own_defaults else ():
+                own_ms = system.default_commit_interval_ms.get(guarantee)
+                if own_ms is not None and own_ms not in COMMON_INTERVALS_MS:
+                    intervals.setdefault(own_ms, []).append(system)
+            for interval_ms, running in intervals.items():
+                for name in selection.caches:
+                    fit = tuple(each for each in running if each.cache or name == "0")
+                    if fit:
+                        yield Setting(
+                            job=job,
+                            guarantee=guarantee,
+                            commit_interval_ms=interval_ms,
+                            cache_bytes=ALL_KEYS_CACHE_BYTES if name == "all" else 0,
+                            systems=fit,
+                        )
+
+
+def source_for(system: System, setting: Setting, size: Size) -> InputSpec:
+    """Return the input a system reads in a setting; its first quarter is not timed."""
+    if setting.commit_interval_ms >= LONG_INTERVAL_MS:
+        return InputSpec(records=LONG_RECORDS)
+    return InputSpec(records=int(size.records * system.record_share))
+
+
+def untimed_records(source: InputSpec) -> int:
+    """Return how many records are the warm-up: a quarter, at most a million."""
+    return min(source.records // 4, 1_000_000)
+
+
+@dataclass(slots=True)
+class ThroughputSuite:
+    """Runs a selection against a broker and collects the rows.
+
+    Attributes:
+        bootstrap_servers: Where the broker listens.
+        selection: What to run.
+        console: Where progress is shown.
+        date: The day, for the rows: a result file may hold rows of several.
+        failures: What went wrong, a line each; a suite with failures ends with exit code 1.
+    """
+
+    bootstrap_servers: str
+    selection: Selection
+    console: Console
+    date: str
+    failures: list[str] = field(default_factory=list[str])
+    _token: str = field(default_factory=lambda: secrets.token_hex(3))
+    _runs: int = 0
+    _threads: dict[tuple[str, str, bool], tuple[int, dict[int, float]]] = field(
+        default_factory=dict[tuple[str, str, bool], tuple[int, dict[int, float]]]
+    )
+
+    def rows(self) -> Iterator[list[Row]]:
+        """Run everything; yield the rows of each setting when it is done."""
+        for setting in settings(self.selection):
+            yield self._setting(setting)
+
+    def _setting(self, setting: Setting) -> list[Row]:
+        """Run the systems of one setting in turns."""
+        for system in setting.systems:  # nothing is fetched, compiled or filled between two turns
+            system.command(setting.job)
+            ensure_input(self.bootstrap_servers, source_for(system, setting, self.selection.size))
+        found: dict[str, list[RunResult]] = {system.name: [] for system in setting.systems}
+        slow: set[str] = set()
+        for number in range(self.selection.size.pairs):
+            turn = [system for system in setting.systems if system.name not in slow]
+            results = self._round(setting, turn, number)
+            if results is None:
+                continue
+            for name, result in results.items():
+                found[name].append(result)
+            ours = results.get("tidewheel")
+            if ours is not None:
+                fifth = ours.slope.records_per_s * SLOW
+                slow |= {name for name in results if results[name].slope.records_per_s < fifth}
+        return [
+            row
+            for system in setting.systems
+            if found[system.name]
+            for row in self._rows(setting, system, found[system.name])
+        ]
+
+    def _round(
+        self, setting: Setting, turn: list[System], number: int
+    ) -> dict[str, RunResult] | None:
+        """Run each system once; None if one wrote a wrong result, for then no figure counts."""
+        results: dict[str, RunResult] = {}
+        wrong = False
+        for system in turn:
+            label = f"{_label(setting)}, {system.name}, round {number + 1}"
+            source = source_for(system, setting, self.selection.size)
+            try:
+                threads = self._best_threads(setting, system)
+                result = self._run(setting, system, source, threads)
+            except RunFailedError as failure:
+                wrong = wrong or isinstance(failure, WrongResultError)
+                self._failed(label, failure)
+                continue
+            results[system.name] = result
+            self.console.print(f"{label}: {_told(result)}", highlight=False, soft_wrap=True)
+        return None if wrong else results
+
+    def _failed(self, label: str, failure: RunFailedError) -> None:
+        self.failures.append(f"{label}: {failure}")
+        self.console.print(f"{label}: {failure}", style="red", markup=False, soft_wrap=True)
+
+    def _run(
+        self, setting: Setting, system: System, source: InputSpec, threads: int | None
+    ) -> RunResult:
+        self._runs += 1
+        request = RunRequest(
+            system=system,
+            job=setting.job,
+            run_name=f"bench-{self._token}-{self._runs:03d}-{system.name}",
+            guarantee=setting.guarantee,
+            commit_interval_ms=setting.commit_interval_ms,
+            cache_bytes=setting.cache_bytes,
+            threads=threads,
+            source=source,
+            untimed_records=untimed_records(source),
+        )
+        return run_once(self.bootstrap_servers, request, _expected(source))
+
+    def _best_threads(self, setting: Setting, system: System) -> int | None:
+        """Return the number of threads a system is fastest with, found out once."""
+        if not system.threads:
+            return None
+        if self.selection.threads is not None:
+            return self.selection.threads
+        place = self._probe_place(setting, system)
+        if place not in self._threads:
+            # At the shortest interval: there a short run has commits enough to measure by.
+            probe = replace(
+                setting,
+                commit_interval_ms=min(COMMON_INTERVALS_MS),
+                cache_bytes=0 if self.selection.size.probe_once else setting.cache_bytes,
+            )
+            source = InputSpec(records=self.selection.size.probe_records)
+            ensure_input(self.bootstrap_servers, source)
+            tried: dict[int, float] = {}
+            for threads in system.threads:
+                try:
+                    result = self._run(probe, system, source, threads)
+                except RunFailedError as failure:
+                    self._failed(f"{_label(probe)}, {system.name}, {threads} threads", failure)
+                else:
+                    tried[threads] = round(result.slope.records_per_s)
+            if not tried:
+                raise RunFailedError("it failed with every number of threads")
+            best = max(tried, key=lambda threads: tried[threads])
+            self._threads[place] = best, tried
+            self.console.print(f"{system.name}: threads tried {tried}, taking {best}")
+        return self._threads[place][0]
+
+    def _probe_place(self, setting: Setting, system: System) -> tuple[str, str, bool]:
+        """Return what settings must share to have the number of threads chosen together."""
+        if self.selection.size.probe_once:
+            return (system.name, "", False)
+        return (system.name, setting.guarantee, setting.cache_bytes > 0)
+
+    def _rows(self, setting: Setting, system: System, results: list[RunResult]) -> list[Row]:
+        """Return the rows of one system in one setting."""
+        source = source_for(system, setting, self.selection.size)
+        own_ms = system.default_commit_interval_ms.get(setting.guarantee)
+        parameters: dict[str, Any] = {
+            "records": source.records,
+            "untimed_records": untimed_records(source),
+            "keys": source.keys,
+            "partitions": source.partitions,
+            "value_bytes": source.value_bytes,
+            "seed": source.seed,
+            "commit_interval_ms": setting.commit_interval_ms,
+            "date": self.date,
+            "own_default": own_ms == setting.commit_interval_ms,
+            "cache_bytes": setting.cache_bytes,
+            "window_end": sorted({result.slope.window_end for result in results}),
+            "cpu_s_per_million": [round(result.cpu_s_per_million, 2) for result in results],
+        }
+        if system.threads:
+            parameters["threads"] = self._best_threads(setting, system)
+            tried = self._threads.get(self._probe_place(setting, system))
+            if tried is not None:
+                parameters["threads_tried"] = {str(each): rate for each, rate in tried[1].items()}
+        metrics: Mapping[str, list[float]] = {
+            "records_per_s": [result.slope.records_per_s for result in results],
+            "outputs": [float(result.outputs) for result in results],
+            "rss_mib_max": [result.rss_mib_max for result in results],
+        }
+        return [
+            make_row(
+                values,
+                system=system.name,
+                job=setting.job,
+                guarantee=setting.guarantee,
+                metric=metric,
+                parameters=parameters,
+            )
+            for metric, values in metrics.items()
+        ]
+
+
+@cache
+def _expected(source: InputSpec) -> Mapping[bytes, int]:
+    """Return the direct count of an input, made once."""
+    return direct_counts(source)
+
+
+def _told(result: RunResult) -> str:
+    slope = result.slope
+    return (
+        f"{slope.records_per_s:,.0f} records/s ({slope.end.records - slope.start.records:,.0f}"
+        f" records in {slope.seconds:.1f} s, {slope.commits} commits), {result.outputs:,} outputs,"
+        f" {result.rss_mib_max:,.0f} MiB, {result.cpu_s_per_million:.1f} s of CPU a million"
+    )
+
+
+def _label(setting: Setting) -> str:
+    kept = "all keys" if setting.cache_bytes else "none"
+    return (
+        f"{setting.job}, {setting.guarantee}, commit every {setting.commit_interval_ms} ms,"
+        f" cache {kept}"
+    )

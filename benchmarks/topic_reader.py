@@ -1,0 +1,72 @@
+"""Reads whole topics, committed records only, for what is looked at after a run."""
+
+import time
+from collections.abc import Iterable, Iterator
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+READ_TIMEOUT_S = 30.0
+BATCH_RECORDS = 10_000
+
+
+def partition_count(bootstrap_servers: str, topic: str) -> int:
+    """Return how many partitions a topic has."""
+    consumer = _consumer(bootstrap_servers)
+    try:
+        found = consumer.list_topics(topic, timeout=READ_TIMEOUT_S).topics[topic]
+    finally:
+        consumer.close()
+    if found.error is not None:
+        raise RuntimeError(f"topic {topic} cannot be read: {found.error}")
+    return len(found.partitions)
+
+
+def read_to_end(
+    bootstrap_servers: str, topic: str, partitions: Iterable[int]
+) -> Iterator[list[Message]]:
+    """Yield the committed records of some partitions, in batches, until each one's end.
+
+    Raises:
+        TimeoutError: Nothing came for `READ_TIMEOUT_S` and the end was not reached.
+    """
+    consumer = _consumer(bootstrap_servers)
+    try:
+        left = set(partitions)
+        consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in sorted(left)])
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        while left:
+            # A short time-out: consume() waits for a full batch, also after the end.
+            messages = consumer.consume(BATCH_RECORDS, timeout=0.1)
+            batch: list[Message] = []
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    batch.append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
+                    left.discard(message.partition() or 0)
+                else:
+                    raise RuntimeError(f"reading topic {topic} failed: {error}")
+            if messages:
+                deadline = time.monotonic() + READ_TIMEOUT_S
+            elif time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"topic {topic}, partitions {sorted(left)}: no record and no end within"
+                    f" {READ_TIMEOUT_S:.0f} s; look at the broker's log"
+                )
+            if batch:
+                yield batch
+    finally:
+        consumer.close()
+
+
+def _consumer(bootstrap_servers: str) -> Consumer:
+    """Return a consumer that is given its partitions, joins no group and commits nothing."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "bench-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )

@@ -1,0 +1,30 @@
+"""Counts words.
+
+    tidewheel broker --port 9092 --topics lines:4,word-counts:4
+    tidewheel run examples/word_count.py:topology
+
+Write lines to the topic `lines`; `word-counts` gets each word with how often it was seen so far.
+"""
+
+import re
+
+from streams import StreamsBuilder
+
+config = {"application_id": "word-count", "bootstrap_servers": "localhost:9092"}
+
+
+def words(line: str) -> list[str]:
+    return re.findall(r"\w+", line.lower())
+
+
+def topology() -> StreamsBuilder:
+    builder = StreamsBuilder()
+    (
+        builder.stream("lines", key_serde=str, value_serde=str)
+        .flat_map_values(words)
+        .group_by(lambda word: word, key_serde=str, value_serde=str)
+        .count(store="counts")
+        .to_stream()
+        .to("word-counts", key_serde=str, value_serde=int)
+    )
+    return builder
