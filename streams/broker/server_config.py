@@ -27,13 +27,14 @@ _DEVELOPMENT_DEFAULTS = {
     "group.initial.rebalance.delay.ms": "0",
     # A misspelt topic shall be an error, as it is in most companies' clusters.
     "auto.create.topics.enable": "false",
-    # Small for a laptop: threads, the cleaner's memory (128 MiB by default), and a day of data
-    # more than a week is of no use here, but a kept data folder shall survive a weekend.
+    # Keep everything: retention goes by the records' own time, and data written for a try is often old. With
+    # Kafka's seven days it would vanish in the first check, 30 s after the start.
+    "log.retention.ms": "-1",
+    # Small for a laptop: threads, and the cleaner's memory (128 MiB by default).
     "num.network.threads": "2",
     "num.io.threads": "4",
     "log.cleaner.dedupe.buffer.size": str(16 << 20),
     "log.segment.bytes": str(128 << 20),
-    "log.retention.hours": "168",
 }
 
 

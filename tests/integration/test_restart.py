@@ -143,9 +143,6 @@ def test_truncated_file_is_wiped_and_restored(
     assert "wiping it and restoring from the changelog" in caplog.text
 
 
-@pytest.mark.skip(
-    reason="fails since the last mends of closing: damage found while running ends the worker; see the note of part 1"
-)
 def test_block_found_damaged_while_running_is_restored(
     run: Callable[..., dict[str, ValueAndTimestamp[int]]],
     config: dict[str, Any],

@@ -11,8 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rebalance.model import TopicPartition
 from streams.broker import BrokerError, DataDirInUseError, KafkaBroker, PortTakenError
 from streams.broker.wire import describe_cluster
+from tasks.ports import NewTopic
+from tests.fakes.cluster import RealCluster, write
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -91,6 +94,24 @@ def test_a_broker_starts_answers_and_leaves_nothing_behind() -> None:
     assert not _lives(pid)
     assert not data_dir.exists()
     assert describe_cluster(address) is None
+
+
+def test_old_records_are_kept_unless_their_topic_says_otherwise() -> None:
+    """Retention goes by the time of the records: what a try writes with times of years ago must not vanish."""
+    checking_always = {"log.initial.task.delay.ms": 100, "log.retention.check.interval.ms": 100}
+    kept, short = TopicPartition("kept", 0), TopicPartition("short", 0)
+    with KafkaBroker(properties=checking_always) as broker:
+        cluster = RealCluster(broker.bootstrap_servers, "retention")
+        admin = cluster.admin()
+        topics = {"kept": {}, "short": {"retention.ms": "1000"}}
+        for name, config in topics.items():
+            admin.create_topics(
+                [NewTopic(name=name, partitions=1, replication_factor=1, config=config)]
+            )
+            write(cluster, name, b"years ago")
+        _until(lambda: admin.beginning_offsets([short]) == {short: 1}, "retention was not checked")
+        assert admin.beginning_offsets([kept]) == {kept: 0}
+        cluster.close()
 
 
 def test_kept_data_come_back(tmp_path: Path) -> None:
