@@ -66,7 +66,7 @@ def load_program(target: str) -> Program:
     module_name, separator, name = target.rpartition(":")
     if not separator:
         module_name, name = target, ""
-    if not module_name:
+    if not module_name or ":" in module_name:
         raise ConfigError(f"{target!r} names no module; {_EXAMPLE}")
     module = _imported(module_name)
     if not name:
@@ -78,7 +78,7 @@ def load_program(target: str) -> Program:
         raise ConfigError(f"{module_name!r} has no {name!r}{_hint(name, module)}")
     if not (isinstance(source, Topology | StreamsBuilder) or callable(source)):
         raise ConfigError(
-            f"{target!r} is a {type(source).__name__}, not a Topology, a StreamsBuilder or a function that returns one"
+            f"{target!r} is of type {type(source).__name__}, not a Topology, a StreamsBuilder or a function that returns one"
             f"{_hint(name, module)}"
         )
     return Program(target=target, source=source, defaults=_defaults(module, module_name))
@@ -254,7 +254,7 @@ def _defaults(module: ModuleType, name: str) -> StreamsConfig | Mapping[str, Any
     if isinstance(config, ModuleType):  # a package's own submodule of that name
         return {}
     raise ConfigError(
-        f"`config` of {name!r} is a {type(config).__name__}; make it a StreamsConfig or a dict of its options, or "
+        f"`config` of {name!r} is of type {type(config).__name__}; make it a StreamsConfig or a dict of its options, or "
         "give it another name"
     )
 
@@ -276,7 +276,7 @@ def _called(function: Callable[[], object], target: str) -> Topology | StreamsBu
         ) from error
     if not isinstance(result, Topology | StreamsBuilder):
         raise ConfigError(
-            f"{target!r} returned a {type(result).__name__}; return a Topology or a StreamsBuilder"
+            f"{target!r} returned an object of type {type(result).__name__}; return a Topology or a StreamsBuilder"
         )
     return result
 

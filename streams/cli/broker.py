@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from state_stores.names import check_topic_name
 from streams.broker import DEFAULT_VERSION, BrokerError, KafkaBroker
 
 EXIT_OK = 0
@@ -22,6 +23,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 _LOOK_MS = 60_000
+_PORT_MAX = 65_535
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -78,7 +80,7 @@ def broker(
                     version=version,
                     properties=_parse_properties(properties),
                     data_dir=_choose_data_dir(data_dir, keep=keep),
-                    port=port,
+                    port=_checked_port(port),
                     heap_mb=heap_mb,
                     verify_jars=verify,
                 ),
@@ -232,5 +234,14 @@ def _parse_topics(topics: Sequence[str]) -> dict[str, int]:
                 f"--topics {text.strip()}: {partitions!r} is no number of partitions; write "
                 "name:partitions, such as orders:8, or only the name for one partition"
             )
-        parsed[name] = int(partitions) if separator else 1
+        try:
+            parsed[check_topic_name(name)] = int(partitions) if separator else 1
+        except ValueError as error:
+            raise _UsageError(f"--topics {text.strip()}: {error}") from None
     return parsed
+
+
+def _checked_port(port: int | None) -> int | None:
+    if port is not None and not 1 <= port <= _PORT_MAX:
+        raise _UsageError(f"--port {port}: a port is a number from 1 to {_PORT_MAX}")
+    return port

@@ -83,7 +83,7 @@ def parse_position(text: str) -> ResetPosition:
     match text:
         case "earliest" | "latest":
             return text
-        case _ if text.isdecimal():
+        case _ if text.isdecimal() and int(text) < 1 << 63:
             return int(text)
         case _:
             return _moment_ms(text)

@@ -116,6 +116,7 @@ class TopologyTestDriver:
             record_by_record: Run every sub-topology record by record, also where batches would do.
         """
         self._stack = ExitStack()
+        self._closed = False
         self._now_ms = initial_wall_clock_ms
         self._config = config or StreamsConfig(
             application_id="topology-test-driver",
@@ -236,8 +237,13 @@ class TopologyTestDriver:
 
     def pipe(self, topic: str, records: list[_Raw]) -> None:
         """Process raw records of one topic as one batch, then commit; `TestInputTopic` is the usual way in."""
+        self._check_open()
         self._enqueue(topic, records)
         self._settle(self._tasks)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StreamsError("the driver is closed; make a new one")
 
     def _enqueue(self, topic: str, records: list[_Raw]) -> None:
         first = self._offsets.get(topic, 0)
@@ -285,6 +291,7 @@ class TopologyTestDriver:
 
     def advance_wall_clock_time(self, duration: timedelta | int) -> None:
         """Move the wall clock and run the punctuations that are due; 0 is legal."""
+        self._check_open()
         self._now_ms += to_ms(duration)
         for task in self._tasks:
             task.punctuate_wall_clock(self._now_ms)
@@ -311,6 +318,7 @@ class TopologyTestDriver:
 
     def close(self) -> None:
         """Close processors and stores and remove the temporary state; idempotent."""
+        self._closed = True
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -378,8 +386,23 @@ class TestInputTopic(Generic[K, V]):
             None if key is None else self._key_serde.serialize(self.name, key),
             None if value is None else self._value_serde.serialize(self.name, value),
             timestamp,
-            tuple(headers),
+            _checked_headers(headers),
         )
+
+
+def _checked_headers(headers: Headers) -> Headers:
+    """Return headers as a tuple; raises TypeError for a dict, or for values that are text."""
+    if isinstance(headers, tuple | list) and all(
+        isinstance(header, tuple)
+        and len(header) == 2  # noqa: PLR2004 - a name and a value
+        and isinstance(header[0], str)
+        and isinstance(header[1], bytes | None)
+        for header in headers
+    ):
+        return tuple(headers)
+    raise TypeError(
+        f"headers={headers!r}: give a sequence of (name, value) with values of bytes or None, as (('trace', b'1'),)"
+    )
 
 
 class TestOutputTopic(Generic[K, V]):

@@ -80,10 +80,11 @@ def test_a_file_inside_a_package_is_imported_as_part_of_it(program: Path, tmp_pa
         ("shop_progam.py:topology", "did you mean shop_program.py?"),
         ("shop_program.pyy:topology", "there is no module 'shop_program.pyy'"),
         ("nowhere:topology", "there is no module 'nowhere'"),
-        ("shop_program:number", "is a int, not a Topology"),
+        ("shop_program:number", "is of type int, not a Topology"),
         ("shop_program:needs", "give its parameters defaults"),
-        ("shop_program:returns_nothing", "returned a NoneType"),
+        ("shop_program:returns_nothing", "returned an object of type NoneType"),
         (":topology", "names no module"),
+        ("wc.py::topology", "names no module"),
     ],
 )
 def test_a_target_that_is_none_says_what_was_meant(

@@ -8,7 +8,7 @@ import pytest
 
 from rebalance.model import TopicPartition
 from state_stores.state_directory import StateDirectory
-from streams import StreamsBuilder, StreamsError, Topology
+from streams import ConfigError, StreamsBuilder, StreamsError, Topology
 from streams.cli.reset import parse_position
 from streams.reset import (
     LocalSlot,
@@ -245,3 +245,10 @@ def test_a_slot_taken_after_the_plan_stops_the_reset_before_it_begins(
 def test_times_are_utc_unless_they_say_otherwise(text: str, position: str | int) -> None:
     """In ISO 8601 or as ms since the epoch."""
     assert parse_position(text) == position
+
+
+@pytest.mark.parametrize("text", ["9" * 25, "soon", "2023-13-01"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """Also a number that no client could send."""
+    with pytest.raises(ConfigError, match="write earliest, latest, a time"):
+        parse_position(text)

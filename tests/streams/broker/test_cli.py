@@ -28,6 +28,8 @@ def _run(*arguments: str) -> object:
         (["--property", "=8"], "--property needs name=value"),
         (["--topics", "orders:many"], "--topics orders:many: 'many' is no number of partitions"),
         (["--topics", "orders:0"], "'0' is no number of partitions"),
+        (["--topics", "my orders:1"], "--topics my orders:1: topic name 'my orders'"),
+        (["--port", "99999"], "--port 99999: a port is a number from 1 to 65535"),
         (["--keep", "--data-dir", "/x"], "leave out --keep"),
     ],
 )

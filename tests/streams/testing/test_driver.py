@@ -250,10 +250,26 @@ def test_state_is_gone_with_the_driver_unless_a_directory_is_named(tmp_path: Pat
 
 
 def test_a_closed_driver_stays_closed() -> None:
-    """Closing twice is fine."""
+    """Closing twice is fine; working with it afterwards is an error that says so."""
     driver = TopologyTestDriver(counting(store_type="in_memory"))
+    source = driver.create_input_topic("in", **TEXT)
     driver.close()
     driver.close()
+    for work in (
+        lambda: source.pipe_input(None, "x", 1),
+        lambda: driver.advance_wall_clock_time(1),
+    ):
+        with pytest.raises(StreamsError, match="the driver is closed"):
+            work()
+
+
+@pytest.mark.parametrize("headers", [{"a": b"1"}, (("a", "text"),), ("ab",), b"ab"])
+def test_headers_of_another_shape_are_refused(headers: Any) -> None:
+    """Not every pair of characters is a header."""
+    with TopologyTestDriver(counting()) as driver:
+        source = driver.create_input_topic("in", **TEXT)
+        with pytest.raises(TypeError, match="give a sequence of"):
+            source.pipe_input("k", "v", 1, headers)
 
 
 def test_time_that_does_not_pass_fires_nothing() -> None:
