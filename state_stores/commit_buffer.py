@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
-from itertools import chain, islice, repeat
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -79,12 +79,14 @@ class CommitBuffer:
         self.values: dict[bytes, Any] = {}
         #: Timestamp of each known value, and of each delete that is not committed yet.
         self.timestamps: dict[bytes, int] = {}
+        #: No known value is later than this; told without a look at each.
+        self.latest = -1
         self._raw: dict[bytes, bytes] = {}
         self._raw_bytes = 0
         #: The clean entries of the generation before.
         self._old: dict[bytes, tuple[Any, bytes | None, int]] = {}
         #: Keys changed since the last commit, and the bytes of those keys.
-        self.dirty: dict[bytes, None] = {}
+        self.dirty: set[bytes] = set()
         self._dirty_key_bytes = 0
         #: Mean bytes of a value, as last serialised.
         self.mean_value_bytes = 16.0
@@ -129,6 +131,7 @@ class CommitBuffer:
             self._raw[key] = raw
             self._raw_bytes += len(raw)
         self.timestamps[key] = timestamp
+        self.latest = max(self.latest, timestamp)
 
     def get(self, key: bytes) -> Any:
         """Return the value, or None. A value of a type that can change is a fresh object at each call."""
@@ -224,8 +227,9 @@ class CommitBuffer:
             self._raw[key] = data
             self._raw_bytes += len(data)
         self.timestamps[key] = timestamp
+        self.latest = max(self.latest, timestamp)
         if key not in self.dirty:
-            self.dirty[key] = None
+            self.dirty.add(key)
             self._dirty_key_bytes += len(key)
 
     def _keeps(self, value: Any) -> bool:
@@ -236,14 +240,18 @@ class CommitBuffer:
             return False
         return self._serde.surely_serializes(value)
 
-    def touched(self, keys: Collection[bytes]) -> None:
-        """Mark keys whose entries in `values` and `timestamps` were changed directly."""
-        before = len(self.dirty)
-        self.dirty.update(zip(keys, repeat(None)))
-        # Keys that were not dirty before stand at the end.
-        self._dirty_key_bytes += sum(
-            map(len, islice(reversed(self.dirty), len(self.dirty) - before))
-        )
+    def touched(self, keys: Sequence[bytes], latest: int) -> None:
+        """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most."""
+        self.latest = max(self.latest, latest)
+        sizes = set(map(len, keys))
+        if len(sizes) == 1:
+            before = len(self.dirty)
+            self.dirty.update(keys)
+            self._dirty_key_bytes += (len(self.dirty) - before) * sizes.pop()
+        else:
+            fresh = set(keys).difference(self.dirty)
+            self.dirty |= fresh
+            self._dirty_key_bytes += sum(map(len, fresh))
 
     # -- committing ------------------------------------------------------------------------------------------------
 
@@ -312,3 +320,4 @@ class CommitBuffer:
         self._raw = {}
         self._raw_bytes = 0
         self.timestamps = {}
+        self.latest = -1

@@ -95,11 +95,11 @@ class StreamCount(MaterializedOperator):
         counts, timestamps = self.buffer.values, self.buffer.timestamps
         self.held.changed_many(batch.keys, key_bytes, counts)
         self.note_headers(batch, range(len(batch)), key_bytes)
-        if self._in_order(batch, key_bytes):
+        if self._in_order(batch):
             timestamps.update(zip(key_bytes, batch.timestamps, strict=True))
             for data in key_bytes:
                 counts[data] = (counts[data] or 0) + 1
-            self.buffer.touched(key_bytes)
+            self.buffer.touched(key_bytes, max(batch.timestamps))
             return
         for data, timestamp in zip(key_bytes, batch.timestamps, strict=True):
             count = counts[data]
@@ -110,12 +110,12 @@ class StreamCount(MaterializedOperator):
                 counts[data] = count + 1
                 if timestamp > timestamps[data]:  # noqa: PLR1730 - the hot loop, as below
                     timestamps[data] = timestamp
-        self.buffer.touched(key_bytes)
+        self.buffer.touched(key_bytes, max(batch.timestamps))
 
     def _count_each(self, batch: RecordBatch, key_bytes: list[bytes]) -> RecordBatch:
         counts, timestamps = self.buffer.values, self.buffer.timestamps
         results: list[int] = []
-        if self._in_order(batch, key_bytes):
+        if self._in_order(batch):
             for data in key_bytes:
                 count = counts[data] = (counts[data] or 0) + 1
                 results.append(count)
@@ -135,12 +135,10 @@ class StreamCount(MaterializedOperator):
                 timestamps[data] = latest
                 results.append(count)
                 result_timestamps.append(latest)
-        self.buffer.touched(key_bytes)
+        self.buffer.touched(key_bytes, max(batch.timestamps))
         return self.changes(batch, results, result_timestamps)
 
-    def _in_order(self, batch: RecordBatch, key_bytes: list[bytes]) -> bool:
+    def _in_order(self, batch: RecordBatch) -> bool:
         """Return whether no record is older than the result it goes into, told without a look at each pair."""
         stamps = batch.timestamps
-        if not all(map(le, stamps, islice(stamps, 1, None))):
-            return False
-        return stamps[0] >= max(map(self.buffer.timestamps.__getitem__, key_bytes))
+        return stamps[0] >= self.buffer.latest and all(map(le, stamps, islice(stamps, 1, None)))

@@ -134,7 +134,7 @@ class BufferMachine(RuleBasedStateMachine):
             self.buffer.timestamps[key] = timestamp
             self.seen[key] = (encoded(number), timestamp)
             self.changed[key] = timestamp
-        self.buffer.touched(plain[: len(numbers)])
+        self.buffer.touched(plain[: len(numbers)], timestamp)
 
     @rule(lower=BOUNDS, upper=BOUNDS, reverse=st.booleans(), write_between=st.booleans())
     def iterate(
@@ -185,7 +185,8 @@ class BufferMachine(RuleBasedStateMachine):
     def counts_its_bytes(self) -> None:
         if not hasattr(self, "buffer"):
             return
-        assert set(self.buffer.dirty) == set(self.changed)
+        assert self.buffer.dirty == set(self.changed)
+        assert self.buffer.latest >= max(self.buffer.timestamps.values(), default=-1)
         bytes_held = self.buffer.uncommitted_bytes
         assert bytes_held == 0 if not self.changed else bytes_held >= sum(map(len, self.changed))
 
