@@ -77,11 +77,16 @@ class OutputCollector:
     def _checked(self, columns: OutputColumns) -> int:
         """Return the bytes of the records, without those that are too large."""
         limit = self._topics.message_bytes_max(columns.topic)
-        key_sizes = list(map(len, filter(None, columns.keys)))
-        value_sizes = list(map(len, filter(None, columns.values)))
-        largest = max(key_sizes, default=0) + max(value_sizes, default=0) + RECORD_OVERHEAD_BYTES
-        if columns.headers is None and largest <= limit:
-            return sum(key_sizes) + sum(value_sizes)
+        if columns.headers is None:
+            size = sum(map(len, filter(None, columns.keys)))
+            size += sum(map(len, filter(None, columns.values)))
+            if size + RECORD_OVERHEAD_BYTES <= limit:  # all together are not too large, so none is
+                return size
+            largest = max(map(len, filter(None, columns.keys)), default=0) + max(
+                map(len, filter(None, columns.values)), default=0
+            )
+            if largest + RECORD_OVERHEAD_BYTES <= limit:
+                return size
         oversized = [index for index in range(len(columns)) if record_bytes(columns, index) > limit]
         if oversized:
             # The limit may have been raised since it was read.
