@@ -26,7 +26,7 @@ from confluent_kafka.admin import NewTopic as KafkaNewTopic
 from rebalance.model import TopicPartition
 from streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from streams.kafka.advice import next_step
-from streams.kafka.client_log import ClientLog, error_of, make_client
+from streams.kafka.client_log import LOGIN_ADVICE, ClientLog, error_of, make_client
 from streams.kafka.codes import NO_GROUP, NO_LEADER, NO_TOPIC, STALE_LEADER, TIMED_OUT, is_transient
 from streams.kafka.failures import Outcome, outcome_of
 from streams.kafka.producer import ProducerClient
@@ -54,6 +54,8 @@ class KafkaAdmin:
         self._timeout_s = timeout_s
         config = settings.administration()
         self._log = ClientLog(config["client.id"], with_debug="debug" in config)
+        #: Whether any call has succeeded: then the login is right, and a refused one passes by itself.
+        self._logged_in = False
         # Kept for the whole life: a client that is collected fails the futures that are under way (F24).
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
 
@@ -359,10 +361,11 @@ class KafkaAdmin:
         while True:
             left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
             try:
-                return call(left)
+                answer = call(left)
             except KafkaException as exception:
                 error = error_of(exception)
-                if not is_transient(error) or time.monotonic() + _ASK_AGAIN_S >= deadline_s:
+                final = not is_transient(error) or self._is_refused
+                if final or time.monotonic() + _ASK_AGAIN_S >= deadline_s:
                     raise self._failed(what, error) from exception
                 if error.code() in STALE_LEADER:
                     self._refresh_leaders()
@@ -372,6 +375,9 @@ class KafkaAdmin:
                 error = KafkaError(TIMED_OUT)
                 if time.monotonic() >= deadline_s:
                     raise self._failed(what, error) from exception
+            else:
+                self._logged_in = True
+                return answer
             finally:
                 self._client.poll(0)  # takes its log lines, which would else pile up
             _pause(deadline_s)
@@ -391,7 +397,15 @@ class KafkaAdmin:
             "the brokers' logs"
         )
 
+    @property
+    def _is_refused(self) -> bool:
+        return not self._logged_in and self._log.refused_login != ""
+
     def _failed(self, what: str, error: KafkaError) -> StreamsError:
+        if is_transient(error) and self._is_refused:
+            return StreamsError(
+                f"{what}: {self._log.refused_login} (cluster {self._settings.bootstrap_servers}); {LOGIN_ADVICE}"
+            )
         return StreamsError(
             f"{what}: {error.name()}: {error.str()} (cluster {self._settings.bootstrap_servers}); {next_step(error)}"
         )

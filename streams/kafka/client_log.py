@@ -22,6 +22,9 @@ _LOGGER: Final = logging.getLogger("streams.kafka.client")
 #: The same kind of line is passed on once in this time; the client repeats some 20 times a second.
 _QUIET_S: Final = 30.0
 
+#: What to do about a refused login.
+LOGIN_ADVICE: Final = "check security.protocol, sasl.* and ssl.* of consumer, producer and admin"
+
 _UNANSWERED_END: Final = re.compile(r"EndTxn returned _")
 _ENDED_BY_US: Final = "_DESTROY"
 
@@ -46,13 +49,18 @@ def raises_doubt(facility: str, text: str, *, offsets_sent: bool) -> bool:
 
 
 class ClientLog:
-    """The `logger=` of a client. Debug lines are passed on only if the user asked librdkafka for them."""
+    """The `logger=` of a client. Debug lines are passed on only if the user asked librdkafka for them.
 
-    __slots__ = ("_name", "_seen", "_with_debug")
+    Attributes:
+        refused_login: What a broker said when it refused this client's login, or ""; calls only tell of a time-out.
+    """
+
+    __slots__ = ("_name", "_seen", "_with_debug", "refused_login")
 
     def __init__(self, name: str, *, with_debug: bool = False) -> None:
         self._name = name
         self._with_debug = with_debug
+        self.refused_login = ""
         #: When each kind of line was last passed on, and how many were held back since.
         self._seen: dict[str, tuple[float, int]] = {}
 
@@ -66,6 +74,8 @@ class ClientLog:
 
     def on_error(self, error: KafkaError) -> None:
         """Take an error that belongs to no call (`error_cb`): lost brokers, failed logins."""
+        if error.code() in LOGIN_FAILED:
+            self.refused_login = error.str()
         level = logging.WARNING if error.retriable() or is_transient(error) else logging.ERROR
         self.say(level, error.name(), f"{error.str()}{_advice(error)}")
 
@@ -127,7 +137,7 @@ def error_of(exception: KafkaException) -> KafkaError:
 
 def _advice(error: KafkaError) -> str:
     if error.code() in LOGIN_FAILED:
-        return "; check security.protocol, sasl.* and ssl.* of consumer, producer and admin"
+        return f"; {LOGIN_ADVICE}"
     return ""
 
 

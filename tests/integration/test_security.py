@@ -1,0 +1,173 @@
+"""Every client of an application speaks SASL_SSL with SCRAM, on a broker whose other door is only the tests' own."""
+
+import logging
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from streams import StreamsError
+from streams.broker import KafkaBroker
+from streams.broker.java import find_java
+from tests.integration.cluster import PATIENCE_S, Cluster
+from tests.integration.conftest import StartApp
+from tests.integration.programs.jobs import JOBS, STORE
+
+_PASSWORD = "open-sesame-7391"  # noqa: S105 - of a broker that lives as long as this test
+_USER = "counter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secured:
+    """A broker with two doors: a plain one for the test, and one that asks for TLS and a password."""
+
+    plain: Cluster
+    address: str
+    client: dict[str, Any]
+
+
+def _ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """Return a key store of a certificate for 127.0.0.1, and the certificate as PEM; made by Java's own tool."""
+    keytool = find_java().executable.with_name("keytool")
+    if not keytool.exists():
+        pytest.skip("this Java has no keytool to make a certificate with")
+    store, pem = folder / "broker.p12", folder / "broker.pem"
+    common = [
+        "-keystore",
+        str(store),
+        "-storetype",
+        "PKCS12",
+        "-storepass",
+        _PASSWORD,
+        "-alias",
+        "b",
+    ]
+    make = ["-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=localhost"]
+    names = ["-ext", "SAN=ip:127.0.0.1", "-ext", "BC=ca:true", "-validity", "2"]
+    for command in ([*make, *names], ["-exportcert", "-rfc", "-file", str(pem)]):
+        subprocess.run([keytool, *command, *common], check=True, capture_output=True, timeout=60)
+    return store, pem
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """The broker and its user."""
+    store, pem = _certificate(tmp_path_factory.mktemp("certificate"))
+    plain, secure, controller = _ports(3)
+    doors = {"BROKER": plain, "SECURE": secure, "CONTROLLER": controller}
+    broker = KafkaBroker(
+        properties={
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in doors.items()),
+            "listener.security.protocol.map": "BROKER:PLAINTEXT,SECURE:SASL_SSL,CONTROLLER:PLAINTEXT",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "listener.name.secure.scram-sha-256.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
+            "ssl.keystore.location": str(store),
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.password": _PASSWORD,
+            "ssl.key.password": _PASSWORD,
+        }
+    )
+    with broker:
+        cluster = Cluster(f"127.0.0.1:{plain}")
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        user = UserScramCredentialUpsertion(
+            _USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), _PASSWORD.encode()
+        )
+        for answer in admin.alter_user_scram_credentials([user]).values():
+            answer.result(PATIENCE_S)
+        yield Secured(
+            plain=cluster,
+            address=f"127.0.0.1:{secure}",
+            client={
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.username": _USER,
+                "sasl.password": _PASSWORD,
+                "ssl.ca.location": str(pem),
+            },
+        )
+        cluster.close()
+
+
+@pytest.fixture
+def settings(secured: Secured, unique: str, tmp_path: Path) -> dict[str, Any]:
+    """Settings of an application behind the guarded door."""
+    return {
+        "application_id": f"app-{unique}",
+        "bootstrap_servers": secured.address,
+        "state_dir": str(tmp_path / "state"),
+        "commit_interval_ms": 50,
+        "statestore_cache_max_bytes": 0,
+        "consumer": secured.client,
+        "producer": secured.client,
+        "admin": secured.client,
+    }
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_every_client_logs_in(
+    secured: Secured,
+    settings: dict[str, Any],
+    start_app: StartApp,
+    unique: str,
+    guarantee: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Source, repartition, sinks, transactions, fencing of an earlier life, restore and admin; no password in a log."""
+    caplog.set_level(logging.DEBUG)
+    source, sink = f"in-{unique}", f"out-{unique}"
+    secured.plain.create({source: 2, sink: 2})
+    expected: dict[str, int] = {}
+    for life in range(2):
+        settings |= {"processing_guarantee": guarantee, "group_instance_id": f"life-{life}"}
+        secured.plain.send(source, [(b"k", b"to be or not to be")] * 10)
+        for word in b"to be or not to be".decode().split():
+            expected[word] = expected.get(word, 0) + 10
+        app = start_app(JOBS["word_count"](source, sink), settings)
+        secured.plain.wait_until_consumed(settings["application_id"], source)
+        repartition = f"{settings['application_id']}-{STORE}-repartition"
+        secured.plain.wait_until_consumed(settings["application_id"], repartition)
+        assert {key: row.value for key, row in app.store(STORE).all()} == expected
+        assert app.close(timeout=30_000)
+        assert app.error is None
+        shutil.rmtree(settings["state_dir"])  # the second life restores, and fences the first
+    assert _PASSWORD not in caplog.text
+
+
+def test_a_wrong_password_is_a_clear_error(
+    secured: Secured, settings: dict[str, Any], start_app: StartApp, unique: str
+) -> None:
+    """It says who was refused and where, and does not repeat the password."""
+    secured.plain.create({f"in-{unique}": 1, f"out-{unique}": 1})
+    wrong = secured.client | {"sasl.password": "let-me-in-please"}
+    settings |= {"consumer": wrong, "producer": wrong, "admin": wrong}
+    app = start_app(JOBS["copy"](f"in-{unique}", f"out-{unique}"), settings, wait=False)
+    assert not app.wait_until_running(PATIENCE_S)
+    assert isinstance(app.error, StreamsError)
+    assert secured.address in str(app.error)
+    assert "uthentication" in str(app.error)
+    assert "let-me-in-please" not in str(app.error)
