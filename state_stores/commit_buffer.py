@@ -80,7 +80,7 @@ class CommitBuffer:
         #: Timestamp of each known value, and of each delete that is not committed yet.
         self.timestamps: dict[bytes, int] = {}
         #: No known value is later than this; told without a look at each.
-        self.latest = -1
+        self.newest_ms = -1
         self._raw: dict[bytes, bytes] = {}
         self._raw_bytes = 0
         #: The clean entries of the generation before.
@@ -131,7 +131,7 @@ class CommitBuffer:
             self._raw[key] = raw
             self._raw_bytes += len(raw)
         self.timestamps[key] = timestamp
-        self.latest = max(self.latest, timestamp)
+        self.newest_ms = max(self.newest_ms, timestamp)
 
     def get(self, key: bytes) -> Any:
         """Return the value, or None. A value of a type that can change is a fresh object at each call."""
@@ -227,7 +227,7 @@ class CommitBuffer:
             self._raw[key] = data
             self._raw_bytes += len(data)
         self.timestamps[key] = timestamp
-        self.latest = max(self.latest, timestamp)
+        self.newest_ms = max(self.newest_ms, timestamp)
         if key not in self.dirty:
             self.dirty.add(key)
             self._dirty_key_bytes += len(key)
@@ -242,7 +242,7 @@ class CommitBuffer:
 
     def touched(self, keys: Sequence[bytes], latest: int) -> None:
         """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most."""
-        self.latest = max(self.latest, latest)
+        self.newest_ms = max(self.newest_ms, latest)
         sizes = set(map(len, keys))
         if len(sizes) == 1:
             before = len(self.dirty)
@@ -320,4 +320,4 @@ class CommitBuffer:
         self._raw = {}
         self._raw_bytes = 0
         self.timestamps = {}
-        self.latest = -1
+        self.newest_ms = -1

@@ -141,4 +141,4 @@ class StreamCount(MaterializedOperator):
     def _in_order(self, batch: RecordBatch) -> bool:
         """Return whether no record is older than the result it goes into, told without a look at each pair."""
         stamps = batch.timestamps
-        return stamps[0] >= self.buffer.latest and all(map(le, stamps, islice(stamps, 1, None)))
+        return stamps[0] >= self.buffer.newest_ms and all(map(le, stamps, islice(stamps, 1, None)))

@@ -390,19 +390,23 @@ class TestInputTopic(Generic[K, V]):
         )
 
 
-def _checked_headers(headers: Headers) -> Headers:
+def _checked_headers(headers: object) -> Headers:
     """Return headers as a tuple; raises TypeError for a dict, or for values that are text."""
     if isinstance(headers, tuple | list) and all(
-        isinstance(header, tuple)
-        and len(header) == 2  # noqa: PLR2004 - a name and a value
-        and isinstance(header[0], str)
-        and isinstance(header[1], bytes | None)
-        for header in headers
+        map(_is_header, cast("Iterable[object]", headers))
     ):
-        return tuple(headers)
+        return tuple(cast("Headers", headers))
     raise TypeError(
         f"headers={headers!r}: give a sequence of (name, value) with values of bytes or None, as (('trace', b'1'),)"
     )
+
+
+def _is_header(header: object) -> bool:
+    match header:
+        case (str(), bytes() | None):
+            return isinstance(header, tuple)
+        case _:
+            return False
 
 
 class TestOutputTopic(Generic[K, V]):

@@ -186,7 +186,7 @@ class BufferMachine(RuleBasedStateMachine):
         if not hasattr(self, "buffer"):
             return
         assert self.buffer.dirty == set(self.changed)
-        assert self.buffer.latest >= max(self.buffer.timestamps.values(), default=-1)
+        assert self.buffer.newest_ms >= max(self.buffer.timestamps.values(), default=-1)
         bytes_held = self.buffer.uncommitted_bytes
         assert bytes_held == 0 if not self.changed else bytes_held >= sum(map(len, self.changed))
 
