@@ -13,11 +13,12 @@ every update forwarded downstream must keep the value it had.
 import datetime as dt
 import decimal
 import uuid
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import merge
-from itertools import chain
+from itertools import chain, islice, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -40,6 +41,9 @@ _LARGE = 256
 #: What a dictionary entry of a small value costs beside its bytes (measured with tracemalloc, rounded up).
 _ENTRY_OVERHEAD_BYTES = 200
 
+#: Up to this many new dirty keys are put into the sorted ones one by one; more, and sorting all is faster.
+_FEW_KEYS = 64
+
 #: Timestamps are kept in 64 bits.
 _TIMESTAMPS_END = 1 << 63
 
@@ -48,16 +52,52 @@ _ABSENT: Any = object()
 
 @dataclass(frozen=True)
 class Drained:
-    """What a store changed since the last commit, one entry per key in key order: serialised values (None deletes)."""
+    """What a store changed since the last commit.
+
+    Attributes:
+        keys: Keys for the changelog, in key order.
+        values: Their serialised values; None deletes.
+        timestamps: Timestamps of the changelog records.
+        disk_rows: What the database gets, if that is not just the same keys and values.
+        delete_range: The part of the family that has expired, first key and end; it goes before the rows.
+        notes: What is kept beside the positions, by name.
+        headers: Headers of every changelog record.
+    """
 
     keys: list[bytes]
     values: list[bytes | None]
     timestamps: list[int]
+    disk_rows: SortedRows | None = None
+    delete_range: tuple[bytes, bytes] | None = None
+    notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    headers: tuple[tuple[str, bytes], ...] = ()
 
     @cached_property
     def stored(self) -> SortedRows:
         """The puts and deletes for the database, made when they are first asked for."""
+        if self.disk_rows is not None:
+            return self.disk_rows
         return SortedRows(self.keys, seal_batch(self.values, self.timestamps))
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What is written along with restored rows; see `Drained`."""
+
+    delete_range: tuple[bytes, bytes] | None = None
+    notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+NOTHING_RESTORED = Restored()
+
+
+def is_shareable(value: object) -> bool:
+    """Return whether nobody can change a value in place, so that one object may go to several places.
+
+    >>> is_shareable("text"), is_shareable([])
+    (True, False)
+    """
+    return type(value) in _SHAREABLE
 
 
 class CommitBuffer:
@@ -86,8 +126,13 @@ class CommitBuffer:
         #: The clean entries of the generation before.
         self._old: dict[bytes, tuple[Any, bytes | None, int]] = {}
         #: Keys changed since the last commit, and the bytes of those keys.
-        self.dirty: set[bytes] = set()
+        self.dirty: dict[bytes, None] = {}
         self._dirty_key_bytes = 0
+        #: Dirty keys known to be deleted, and how many dirty keys are known to be in the database.
+        self._deleted: set[bytes] = set()
+        self._replaced = 0
+        #: The dirty keys in order, brought up to date only when somebody iterates.
+        self._ordered: list[bytes] = []
         #: Mean bytes of a value, as last serialised.
         self.mean_value_bytes = 16.0
         self._mean_key_bytes = 16.0
@@ -133,8 +178,8 @@ class CommitBuffer:
         self.timestamps[key] = timestamp
         self.newest_ms = max(self.newest_ms, timestamp)
 
-    def get(self, key: bytes) -> Any:
-        """Return the value, or None. A value of a type that can change is a fresh object at each call."""
+    def peek(self, key: bytes) -> Any:
+        """Return the value, or None, whatever time or use say. A value that can change is a fresh object at each call."""
         value = self.values.get(key, _ABSENT)
         if value is not _ABSENT:
             return value
@@ -146,6 +191,9 @@ class CommitBuffer:
                 return self.values[key]
         return self._serde.deserialize(self.topic, raw)
 
+    #: The value as the store shows it; stores where time or use matter have their own.
+    get = peek
+
     def get_many(self, keys: Sequence[bytes]) -> list[Any]:
         """Return the values of many keys, in their order."""
         self.fetch(keys)
@@ -154,7 +202,7 @@ class CommitBuffer:
         return list(map(self.get, keys))
 
     def are_decoded(self, keys: Collection[bytes]) -> bool:
-        """Return whether all of these fetched keys stand in `values`."""
+        """Return whether all of these fetched keys stand in `values`, which then may be read and written directly."""
         return not self._raw or self._raw.keys().isdisjoint(keys)
 
     def exists(self, key: bytes) -> bool:
@@ -175,16 +223,11 @@ class CommitBuffer:
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:
         """Yield (key, value, timestamp) of lower <= key < upper: the database with the buffer's changes on top."""
-        changed = sorted(
-            (
-                key
-                for key in self.dirty
-                if (lower is None or key >= lower) and (upper is None or key < upper)
-            ),
-            reverse=reverse,
-        )
+        changed = self._dirty_between(lower, upper)
+        if reverse:
+            changed.reverse()
         hidden = frozenset(changed)
-        buffered = [(key, self.get(key), self.timestamps[key]) for key in changed]
+        buffered = [(key, self.peek(key), self.timestamps[key]) for key in changed]
         disk = (
             (key, *self._decode(data))
             for key, data in self._database.iterate(self._family, lower, upper, reverse=reverse)
@@ -196,13 +239,35 @@ class CommitBuffer:
             if row[1] is not None
         )
 
+    def _dirty_between(self, lower: bytes | None, upper: bytes | None) -> list[bytes]:
+        """Return the dirty keys of a range in order, at the price of the range and of what is dirty since the last call."""
+        ordered = self._ordered
+        fresh = self._dirty_since(len(ordered))
+        if len(fresh) <= _FEW_KEYS:
+            for key in fresh:
+                insort(ordered, key)
+        else:
+            ordered.extend(fresh)
+            ordered.sort()
+        start = 0 if lower is None else bisect_left(ordered, lower)
+        stop = len(ordered) if upper is None else bisect_left(ordered, upper)
+        return ordered[start:stop]
+
+    def _dirty_since(self, seen: int) -> list[bytes]:
+        """Return the dirty keys but the first `seen` ones; those that became dirty last stand at the end."""
+        return list(islice(reversed(self.dirty), len(self.dirty) - seen))
+
     def _decode(self, data: bytes) -> tuple[Any, int]:
         payload, timestamp = unseal(data)
         return self._serde.deserialize(self.topic, payload), timestamp
 
     def approximate_num_entries(self) -> int:
-        """Return about how many keys there are: the database's estimate plus the uncommitted keys."""
-        return self._database.approximate_num_entries(self._family) + len(self.dirty)
+        """Return about how many keys there are: the database's estimate with the uncommitted changes, as far as known.
+
+        A key that was never read may be in the database; if it is written, it counts twice until the commit.
+        """
+        changed = len(self.dirty) - self._replaced - len(self._deleted)
+        return max(0, self._database.approximate_num_entries(self._family) + changed)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -220,6 +285,15 @@ class CommitBuffer:
         raw = self._raw.pop(key, None)
         if raw is not None:
             self._raw_bytes -= len(raw)
+        if key not in self.dirty:
+            self.dirty[key] = None
+            self._dirty_key_bytes += len(key)
+            if raw is not None or self.values.get(key) is not None:
+                self._replaced += 1
+        if data is None and value is None:
+            self._deleted.add(key)
+        elif self._deleted:
+            self._deleted.discard(key)
         if data is None:
             self.values[key] = value
         else:
@@ -228,9 +302,6 @@ class CommitBuffer:
             self._raw_bytes += len(data)
         self.timestamps[key] = timestamp
         self.newest_ms = max(self.newest_ms, timestamp)
-        if key not in self.dirty:
-            self.dirty.add(key)
-            self._dirty_key_bytes += len(key)
 
     def _keeps(self, value: Any) -> bool:
         """Return whether a value may stay as it is until the commit."""
@@ -240,18 +311,14 @@ class CommitBuffer:
             return False
         return self._serde.surely_serializes(value)
 
-    def touched(self, keys: Sequence[bytes], latest: int) -> None:
+    def touched(self, keys: Collection[bytes], latest: int) -> None:
         """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most."""
         self.newest_ms = max(self.newest_ms, latest)
-        sizes = set(map(len, keys))
-        if len(sizes) == 1:
-            before = len(self.dirty)
-            self.dirty.update(keys)
-            self._dirty_key_bytes += (len(self.dirty) - before) * sizes.pop()
-        else:
-            fresh = set(keys).difference(self.dirty)
-            self.dirty |= fresh
-            self._dirty_key_bytes += sum(map(len, fresh))
+        if self._deleted:
+            self._deleted.difference_update(keys)
+        before = len(self.dirty)
+        self.dirty.update(zip(keys, repeat(None)))
+        self._dirty_key_bytes += sum(map(len, self._dirty_since(before)))
 
     # -- committing ------------------------------------------------------------------------------------------------
 
@@ -263,16 +330,23 @@ class CommitBuffer:
         per_entry = self.mean_value_bytes + _ENTRY_OVERHEAD_BYTES
         return self._dirty_key_bytes + self._raw_bytes + int(len(self.dirty) * per_entry)
 
+    def has_changes(self) -> bool:
+        """Return whether a commit has anything to write; called once before `drain`, to find what time has ended."""
+        return bool(self.dirty)
+
     def drain(self) -> Drained:
         """Return the changes since the last commit; they stay here until `applied` or `discard`."""
-        # In key order, which is the order RocksDB takes best.
+        return self._drained(*self._columns())
+
+    def _columns(self) -> tuple[list[bytes], list[bytes | None], list[int]]:
+        """Return the dirty keys in order, which is the order RocksDB takes best, their values and timestamps."""
         keys = sorted(self.dirty)
         timestamps = list(map(self.timestamps.__getitem__, keys))
         if not self._raw:
             live = list(map(self.values.__getitem__, keys))
             if None not in live:
                 values = self._serde.serialize_batch(self.topic, live)
-                return self._drained(keys, values, timestamps)
+                return self._measured(keys, values, timestamps)
         serialize, raw = self._serde.serialize, self._raw
         values = list[bytes | None]((None,)) * len(keys)
         for index, key in enumerate(keys):
@@ -280,20 +354,29 @@ class CommitBuffer:
             if data is None and (value := self.values[key]) is not None:
                 data = serialize(self.topic, value)
             values[index] = data
-        return self._drained(keys, values, timestamps)
+        return self._measured(keys, values, timestamps)
+
+    def _measured(
+        self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
+    ) -> tuple[list[bytes], list[bytes | None], list[int]]:
+        if keys:
+            self._mean_key_bytes = self._dirty_key_bytes / len(keys)
+            self.mean_value_bytes = sum(map(len, filter(None, values))) / len(keys)
+        return keys, values, timestamps
 
     def _drained(
         self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
     ) -> Drained:
-        if keys:
-            self._mean_key_bytes = self._dirty_key_bytes / len(keys)
-            self.mean_value_bytes = sum(map(len, filter(None, values))) / len(keys)
-        return Drained(keys, values, timestamps)
+        """Return what a commit writes, given the disk keys, their values and timestamps."""
+        return Drained(keys, values, timestamps, headers=self.spec.changelog_headers)
+
+    def restored(self, rows: Sequence[tuple[bytes, bytes | None]]) -> Restored:  # noqa: ARG002 - for stores that know time
+        """Note that these rows were restored from the changelog; return what is written along with them."""
+        return NOTHING_RESTORED
 
     def applied(self) -> None:
         """The drained changes are committed and in the database: all entries are clean now."""
-        self.dirty.clear()
-        self._dirty_key_bytes = 0
+        self._clean()
         entries = len(self.values) + len(self._raw)
         per_entry = self._mean_key_bytes + self.mean_value_bytes + _ENTRY_OVERHEAD_BYTES
         if entries * per_entry + self._raw_bytes <= self._keep_bytes / 2:
@@ -311,9 +394,24 @@ class CommitBuffer:
     def discard(self) -> None:
         """Forget everything, also uncommitted changes: the next read sees the database."""
         self._old = {}
+        self._clean()
+        self._forget()
+
+    def _clean(self) -> None:
         self.dirty.clear()
         self._dirty_key_bytes = 0
-        self._forget()
+        self._deleted.clear()
+        self._replaced = 0
+        self._ordered = []
+
+    def evict(self, key: bytes) -> None:
+        """Forget a clean key: the next read sees the database."""
+        self._old.pop(key, None)
+        self.values.pop(key, None)
+        self.timestamps.pop(key, None)
+        raw = self._raw.pop(key, None)
+        if raw is not None:
+            self._raw_bytes -= len(raw)
 
     def _forget(self) -> None:
         self.values = {}
@@ -321,3 +419,23 @@ class CommitBuffer:
         self._raw_bytes = 0
         self.timestamps = {}
         self.newest_ms = -1
+
+
+def write_rows(
+    database: Database,
+    rows: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
+    positions: Mapping[str, bytes],
+    extras: Mapping[str, Drained | Restored],
+) -> None:
+    """Write rows of stores with what the stores keep beside the positions, and delete what has expired.
+
+    Args:
+        database: Where to.
+        rows: Puts and deletes (value None) by store.
+        positions: Positions to write behind them.
+        extras: What goes with the rows of each store.
+    """
+    mine = [(name, extras[name]) for name in rows]
+    notes = {key: note for _, extra in mine for key, note in extra.notes.items()}
+    ranges = {name: extra.delete_range for name, extra in mine if extra.delete_range is not None}
+    database.write(rows, {**positions, **notes}, delete_ranges=ranges)

@@ -4,6 +4,8 @@
 all of them from `streams`. Messages name the store, topic, partition or option, and the next step.
 """
 
+from typing import Self
+
 
 class StreamsError(Exception):
     """Root of all errors Tidewheel raises on purpose.
@@ -11,6 +13,22 @@ class StreamsError(Exception):
     >>> issubclass(StateStoreError, StreamsError), issubclass(StreamsError, Exception)
     (True, True)
     """
+
+
+class SerdeError(StreamsError):
+    """A serde refused a key or a value: what `SerializationError` is to this package.
+
+    `fact` is the message without its next step.
+    """
+
+    def __init__(self, message: str, *, fact: str | None = None) -> None:
+        super().__init__(message)
+        self.fact = message if fact is None else fact
+
+    def in_store(self, store: str) -> Self:
+        """Return the same error of a call of a store, with the next step for that."""
+        message = f"store {store}: {self.fact}; give what the store's serdes take, or the store serdes that fit"
+        return type(self)(message)
 
 
 class StateStoreError(StreamsError):

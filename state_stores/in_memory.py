@@ -54,9 +54,14 @@ class InMemoryDatabase:
         self,
         changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
         positions: Mapping[str, bytes],
+        *,
+        delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """Apply puts and deletes (value None) of all families, then the positions."""
+        """Delete ranges, apply puts and deletes (value None) of all families, then the positions."""
         with self._lock:
+            for name, (first, end) in (delete_ranges or {}).items():
+                expired = self._family(name).view(first, end, reverse=False).keys
+                self._family(name).apply([(key, None) for key in expired])
             targets = [(self._family(name), rows) for name, rows in changes.items()]
             for family, rows in targets:
                 family.apply(rows)

@@ -4,24 +4,27 @@ Keys and values are the user's types. Ranges are in the order of the serialised 
 Streams; None leaves an end open. Writes are visible to this task at once, to everybody else after the commit.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, compress
-from operator import is_not
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.envelope import unseal
-from state_stores.errors import InvalidStateStoreError
+from state_stores.errors import InvalidStateStoreError, SerdeError
 from state_stores.key_schema import after, prefix_end
 from state_stores.ports import Database, SerdePort
 from state_stores.spec import StoreKind, StoreSpec
+from state_stores.task_store import TaskStore
+from state_stores.timed_buffer import TimedBuffer, read_note
 
 K = TypeVar("K")
 V = TypeVar("V")
+D = TypeVar("D")
 
-_is_not_none = partial(is_not, None)
+#: Before every timestamp.
+_NEVER: Final = -2
+
+_NOT_GIVEN: Final[Any] = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,16 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
         raise NotImplementedError
 
     def _key_bytes(self, key: K) -> bytes:
-        data = None if key is None else self._key_serde.serialize(self._topic, key)
+        data = None if key is None else self._serialized(self._key_serde, key)
         if data is None:
             raise ValueError(f"store {self.name}: a key must not be None")
         return data
+
+    def _serialized(self, serde: SerdePort, key: Any) -> bytes | None:
+        try:
+            return serde.serialize(self._topic, key)
+        except SerdeError as error:
+            raise error.in_store(self.name) from error
 
     def _bound(self, key: K | None) -> bytes | None:
         return None if key is None else self._key_bytes(key)
@@ -79,9 +88,14 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
         decode = self._key_serde.deserialize
         return ((decode(self._topic, key), value) for key, value in rows)
 
-    def get(self, key: K) -> V | None:
-        """Return the value of a key, or None."""
-        return self._get(self._key_bytes(key))
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """Return the value of a key, or `default`."""
+        value = self._get(self._key_bytes(key))
+        return default if value is None else value
 
     def range(self, lo: K | None, hi: K | None) -> Iterator[tuple[K, V]]:
         """Yield (key, value) from `lo` to `hi`, both inclusive, in the order of the serialised keys."""
@@ -104,7 +118,7 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
     ) -> Iterator[tuple[K, V]]:
         """Yield (key, value) of keys whose bytes start with those of `prefix` (by `prefix_serde`, or the key serde)."""
         serde = prefix_serde or self._key_serde
-        data = None if prefix is None else serde.serialize(self._topic, prefix)
+        data = None if prefix is None else self._serialized(serde, prefix)
         if data is None:
             raise ValueError(f"store {self.name}: a prefix must not be None")
         rows = self._iterate(data, prefix_end(data), reverse=False)
@@ -116,17 +130,36 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
             raise KeyError(key)
         return value
 
-    def __contains__(self, key: K) -> bool:
-        return self.get(key) is not None
+    def __contains__(self, key: object) -> bool:
+        """Return whether a key has a value; a key that the serde refuses has none."""
+        if key is None:
+            return False
+        try:
+            data = self._key_bytes(cast("K", key))
+        except SerdeError:
+            return False
+        return self._get(data) is not None
 
     def __len__(self) -> int:
         return self.approximate_num_entries()
 
     def __iter__(self) -> Iterator[K]:
+        return self.keys()
+
+    def keys(self) -> Iterator[K]:
+        """Yield every key in the order of the serialised keys."""
         return (key for key, _ in self.all())
 
+    def values(self) -> Iterator[V]:
+        """Yield every value in the order of the serialised keys."""
+        return (value for _, value in self.all())
 
-class KeyValueStore(ReadOnlyKeyValueStore[K, V]):
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Yield what `all` does."""
+        return self.all()
+
+
+class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     """A key-value store of a task, for its processors.
 
     `now` gives the timestamp of the record being processed: it becomes that of the changelog record.
@@ -139,28 +172,27 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V]):
         self, buffer: CommitBuffer, now: Callable[[], int], *, may_hold_back: bool = False
     ) -> None:
         super().__init__(buffer.spec, buffer.topic)
-        self.buffer = buffer
-        #: What is held back from downstream; None while nobody asked for that.
-        self.held: HeldBack | None = None
-        self._may_hold_back = may_hold_back
-        self._now = now
-
-    def hold_back(self) -> "HeldBack | None":
-        """Note changes from now on for the operator that flushes them downstream; None if this store has no cache."""
-        if self._may_hold_back:
-            self.held = HeldBack(self.buffer)
-        return self.held
+        self._attach(buffer, now, may_hold_back=may_hold_back)
+        #: The buffer of a store whose rows end: it is told the time before anything is read.
+        self._timed = buffer if isinstance(buffer, TimedBuffer) else None
 
     def _get(self, key: bytes) -> V | None:
+        if self._timed is not None:
+            self._timed.observe(self._now())
         value: V | None = self.buffer.get(key)
         return value
 
     def _iterate(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, V]]:
-        return (
-            (key, value) for key, value, _ in self.buffer.iterate(lower, upper, reverse=reverse)
-        )
+        return ((key, value) for key, value, _ in self._rows(lower, upper, reverse=reverse))
+
+    def _rows(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        if self._timed is not None:
+            self._timed.observe(self._now())
+        return self.buffer.iterate(lower, upper, reverse=reverse)
 
     def approximate_num_entries(self) -> int:
         """Return about how many keys the store holds, uncommitted ones counted."""
@@ -168,12 +200,10 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V]):
 
     def _set(self, key: K, value: Any, timestamp: int) -> None:
         data = self._key_bytes(key)
-        if self.held is None:
-            self.buffer.put(data, value, timestamp)
-            return
-        existed = self.buffer.exists(data)
-        self.buffer.put(data, value, timestamp)
-        self.held.changed(key, data, existed=existed)
+        try:
+            self._write(key, data, value, timestamp)
+        except SerdeError as error:
+            raise error.in_store(self.name) from error
 
     def put(self, key: K, value: V | None) -> None:
         """Set a value; None deletes it."""
@@ -203,6 +233,28 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V]):
         for key, value in pairs:
             self.put(key, value)
 
+    def update(self, entries: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
+        """Set many values, as `put_all` does."""
+        self.put_all(entries)
+
+    def setdefault(self, key: K, default: V) -> V:
+        """Set a value only if the key has none; return the value it has now."""
+        existing = self.put_if_absent(key, default)
+        return default if existing is None else existing
+
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: D) -> V | D: ...
+    def pop(self, key: K, default: Any = _NOT_GIVEN) -> Any:
+        """Delete a key and return the value it had, or `default`; without that a missing key raises `KeyError`."""
+        value = self.delete(key)
+        if value is not None:
+            return value
+        if default is _NOT_GIVEN:
+            raise KeyError(key)
+        return default
+
     def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)
 
@@ -226,13 +278,13 @@ class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp[V]]):
     """
 
     def _get(self, key: bytes) -> ValueAndTimestamp[V] | None:
-        value = self.buffer.get(key)
+        value: V | None = super()._get(key)  # type: ignore[assignment] # the bare value stands in the buffer
         return None if value is None else ValueAndTimestamp(value, self.buffer.timestamp(key))
 
     def _iterate(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, ValueAndTimestamp[V]]]:
-        rows = self.buffer.iterate(lower, upper, reverse=reverse)
+        rows = self._rows(lower, upper, reverse=reverse)
         return ((key, ValueAndTimestamp(value, timestamp)) for key, value, timestamp in rows)
 
     def put(self, key: K, value: ValueAndTimestamp[V] | None) -> None:
@@ -245,86 +297,6 @@ class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp[V]]):
             raise TypeError(
                 f"store {self.name} holds ValueAndTimestamp(value, timestamp), not {type(value).__name__}"
             )
-
-
-class HeldBack:
-    """What a cache holds back from downstream: the keys changed since they were forwarded last.
-
-    For each key it is kept whether it had a value when it was forwarded last, because a row that came and went in
-    between is not worth a tombstone. A commit takes all keys, in the order of their first change; a full cache takes
-    the least recently changed ones, as Kafka Streams' does.
-    """
-
-    def __init__(self, buffer: CommitBuffer) -> None:
-        self._buffer = buffer
-        #: Serialised key -> key, in the order of their first change.
-        self._keys: dict[bytes, Any] = {}
-        #: Those that had a value before.
-        self._existed: set[bytes] = set()
-        self._key_bytes = 0
-        #: Every change in order, as runs of serialised keys: who was changed least recently is found only when asked.
-        self._changes: list[Sequence[bytes]] = []
-        self._change_count = 0
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def changed(self, key: Any, data: bytes, *, existed: bool) -> None:
-        """Note a change of one key; `existed` tells whether it had a value before."""
-        if data not in self._keys:
-            self._key_bytes += len(data)
-            if existed:
-                self._existed.add(data)
-        self._keys[data] = key
-        self._note((data,))
-
-    def changed_many(
-        self, keys: Sequence[Any], data: Sequence[bytes], values: Mapping[bytes, Any]
-    ) -> None:
-        """Note changes of many keys before they are made; `values` has what every one of them has now."""
-        fresh = list(set(data).difference(self._keys))
-        if fresh:
-            self._existed.update(compress(fresh, map(_is_not_none, map(values.__getitem__, fresh))))
-            self._key_bytes += sum(map(len, fresh))
-        self._keys.update(zip(data, keys, strict=True))
-        self._note(data)
-
-    def _note(self, data: Sequence[bytes]) -> None:
-        self._changes.append(data)
-        self._change_count += len(data)
-        if self._change_count > 4 * len(self._keys) + 1_000:
-            self._changes = list[Sequence[bytes]]((self._by_last_change(),))
-            self._change_count = len(self._changes[0])
-
-    def _by_last_change(self) -> list[bytes]:
-        """Return the held keys, the least recently changed one first."""
-        latest = dict.fromkeys(chain.from_iterable(map(reversed, reversed(self._changes))))
-        return [data for data in reversed(latest) if data in self._keys]
-
-    def take(self, limit: int | None = None) -> tuple[list[bytes], list[Any], set[bytes]]:
-        """Remove and return the `limit` least recently changed keys (all of them for None).
-
-        Returns serialised keys, keys, and which of the serialised ones had a value before.
-        """
-        if limit is None or limit >= len(self._keys):
-            taken = list(self._keys), list(self._keys.values()), self._existed
-            self._keys, self._existed, self._key_bytes = {}, set(), 0
-            self._changes, self._change_count = [], 0
-            return taken
-        order = self._by_last_change()
-        chosen = order[:limit]
-        self._changes = list[Sequence[bytes]]((order[limit:],))
-        self._change_count = len(order) - limit
-        keys = [self._keys.pop(data) for data in chosen]
-        self._key_bytes -= sum(map(len, chosen))
-        existed = self._existed.intersection(chosen)
-        self._existed -= existed
-        return chosen, keys, existed
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the bytes held back: keys, and values by their last known mean size."""
-        return self._key_bytes + int(len(self._keys) * self._buffer.mean_value_bytes)
 
 
 class CommittedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
@@ -350,8 +322,11 @@ class CommittedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
             )
         return databases
 
-    def _decode(self, data: bytes) -> Any:
+    def _decode(self, data: bytes, ended_at: int) -> Any:
+        """Return the value of a row; None if its timestamp is `ended_at` or before."""
         payload, timestamp = unseal(data)
+        if timestamp <= ended_at:
+            return None
         value = self._spec.value_serde.deserialize(self._topic, payload)
         return (
             ValueAndTimestamp(value, timestamp)
@@ -363,17 +338,25 @@ class CommittedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
         for database in self._open():
             (data,) = database.get_many(self.name, [key])
             if data is not None:
-                value: V = self._decode(data)
+                value: V | None = self._decode(data, self._ended_at(database))
                 return value
         return None
+
+    def _ended_at(self, database: Database) -> int:
+        """Return the largest timestamp of rows that have ended; below every timestamp in a store without a ttl."""
+        ttl_ms = self._spec.ttl_ms
+        return _NEVER if ttl_ms is None else read_note(database, self.name)[0] - ttl_ms
 
     def _iterate(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, V]]:
         # Task by task, as Kafka Streams' composite iterator: keys are in order inside a task, not across tasks.
         for database in self._open():
+            ended_at = self._ended_at(database)
             for key, data in database.iterate(self.name, lower, upper, reverse=reverse):
-                yield key, self._decode(data)
+                value = self._decode(data, ended_at)
+                if value is not None:
+                    yield key, value
 
     def approximate_num_entries(self) -> int:
         """Return about how many keys the open tasks hold together."""

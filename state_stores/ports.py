@@ -70,8 +70,13 @@ class Database(Protocol):
         self,
         changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
         positions: Mapping[str, bytes],
+        *,
+        delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """Apply puts and deletes (value None) of all families, then the positions, so that positions never lead."""
+        """Apply puts and deletes (value None) of all families, then the positions, so that positions never lead.
+
+        `delete_ranges` names per family the keys (first one, end) that are deleted before anything else is written.
+        """
         ...
 
     def clear(self, family: str) -> None:

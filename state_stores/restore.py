@@ -7,9 +7,12 @@ order, equals replaying all of them.
 from collections.abc import Sequence
 from enum import StrEnum
 
+from state_stores import versions
 from state_stores.envelope import seal
 from state_stores.position import Position
+from state_stores.segments import SegmentLayout
 from state_stores.spec import StoreKind, StoreSpec
+from state_stores.versions import version_key
 
 #: A position is not followed when it is older than the topic's tombstone retention less this, because tombstones
 #: behind it may be gone and deleted keys would live on (H27).
@@ -24,16 +27,71 @@ def fold(
 ) -> list[tuple[bytes, bytes | None]]:
     """Return (disk key, disk value or None) of the last record per disk key of some changelog records, in offset order.
 
-    Records without a key (nobody of ours writes them) are skipped, as Kafka Streams does.
+    What has expired by the times of these records alone is left out (deleted, where an older row could stand in its
+    place). Records without a key (nobody of ours writes them) are skipped, as Kafka Streams does.
     """
     match spec.kind:
         case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
-            last = dict(zip(keys, zip(values, timestamps, strict=True), strict=True))
-            return [
-                (key, None if value is None else seal(value, timestamp))
-                for key, (value, timestamp) in last.items()
-                if key is not None
-            ]
+            return _fold_key_values(spec.ttl_ms, keys, values, timestamps)
+        case StoreKind.VERSIONED:
+            return _fold_versions(keys, values, timestamps)
+        case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
+            return _fold_segments(SegmentLayout.of(spec), keys, values, timestamps)
+
+
+def _fold_key_values(
+    ttl_ms: int | None,
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    timestamps: Sequence[int],
+) -> list[tuple[bytes, bytes | None]]:
+    last = dict(zip(keys, zip(values, timestamps, strict=True), strict=True))
+    if ttl_ms is None:
+        return [
+            (key, None if value is None else seal(value, timestamp))
+            for key, (value, timestamp) in last.items()
+            if key is not None
+        ]
+    ended_at = max(timestamps, default=-1) - ttl_ms
+    return [
+        (key, None if value is None or timestamp <= ended_at else seal(value, timestamp))
+        for key, (value, timestamp) in last.items()
+        if key is not None
+    ]
+
+
+def _fold_versions(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
+) -> list[tuple[bytes, bytes | None]]:
+    # Which versions have ended is not known from some of them: the store's own commits find out.
+    last = {
+        version_key(key, timestamp): (value, timestamp)
+        for key, value, timestamp in zip(keys, values, timestamps, strict=True)
+        if key is not None
+    }
+    return [
+        (key, seal(versions.payload(value), timestamp)) for key, (value, timestamp) in last.items()
+    ]
+
+
+def _fold_segments(
+    layout: SegmentLayout,
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    timestamps: Sequence[int],
+) -> list[tuple[bytes, bytes | None]]:
+    last = {
+        layout.disk_key(key): (value, timestamp)
+        for key, value, timestamp in zip(keys, values, timestamps, strict=True)
+        if key is not None and layout.is_row(key)
+    }
+    observed_ms = max(map(layout.time_of, last), default=-1)
+    live = layout.segment(layout.live_from_ms(observed_ms))
+    return [
+        (key, None if value is None else seal(value, timestamp))
+        for key, (value, timestamp) in last.items()
+        if layout.segment_of(key) >= live
+    ]
 
 
 class StartFrom(StrEnum):

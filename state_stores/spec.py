@@ -1,17 +1,31 @@
 """What a store is: its name, kind and settings, as one value that the DSL makes and the tasks open."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from state_stores.ports import SerdePort
 
 
 class StoreKind(StrEnum):
-    """The store types of this version; window, session and versioned stores come with the rest of the language."""
+    """What a store holds. A session store's values have timestamps too."""
 
     KEY_VALUE = "key_value"
     TIMESTAMPED_KEY_VALUE = "timestamped_key_value"
+    VERSIONED = "versioned"
+    WINDOW = "window"
+    TIMESTAMPED_WINDOW = "timestamped_window"
+    SESSION = "session"
+
+
+#: The kinds whose rows lie in segments of time, which expire as a whole.
+SEGMENTED_KINDS: Final = frozenset(
+    (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
+)
+
+#: Kafka Streams' shortest segment (Stores.defaultSegmentInterval).
+_LEAST_SEGMENT_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +41,16 @@ class StoreSpec:
         caching: Updates are held back from downstream until a commit or until the cache is full.
         logging: Changes are written to a changelog topic; without one a lost disk loses the store.
         changelog_config: Topic settings for the changelog.
+        changelog_headers: Headers of every record in the changelog (name, value).
+        source_topic: The input topic that the store is restored from; it has no changelog then.
+        retention_ms: Window and session stores: how long a row lives, counted from the window's start (a session's end)
+            to the largest one the store has seen.
+        window_size_ms: Window stores: the length of a window.
+        window_end: Window stores: the end of the window that begins at a start, where `window_size_ms` doesn't tell.
+        retain_duplicates: Window stores: several values of one key and start stand beside each other.
+        history_retention_ms: Versioned stores: how far back a version may be read, and written.
+        max_entries: The store keeps this many keys, those used last; None for all.
+        ttl_ms: How long a key lives after the timestamp of the record that set it, in stream time; None for ever.
     """
 
     name: str
@@ -37,3 +61,17 @@ class StoreSpec:
     caching: bool = False
     logging: bool = True
     changelog_config: Mapping[str, str] = field(default_factory=dict[str, str])
+    changelog_headers: tuple[tuple[str, bytes], ...] = ()
+    source_topic: str | None = None
+    retention_ms: int = 0
+    window_size_ms: int = 0
+    window_end: Callable[[int], int] | None = None
+    retain_duplicates: bool = False
+    history_retention_ms: int = 0
+    max_entries: int | None = None
+    ttl_ms: int | None = None
+
+    @property
+    def segment_interval_ms(self) -> int:
+        """Return how long a segment of a window or session store is (Kafka Streams' Stores.defaultSegmentInterval)."""
+        return max(self.retention_ms // 2, _LEAST_SEGMENT_MS)

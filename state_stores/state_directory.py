@@ -39,6 +39,9 @@ _MEMBER: Final = "member.json"
 #: A task's directory is renamed to this before it is deleted, so that half of one is never opened.
 _REMOVING: Final = ".removing-"
 
+#: Where the global stores live, beside the tasks; as in Kafka Streams.
+_GLOBAL: Final = "global"
+
 _TASK_ID: Final = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})")
 _SLOT: Final = re.compile(r"0|[1-9][0-9]{0,3}")
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -157,6 +160,14 @@ class StateDirectory:
             _make_directory(path)
         return path
 
+    def global_directory(self) -> Path:
+        """Return the directory of the global stores, made if it is missing."""
+        return self.task_directory(_GLOBAL)
+
+    def remove_global_directory(self) -> None:
+        """Delete the directory of the global stores, whose database must be closed."""
+        self.remove_task_directory(_GLOBAL)
+
     def tasks(self) -> list[str]:
         """Return the ids of the tasks that have a directory here, sorted by number."""
         with _explained(self.path):
@@ -225,7 +236,7 @@ class StateDirectory:
             raise StateStoreError(
                 f"slot {self.path} was given back; take it again with StateDirectory.acquire"
             )
-        if not _TASK_ID.fullmatch(task_id):
+        if task_id != _GLOBAL and not _TASK_ID.fullmatch(task_id):
             raise ValueError(
                 f"{task_id!r} is not a task id; one looks like 0_1 (sub-topology, partition)"
             )

@@ -1,7 +1,8 @@
 """A leased iterator: rows of a range in key order, read in pieces, released by `close` from any thread.
 
 Facts of rocksdict 0.3.29 it rests on: an iterator keeps its database open and locked until it is released, so scans
-are registered; `set_iterate_lower_bound` sets the *upper* bound, so lower ends are ours to keep; `items()` ends silently at a damaged block, so `RdictIter.status` is asked (which `items()` doesn't
+are registered; `set_iterate_lower_bound` sets the *upper* bound, so lower ends are ours to keep; an iterator's upper end lives in its
+`ReadOptions`, which must live as long; `items()` ends silently at a damaged block, so `RdictIter.status` is asked (which `items()` doesn't
 have); all calls hold the GIL.
 """
 
@@ -25,7 +26,7 @@ class Scan:
         reverse: Whether to go from the end to the start.
     """
 
-    __slots__ = ("__weakref__", "_iterator", "_lower", "_reverse", "_rows")
+    __slots__ = ("__weakref__", "_bounds", "_iterator", "_lower", "_reverse", "_rows")
 
     def __init__(
         self, family: Rdict, lower: bytes | None, upper: bytes | None, *, reverse: bool
@@ -33,6 +34,8 @@ class Scan:
         bounds = ReadOptions()
         if upper is not None:
             bounds.set_iterate_upper_bound(upper)
+        # The native iterator points into the options for its upper end, and does not keep them.
+        self._bounds = bounds
         self._iterator: RdictIter | None = family.iter(bounds)
         self._reverse = reverse
         self._lower = lower or b""

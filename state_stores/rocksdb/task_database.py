@@ -20,7 +20,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -193,15 +194,23 @@ class TaskDatabase:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def write(self, changes: Mapping[str, Rows], positions: Mapping[str, bytes]) -> None:
-        """Apply puts and deletes (value None) of all families, then the positions.
+    def write(
+        self,
+        changes: Mapping[str, Rows],
+        positions: Mapping[str, bytes],
+        *,
+        delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
+    ) -> None:
+        """Delete ranges, apply puts and deletes (value None) of all families, then the positions.
 
         Raises:
             StateStoreError: It failed; the changes may be there in part, the positions are not.
         """
         with self._access(f"write to {_stores(changes)}"):
-            for family in changes:
+            for family in (*changes, *(delete_ranges or ())):
                 self._family(family)
+            if delete_ranges:
+                self._retried(partial(self._range_batch, delete_ranges), delete_ranges)
             pieces: list[Piece] = []
             for following in cut(changes, _WRITE_BYTES):
                 if pieces:
@@ -212,18 +221,22 @@ class TaskDatabase:
                 self._positions.update(positions)
 
     def _apply(self, pieces: Sequence[Piece], positions: Mapping[str, bytes]) -> None:
+        stores = {piece.family: () for piece in pieces}
+        self._retried(partial(self._batch, pieces, positions), stores)
+
+    def _retried(self, make_batch: Callable[[], WriteBatch], stores: Mapping[str, object]) -> None:
         """Do one write, again and again while flushes are behind; other threads run meanwhile."""
         deadline = time.monotonic() + self._stall_s
         pause = _FIRST_STALL_SECONDS
         while True:
             try:
-                self._native().write(self._batch(pieces, positions), self._write_options)
+                self._native().write(make_batch(), self._write_options)
             except Exception as error:
                 if not is_stall(error):
                     raise
                 if time.monotonic() >= deadline:
                     raise StateStoreError(
-                        f"could not write to {_stores({piece.family: () for piece in pieces})} in {self.path} for "
+                        f"could not write to {_stores(stores)} in {self.path} for "
                         f"{self._stall_s:g} s, flushes don't keep up; is the disk full or slow? See the file LOG there, "
                         "or raise the rocksdb option family_write_buffers"
                     ) from error
@@ -258,12 +271,17 @@ class TaskDatabase:
         if last is None:
             return
         with self._access(f"clear store {family}"):
-            batch = WriteBatch(raw_mode=True)
-            try:
-                batch.delete_range(b"", last[0] + b"\x00", self._handles[family])
-                self._native().write(batch, self._write_options)
-            finally:
-                del batch  # see _batch
+            ranges = {family: (b"", last[0] + b"\x00")}
+            self._native().write(self._range_batch(ranges), self._write_options)
+
+    def _range_batch(self, ranges: Mapping[str, tuple[bytes, bytes]]) -> WriteBatch:
+        batch = WriteBatch(raw_mode=True)
+        try:
+            for family, (first, end) in ranges.items():
+                batch.delete_range(first, end, self._handles[family])
+            return batch
+        finally:
+            del batch  # see _batch
 
     def ingest(self, family: str, files: Sequence[Path]) -> None:
         """Take sorted files (`SstFileWriter`) into a family, later ones over earlier ones; the files are moved.

@@ -1,0 +1,110 @@
+"""Which class a store is, by its spec: for its task, and for queries of what is committed."""
+
+from collections.abc import Callable
+from typing import Any
+
+from state_stores.commit_buffer import CommitBuffer
+from state_stores.key_value_store import (
+    CommittedKeyValueStore,
+    KeyValueStore,
+    ReadOnlyKeyValueStore,
+    TimestampedKeyValueStore,
+)
+from state_stores.lru_buffer import LruBuffer
+from state_stores.ports import Database
+from state_stores.segmented_buffer import SegmentedBuffer
+from state_stores.session_store import ReadOnlySessionStore, SessionStore, committed_session_store
+from state_stores.spec import StoreKind, StoreSpec
+from state_stores.ttl_buffer import TtlBuffer
+from state_stores.versioned_buffer import VersionedBuffer
+from state_stores.versioned_store import (
+    ReadOnlyVersionedKeyValueStore,
+    VersionedKeyValueStore,
+    committed_versioned_store,
+)
+from state_stores.window_store import (
+    ReadOnlyWindowStore,
+    TimestampedWindowStore,
+    WindowStore,
+    committed_window_store,
+)
+
+#: A store of a task.
+Store = (
+    KeyValueStore[Any, Any]
+    | WindowStore[Any, Any]
+    | SessionStore[Any, Any]
+    | VersionedKeyValueStore[Any, Any]
+)
+
+#: A store to ask for what is committed.
+ReadOnlyStore = (
+    ReadOnlyKeyValueStore[Any, Any]
+    | ReadOnlyWindowStore[Any, Any]
+    | ReadOnlySessionStore[Any, Any]
+    | ReadOnlyVersionedKeyValueStore[Any, Any]
+)
+
+
+def make_store(
+    spec: StoreSpec,
+    database: Database,
+    *,
+    topic: str,
+    keep_bytes: int,
+    now: Callable[[], int],
+    may_hold_back: bool,
+) -> Store:
+    """Return a store of a task.
+
+    Args:
+        spec: The store.
+        database: Where it is kept.
+        topic: Topic name the serdes are told.
+        keep_bytes: Budget of clean entries kept in memory.
+        now: Gives the timestamp of the record being processed.
+        may_hold_back: Whether updates may be held back from downstream.
+    """
+    match spec.kind:
+        case StoreKind.KEY_VALUE:
+            buffer = _key_value_buffer(spec)(spec, database, topic=topic, keep_bytes=keep_bytes)
+            return KeyValueStore[Any, Any](buffer, now, may_hold_back=may_hold_back)
+        case StoreKind.TIMESTAMPED_KEY_VALUE:
+            buffer = _key_value_buffer(spec)(spec, database, topic=topic, keep_bytes=keep_bytes)
+            return TimestampedKeyValueStore[Any, Any](buffer, now, may_hold_back=may_hold_back)
+        case StoreKind.VERSIONED:
+            return VersionedKeyValueStore[Any, Any](
+                VersionedBuffer(spec, database, topic=topic, keep_bytes=keep_bytes), now
+            )
+        case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
+            rows = SegmentedBuffer(spec, database, topic=topic, keep_bytes=keep_bytes)
+            if spec.kind is StoreKind.SESSION:
+                return SessionStore[Any, Any](rows, now, may_hold_back=may_hold_back)
+            if spec.kind is StoreKind.WINDOW:
+                return WindowStore[Any, Any](rows, now, may_hold_back=may_hold_back)
+            return TimestampedWindowStore[Any, Any](rows, now, may_hold_back=may_hold_back)
+
+
+def _key_value_buffer(spec: StoreSpec) -> type[CommitBuffer]:
+    if spec.max_entries is not None:
+        assert spec.ttl_ms is None, "a store is bounded in one way"
+        return LruBuffer
+    return CommitBuffer if spec.ttl_ms is None else TtlBuffer
+
+
+def committed_store(
+    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+) -> ReadOnlyStore:
+    """Return the committed content of a store over the databases of several tasks, for interactive queries.
+
+    `databases` gives the databases that are open now; it is asked anew for every call.
+    """
+    match spec.kind:
+        case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
+            return CommittedKeyValueStore(spec, topic, databases)
+        case StoreKind.VERSIONED:
+            return committed_versioned_store(spec, topic, databases)
+        case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
+            return committed_window_store(spec, topic, databases)
+        case StoreKind.SESSION:
+            return committed_session_store(spec, topic, databases)

@@ -1,0 +1,97 @@
+"""What a store's cache holds back from downstream until a commit or until it is full."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain, compress
+from operator import is_not
+from typing import Any
+
+from state_stores.commit_buffer import CommitBuffer
+
+_is_not_none = partial(is_not, None)
+
+
+class HeldBack:
+    """What a cache holds back from downstream: the keys changed since they were forwarded last.
+
+    For each key it is kept whether it had a value when it was forwarded last, because a row that came and went in
+    between is not worth a tombstone. A commit takes all keys, in the order of their first change; a full cache takes
+    the least recently changed ones, as Kafka Streams' does.
+    """
+
+    def __init__(self, buffer: CommitBuffer) -> None:
+        self._buffer = buffer
+        #: Serialised key -> key, in the order of their first change.
+        self._keys: dict[bytes, Any] = {}
+        #: Those that had a value before.
+        self._existed: set[bytes] = set()
+        self._key_bytes = 0
+        #: Every change in order, as runs of serialised keys: who was changed least recently is found only when asked.
+        self._changes: list[Sequence[bytes]] = []
+        self._change_count = 0
+        #: What operators keep of a held-back row beside its key: the value it had when it was forwarded last, and the
+        #: headers of its latest change. Operators that share a store share these.
+        self.old_values: dict[bytes, Any] = {}
+        #: Whether `old_values` has one for each key.
+        self.keeps_old_values = False
+        self.headers: dict[bytes, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def changed(self, key: Any, data: bytes, *, existed: bool) -> None:
+        """Note a change of one key; `existed` tells whether it had a value before."""
+        if data not in self._keys:
+            self._key_bytes += len(data)
+            if existed:
+                self._existed.add(data)
+        self._keys[data] = key
+        self._note((data,))
+
+    def changed_many(
+        self, keys: Sequence[Any], data: Sequence[bytes], values: Mapping[bytes, Any]
+    ) -> None:
+        """Note changes of many keys before they are made; `values` has what every one of them has now."""
+        fresh = list(set(data).difference(self._keys))
+        if fresh:
+            self._existed.update(compress(fresh, map(_is_not_none, map(values.__getitem__, fresh))))
+            self._key_bytes += sum(map(len, fresh))
+        self._keys.update(zip(data, keys, strict=True))
+        self._note(data)
+
+    def _note(self, data: Sequence[bytes]) -> None:
+        self._changes.append(data)
+        self._change_count += len(data)
+        if self._change_count > 4 * len(self._keys) + 1_000:
+            self._changes = list[Sequence[bytes]]((self._by_last_change(),))
+            self._change_count = len(self._changes[0])
+
+    def _by_last_change(self) -> list[bytes]:
+        """Return the held keys, the least recently changed one first."""
+        latest = dict.fromkeys(chain.from_iterable(map(reversed, reversed(self._changes))))
+        return [data for data in reversed(latest) if data in self._keys]
+
+    def take(self, limit: int | None = None) -> tuple[list[bytes], list[Any], set[bytes]]:
+        """Remove and return the `limit` least recently changed keys (all of them for None).
+
+        Returns serialised keys, keys, and which of the serialised ones had a value before.
+        """
+        if limit is None or limit >= len(self._keys):
+            taken = list(self._keys), list(self._keys.values()), self._existed
+            self._keys, self._existed, self._key_bytes = {}, set(), 0
+            self._changes, self._change_count = [], 0
+            return taken
+        order = self._by_last_change()
+        chosen = order[:limit]
+        self._changes = list[Sequence[bytes]]((order[limit:],))
+        self._change_count = len(order) - limit
+        keys = [self._keys.pop(data) for data in chosen]
+        self._key_bytes -= sum(map(len, chosen))
+        existed = self._existed.intersection(chosen)
+        self._existed -= existed
+        return chosen, keys, existed
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes held back: keys, and values by their last known mean size."""
+        return self._key_bytes + int(len(self._keys) * self._buffer.mean_value_bytes)

@@ -1,0 +1,267 @@
+"""A commit buffer of a window or session store: rows in segments of time, which expire as a whole.
+
+It is keyed by disk key (see `segments`). Whoever knows the exact disk keys uses `fetch`, `get`, `timestamp` and `put` as
+with any buffer; scans of one key go through an index of that key's uncommitted rows, and visit only those segments on
+disk that hold anything.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from operator import itemgetter
+from typing import Any
+
+from state_stores.commit_buffer import Drained, Restored
+from state_stores.dirty_index import DirtyIndex
+from state_stores.envelope import seal_batch, unseal
+from state_stores.ports import Database
+from state_stores.rows import SortedRows
+from state_stores.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
+from state_stores.spec import StoreSpec
+from state_stores.timed_buffer import TimedBuffer, read_note
+
+#: (disk key, value, timestamp)
+SegmentRow = tuple[bytes, Any, int]
+
+_disk_key = itemgetter(0)
+
+
+class SegmentedBuffer(TimedBuffer):
+    """Buffered access to a family of a window or session store."""
+
+    def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
+        super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
+        self.layout = SegmentLayout.of(spec)
+        self._index = DirtyIndex(slice(SEGMENT_BYTES, -self.layout.tail), self._dirty_since)
+        #: The segments that may hold rows on disk, in order; None while that is not known.
+        self._on_disk: list[int] | None = None
+
+    @property
+    def live_from_ms(self) -> int:
+        """Return the smallest time that has not expired."""
+        return self.layout.live_from_ms(self.observed_stream_time_ms)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def scan_key(
+        self, key: bytes, low: int, high: int, *, reverse: bool = False, expired: bool = False
+    ) -> Iterator[SegmentRow]:
+        """Return the live rows of a key with low <= time <= high, in the order of time, as of now.
+
+        `expired`: the others too, as far as they are still there.
+        """
+        low, high = max(low, 0 if expired else self.live_from_ms), min(high, TIME_MAX)
+        if high < low:
+            return iter(())
+        changed = self._changed_of(key, low, high)
+        length = self.layout.row_bytes(key)
+        disk: list[Iterator[SegmentRow]] = []
+        for segment in self._segments_between(low, high, reverse=reverse):
+            lower, upper = self.layout.key_bounds(segment, key, low, high)
+            disk.append(self._disk_rows(lower, upper, changed, reverse=reverse, length=length))
+        return self._merged(changed, disk, reverse=reverse)
+
+    def scan_range(
+        self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
+    ) -> Iterator[SegmentRow]:
+        """Return the live rows of the keys lo <= key <= hi with low <= time <= high: by segment, then by key."""
+        low, high = max(low, self.live_from_ms), min(high, TIME_MAX)
+        if high < low:
+            return iter(())
+        first = self.layout.prefix(self.layout.segment(low))
+        end = self.layout.prefix(self.layout.segment(high) + 1)
+        changed = self._dirty_between(first, end)
+        disk: list[Iterator[SegmentRow]] = []
+        for segment in self._segments_between(low, high, reverse=reverse):
+            lower, upper = self.layout.range_bounds(segment, lo, hi)
+            disk.append(self._disk_rows(lower, upper, changed, reverse=reverse))
+        rows = self._merged(changed, disk, reverse=reverse)
+        return rows_within(rows, self.layout, (lo, hi), low, high)
+
+    def _merged(
+        self, changed: list[bytes], disk: list[Iterator[SegmentRow]], *, reverse: bool
+    ) -> Iterator[SegmentRow]:
+        buffered = [
+            (disk_key, value, self.timestamps[disk_key])
+            for disk_key in (reversed(changed) if reverse else changed)
+            if (value := self.peek(disk_key)) is not None
+        ]
+        if not disk:
+            return iter(buffered)
+        return merge(buffered, *disk, key=_disk_key, reverse=reverse)
+
+    def _disk_rows(
+        self,
+        lower: bytes,
+        upper: bytes,
+        changed: Sequence[bytes],
+        *,
+        reverse: bool,
+        length: int | None = None,
+    ) -> Iterator[SegmentRow]:
+        hidden = frozenset(changed)
+        # Opened now, so that it shows what is there now.
+        rows = self._database.iterate(self._family, lower, upper, reverse=reverse)
+        return (
+            (disk_key, *self._decode(data))
+            for disk_key, data in rows
+            if disk_key not in hidden and (length is None or len(disk_key) == length)
+        )
+
+    def _changed_of(self, key: bytes, low: int, high: int) -> list[bytes]:
+        """Return the uncommitted disk keys of a key and times, in order."""
+        mine = self._index.of(key, len(self.dirty))
+        if mine is None:
+            return []
+        first, end = self.layout.key_span(key, low, high)
+        return mine[bisect_left(mine, first) : bisect_left(mine, end)]
+
+    def _segments_between(self, low: int, high: int, *, reverse: bool) -> Sequence[int]:
+        if self._on_disk is None:
+            self._on_disk = list(segments_on_disk(self._database, self._family, self.layout))
+        return self.layout.segments_of(self._on_disk, low, high, reverse=reverse)
+
+    # -- committing ------------------------------------------------------------------------------------------------
+
+    def _drained(
+        self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
+    ) -> Drained:
+        layout = self.layout
+        if keys:
+            # Operators that know their disk keys write them without a word about time.
+            self.observe(max(map(layout.time_of, keys)))
+        dead = layout.prefix(layout.segment(self.live_from_ms))
+        live = bisect_left(keys, dead)
+        return Drained(
+            [key[SEGMENT_BYTES:] for key in keys],
+            values,
+            timestamps,
+            disk_rows=SortedRows(keys[live:], seal_batch(values[live:], timestamps[live:])),
+            delete_range=self._delete_range(dead),
+            notes=self._note(),
+        )
+
+    def _delete_range(self, dead: bytes) -> tuple[bytes, bytes] | None:
+        """Return the range of what has expired on disk, if anything has: all before the key `dead`."""
+        on_disk = self._on_disk
+        if on_disk is None:
+            on_disk = self._on_disk = list(
+                segments_on_disk(self._database, self._family, self.layout)
+            )
+        if not on_disk or self.layout.prefix(on_disk[0]) >= dead:
+            return None
+        return self.layout.prefix(on_disk[0]), dead
+
+    def _observe_rows(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        layout = self.layout
+        self.observe(max((layout.time_of(key) for key, _ in rows), default=-1))
+        if self.spec.retain_duplicates:
+            self.seq = max(self.seq, *(layout.seq_of(key) for key, _ in rows), 0)
+
+    def restored(self, rows: Sequence[tuple[bytes, bytes | None]]) -> Restored:
+        """Note that these rows were restored from the changelog; return what is written along with them."""
+        restored = super().restored(rows)
+        self._on_disk = None
+        dead = self.layout.prefix(self.layout.segment(self.live_from_ms))
+        delete_range = self._delete_range(dead)
+        self._on_disk = None  # the rows are not there yet
+        return Restored(delete_range=delete_range, notes=restored.notes)
+
+    def applied(self) -> None:
+        """The drained changes are committed and in the database: all entries are clean now."""
+        if self._on_disk is not None:
+            dead = self.layout.segment(self.live_from_ms)
+            found = set(map(self.layout.segment_of, self.dirty)).union(self._on_disk)
+            self._on_disk = sorted(segment for segment in found if segment >= dead)
+            if min(found, default=dead) < dead:
+                self._evict_before(self.layout.prefix(dead))
+        super().applied()
+
+    def _evict_before(self, dead: bytes) -> None:
+        """Forget what the database has just deleted; that is once per segment."""
+        for disk_key in [key for key in self.timestamps if key < dead]:
+            self.evict(disk_key)
+        for disk_key in [key for key in self._old if key < dead]:
+            self.evict(disk_key)
+
+    def discard(self) -> None:
+        """Forget everything, also uncommitted changes: the next read sees the database."""
+        super().discard()
+        self._on_disk = None
+
+    def _clean(self) -> None:
+        super()._clean()
+        self._index.clear()
+
+
+class CommittedSegments:
+    """The committed rows of one window or session store in one database, for queries; scans as `SegmentedBuffer`."""
+
+    def __init__(self, spec: StoreSpec, topic: str, database: Database) -> None:
+        self.layout = SegmentLayout.of(spec)
+        self._spec = spec
+        self._topic = topic
+        self._database = database
+        self._live_from_ms = self.layout.live_from_ms(read_note(database, spec.name)[0])
+
+    def scan_key(
+        self, key: bytes, low: int, high: int, *, reverse: bool = False
+    ) -> Iterator[SegmentRow]:
+        """Return the live rows of a key with low <= time <= high, in the order of time."""
+        low, high = max(low, self._live_from_ms), min(high, TIME_MAX)
+        length = self.layout.row_bytes(key)
+        for segment in self._segments_between(low, high, reverse=reverse):
+            bounds = self.layout.key_bounds(segment, key, low, high)
+            for row in self._rows(*bounds, reverse=reverse):
+                if len(row[0]) == length:
+                    yield row
+
+    def scan_range(
+        self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
+    ) -> Iterator[SegmentRow]:
+        """Return the live rows of the keys lo <= key <= hi with low <= time <= high: by segment, then by key."""
+        low, high = max(low, self._live_from_ms), min(high, TIME_MAX)
+        for segment in self._segments_between(low, high, reverse=reverse):
+            bounds = self.layout.range_bounds(segment, lo, hi)
+            rows = self._rows(*bounds, reverse=reverse)
+            yield from rows_within(rows, self.layout, (lo, hi), low, high)
+
+    def _segments_between(self, low: int, high: int, *, reverse: bool) -> Sequence[int]:
+        found = list(segments_on_disk(self._database, self._spec.name, self.layout))
+        return self.layout.segments_of(found, low, high, reverse=reverse)
+
+    def _rows(self, lower: bytes, upper: bytes, *, reverse: bool) -> Iterator[SegmentRow]:
+        decode = self._spec.value_serde.deserialize
+        for disk_key, data in self._database.iterate(
+            self._spec.name, lower, upper, reverse=reverse
+        ):
+            payload, timestamp = unseal(data)
+            yield disk_key, decode(self._topic, payload), timestamp
+
+
+def rows_within(
+    rows: Iterator[SegmentRow],
+    layout: SegmentLayout,
+    keys: tuple[bytes | None, bytes | None],
+    low: int,
+    high: int,
+) -> Iterator[SegmentRow]:
+    """Yield the rows of keys from `keys[0]` to `keys[1]` (None: no end) and times from `low` to `high`."""
+    lo, hi = keys
+    for row in rows:
+        key = layout.key_of(row[0])
+        if (
+            low <= layout.time_of(row[0]) <= high
+            and (lo is None or key >= lo)
+            and (hi is None or key <= hi)
+        ):
+            yield row
+
+
+def segments_on_disk(database: Database, family: str, layout: SegmentLayout) -> Iterator[int]:
+    """Yield the segments that hold any row, in order: one short scan each."""
+    lower: bytes | None = None
+    while (row := next(database.iterate(family, lower, None), None)) is not None:
+        segment = layout.segment_of(row[0])
+        yield segment
+        lower = layout.prefix(segment + 1)

@@ -1,0 +1,148 @@
+"""What window and session stores share: where their rows come from, keys, ranges."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Generic, Protocol, TypeVar
+
+from state_stores.errors import InvalidStateStoreError
+from state_stores.ports import Database, SerdePort
+from state_stores.segmented_buffer import CommittedSegments, SegmentedBuffer, SegmentRow
+from state_stores.segments import SegmentLayout
+from state_stores.spec import StoreSpec
+from state_stores.task_store import TaskStore
+from state_stores.windowed import Windowed
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Segments(Protocol):
+    """Rows of a window or session store: a task's buffer, or what one database has committed."""
+
+    @property
+    def layout(self) -> SegmentLayout:
+        """Return how the rows are laid out."""
+        ...
+
+    def scan_key(
+        self, key: bytes, low: int, high: int, *, reverse: bool = False
+    ) -> Iterator[SegmentRow]:
+        """Return the live rows of a key with low <= time <= high, in the order of time."""
+        ...
+
+    def scan_range(
+        self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
+    ) -> Iterator[SegmentRow]:
+        """Return the live rows of a range of keys with low <= time <= high."""
+        ...
+
+
+class SegmentedReads(Generic[K, V]):
+    """Reads of a window or session store, over whatever holds its rows.
+
+    Args:
+        spec: The store.
+        topic: Topic name the serdes are told.
+        sources: Gives what holds the rows now; it is asked anew for every call.
+    """
+
+    def __init__(
+        self, spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Segments]]
+    ) -> None:
+        self.name = spec.name
+        self._spec = spec
+        self._topic = topic
+        self._key_serde: SerdePort = spec.key_serde
+        self._layout = SegmentLayout.of(spec)
+        self._sources = sources
+
+    def _key_bytes(self, key: K) -> bytes:
+        data = None if key is None else self._key_serde.serialize(self._topic, key)
+        if data is None:
+            raise ValueError(f"store {self.name}: a key must not be None")
+        return data
+
+    def _bound(self, key: K | None) -> bytes | None:
+        return None if key is None else self._key_bytes(key)
+
+    def _key_rows(self, key: K, low: int, high: int, *, reverse: bool) -> Iterator[SegmentRow]:
+        data = self._key_bytes(key)
+        # All are opened now: an iterator shows what was there when it was asked for.
+        return chain.from_iterable(
+            [source.scan_key(data, low, high, reverse=reverse) for source in self._sources()]
+        )
+
+    def _range_rows(
+        self, lo: K | None, hi: K | None, low: int, high: int, *, reverse: bool
+    ) -> Iterator[SegmentRow]:
+        first, last = self._bound(lo), self._bound(hi)
+        # Task by task, as Kafka Streams' composite iterator.
+        return chain.from_iterable(
+            [
+                source.scan_range(first, last, low, high, reverse=reverse)
+                for source in self._sources()
+            ]
+        )
+
+    def _windowed(self, disk_key: bytes) -> Windowed[K]:
+        raise NotImplementedError
+
+    def _shown(self, value: Any, timestamp: int) -> Any:  # noqa: ARG002 - for stores that show it
+        return value
+
+    def _pairs(self, rows: Iterator[SegmentRow]) -> Iterator[tuple[Windowed[K], V]]:
+        return (
+            (self._windowed(disk_key), self._shown(value, timestamp))
+            for disk_key, value, timestamp in rows
+        )
+
+    def _key_of(self, disk_key: bytes) -> K:
+        key: K = self._key_serde.deserialize(self._topic, self._layout.key_of(disk_key))
+        return key
+
+
+class SegmentedStore(TaskStore[SegmentedBuffer]):
+    """The writing side that window and session stores share."""
+
+    @property
+    def observed_stream_time_ms(self) -> int:
+        """Return the largest row time the store has seen (ms since the epoch), -1 before the first."""
+        return self.buffer.observed_stream_time_ms
+
+    def observe(self, stream_time_ms: int) -> None:
+        """Let the store know how far time has come; rows older than that less the retention are gone at once."""
+        self.buffer.observe(stream_time_ms)
+
+    def is_expired(self, time: int) -> bool:
+        """Return whether rows of a time (a window's start, a session's end) have expired."""
+        return time < self.buffer.live_from_ms
+
+    def _accepts(self, time: int, *, counted: bool = True) -> bool:
+        """Take note of the time of a row that is to be put; return whether it has not expired."""
+        self.buffer.observe(time)
+        if time >= self.buffer.live_from_ms:
+            return True
+        self.expired_puts += counted
+        return False
+
+
+def committed_sources(
+    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+) -> Callable[[], Sequence[Segments]]:
+    """Return what gives the committed rows of the tasks that are open now."""
+
+    def sources() -> Sequence[Segments]:
+        opened = databases()
+        if not opened:
+            raise not_running(spec.name)
+        return [CommittedSegments(spec, topic, database) for database in opened]
+
+    return sources
+
+
+def not_running(store: str) -> InvalidStateStoreError:
+    """Return the error of a query that finds no task."""
+    return InvalidStateStoreError(
+        f"store {store} has no running task in this process; "
+        "wait until the application is RUNNING, or ask the process that owns the key"
+    )

@@ -1,0 +1,153 @@
+"""Session stores as users see them: values by key and session (start and end, both inclusive); over a segmented buffer.
+
+A row lives until the store has seen a session's end that is `retention` later than its own. Rules are those of Kafka
+Streams' RocksDBSessionStore and InMemorySessionStore. Sessions of a key are in the order of their ends, then starts.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from state_stores.ports import Database
+from state_stores.segmented_buffer import SegmentedBuffer, SegmentRow
+from state_stores.segmented_store import SegmentedReads, SegmentedStore, committed_sources
+from state_stores.segments import TIME_MAX, check_time
+from state_stores.spec import StoreSpec
+from state_stores.windowed import Windowed
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
+    """Reads of a session store; `SessionStore` adds the writes. Times are ms since the epoch.
+
+    >>> def longest(store: ReadOnlySessionStore[str, int], key: str) -> int:
+    ...     return max((session.end - session.start for session, _ in store.fetch(key)), default=0)
+    """
+
+    def fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield (windowed key, value) of all sessions of a key, the earliest first."""
+        return self.find_sessions(key, 0, TIME_MAX)
+
+    def backward_fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield the same as `fetch`, the latest first."""
+        return self.backward_find_sessions(key, 0, TIME_MAX)
+
+    def fetch_session(self, key: K, start: int, end: int) -> V | None:
+        """Return the value of one session, or None."""
+        for session, value in self._pairs(self._key_rows(key, end, end, reverse=False)):
+            if session.start == start:
+                return value
+        return None
+
+    def fetch_range(self, lo: K | None, hi: K | None) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield (windowed key, value) of all sessions of the keys from `lo` to `hi`, both inclusive (None: no end).
+
+        Earlier segments of time come first; inside a segment rows are in the order of their keys.
+        """
+        return self._pairs(self._range_rows(lo, hi, 0, TIME_MAX, reverse=False))
+
+    def find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield (windowed key, value) of a key's sessions with end >= earliest_end and start <= latest_start."""
+        rows = self._key_rows(key, earliest_end, TIME_MAX, reverse=False)
+        return self._pairs(self._started(rows, latest_start))
+
+    def backward_find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield the same as `find_sessions`, the latest first."""
+        rows = self._key_rows(key, earliest_end, TIME_MAX, reverse=True)
+        return self._pairs(self._started(rows, latest_start))
+
+    def _started(self, rows: Iterator[SegmentRow], latest: int) -> Iterator[SegmentRow]:
+        start_of = self._layout.session_start_of
+        return (row for row in rows if start_of(row[0]) <= latest)
+
+    def _windowed(self, disk_key: bytes) -> Windowed[K]:
+        layout = self._layout
+        start, end = layout.session_start_of(disk_key), layout.time_of(disk_key)
+        return Windowed(self._key_of(disk_key), start, end)
+
+
+class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
+    """A session store of a task, for its processors.
+
+    `now` gives the timestamp of the record being processed: it becomes that of the changelog record.
+
+    >>> def extend(store: SessionStore[str, int], key: str, at_ms: int, gap_ms: int) -> None:
+    ...     start, end, count = at_ms, at_ms, 1
+    ...     for session, value in list(store.find_sessions(key, at_ms - gap_ms, at_ms + gap_ms)):
+    ...         start, end, count = min(start, session.start), max(end, session.end), count + value
+    ...         store.remove(session)
+    ...     store.put(Windowed(key, start, end), count)
+    """
+
+    def __init__(
+        self, buffer: SegmentedBuffer, now: Callable[[], int], *, may_hold_back: bool = False
+    ) -> None:
+        super().__init__(buffer.spec, buffer.topic, lambda: (buffer,))
+        self._attach(buffer, now, may_hold_back=may_hold_back)
+
+    def put(self, windowed: Windowed[K], value: V | None) -> None:
+        """Set the value of a session, or delete it with None; dropped if it has expired."""
+        if not isinstance(windowed, Windowed):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise TypeError(
+                f"store {self.name}: put() takes a Windowed(key, start, end), not a {type(windowed).__name__}"
+            )
+        data = self._key_bytes(windowed.key)
+        self._put(windowed.key, data, windowed.start, windowed.end, value, self._now())
+
+    def remove(self, windowed: Windowed[K]) -> None:
+        """Delete a session."""
+        self.put(windowed, None)
+
+    # -- for operators, by serialised key --------------------------------------------------------------------------
+
+    def disk_key(self, key: bytes, start: int, end: int) -> bytes:
+        """Return the key of a row in `buffer`."""
+        return self._layout.session_key(key, start, end)
+
+    def put_bytes(self, key: bytes, start: int, end: int, value: Any, timestamp: int) -> None:
+        """Do what `put` does, with the value's own timestamp."""
+        self._put(None, key, start, end, value, timestamp)
+
+    def find_sessions_bytes(
+        self, key: bytes, earliest_end: int, latest_start: int, *, expired: bool = False
+    ) -> list[tuple[int, int, Any, int]]:
+        """Return (start, end, value, timestamp) of what `find_sessions` yields, the earliest first.
+
+        `expired`: also of sessions that have expired, as far as they are still there.
+        """
+        layout = self._layout
+        return [
+            (start, layout.time_of(disk_key), value, timestamp)
+            for disk_key, value, timestamp in self.buffer.scan_key(
+                key, earliest_end, TIME_MAX, expired=expired
+            )
+            if (start := layout.session_start_of(disk_key)) <= latest_start
+        ]
+
+    def _put(self, key: Any, data: bytes, start: int, end: int, value: Any, timestamp: int) -> None:
+        check_time(self.name, start, "session start")
+        if check_time(self.name, end, "session end") < start:
+            raise ValueError(
+                f"store {self.name}: a session can't end at {end}, before its start {start}"
+            )
+        if not self._accepts(end, counted=value is not None):
+            return
+        disk_key = self._layout.session_key(data, start, end)
+        if self.held is None:
+            self.buffer.put(disk_key, value, timestamp)
+            return
+        if key is None:
+            key = self._key_of(disk_key)
+        self._write(Windowed(key, start, end), disk_key, value, timestamp)
+
+
+def committed_session_store(
+    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+) -> ReadOnlySessionStore[Any, Any]:
+    """Return the committed content of a session store over the databases of several tasks, for interactive queries."""
+    return ReadOnlySessionStore(spec, topic, committed_sources(spec, topic, databases))

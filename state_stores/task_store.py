@@ -1,0 +1,62 @@
+"""What every store of a task is: a commit buffer with a name, perhaps a cache, and perhaps a stream time."""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from state_stores.commit_buffer import CommitBuffer
+from state_stores.held_back import HeldBack
+from state_stores.timed_buffer import TimedBuffer
+
+B = TypeVar("B", bound=CommitBuffer)
+
+
+class TaskStore(Generic[B]):
+    """A store of a task, for its processors and operators.
+
+    Attributes:
+        buffer: What the store writes to; operators use it directly.
+        held: What is held back from downstream; None while nobody asked for that.
+        expired_puts: How many puts were dropped because their time was over.
+    """
+
+    buffer: B
+
+    def _attach(self, buffer: B, now: Callable[[], int], *, may_hold_back: bool) -> None:
+        self.buffer = buffer
+        self.held: HeldBack | None = None
+        self.expired_puts = 0
+        self._may_hold_back = may_hold_back
+        self._now = now
+
+    def hold_back(self) -> HeldBack | None:
+        """Note changes from now on for the operator that flushes them downstream; None if this store has no cache.
+
+        The first operator that asks is the one that flushes; operators that share the store get the same object.
+        """
+        if self._may_hold_back and self.held is None:
+            self.held = HeldBack(self.buffer)
+        return self.held
+
+    def _write(self, key: Any, data: bytes, value: Any, timestamp: int) -> None:
+        """Put a value under its serialised key, and note the change if there is a cache."""
+        if self.held is None:
+            self.buffer.put(data, value, timestamp)
+            return
+        existed = self.buffer.exists(data)
+        old = self.buffer.get(data) if self.held.keeps_old_values else None
+        self.buffer.put(data, value, timestamp)
+        if self.held.keeps_old_values:
+            self.held.old_values.setdefault(data, old)
+        self.held.changed(key, data, existed=existed)
+
+    def times(self) -> tuple[int, ...]:
+        """Return the store's stream time, for the commit's metadata; () for a store without one."""
+        buffer = self.buffer
+        return (buffer.observed_stream_time_ms,) if isinstance(buffer, TimedBuffer) else ()
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on with what `times` gave before a restart."""
+        buffer = self.buffer
+        if isinstance(buffer, TimedBuffer):
+            (observed,) = times
+            buffer.observe(observed)

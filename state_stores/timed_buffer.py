@@ -1,0 +1,86 @@
+"""A commit buffer of a store whose rows end with time: it knows the largest time the store has seen.
+
+That time is kept beside the positions at each commit, so that it stands on disk together with the rows, whoever opens
+them: a restarted task, or a query.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from state_stores.commit_buffer import CommitBuffer, Drained, Restored
+from state_stores.ports import Database
+from state_stores.spec import StoreSpec
+
+#: The largest time seen, and the last sequence number of duplicates.
+_NOTE: Final = struct.Struct(">qI")
+
+
+def note_name(store: str) -> str:
+    """Return the name under which a store's time is kept beside the positions.
+
+    >>> note_name("clicks")
+    'stream-time:clicks'
+    """
+    return f"stream-time:{store}"
+
+
+def read_note(database: Database, store: str) -> tuple[int, int]:
+    """Return the largest time a store has seen and its last sequence number, as committed; -1 and 0 before the first."""
+    data = database.position(note_name(store))
+    if data is None or len(data) != _NOTE.size:
+        return -1, 0
+    observed, seq = _NOTE.unpack(data)
+    return observed, seq
+
+
+class TimedBuffer(CommitBuffer):
+    """Buffered access to a family whose rows end with time."""
+
+    def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
+        super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
+        #: Largest time the store has seen (ms since the epoch), -1 before the first.
+        self.observed_stream_time_ms = -1
+        #: Last sequence number given to a duplicate.
+        self.seq = 0
+        self._noted = (-1, 0)
+        self.load_note()
+
+    def load_note(self) -> None:
+        """Go on with the time on disk."""
+        self._noted = read_note(self._database, self.spec.name)
+        self.observed_stream_time_ms, self.seq = self._noted
+
+    def observe(self, stream_time_ms: int) -> None:
+        """Let the store know how far time has come; going back does nothing."""
+        self.observed_stream_time_ms = max(self.observed_stream_time_ms, stream_time_ms)
+
+    def _note(self) -> dict[str, bytes]:
+        """Return what is to be kept beside the positions."""
+        now = (self.observed_stream_time_ms, self.seq)
+        return {note_name(self.spec.name): _NOTE.pack(*now)} if now != self._noted else {}
+
+    def _drained(
+        self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
+    ) -> Drained:
+        return Drained(keys, values, timestamps, notes=self._note())
+
+    def _observe_rows(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        raise NotImplementedError
+
+    def restored(self, rows: Sequence[tuple[bytes, bytes | None]]) -> Restored:
+        """Note that these rows were restored from the changelog; return what is written along with them."""
+        self._observe_rows(rows)
+        notes = self._note()
+        self._noted = (self.observed_stream_time_ms, self.seq)
+        return Restored(notes=notes)
+
+    def applied(self) -> None:
+        """The drained changes are committed and in the database: all entries are clean now."""
+        self._noted = read_note(self._database, self.spec.name)
+        super().applied()
+
+    def discard(self) -> None:
+        """Forget everything, also uncommitted changes: the next read sees the database."""
+        super().discard()
+        self.load_note()

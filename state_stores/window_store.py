@@ -1,0 +1,191 @@
+"""Window stores as users see them: values by key and window start; over a segmented buffer.
+
+A row lives from its start until the store has seen a start that is `retention` later. Rules are those of Kafka Streams'
+RocksDBWindowStore and InMemoryWindowStore: an expired put is dropped and counted, reads never show what has expired,
+None deletes, and a store that retains duplicates ignores None. Ranges of keys are in the order of the serialised keys
+and both their ends are inclusive, as are those of times.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from state_stores.key_value_store import ValueAndTimestamp
+from state_stores.ports import Database
+from state_stores.segmented_buffer import SegmentedBuffer
+from state_stores.segmented_store import SegmentedReads, SegmentedStore, committed_sources
+from state_stores.segments import SEQ_MASK, TIME_MAX, check_time
+from state_stores.spec import StoreKind, StoreSpec
+from state_stores.windowed import Windowed
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
+    """Reads of a window store; `WindowStore` adds the writes. Times are ms since the epoch.
+
+    >>> def last_hour(store: ReadOnlyWindowStore[str, int], key: str, now_ms: int) -> int:
+    ...     return sum(count for _, count in store.fetch(key, now_ms - 3_600_000, now_ms))
+    """
+
+    def fetch(self, key: K, from_ms: int, to_ms: int) -> Iterator[tuple[int, V]]:
+        """Yield (start, value) of a key's windows with from_ms <= start <= to_ms, the earliest first."""
+        return self._starts(key, from_ms, to_ms, reverse=False)
+
+    def backward_fetch(self, key: K, from_ms: int, to_ms: int) -> Iterator[tuple[int, V]]:
+        """Yield the same as `fetch`, the latest first."""
+        return self._starts(key, from_ms, to_ms, reverse=True)
+
+    def _starts(
+        self, key: K, from_ms: int, to_ms: int, *, reverse: bool
+    ) -> Iterator[tuple[int, V]]:
+        time_of = self._layout.time_of
+        rows = self._key_rows(key, from_ms, to_ms, reverse=reverse)
+        return (
+            (time_of(disk_key), self._shown(value, timestamp))
+            for disk_key, value, timestamp in rows
+        )
+
+    def fetch_range(
+        self, lo: K | None, hi: K | None, from_ms: int, to_ms: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield (windowed key, value) of the keys from `lo` to `hi` (None: no end) with from_ms <= start <= to_ms.
+
+        Earlier segments of time come first; inside a segment rows are in the order of their keys.
+        """
+        return self._pairs(self._range_rows(lo, hi, from_ms, to_ms, reverse=False))
+
+    def backward_fetch_range(
+        self, lo: K | None, hi: K | None, from_ms: int, to_ms: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield the same as `fetch_range`, backwards."""
+        return self._pairs(self._range_rows(lo, hi, from_ms, to_ms, reverse=True))
+
+    def fetch_all(self, from_ms: int, to_ms: int) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield (windowed key, value) of all keys with from_ms <= start <= to_ms."""
+        return self.fetch_range(None, None, from_ms, to_ms)
+
+    def backward_fetch_all(self, from_ms: int, to_ms: int) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield the same as `fetch_all`, backwards."""
+        return self.backward_fetch_range(None, None, from_ms, to_ms)
+
+    def all(self) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield (windowed key, value) of everything that has not expired."""
+        return self.fetch_all(0, TIME_MAX)
+
+    def backward_all(self) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield the same as `all`, backwards."""
+        return self.backward_fetch_all(0, TIME_MAX)
+
+    def _windowed(self, disk_key: bytes) -> Windowed[K]:
+        start = self._layout.time_of(disk_key)
+        return Windowed(self._key_of(disk_key), start, self.window_end(start))
+
+    def window_end(self, start: int) -> int:
+        """Return the end of the window that begins at `start`."""
+        if self._spec.window_end is not None:
+            return self._spec.window_end(start)
+        return start + self._spec.window_size_ms
+
+    def _shown(self, value: Any, timestamp: int) -> Any:
+        if self._spec.kind is StoreKind.TIMESTAMPED_WINDOW:
+            return ValueAndTimestamp(value, timestamp)
+        return value
+
+
+class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
+    """A window store of a task, for its processors.
+
+    `now` gives the timestamp of the record being processed: it becomes that of the changelog record.
+
+    >>> def seen_before(store: WindowStore[str, int], key: str, at_ms: int) -> bool:
+    ...     seen = any(store.fetch(key, at_ms - 60_000, at_ms))
+    ...     store.put(key, 1, at_ms)
+    ...     return seen
+    """
+
+    def __init__(
+        self, buffer: SegmentedBuffer, now: Callable[[], int], *, may_hold_back: bool = False
+    ) -> None:
+        super().__init__(buffer.spec, buffer.topic, lambda: (buffer,))
+        self._attach(buffer, now, may_hold_back=may_hold_back)
+        self._retains_duplicates = buffer.spec.retain_duplicates
+
+    def put(self, key: K, value: V | None, start: int) -> None:
+        """Set the value of a key's window, or delete it with None; dropped if it has expired.
+
+        In a store that retains duplicates the value is added to those that are there, and None is ignored.
+        """
+        self._put(key, self._key_bytes(key), value, start, self._now())
+
+    # -- for operators, by serialised key --------------------------------------------------------------------------
+
+    def disk_key(self, key: bytes, start: int, seq: int = 0) -> bytes:
+        """Return the key of a row in `buffer`."""
+        return self._layout.window_key(key, start, seq)
+
+    def put_bytes(self, key: bytes, value: Any, start: int, timestamp: int) -> None:
+        """Do what `put` does, with the value's own timestamp."""
+        self._put(None, key, value, start, timestamp)
+
+    def fetch_bytes(
+        self,
+        key: bytes,
+        from_ms: int,
+        to_ms: int,
+        *,
+        reverse: bool = False,
+        expired: bool = False,
+    ) -> Iterator[tuple[int, Any, int]]:
+        """Return (start, value, timestamp) of a key's windows with from_ms <= start <= to_ms, as of now.
+
+        `expired`: also of those that have expired, as far as they are still there.
+        """
+        time_of = self._layout.time_of
+        rows = self.buffer.scan_key(key, from_ms, to_ms, reverse=reverse, expired=expired)
+        return ((time_of(disk_key), value, timestamp) for disk_key, value, timestamp in rows)
+
+    def _put(self, key: Any, data: bytes, value: Any, start: int, timestamp: int) -> None:
+        check_time(self.name, start, "window start")
+        if value is None and self._retains_duplicates:
+            return
+        if not self._accepts(start):
+            return
+        seq = 0
+        if self._retains_duplicates:
+            seq = self.buffer.seq = (self.buffer.seq + 1) & SEQ_MASK
+        disk_key = self._layout.window_key(data, start, seq)
+        if self.held is None:
+            self.buffer.put(disk_key, value, timestamp)
+            return
+        if key is None:
+            key = self._key_of(disk_key)
+        self._write(Windowed(key, start, self.window_end(start)), disk_key, value, timestamp)
+
+
+class TimestampedWindowStore(WindowStore[K, ValueAndTimestamp[V]]):
+    """A window store whose values are `ValueAndTimestamp`: the store of every aggregation over time windows.
+
+    >>> from streams import Stores
+    >>> Stores.timestamped_window("last", retention=10, window_size=5, key_serde=str, value_serde=int).spec.name
+    'last'
+    """
+
+    def put(self, key: K, value: ValueAndTimestamp[V] | None, start: int) -> None:
+        """Set the value and timestamp of a key's window, or delete it with None; dropped if it has expired."""
+        data = self._key_bytes(key)
+        if value is None:
+            self._put(key, data, None, start, self._now())
+        elif isinstance(value, ValueAndTimestamp):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            self._put(key, data, value.value, start, value.timestamp)
+        else:
+            raise TypeError(
+                f"store {self.name} holds ValueAndTimestamp(value, timestamp), not {type(value).__name__}"
+            )
+
+
+def committed_window_store(
+    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+) -> ReadOnlyWindowStore[Any, Any]:
+    """Return the committed content of a window store over the databases of several tasks, for interactive queries."""
+    return ReadOnlyWindowStore(spec, topic, committed_sources(spec, topic, databases))
