@@ -4,24 +4,32 @@ The worker's loop tells it what arrived and when to work; it never polls, produc
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rebalance.model import TaskId, TopicPartition
 from tasks.internal_topics import SubtopologyPlan
 from tasks.lifecycle import TaskState, moved
-from tasks.partition_group import PartitionGroup
-from tasks.processing.error_policy import ErrorPolicy
+from tasks.operator_times import KeepsTimes, OperatorTimes
+from tasks.partition_group import NEVER_IDLE, PartitionGroup
+from tasks.processing.coroutines import close_loop
+from tasks.processing.error_policy import ErrorPolicy, input_failure, node_failure
 from tasks.processing.graph import TaskGraph
-from tasks.processing.handlers import ErrorContext
+from tasks.processing.operator import Operator
 from tasks.processing.processor import PunctuationType
-from tasks.processing.processor_node import DownstreamError, ProcessorNode
-from tasks.processing.punctuation import PunctuationQueue, Schedule
-from tasks.processing.record import Record
+from tasks.processing.processor_node import DownstreamError
+from tasks.processing.punctuation import Punctuated, PunctuationQueue, Schedule
 from tasks.processing.record_batch import RecordBatch, SourceRecords
 from tasks.processing.sink import Collector, Sink
 from tasks.processing.source import SourceNode
-from tasks.processing.topology_spec import SinkSpec, SourceSpec, TimestampExtractor
+from tasks.processing.topology_spec import (
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+    TimestampExtractor,
+)
+from tasks.source_restore import SourceRestore
 from tasks.state_manager import StateManager
 
 
@@ -45,6 +53,8 @@ class ActiveTask:
         next_offsets: Per input partition the offset of the next record to process: what a commit commits.
         partition_times_ms: Largest timestamp processed per input partition, -1 before the first.
         commit_requested: A processor asked for a commit.
+        emit_interval_ms: See `NodeContext`.
+        topic_prefix: What stands in front of the bare names of internal topics.
     """
 
     def __init__(
@@ -60,6 +70,9 @@ class ActiveTask:
         policy: ErrorPolicy,
         now_ms: Callable[[], int],
         default_timestamp_extractor: TimestampExtractor | None = None,
+        emit_interval_ms: int = 0,
+        max_task_idle_ms: int = NEVER_IDLE,
+        global_stores: Mapping[str, Any] | None = None,
         record_by_record: bool = False,
     ) -> None:
         self.task_id = task_id
@@ -70,6 +83,9 @@ class ActiveTask:
         self.next_offsets: dict[TopicPartition, int] = {}
         self.partition_times_ms: dict[TopicPartition, int] = {}
         self.commit_requested = False
+        self.emit_interval_ms = emit_interval_ms
+        self.topic_prefix = topic_prefix
+        self._global_stores = global_stores or {}
         self._application_id = application_id
         self._state_dir = state_dir
         self._policy = policy
@@ -77,6 +93,7 @@ class ActiveTask:
         self._default_timestamp_extractor = default_timestamp_extractor
         self._record_timestamp = -1
         self._stream_time_ms = -1
+        self._operator_times = OperatorTimes({})
         self._stream_schedules = PunctuationQueue()
         self._wall_clock_schedules = PunctuationQueue()
         self.inputs = frozenset(
@@ -84,12 +101,13 @@ class ActiveTask:
             for topic, count in plan.topic_partitions.items()
             if task_id.partition < count
         )
-        self.group = PartitionGroup(self.inputs)
+        self.group = PartitionGroup(self.inputs, max_task_idle_ms=max_task_idle_ms)
         self._sources = {
             topic: self._make_source(source)
             for source in plan.spec.sources
             for topic in plan.source_topics[source.name]
         }
+        self._order_inputs()
         self.graph = TaskGraph(
             plan.spec,
             make_sink=lambda spec: self._make_sink(spec, topic_prefix, collector),
@@ -103,6 +121,19 @@ class ActiveTask:
         default = None if source.internal else self._default_timestamp_extractor
         return SourceNode(source, self._corrupt, self._dropped, default)
 
+    def _order_inputs(self) -> None:
+        """Merge several inputs by the timestamps that count; a single one needs none before its turn."""
+        if len(self.inputs) > 1:
+            for partition, buffer in self.group.buffers.items():
+                if self._sources[partition.topic].extracts:
+                    buffer.decode_ahead = partial(self._decode_ahead, partition)
+
+    def _decode_ahead(
+        self, partition: TopicPartition, records: SourceRecords
+    ) -> list[SourceRecords]:
+        source = self._sources[partition.topic]
+        return source.decode_ahead(records, self.partition_times_ms[partition])
+
     def _make_sink(self, spec: SinkSpec, topic_prefix: str, collector: Collector) -> Sink:
         def unserializable(node: str, batch: RecordBatch, index: int, error: Exception) -> None:
             self.failed(node, batch, index, error, stage="production", internal=spec.internal)
@@ -114,6 +145,7 @@ class ActiveTask:
         self.inputs |= {partition}
         self.group.add_partition(partition)
         self._sources[partition.topic] = self._make_source(source)
+        self._order_inputs()
         self.next_offsets.setdefault(partition, 0)
         self.partition_times_ms.setdefault(partition, -1)
 
@@ -127,8 +159,15 @@ class ActiveTask:
         self,
         offsets: Mapping[TopicPartition, int],
         partition_times_ms: Mapping[TopicPartition, int],
+        operator_times_ms: tuple[int, ...] = (),
     ) -> None:
-        """Begin processing at these offsets; the stores are restored."""
+        """Begin processing at these offsets; the stores are restored.
+
+        Args:
+            offsets: Per input the offset to begin at.
+            partition_times_ms: Per input the largest timestamp before that offset.
+            operator_times_ms: What `operator_times_ms` returned at the commit of those offsets; () if that is not known.
+        """
         assert set(offsets) == set(self.inputs), "every input has an offset"
         self.next_offsets = dict(offsets)
         self.partition_times_ms = {
@@ -136,6 +175,9 @@ class ActiveTask:
         }
         self._stream_time_ms = max(self.partition_times_ms.values(), default=-1)
         self.graph.init()
+        self._operator_times = OperatorTimes(self._keepers())
+        if operator_times_ms:
+            self._operator_times.restore(operator_times_ms, str(self.task_id))
         self.move_to(TaskState.RUNNING)
 
     def suspend(self) -> None:
@@ -154,8 +196,13 @@ class ActiveTask:
         finally:
             self.move_to(TaskState.CLOSED)
             self.stores.close()
+            close_loop()
 
     # -- work ------------------------------------------------------------------------------------------------------
+
+    def ready(self, now_ms: int) -> bool:
+        """Return whether something is buffered and no input is waited for (`max_task_idle_ms`)."""
+        return self.group.records > 0 and self.group.ready(now_ms)
 
     def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:
         """Process the next run of at most `limit` records; return how many were done, 0 if nothing is buffered.
@@ -213,7 +260,7 @@ class ActiveTask:
             if schedule.cancelled:  # by one that was called before it
                 continue
             node = self.graph.nodes[schedule.node].operator
-            assert isinstance(node, ProcessorNode), "only processors schedule"
+            assert isinstance(node, Punctuated), "only users' objects schedule"
             try:
                 node.punctuate(schedule, now_ms)
             except DownstreamError as error:
@@ -221,9 +268,52 @@ class ActiveTask:
             self.counters.punctuations += 1
         return bool(due)
 
+    def operator_times_ms(self) -> tuple[int, ...]:
+        """Return the stream times of operators and stores as they are now, for the commit of what was processed."""
+        return self._operator_times.collect()
+
+    def _keepers(self) -> dict[str, KeepsTimes]:
+        """Return what keeps stream times: the operators in topology order, then the stores in the spec's."""
+        keepers: dict[str, KeepsTimes] = {
+            name: node.operator
+            for name, node in self.graph.nodes.items()
+            if node.operator is not None
+        }
+        for name in self.stores.specs:
+            keepers[f"store {name}"] = self.stores.stores[name]
+        return keepers
+
     def flush_caches(self) -> None:
         """Forward what the caches hold back; the first step of a commit."""
         self.graph.flush()
+
+    # -- tables that are restored from their topic -----------------------------------------------------------------
+
+    @property
+    def source_stores(self) -> dict[TopicPartition, str]:
+        """Return the store of each input that is its changelog as well."""
+        sources = self.stores.sources
+        return {partition: sources[partition] for partition in self.inputs if partition in sources}
+
+    def source_restore(self, partition: TopicPartition) -> SourceRestore:
+        """Return what restores the store of such an input."""
+        store = self.source_stores[partition]
+        source = self._sources[partition.topic].spec
+        table = next(
+            node
+            for node in self.plan.spec.nodes
+            if isinstance(node, ProcessorSpec)
+            and node.parents == (source.name,)
+            and store in node.stores
+        )
+        return SourceRestore(
+            task_id=str(self.task_id),
+            source=source,
+            table=table,
+            store=self.stores.scratch_store(store),
+            policy=self._policy,
+            default_timestamp_extractor=self._default_timestamp_extractor,
+        )
 
     # -- what nodes and processors ask -----------------------------------------------------------------------------
 
@@ -238,6 +328,11 @@ class ActiveTask:
         return self._state_dir
 
     @property
+    def global_stores(self) -> Mapping[str, Any]:
+        """Return the global stores by name, for reading."""
+        return self._global_stores
+
+    @property
     def stream_time_ms(self) -> int:
         """Return the largest timestamp processed, -1 before the first record."""
         return self._stream_time_ms
@@ -246,10 +341,11 @@ class ActiveTask:
         """Return the task's figures."""
         return {
             "process-total": float(self.counters.processed),
-            "dropped-records-total": float(self.counters.dropped),
+            "dropped-records-total": float(self.counters.dropped + self.stores.expired_puts),
             "skipped-records-total": float(self.counters.skipped),
             "punctuate-total": float(self.counters.punctuations),
             "buffered-records": float(self.group.records),
+            "enforced-processing-total": float(self.group.enforced),
         }
 
     def now_ms(self) -> int:
@@ -287,43 +383,21 @@ class ActiveTask:
         internal: bool = False,
     ) -> None:
         """Give a record that failed in a node to its handler; returns if it is skipped, raises otherwise."""
-        metadata = batch.metadata_of(index)
-        source, row = batch.source, batch.rows[index]
-        raw = (None, None) if source is None else (source.raw_keys[row], source.raw_values[row])
-        context = ErrorContext(
-            stage="production" if stage == "production" else "processing",
+        context, record = node_failure(
+            batch,
+            index,
             node=node,
             task_id=str(self.task_id),
-            topic=None if metadata is None else metadata.topic,
-            partition=None if metadata is None else metadata.partition,
-            offset=None if metadata is None else metadata.offset,
-            timestamp=batch.timestamps[index],
-            headers=() if source is None or source.headers is None else source.headers[row],
-            raw_key=raw[0],
-            raw_value=raw[1],
+            stage="production" if stage == "production" else "processing",
         )
-        record: Record[Any, Any] = Record(
-            batch.keys[index], batch.values[index], batch.timestamps[index], batch.headers_of(index)
-        )
+        raw = (context.raw_key, context.raw_value)
         self._policy.apply(context, record, error, raw=raw, internal=internal)
         self.counters.skipped += 1
 
     def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
-        headers = () if records.headers is None else records.headers[row]
-        raw = (records.raw_keys[row], records.raw_values[row])
-        context = ErrorContext(
-            stage="deserialization",
-            node=self._sources[records.topic].spec.name,
-            task_id=str(self.task_id),
-            topic=records.topic,
-            partition=records.partition,
-            offset=records.offsets[row],
-            timestamp=records.timestamps[row],
-            headers=headers,
-            raw_key=raw[0],
-            raw_value=raw[1],
-        )
-        record: Record[Any, Any] = Record(*raw, records.timestamps[row], headers)
+        node = self._sources[records.topic].spec.name
+        context, record = input_failure(records, row, node=node, task_id=str(self.task_id))
+        raw = (context.raw_key, context.raw_value)
         self._policy.apply(context, record, error, raw=raw)
         self.counters.skipped += 1
 
@@ -346,8 +420,26 @@ class _NodeContext:
     def task_id(self) -> str:
         return str(self._task.task_id)
 
+    @property
+    def emit_interval_ms(self) -> int:
+        return self._task.emit_interval_ms
+
+    @property
+    def host(self) -> ActiveTask:
+        return self._task
+
+    def operator(self, node: str) -> Operator | None:
+        return self._task.graph.nodes[node].operator
+
+    def now_ms(self) -> int:
+        return self._task.now_ms()
+
+    def internal_topic(self, name: str) -> str:
+        return self._task.topic_prefix + name
+
     def store(self, name: str) -> Any:
-        return self._task.stores.stores[name]
+        found = self._task.stores.stores.get(name)
+        return self._task.global_stores[name] if found is None else found
 
     def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
         self._task.failed(self._node, batch, index, error)

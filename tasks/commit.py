@@ -120,7 +120,7 @@ class Committer:
                 self.producer.produce(columns)
         for partition, drained in commit.changelogs.items():
             self.producer.produce_changelog(
-                partition, drained.keys, drained.values, drained.timestamps
+                partition, drained.keys, drained.values, drained.timestamps, drained.headers
             )
         commit.meanwhile()
         return self.producer.commit(self._group_id, commit.offsets)
@@ -190,6 +190,7 @@ def _everything(commit: Commit) -> list[OutputColumns]:
             keys=drained.keys,
             values=drained.values,
             timestamps=drained.timestamps,
+            headers=[drained.headers] * len(drained.keys) if drained.headers else None,
             node=str(partition),
             internal=True,
         )

@@ -1,15 +1,28 @@
 """Errors of running tasks. Users import them from `streams`."""
 
-from state_stores.errors import StreamsError
+from state_stores.errors import SerdeError, StateStoreError, StreamsError
 
 
-class SerializationError(StreamsError):
+class SerializationError(SerdeError):
     """A key or value could not be turned into bytes or back; names topic, partition, offset and serde.
 
     >>> raise SerializationError("int64 serde, topic 'orders': can't deserialise (3 bytes, expected 8)")
     Traceback (most recent call last):
     ...
     tasks.errors.SerializationError: int64 serde, topic 'orders': can't deserialise (3 bytes, expected 8)
+    """
+
+
+class SchemaRegistryError(StreamsError):
+    """A schema registry can't be reached, or refuses what a serde asks; names the registry and the next step.
+
+    No record is at fault, so no exception handler is asked and nothing is skipped: the worker stops, and starts again
+    where it was.
+
+    >>> raise SchemaRegistryError("schema registry http://localhost:8081 can't be reached; start it, or correct its URL")
+    Traceback (most recent call last):
+    ...
+    tasks.errors.SchemaRegistryError: schema registry http://localhost:8081 can't be reached; start it, or correct its URL
     """
 
 
@@ -25,6 +38,10 @@ class TaskCorruptedError(StreamsError):
     def __init__(self, message: str, *, task_id: str = "") -> None:
         super().__init__(message)
         self.task_id = task_id
+
+
+class GlobalStoreDamagedError(StateStoreError):
+    """The global stores of this process can't be trusted; they are wiped and restored before tasks run again."""
 
 
 class FencedError(StreamsError):
@@ -44,6 +61,16 @@ class MissingSourceTopicError(StreamsError):
     Traceback (most recent call last):
     ...
     tasks.errors.MissingSourceTopicError: source topic orders not found; create it, or start with --create-topics
+    """
+
+
+class MissingOutputTopicError(StreamsError):
+    """A topic that is written to does not exist; output topics are never created by themselves.
+
+    >>> raise MissingOutputTopicError('output topic totals does not exist; create it')
+    Traceback (most recent call last):
+    ...
+    tasks.errors.MissingOutputTopicError: output topic totals does not exist; create it
     """
 
 

@@ -7,14 +7,29 @@ UnwindowedUnversionedChangelogTopicConfig), so its tools and programs read them.
 import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from rebalance.model import TaskId
 from state_stores.errors import StreamsError
-from state_stores.spec import StoreSpec
+from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tasks.errors import MissingSourceTopicError
 from tasks.ports import NewTopic
-from tasks.processing.topology_spec import SubtopologySpec, TopologySpec
+from tasks.processing.topology_spec import GlobalStoreSpec, SubtopologySpec, TopologySpec
+
+#: What the names of internal topics end with, foreign-key joins' among them (Kafka Streams' StreamsResetter).
+_INTERNAL: Final = re.compile(
+    r"-(changelog|repartition|group-state|group-inbox|subscription-(registration|response)-topic"
+    r"|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)\Z"
+)
+
+
+#: A changelog keeps rows that end with time a day longer, for clocks that differ and records that are late (Kafka
+#: Streams' windowstore.changelog.additional.retention.ms).
+_ADDITIONAL_MS: Final = 86_400_000
+
+#: Topic settings are 64-bit numbers.
+_LONGEST_MS: Final = (1 << 63) - 1
 
 
 def changelog_topic(application_id: str, store: str) -> str:
@@ -51,6 +66,9 @@ class ApplicationPlan:
     subtopologies: Mapping[int, SubtopologyPlan]
     repartition_topics: tuple[NewTopic, ...]
     changelog_topics: tuple[NewTopic, ...]
+    global_stores: tuple[GlobalStoreSpec, ...] = ()
+    #: Partition count of each topic that a global store reads.
+    global_partitions: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
@@ -71,7 +89,7 @@ def plan_application(
     topics that exist have another partition count than they need (nothing is repaired behind the user's back).
     """
     prefix = internal_prefix(application_id)
-    matchable = {name for name in topics if not _is_internal(name, application_id)}
+    matchable = {name for name in topics if not is_internal(name, application_id)}
     missing = sorted(missing_source_topics(spec, topics))
     if missing:
         raise MissingSourceTopicError(
@@ -112,27 +130,30 @@ def plan_application(
         subtopologies=subtopologies,
         repartition_topics=repartition_topics,
         changelog_topics=changelogs,
+        global_stores=spec.global_stores,
+        global_partitions={each.topic: topics[each.topic] for each in spec.global_stores},
     )
 
 
 def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]:
     """Return the source topics of a topology that the cluster does not have (patterns may match nothing)."""
-    existing = set(topics)
-    return {
+    wanted = {
         topic
         for subtopology in spec.subtopologies
         for source in subtopology.sources
         if not source.internal
         for topic in source.topics
-        if topic not in existing
     }
+    return (wanted | {each.topic for each in spec.global_stores}).difference(topics)
 
 
-def _is_internal(topic: str, application_id: str) -> bool:
-    """Return whether a topic is one of the application's own, which no pattern of its sources matches."""
-    return topic.startswith(f"{application_id}-") and topic.endswith(
-        ("-changelog", "-repartition", "-group-state", "-group-inbox")
-    )
+def is_internal(topic: str, application_id: str) -> bool:
+    """Return whether a topic is one of the application's own by its name; no pattern of its sources matches it.
+
+    >>> is_internal("app-counts-changelog", "app"), is_internal("app-news-topic", "app")
+    (True, False)
+    """
+    return topic.startswith(internal_prefix(application_id)) and bool(_INTERNAL.search(topic))
 
 
 def _matching(
@@ -148,16 +169,21 @@ def _repartition_counts(
 ) -> dict[str, int]:
     """Return the partition count of each repartition topic (bare name).
 
-    One without a count of its own takes the largest among the sources of the sub-topology that writes it; that may be
-    another repartition topic, so counts are found until none is left. Where topics wait for each other (a
-    sub-topology that reads what it writes), the sources whose count is known decide.
+    One without a count of its own takes that of the topics it is joined with; else the largest among the sources of
+    the sub-topology that writes it. Either may be other repartition topics, so counts are found until none is left.
+    Where topics wait for each other (a sub-topology that reads what it writes), the sources whose count is known
+    decide. The rules are those of Kafka Streams' RepartitionTopics and CopartitionedTopicsEnforcer.
     """
     counts = {name: count for name, count in spec.repartition_topics.items() if count is not None}
     pending = set(spec.repartition_topics).difference(counts)
+    groups = [group for each in spec.subtopologies for group in each.copartition_groups]
     while pending:
         known = (topics, matchable, counts)
-        found = _next_counts(spec, *known, pending, partly=False)
-        found = found or _next_counts(spec, *known, pending, partly=True)
+        found = _counts_of_partners(groups, {**topics, **counts}, pending)
+        for partly in (False, True):
+            found = found or _levelled(
+                groups, _next_counts(spec, *known, pending, partly=partly), pending, partly=partly
+            )
         if not found:
             raise StreamsError(
                 f"the partition counts of {', '.join(sorted(pending))} depend on each other; "
@@ -166,6 +192,39 @@ def _repartition_counts(
         counts.update(found)
         pending.difference_update(found)
     return counts
+
+
+def _counts_of_partners(
+    groups: Iterable[frozenset[str]], known: Mapping[str, int], pending: AbstractSet[str]
+) -> dict[str, int]:
+    """Return the counts that topics have because topics they are joined with have them (which is checked later)."""
+    found: dict[str, int] = {}
+    for group in groups:
+        counts = [known[topic] for topic in group - pending if topic in known]
+        if counts:
+            found.update(dict.fromkeys(group & pending, max(counts)))
+    return found
+
+
+def _levelled(
+    groups: Iterable[frozenset[str]],
+    found: dict[str, int],
+    pending: AbstractSet[str],
+    *,
+    partly: bool,
+) -> dict[str, int]:
+    """Raise the counts of topics that are joined to the largest; they are left out until all of them are known.
+
+    `partly` makes do with those that are.
+    """
+    for group in groups:
+        partners = group & pending
+        if partly or partners <= found.keys():
+            largest = max((found[topic] for topic in partners if topic in found), default=0)
+            found.update(dict.fromkeys(partners & found.keys(), largest))
+        else:
+            found = {topic: count for topic, count in found.items() if topic not in partners}
+    return found
 
 
 def _next_counts(
@@ -232,11 +291,22 @@ def _changelog(
         partitions=partitions,
         replication_factor=replication_factor,
         config={
-            "cleanup.policy": "compact",
+            **_changelog_config(store),
             "message.timestamp.type": "CreateTime",
             **store.changelog_config,
         },
     )
+
+
+def _changelog_config(store: StoreSpec) -> dict[str, str]:
+    """Return the settings that follow from what a store holds (Kafka Streams' three ...ChangelogTopicConfig classes)."""
+    if store.kind in SEGMENTED_KINDS:
+        retention_ms = min(store.retention_ms + _ADDITIONAL_MS, _LONGEST_MS)
+        return {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms)}
+    if store.kind is StoreKind.VERSIONED:
+        lag_ms = min(store.history_retention_ms + _ADDITIONAL_MS, _LONGEST_MS)
+        return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(lag_ms)}
+    return {"cleanup.policy": "compact"}
 
 
 def _check_existing(topic: NewTopic, topics: Mapping[str, int]) -> None:

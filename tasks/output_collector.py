@@ -26,7 +26,7 @@ class TopicInfo(Protocol):
     """What the collector asks about topics; answers are cached by the implementation."""
 
     def partition_count(self, topic: str) -> int:
-        """Return the partition count; raises `StreamsError` naming a topic that does not exist."""
+        """Return the partition count; raises `MissingOutputTopicError` naming a topic that does not exist."""
         ...
 
     def message_bytes_max(self, topic: str) -> int:

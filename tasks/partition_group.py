@@ -1,15 +1,29 @@
 """The buffered input of one task: which partition's records come next, and how much is buffered.
 
-As in Kafka Streams the partition with the lowest head timestamp goes first; records leave in runs as long as that
-order allows, because a run is a batch.
+As in Kafka Streams (PartitionGroup, RecordQueue) the partition with the lowest head timestamp goes first; records leave
+in runs as long as that order allows, because a run is a batch. Where several inputs are merged and timestamps are
+extracted, the first records of an input are decoded ahead of their turn, once.
+
+Whether it is time to go on while an input is empty is Kafka Streams' `readyToProcess` (KIP-353, KIP-695).
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, takewhile
+from typing import Final
 
 from rebalance.model import TopicPartition
 from tasks.processing.record_batch import SourceRecords
+from tasks.processing.source import DecodedRecords
+
+#: Decodes records of one partition before their turn: the same records in pieces (`SourceNode.decode_ahead`).
+DecodeAhead = Callable[[SourceRecords], list[SourceRecords]]
+
+#: `max_task_idle_ms` that never waits.
+NEVER_IDLE: Final = -1
+
+#: So many records are decoded ahead at most.
+_AHEAD_RECORDS_MAX = 1_000
 
 #: What a buffered record costs in memory beside its key and value.
 _RECORD_OVERHEAD_BYTES = 160
@@ -20,6 +34,8 @@ class PartitionBuffer:
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
+        #: Set where the order is by extracted timestamps.
+        self.decode_ahead: DecodeAhead | None = None
         self._chunks: deque[tuple[SourceRecords, int]] = deque()
         #: Index of the next record in the first chunk.
         self._start = 0
@@ -47,9 +63,33 @@ class PartitionBuffer:
         self.records += len(chunk)
         self.bytes += size
 
-    def head_timestamp(self) -> int | None:
-        """Return the timestamp of the next record, or None if nothing is buffered."""
-        return self._chunks[0][0].timestamps[self._start] if self._chunks else None
+    def head_timestamp(self, limit: int = 1) -> int | None:
+        """Return the timestamp of the next record, or None if nothing is buffered.
+
+        If it has to be extracted, up to `limit` records are decoded for it.
+        """
+        if not self._chunks:
+            return None
+        if self.decode_ahead is not None:
+            self._look_ahead(self.decode_ahead, limit)
+        return _order_ms(self._chunks[0][0])[self._start]
+
+    def _look_ahead(self, decode: DecodeAhead, limit: int) -> None:
+        """Have the first records decoded, unless they are."""
+        chunk, size = self._chunks[0]
+        if isinstance(chunk, DecodedRecords):
+            return
+        self._chunks.popleft()
+        begin, self._start = self._start, 0
+        stop = min(begin + min(limit, _AHEAD_RECORDS_MAX), len(chunk))
+        pieces = [(piece, _memory_bytes(piece)) for piece in decode(chunk.slice(begin, stop))]
+        if stop < len(chunk):
+            # What left before the first look ahead is freed with the rest.
+            rest = size - sum(piece_size for _, piece_size in pieces)
+            self._chunks.appendleft((chunk.slice(stop, len(chunk)), rest))
+        else:
+            self.bytes -= size - sum(piece_size for _, piece_size in pieces)
+        self._chunks.extendleft(reversed(pieces))
 
     def take(self, limit: int, before_ms: int | None) -> SourceRecords:
         """Remove and return up to `limit` records of the first chunk, all earlier than `before_ms` but the first."""
@@ -57,7 +97,7 @@ class PartitionBuffer:
         stop = min(self._start + limit, len(chunk))
         if before_ms is not None:
             ahead = takewhile(
-                lambda timestamp: timestamp < before_ms, chunk.timestamps[self._start : stop]
+                lambda timestamp: timestamp < before_ms, _order_ms(chunk)[self._start : stop]
             )
             stop = self._start + max(1, sum(1 for _ in ahead))
         taken = chunk.slice(self._start, stop)
@@ -72,10 +112,25 @@ class PartitionBuffer:
 
 
 class PartitionGroup:
-    """The input buffers of one task."""
+    """The input buffers of one task.
 
-    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
-        self.buffers = {partition: PartitionBuffer(partition) for partition in sorted(partitions)}
+    Attributes:
+        enforcing: Whether the last `ready` gave up waiting for an input that is empty.
+        enforced: How many runs were taken so.
+    """
+
+    def __init__(
+        self, partitions: Iterable[TopicPartition], *, max_task_idle_ms: int = NEVER_IDLE
+    ) -> None:
+        self.buffers: dict[TopicPartition, PartitionBuffer] = {}
+        self.enforcing = False
+        self.enforced = 0
+        self._max_task_idle_ms = max_task_idle_ms
+        self._lags: Mapping[TopicPartition, int] = {}
+        #: Per empty input whose lag is 0: how long it is waited for.
+        self._deadlines_ms: dict[TopicPartition, int] = {}
+        for partition in sorted(partitions):
+            self.add_partition(partition)
 
     @property
     def records(self) -> int:
@@ -89,6 +144,52 @@ class PartitionGroup:
     def add_partition(self, partition: TopicPartition) -> None:
         """Buffer one more partition."""
         self.buffers[partition] = PartitionBuffer(partition)
+
+    # -- whether to wait -------------------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Return whether some inputs have records and others may have to be waited for: then lags are needed."""
+        return (
+            self._max_task_idle_ms != NEVER_IDLE
+            and len(self.buffers) > 1
+            and 0 < sum(1 for buffer in self.buffers.values() if buffer.records) < len(self.buffers)
+        )
+
+    def update_lags(self, lags: Mapping[TopicPartition, int]) -> None:
+        """Say how many records of each partition are on the broker and not fetched yet, as far as known."""
+        self._lags = {partition: lags[partition] for partition in self.buffers if partition in lags}
+
+    def ready(self, now_ms: int) -> bool:
+        """Return whether the task may process what is buffered (PartitionGroup.readyToProcess).
+
+        An empty input is waited for while its lag is unknown or not 0, and then for `max_task_idle_ms`, counted from
+        the first call that finds it so.
+        """
+        if self._max_task_idle_ms == NEVER_IDLE:
+            return True
+        self.enforcing = given_up = False
+        for partition, buffer in self.buffers.items():
+            if buffer.records:
+                self._deadlines_ms.pop(partition, None)
+            elif self._lags.get(partition) != 0:
+                self._deadlines_ms.pop(partition, None)
+                return False
+            else:
+                due_ms = self._deadlines_ms.setdefault(partition, now_ms + self._max_task_idle_ms)
+                if now_ms < due_ms:
+                    return False
+                given_up = True
+        buffered = self.records > 0
+        self.enforcing = given_up and buffered
+        return buffered
+
+    def idle_until_ms(self, now_ms: int) -> int | None:
+        """Return when the wait for empty inputs may end by itself, or None if only records or lags can end it."""
+        due_ms = max(self._deadlines_ms.values(), default=now_ms)
+        return due_ms if due_ms > now_ms and self.records else None
+
+    # -- what comes next -------------------------------------------------------------------------------------------
 
     def put_back(self, chunk: SourceRecords) -> None:
         """Put records back in front that `take` gave and that were not processed."""
@@ -105,10 +206,11 @@ class PartitionGroup:
         heads = sorted(
             (timestamp, partition)
             for partition, buffer in self.buffers.items()
-            if (timestamp := buffer.head_timestamp()) is not None
+            if (timestamp := buffer.head_timestamp(limit)) is not None
         )
         if not heads:
             return None
+        self.enforced += self.enforcing
         partition = heads[0][1]
         before_ms = None
         if len(heads) > 1:
@@ -116,6 +218,11 @@ class PartitionGroup:
             next_ms, next_partition = heads[1]
             before_ms = next_ms + 1 if partition < next_partition else next_ms
         return self.buffers[partition].take(limit, before_ms)
+
+
+def _order_ms(chunk: SourceRecords) -> Sequence[int]:
+    """Return the timestamps that decide when the records of a chunk have their turn."""
+    return chunk.order_ms if isinstance(chunk, DecodedRecords) else chunk.timestamps
 
 
 def _memory_bytes(chunk: SourceRecords) -> int:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from rebalance.model import TopicPartition
 from state_stores.errors import StreamsError
 from tasks.processing.output import OutputColumns
+from tasks.processing.record import Headers
 from tasks.processing.record_batch import SourceRecords
 
 
@@ -130,8 +131,12 @@ class TransactionalProducer(Protocol):
         keys: Sequence[bytes],
         values: Sequence[bytes | None],
         timestamps: Sequence[int],
+        headers: Headers = (),
     ) -> None:
-        """Send changelog records, in order; `commit` returns the offset after the last one of each partition."""
+        """Send changelog records, in order, each with these headers.
+
+        `commit` returns the offset after the last one of each partition.
+        """
         ...
 
     def commit(
@@ -267,14 +272,19 @@ class Admin(Protocol):
 
 
 class ChangelogReader(Protocol):
-    """Reads changelogs for restoring: read_committed, by position, never by group."""
+    """Reads changelogs for restoring: read_committed, by position, never by group.
+
+    `with_headers` is False until somebody sets it, before the first poll: changelogs have none.
+    """
+
+    with_headers: bool
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions from these offsets."""
         ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
-        """Return what has arrived, as runs of one partition. Headers are not read."""
+        """Return what has arrived, as runs of one partition."""
         ...
 
     def positions(self) -> dict[TopicPartition, int]:

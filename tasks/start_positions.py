@@ -1,13 +1,21 @@
-"""Where a task begins to read, from what is committed and what the log still has. Pure."""
+"""Where tasks begin to read, from what is committed and what the log still has."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Final
 
-from rebalance.model import TopicPartition
+from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
-from tasks.parallel.progress_vector import Progress
-from tasks.ports import CommittedOffset
+from tasks.internal_topics import ApplicationPlan
+from tasks.parallel.progress_vector import Progress, partition_time_of_kafka_streams
+from tasks.ports import Admin, CommittedOffset
+
+_log = logging.getLogger(__name__)
+
+#: As many partitions are named in a line of the log.
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +24,83 @@ class StartPosition:
 
     offset: int
     partition_time_ms: int = -1
+    #: Whether it is where a commit left off.
+    committed: bool = False
     #: What the last commit said, or None if nothing (of ours) is committed.
     progress: Progress | None = None
+    #: Whether Kafka Streams has committed it.
+    by_kafka_streams: bool = False
+
+
+def find_starts(
+    plan: ApplicationPlan,
+    assigned: Iterable[TaskId],
+    *,
+    admin: Admin,
+    group_id: str,
+    transactional_id: str,
+    auto_offset_reset: str,
+) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes]]:
+    """Fence whoever committed for these tasks' inputs before; return where each input begins, and its topics' ids.
+
+    Raises `StreamsError` if the group has subscribed members, and what `start_position` raises.
+    """
+    members = admin.group_members(group_id)
+    if members:
+        raise StreamsError(
+            f"consumer group {group_id} has {members} subscribed members; the group belongs to this application: "
+            "stop those consumers, or choose another application_id. Instances of Kafka Streams that were stopped stay "
+            "members until their session.timeout.ms (45 s) is over, unless they were closed with LEAVE_GROUP"
+        )
+    inputs = sorted(
+        TopicPartition(topic, task.partition)
+        for task in assigned
+        for topic, count in plan.subtopologies[task.subtopology].topic_partitions.items()
+        if task.partition < count
+    )
+    foreign = foreign_transactional_ids(
+        admin.committed(group_id, inputs, stable=False), {transactional_id}
+    )
+    if foreign:
+        _log.info("fencing earlier producers of these partitions: %s", ", ".join(foreign))
+        admin.fence(foreign)
+    committed = admin.committed(group_id, inputs, stable=True)
+    starts, ends = admin.beginning_offsets(inputs), admin.end_offsets(inputs)
+    topics = admin.describe_topics(sorted({partition.topic for partition in inputs}))
+    positions = {
+        partition: start_position(
+            partition,
+            committed=committed.get(partition),
+            log_start=starts[partition],
+            log_end=ends[partition],
+            topic_id=topics[partition.topic].topic_id,
+            reset=_reset_of(plan, partition.topic) or auto_offset_reset,
+        )
+        for partition in inputs
+    }
+    _note_kafka_streams(positions)
+    return positions, {name: topic.topic_id for name, topic in topics.items()}
+
+
+def _note_kafka_streams(positions: Mapping[TopicPartition, StartPosition]) -> None:
+    """Say where Kafka Streams left off, as it doesn't know what our own commits know."""
+    found = [partition for partition, start in positions.items() if start.by_kafka_streams]
+    if found:
+        _log.info(
+            "going on where Kafka Streams left off, in %s%s: it commits the time of each partition, but not those of "
+            "windows and joins, so records may count as on time there that were late before",
+            ", ".join(map(str, found[:_NAMED])),
+            f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "",
+        )
+
+
+def _reset_of(plan: ApplicationPlan, topic: str) -> str | None:
+    """Return where a topic's source begins without a committed offset; None where it does not say."""
+    for subtopology in plan.subtopologies.values():
+        for source in subtopology.spec.sources:
+            if topic in subtopology.source_topics[source.name]:
+                return "earliest" if source.internal else source.offset_reset
+    raise AssertionError(f"{topic} belongs to no source")
 
 
 def start_position(
@@ -52,10 +135,14 @@ def start_position(
             f"{log_end}: records were deleted before they were processed. Run `tidewheel reset` to accept the gap, or "
             "raise the topic's retention"
         )
+    theirs = partition_time_of_kafka_streams(committed.metadata) if progress is None else None
+    known = theirs if progress is None else progress.stream_time_ms
     return StartPosition(
         offset=committed.offset,
-        partition_time_ms=-1 if progress is None else progress.stream_time_ms,
+        committed=True,
+        partition_time_ms=-1 if known is None else known,
         progress=progress,
+        by_kafka_streams=theirs is not None,
     )
 
 
@@ -73,3 +160,33 @@ def foreign_transactional_ids(
         if offset.offset >= 0
     )
     return sorted({progress.transactional_id for progress in found if progress is not None} - known)
+
+
+def operator_times(
+    starts: Mapping[TopicPartition, StartPosition], topology_hash: bytes
+) -> tuple[int, ...]:
+    """Return the stream times that a task's operators had when its inputs were committed, () if none are known.
+
+    Every input carries the same times; after a crash between commits of different owners the later ones count. Times of
+    another topology say nothing about the operators of this one: they are left out, with a warning.
+    """
+    found: dict[TopicPartition, tuple[int, ...]] = {}
+    for partition, start in sorted(starts.items()):
+        if start.progress is None or not start.progress.operator_times_ms:
+            continue
+        if start.progress.topology_hash != topology_hash:
+            _log.warning(
+                "%s was committed by another version of the topology: its operators' stream times are not used, so "
+                "records may count as on time that were late before",
+                partition,
+            )
+            continue
+        found[partition] = start.progress.operator_times_ms
+    if len({len(times) for times in found.values()}) > 1:
+        _log.warning(
+            "%s were committed with different numbers of operators' stream times; none is used, so records may count "
+            "as on time that were late before",
+            ", ".join(map(str, found)),
+        )
+        return ()
+    return tuple(map(max, zip(*found.values(), strict=True)))

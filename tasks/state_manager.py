@@ -4,19 +4,20 @@ Persistent stores share one RocksDB, in-memory ones one sorted dictionary. Every
 in one write, the changelog positions last, so disk may lag the changelog and never lead it.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rebalance.model import TaskId, TopicPartition
-from state_stores.commit_buffer import CommitBuffer, Drained
+from state_stores.commit_buffer import Drained, write_rows
 from state_stores.errors import StoreCorruptedError
-from state_stores.key_value_store import KeyValueStore, TimestampedKeyValueStore
+from state_stores.factory import Store, make_store
 from state_stores.ports import Database
 from state_stores.position import Position
 from state_stores.restore import position_name
-from state_stores.spec import StoreKind, StoreSpec
+from state_stores.spec import StoreSpec
+from state_stores.timed_buffer import note_name
 from tasks.errors import TaskCorruptedError
 from tasks.internal_topics import changelog_topic
 
@@ -56,7 +57,7 @@ class StateManager:
         self._open_in_memory = open_in_memory
         self._now = now
         self._databases: dict[bool, Database] = {}
-        self.stores: dict[str, KeyValueStore[Any, Any]] = {}
+        self.stores: dict[str, Store] = {}
         self.topic_ids: dict[str, bytes] = {}
 
     def open(self) -> None:
@@ -70,21 +71,15 @@ class StateManager:
         for spec in self.specs.values():
             self.stores[spec.name] = self._store(spec)
 
-    def _store(self, spec: StoreSpec) -> KeyValueStore[Any, Any]:
-        buffer = CommitBuffer(
+    def _store(self, spec: StoreSpec) -> Store:
+        return make_store(
             spec,
             self.database(spec.name),
-            topic=changelog_topic(self._settings.application_id, spec.name),
+            topic=self.serde_topic(spec.name),
             keep_bytes=self._settings.keep_bytes_per_store,
+            now=self._now,
+            may_hold_back=spec.caching and self._settings.cache_enabled,
         )
-        may_hold_back = spec.caching and self._settings.cache_enabled
-        match spec.kind:
-            case StoreKind.KEY_VALUE:
-                return KeyValueStore[Any, Any](buffer, self._now, may_hold_back=may_hold_back)
-            case StoreKind.TIMESTAMPED_KEY_VALUE:
-                return TimestampedKeyValueStore[Any, Any](
-                    buffer, self._now, may_hold_back=may_hold_back
-                )
 
     @contextmanager
     def trusted(self) -> Generator[None]:
@@ -99,6 +94,10 @@ class StateManager:
     def database(self, store: str) -> Database:
         """Return the database a store lives in."""
         return self._databases[self.specs[store].persistent]
+
+    def serde_topic(self, store: str) -> str:
+        """Return the topic that the serdes of a store are told."""
+        return changelog_topic(self._settings.application_id, store)
 
     def changelog(self, store: str) -> TopicPartition | None:
         """Return the changelog partition of a store, or None if it has none."""
@@ -117,29 +116,59 @@ class StateManager:
             if (partition := self.changelog(store)) is not None
         }
 
+    @property
+    def sources(self) -> dict[TopicPartition, str]:
+        """Return the store of each input partition that a store is restored from, having no changelog."""
+        return {
+            TopicPartition(spec.source_topic, self.task_id.partition): spec.name
+            for spec in self.specs.values()
+            if spec.source_topic is not None
+        }
+
+    def scratch_store(self, store: str) -> Any:
+        """Return a second store object over the same data, without a cache, to restore into."""
+        return self._store(replace(self.specs[store], caching=False))
+
+    def _backup(self, store: str) -> TopicPartition | None:
+        """Return what a store is restored from: its changelog or an input."""
+        source = self.specs[store].source_topic
+        if source is not None:
+            return TopicPartition(source, self.task_id.partition)
+        return self.changelog(store)
+
     def position(self, store: str) -> Position | None:
         """Return how far a store's data on disk has come, or None if that is not known."""
-        partition = self.changelog(store)
+        partition = self._backup(store)
         if partition is None:
             return None
         return Position.decode(self.database(store).position(position_name(*partition)))
 
     def forget(self, store: str) -> None:
         """Empty a store that is restored from the beginning; its position goes first, so that it never leads."""
-        partition = self.changelog(store)
+        partition = self._backup(store)
+        gone = {note_name(store): b""}
         if partition is not None:
-            self.database(store).write({}, {position_name(*partition): b""})
+            gone[position_name(*partition)] = b""
+        self.database(store).write({}, gone)
         self.database(store).clear(store)
+        self.stores[store].buffer.discard()
 
     @property
     def uncommitted_bytes(self) -> int:
         """Return about how much memory the uncommitted changes hold."""
         return sum(store.buffer.uncommitted_bytes for store in self.stores.values())
 
+    @property
+    def expired_puts(self) -> int:
+        """Return how many puts the stores have dropped because their time was over."""
+        return sum(store.expired_puts for store in self.stores.values())
+
     def drain(self) -> dict[str, Drained]:
         """Return the changes of every store since the last commit; unchanged stores are left out."""
         return {
-            name: store.buffer.drain() for name, store in self.stores.items() if store.buffer.dirty
+            name: store.buffer.drain()
+            for name, store in self.stores.items()
+            if store.buffer.has_changes()
         }
 
     def apply(
@@ -149,7 +178,10 @@ class StateManager:
         *,
         now_ms: int,
     ) -> None:
-        """Write committed changes with the changelog positions they reach; called AFTER the transaction committed."""
+        """Write committed changes with the positions they reach; called AFTER the transaction committed.
+
+        `positions` are those of changelogs, and the committed offsets of inputs that stores are restored from.
+        """
         for persistent, database in self._databases.items():
             changes = {
                 name: changed.stored
@@ -158,7 +190,7 @@ class StateManager:
             }
             stored = self._encoded(positions, now_ms, persistent=persistent)
             if changes or stored:
-                database.write(changes, stored)
+                write_rows(database, changes, stored, drained)
         for name, store in self.stores.items():
             # Also where nothing changed: what was only read is kept within the budget at the same moment.
             if name in drained or not store.buffer.dirty:
@@ -167,7 +199,7 @@ class StateManager:
     def _encoded(
         self, positions: Mapping[TopicPartition, int], now_ms: int, *, persistent: bool
     ) -> dict[str, bytes]:
-        changelogs = self.changelogs
+        changelogs = self.changelogs | self.sources
         return {
             position_name(*partition): Position(
                 offset=offset, topic_id=self.topic_ids[partition.topic], written_at_ms=now_ms
@@ -179,7 +211,7 @@ class StateManager:
 
     def write_restored(
         self,
-        changes: Mapping[str, list[tuple[bytes, bytes | None]]],
+        changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
         positions: Mapping[TopicPartition, int],
         *,
         now_ms: int,
@@ -193,13 +225,16 @@ class StateManager:
             }
             stored = self._encoded(positions, now_ms, persistent=persistent)
             if mine or stored:
-                database.write(mine, stored)
+                restored = {
+                    name: self.stores[name].buffer.restored(rows) for name, rows in mine.items()
+                }
+                write_rows(database, mine, stored, restored)
 
     def refresh_positions(self, *, now_ms: int) -> None:
         """Write the known positions again as of now; called when it is certain that nothing newer is in the log."""
         known = {
             partition: position.offset
-            for partition, store in self.changelogs.items()
+            for partition, store in (self.changelogs | self.sources).items()
             if (position := self.position(store)) is not None
         }
         self.apply({}, known, now_ms=now_ms)

@@ -8,15 +8,19 @@ is judged by position, never by the last record seen, because control records an
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 
 from rebalance.model import TopicPartition
 from state_stores.errors import StoreCorruptedError
 from state_stores.restore import StartFrom, fold, restore_start
 from tasks.active_task import ActiveTask
-from tasks.ports import Admin, ChangelogReader, Clock
+from tasks.ports import Admin, ChangelogReader, Clock, TopicDescription
+from tasks.processing.record_batch import SourceRecords
+from tasks.source_restore import SourceRestore
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +28,13 @@ _log = logging.getLogger(__name__)
 _POLL_RECORDS = 20_000
 
 #: Kafka's default for how long tombstones outlive compaction.
-_DELETE_RETENTION_MS = 86_400_000
+DELETE_RETENTION_MS = 86_400_000
+
+#: Longer than any position is old.
+_FOR_EVER_MS: Final = 1 << 62
+
+
+EventKind = Literal["start", "batch", "end", "suspended"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +50,7 @@ class RestoreEvent:
     '25%'
     """
 
-    kind: Literal["start", "batch", "end", "suspended"]
+    kind: EventKind
     store: str
     topic: str
     partition: int
@@ -59,10 +69,17 @@ class _Restoring:
     #: When `end` was the end: what is behind it was written later.
     planned_ms: int
     restored: int = 0
+    #: Set where the partition is an input: its records go through the table's operator.
+    source: SourceRestore | None = None
 
-    def event(
-        self, kind: Literal["start", "batch", "end", "suspended"], partition: TopicPartition
-    ) -> RestoreEvent:
+    def rows(self, run: SourceRecords) -> Sequence[tuple[bytes, bytes | None]]:
+        """Return the rows that some records leave behind."""
+        if self.source is not None:
+            return self.source.rows(run)
+        spec = self.task.stores.specs[self.store]
+        return fold(spec, run.raw_keys, run.raw_values, run.timestamps)
+
+    def event(self, kind: EventKind, partition: TopicPartition) -> RestoreEvent:
         return RestoreEvent(
             kind=kind,
             store=self.store,
@@ -90,6 +107,7 @@ class StateUpdater:
         wipe: Callable[[ActiveTask], None],
         on_event: Callable[[RestoreEvent], None],
         woken: Callable[[], None],
+        committed: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
         self._admin = admin
         self._make_reader = make_reader
@@ -97,6 +115,8 @@ class StateUpdater:
         self._wipe = wipe
         self._on_event = on_event
         self._woken = woken
+        #: The committed offset of each input: tables that are restored from their topic stop there.
+        self._committed = committed
         self._incoming: queue.SimpleQueue[list[ActiveTask]] = queue.SimpleQueue()
         self._restored: queue.SimpleQueue[ActiveTask] = queue.SimpleQueue()
         self._error: BaseException | None = None
@@ -169,12 +189,13 @@ class StateUpdater:
         changelogs = {
             partition: (task, store)
             for task in tasks
-            for partition, store in task.stores.changelogs.items()
+            for partition, store in (task.stores.changelogs | task.source_stores).items()
         }
         if not changelogs:
             return {}
         topics = self._admin.describe_topics(
-            sorted({partition.topic for partition in changelogs}), config=["delete.retention.ms"]
+            sorted({partition.topic for partition in changelogs}),
+            config=["delete.retention.ms", "cleanup.policy"],
         )
         starts = self._admin.beginning_offsets(list(changelogs))
         ends = self._admin.end_offsets(list(changelogs))
@@ -184,16 +205,30 @@ class StateUpdater:
             topic = topics[partition.topic]
             task.stores.topic_ids[partition.topic] = topic.topic_id
             position = task.stores.position(store)
+            source = None
+            end = ends[partition]
+            if partition in task.source_stores:
+                if partition not in self._committed:
+                    # Nobody has processed anything of the input yet, so the table has no rows.
+                    with task.stores.trusted():
+                        task.stores.forget(store)
+                    continue
+                source, end = task.source_restore(partition), self._committed[partition]
             begin, reason = restore_start(
                 position,
                 topic_id=topic.topic_id,
                 log_start=starts[partition],
-                log_end=ends[partition],
-                tombstone_retention_ms=int(
-                    topic.config.get("delete.retention.ms", _DELETE_RETENTION_MS)
-                ),
+                log_end=end,
+                tombstone_retention_ms=_tombstone_retention_ms(topic),
                 now_ms=now_ms,
             )
+            if (
+                source is not None
+                and source.extracts
+                and position is not None
+                and position.offset < end
+            ):
+                begin, reason = StartFrom.BEGINNING, "extracted timestamps depend on all records"
             start = starts[partition]
             if begin is StartFrom.POSITION and position is not None:
                 start = position.offset
@@ -203,9 +238,9 @@ class StateUpdater:
             _log.info(
                 "task %s store %s: restoring from %s: %s", task.task_id, store, begin.value, reason
             )
-            if start < ends[partition]:
+            if start < end:
                 wanted[partition] = _Restoring(
-                    task, store, start, ends[partition], start, planned_ms=now_ms
+                    task, store, start, end, start, planned_ms=now_ms, source=source
                 )
             else:
                 task.stores.write_restored({}, {partition: start}, now_ms=now_ms)
@@ -213,6 +248,7 @@ class StateUpdater:
 
     def _read(self, wanted: dict[TopicPartition, _Restoring], waiting: dict[int, int]) -> None:
         reader = self._make_reader()
+        reader.with_headers = any(entry.source is not None for entry in wanted.values())
         try:
             reader.assign({partition: entry.start for partition, entry in wanted.items()})
             for partition, entry in wanted.items():
@@ -240,15 +276,14 @@ class StateUpdater:
             entry = wanted.get(partition)
             if entry is None:
                 continue  # records past the end that was fixed at the start
-            rows = fold(
-                entry.task.stores.specs[entry.store], run.raw_keys, run.raw_values, run.timestamps
-            )
             entry.position = run.offsets[-1] + 1
-            entry.restored += len(run)
+            stop = len(run) if entry.source is None else bisect_left(run.offsets, entry.end)
+            entry.restored += stop
             self.restored_records += len(run)
             # No position yet: a restore that is cut short begins where it began, because tombstones for what it has
             # read so far may be compacted away before it goes on.
             with entry.task.stores.trusted():
+                rows = entry.rows(run.slice(0, stop))
                 entry.task.stores.write_restored({entry.store: rows}, {}, now_ms=entry.planned_ms)
             changed.add(partition)
         for partition in changed:
@@ -261,6 +296,8 @@ class StateUpdater:
         ]:
             entry = wanted.pop(partition)
             entry.position = max(entry.position, positions.get(partition, entry.position))
+            if entry.source is not None:
+                entry.position = entry.end  # what is behind it is not processed yet
             entry.task.stores.write_restored(
                 {}, {partition: entry.position}, now_ms=entry.planned_ms
             )
@@ -272,6 +309,13 @@ class StateUpdater:
     def _hand_over(self, task: ActiveTask) -> None:
         self._restored.put(task)
         self._woken()
+
+
+def _tombstone_retention_ms(topic: TopicDescription) -> int:
+    """Return how long deletes can be read in a topic; where nothing is compacted, as long as anything."""
+    if "compact" not in topic.config.get("cleanup.policy", "compact"):
+        return _FOR_EVER_MS
+    return int(topic.config.get("delete.retention.ms", DELETE_RETENTION_MS))
 
 
 def _done(entry: _Restoring, position: int | None) -> bool:

@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from types import TracebackType
 
 from rebalance.model import TaskId, TopicPartition
@@ -20,20 +19,13 @@ from tasks.commit import Commit, Committer, RolledBackError, changed_offsets
 from tasks.errors import FencedError, TaskCorruptedError
 from tasks.internal_topics import ApplicationPlan
 from tasks.lifecycle import TaskState
-from tasks.output_collector import OutputCollector, TopicInfo
+from tasks.output_collector import OutputCollector
 from tasks.parallel.progress_vector import Progress, RangeProgress
-from tasks.ports import (
-    Admin,
-    ChangelogReader,
-    Clock,
-    CommittedOffset,
-    ProducerFactory,
-    RecordSource,
-    SinkProducer,
-)
-from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
-from tasks.start_positions import StartPosition, foreign_transactional_ids, start_position
+from tasks.ports import CommittedOffset, RecordSource
+from tasks.processing.error_policy import ErrorPolicy
+from tasks.start_positions import StartPosition, find_starts, operator_times
 from tasks.state_updater import RestoreEvent, StateUpdater
+from tasks.worker_ports import MakeTask, WorkerPorts, WorkerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -53,45 +45,6 @@ _MARKERS_S = 5.0
 _MARKERS_POLL_S = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    """What the loop needs to know of the application's settings (units as in `StreamsConfig`)."""
-
-    application_id: str
-    transactional_id: str
-    topology_hash: bytes
-    #: Number of other workers of this program. After a change of the number of workers they find our id in the metadata
-    #: of partitions that are theirs now, and fence it, so being fenced soon after a start is no takeover.
-    siblings: int = 0
-    commit_interval_ms: int = 100
-    cache_max_bytes: int = 10 * 1024 * 1024
-    uncommitted_max_bytes: int = 64 * 1024 * 1024
-    buffered_bytes_per_partition: int = 16 * 1024 * 1024
-    buffered_records_per_partition: int = 100_000
-    max_poll_records: int = 10_000
-    repartition_purge_interval_ms: int = 30_000
-    auto_offset_reset: str = "earliest"
-    handlers: ErrorHandlers = field(default_factory=ErrorHandlers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPorts:
-    """The clients of one worker, made by the adapters; the worker closes what it made."""
-
-    make_source: Callable[[], RecordSource]
-    make_producer: ProducerFactory
-    #: None in exactly_once.
-    make_sink_producer: Callable[[], SinkProducer] | None
-    make_reader: Callable[[], ChangelogReader]
-    admin: Admin
-    topics: TopicInfo
-    clock: Clock
-
-
-#: Makes a task of the plan: (task id, collector, policy).
-MakeTask = Callable[[TaskId, OutputCollector, ErrorPolicy], ActiveTask]
-
-
 class WorkerMetrics:
     """Counters of one worker. Written by the loop thread, read by anybody."""
 
@@ -106,7 +59,10 @@ class WorkerMetrics:
 
 
 class StreamWorker:
-    """Runs tasks until told to stop. `run` is called in a thread of its own; the other methods from any thread."""
+    """Runs tasks until told to stop. `run` is called in a thread of its own; the other methods from any thread.
+
+    `watch` is called in each round and ends the worker by raising (the global stores can't be kept up).
+    """
 
     def __init__(
         self,
@@ -120,6 +76,7 @@ class StreamWorker:
         on_restore: Callable[[RestoreEvent], None],
         on_running: Callable[[bool], None],
         housekeep: Callable[[], None],
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._assigned = sorted(assigned)
@@ -130,6 +87,7 @@ class StreamWorker:
         self._on_restore = on_restore
         self._on_running = on_running
         self._housekeep = housekeep
+        self._watch = watch
         self._clock = ports.clock
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -240,57 +198,20 @@ class StreamWorker:
 
     def _find_starts(self, committer: Committer) -> None:
         """Fence whoever committed for our partitions before, then read where to begin."""
-        admin, group = self._ports.admin, self._settings.application_id
-        members = admin.group_members(group)
-        if members:
-            raise StreamsError(
-                f"consumer group {group} has {members} subscribed members; the group belongs to this application: "
-                "stop those consumers, or choose another application_id"
-            )
-        inputs = sorted(
-            TopicPartition(topic, task.partition)
-            for task in self._assigned
-            for topic, count in self._plan.subtopologies[task.subtopology].topic_partitions.items()
-            if task.partition < count
+        self._starts, self._input_topic_ids = find_starts(
+            self._plan,
+            self._assigned,
+            admin=self._ports.admin,
+            group_id=self._settings.application_id,
+            transactional_id=committer.producer.transactional_id,
+            auto_offset_reset=self._settings.auto_offset_reset,
         )
-        earlier = admin.committed(group, inputs, stable=False)
-        known = {committer.producer.transactional_id}
-        foreign = foreign_transactional_ids(earlier, known)
-        if foreign:
-            _log.info("fencing earlier producers of these partitions: %s", ", ".join(foreign))
-            admin.fence(foreign)
-        committed = admin.committed(group, inputs, stable=True)
-        starts, ends = admin.beginning_offsets(inputs), admin.end_offsets(inputs)
-        topics = admin.describe_topics(sorted({partition.topic for partition in inputs}))
-        self._input_topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         self._committed = {}  # everything is committed again at the first commit
-        self._starts = {
-            partition: start_position(
-                partition,
-                committed=committed.get(partition),
-                log_start=starts[partition],
-                log_end=ends[partition],
-                topic_id=self._input_topic_ids[partition.topic],
-                reset=self._reset_of(partition),
-            )
-            for partition in inputs
-        }
         # No two commits of a partition carry the same text, also across lives (see `Progress.sequence`).
         earlier_lives = [
             start.progress.sequence for start in self._starts.values() if start.progress is not None
         ]
         self._sequence = max([self._sequence, *earlier_lives])
-
-    def _reset_of(self, partition: TopicPartition) -> str:
-        for plan in self._plan.subtopologies.values():
-            for source in plan.spec.sources:
-                if partition.topic in plan.source_topics[source.name]:
-                    return (
-                        "earliest"
-                        if source.internal
-                        else source.offset_reset or self._settings.auto_offset_reset
-                    )
-        raise AssertionError(f"{partition} belongs to no source")
 
     def _create_tasks(
         self, stack: ExitStack, collector: OutputCollector, policy: ErrorPolicy
@@ -309,6 +230,7 @@ class StreamWorker:
             wipe=self._wipe,
             on_event=self._on_restore,
             woken=self._wake.set,
+            committed={p: start.offset for p, start in self._starts.items() if start.committed},
         )
         self.updater = updater
         stack.callback(updater.close)
@@ -358,7 +280,9 @@ class StreamWorker:
             starts = {partition: self._starts[partition] for partition in task.inputs}
             offsets = {partition: start.offset for partition, start in starts.items()}
             task.start(
-                offsets, {partition: start.partition_time_ms for partition, start in starts.items()}
+                offsets,
+                {partition: start.partition_time_ms for partition, start in starts.items()},
+                operator_times(starts, self._settings.topology_hash),
             )
             self._running[task.task_id] = task
             self._owner.update(dict.fromkeys(task.inputs, task))
@@ -374,9 +298,11 @@ class StreamWorker:
 
     def _turn(self, source: RecordSource, collector: OutputCollector, committer: Committer) -> None:
         """One round: fetch, process a slice of each task, punctuate, commit if it is time."""
+        self._watch()
         self._fetch(source)
+        self._update_lags(source)
         for task in list(self._running.values()):
-            if not self.paused:
+            if not self.paused and task.ready(self._clock.now_ms()):
                 self._process_slice(task)
                 self._shrink_caches()
             if self._must_commit(collector):
@@ -393,7 +319,10 @@ class StreamWorker:
             self._wake.wait(_IDLE_S)
             self._wake.clear()
             return
-        buffered = 0 if self.paused else sum(task.group.records for task in self._running.values())
+        # Records that wait for those of another input are no reason not to fetch: that would wait for ever.
+        now_ms = self._clock.now_ms()
+        ready = [task for task in self._running.values() if not self.paused and task.ready(now_ms)]
+        buffered = sum(task.group.records for task in ready)
         if buffered >= self._settings.max_poll_records:
             return
         for chunk in source.poll(
@@ -408,14 +337,22 @@ class StreamWorker:
             self._throttle(source, partition, task)
         self._release(source)
 
+    def _update_lags(self, source: RecordSource) -> None:
+        """Tell tasks that may have to wait for an input how much of it is on the brokers, as the client knows it."""
+        waiting = [task for task in self._running.values() if task.group.waits]
+        if waiting:
+            positions, ends = source.positions(), source.end_offsets()
+            lags = {each: max(end - positions[each], 0) for each, end in ends.items()}
+            for task in waiting:
+                task.group.update_lags(lags)
+
     def _idle_s(self) -> float:
         """Return how long the loop may wait for input."""
         now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
         waits = [_IDLE_S, self._next_commit_s - now_s]
         for task in () if self.paused else self._running.values():
-            due_ms = task.next_wall_clock_ms()
-            if due_ms is not None:
-                waits.append((due_ms - now_ms) / 1000)
+            dues_ms = (task.next_wall_clock_ms(), task.group.idle_until_ms(now_ms))
+            waits += [(due_ms - now_ms) / 1000 for due_ms in dues_ms if due_ms is not None]
         return max(min(waits), 0.0)
 
     def _throttle(self, source: RecordSource, partition: TopicPartition, task: ActiveTask) -> None:
@@ -442,8 +379,6 @@ class StreamWorker:
             source.resume(drained)
 
     def _process_slice(self, task: ActiveTask) -> None:
-        if not task.group.records:
-            return
         begin_s = self._clock.monotonic_s()
         until_s = begin_s + 2 * _SLICE_S
         with task.stores.trusted():
@@ -526,6 +461,7 @@ class StreamWorker:
             now_ms = self._clock.now_ms()
             for task in tasks:
                 mine = {p: o for p, o in positions.items() if p in task.stores.changelogs}
+                mine |= {p: offsets[p] for p in task.source_stores}
                 with task.stores.trusted():
                     task.stores.apply(drained[task.task_id], mine, now_ms=now_ms)
             self._committed = dict(commit.offsets)
@@ -575,6 +511,7 @@ class StreamWorker:
             topology_hash=self._settings.topology_hash,
             ranges=(RangeProgress(0, offset),),
             stream_time_ms=self._owner[partition].partition_times_ms[partition],
+            operator_times_ms=self._owner[partition].operator_times_ms(),
             sequence=self._sequence,
         ).encode()
 

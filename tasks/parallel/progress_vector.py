@@ -17,6 +17,11 @@ _VERSION = 1
 _TOPIC_ID_BYTES = 16
 _CHECKSUM_BYTES = 4
 
+#: What Kafka Streams' text begins with.
+_THEIR_VERSIONS = (1, 2)
+_THEIR_BYTES = 9
+_THEIR_CHARACTERS = 12
+
 #: Kafka's default offset.metadata.max.bytes is 4,096; some room is left to other versions.
 METADATA_CHARACTERS_MAX = 3_300
 
@@ -144,6 +149,24 @@ class Progress:
             key_hash=key_hash,
             sequence=sequence,
         )
+
+
+def partition_time_of_kafka_streams(text: str) -> int | None:
+    """Return the partition's stream time (ms, -1 for none) in metadata that Kafka Streams committed; None if it is no such.
+
+    Its text begins with version (1 byte) and time (8 bytes); what follows, times of punctuating processors, is for
+    Kafka Streams alone (TopicPartitionMetadata).
+
+    >>> partition_time_of_kafka_streams("AgAAAAAAAAPo")
+    1000
+    """
+    try:
+        head = base64.b64decode(text[:_THEIR_CHARACTERS], validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if len(head) != _THEIR_BYTES or head[0] not in _THEIR_VERSIONS:
+        return None
+    return max(int.from_bytes(head[1:], "big", signed=True), -1)
 
 
 def _put(body: bytearray, number: int) -> None:

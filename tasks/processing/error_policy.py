@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.errors import RecordFailedError
+from tasks.errors import RecordFailedError, SchemaRegistryError
 from tasks.processing.handlers import (
     DeadLetter,
     ErrorAction,
@@ -22,6 +22,7 @@ from tasks.processing.handlers import (
 )
 from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record import Headers, Record
+from tasks.processing.record_batch import RecordBatch, SourceRecords
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,10 @@ class ErrorPolicy:
         self.skipped = 0
         self.dead_letters = 0
 
+    def without_dead_letters(self) -> "ErrorPolicy":
+        """Return a policy with the same handlers that writes nothing, for records that are processed again."""
+        return ErrorPolicy(self._handlers, lambda _columns: None)
+
     def apply(
         self,
         context: ErrorContext,
@@ -67,7 +72,10 @@ class ErrorPolicy:
         `raw` is the key and value for a dead letter: the input record's, or for a failed output that record's own.
         An `internal` record belongs to the application's own state and never passes as skipped. "retry" counts only
         where it may help (`retriable`). For a `dead_letter` no other one is written, which would fail the same way.
+        A `SchemaRegistryError` is raised as it is.
         """
+        if isinstance(error, SchemaRegistryError):
+            raise error  # the record is as good as the others, and skipping it would lose it
         setting = (
             self._handlers.production
             if context.stage == "production"
@@ -136,6 +144,50 @@ def _failure(context: ErrorContext, message: str) -> RecordFailedError:
     )
 
 
+def input_failure(
+    records: SourceRecords, row: int, *, node: str, task_id: str
+) -> tuple[ErrorContext, Record[Any, Any]]:
+    """Return what a handler is told of an input record that can't be read: the record is the raw one."""
+    raw = (records.raw_keys[row], records.raw_values[row])
+    headers = () if records.headers is None else records.headers[row]
+    context = ErrorContext(
+        stage="deserialization",
+        node=node,
+        task_id=task_id,
+        topic=records.topic,
+        partition=records.partition,
+        offset=records.offsets[row],
+        timestamp=records.timestamps[row],
+        headers=headers,
+        raw_key=raw[0],
+        raw_value=raw[1],
+    )
+    return context, Record(*raw, records.timestamps[row], headers)
+
+
+def node_failure(
+    batch: RecordBatch, index: int, *, node: str, task_id: str, stage: ErrorStage = "processing"
+) -> tuple[ErrorContext, Record[Any, Any]]:
+    """Return what a handler is told of a record that failed in a node, with the input record behind it."""
+    metadata = batch.metadata_of(index)
+    source, row = batch.source, batch.rows[index]
+    context = ErrorContext(
+        stage=stage,
+        node=node,
+        task_id=task_id,
+        topic=None if metadata is None else metadata.topic,
+        partition=None if metadata is None else metadata.partition,
+        offset=None if metadata is None else metadata.offset,
+        timestamp=batch.timestamps[index],
+        headers=() if source is None or source.headers is None else source.headers[row],
+        raw_key=None if source is None else source.raw_keys[row],
+        raw_value=None if source is None else source.raw_values[row],
+    )
+    return context, Record(
+        batch.keys[index], batch.values[index], batch.timestamps[index], batch.headers_of(index)
+    )
+
+
 def dead_letter(
     topic: str, context: ErrorContext, error: Exception, raw: tuple[bytes | None, bytes | None]
 ) -> DeadLetter:
@@ -168,7 +220,7 @@ def describe(context: ErrorContext, error: Exception, verb: str) -> str:
         if context.topic is None
         else f"{context.topic}-{context.partition} offset {context.offset}"
     )
-    return f"{verb} in {context.stage} at {context.node} (task {context.task_id}), {place}: {_class_name(error)}: {_message(error)}"
+    return f"{verb} in {context.stage} at {context.node} (task {context.task_id}), {place}: {_class_name(error)}: {_printable(_message(error))}"
 
 
 def _class_name(error: Exception) -> str:
@@ -190,6 +242,11 @@ def _message(error: Exception) -> str:
 def _encoded(text: str) -> bytes:
     # Texts of errors quote bad input, lone surrogates too.
     return text.encode(errors="backslashreplace")
+
+
+def _printable(text: str) -> str:
+    """Return a text that every log can write."""
+    return _encoded(text).decode()
 
 
 def _next_step(stage: ErrorStage, action: ErrorAction, *, internal: bool) -> str:

@@ -8,15 +8,15 @@ Streams. Both use the same operators, so they differ only in the order of calls 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from inspect import iscoroutinefunction
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from state_stores.errors import StreamsError
 from tasks.processing.execution import execution_mode
 from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.processor import Processor
 from tasks.processing.processor_node import DownstreamError, ProcessorHost, ProcessorNode
 from tasks.processing.record_batch import RecordBatch, merge_in_order
+from tasks.processing.supplied import checked_processor
 from tasks.processing.topology_spec import ProcessorSpec, SinkSpec, SourceSpec, SubtopologySpec
 
 
@@ -79,7 +79,7 @@ class TaskGraph:
                 operator = (
                     made
                     if isinstance(made, Operator)
-                    else ProcessorNode(_checked(made, node_spec), host, node_spec.stores)
+                    else ProcessorNode(checked_processor(made, node_spec), host, node_spec.stores)
                 )
         node = Node(node_spec.name, operator)
         self.nodes[node.name] = node
@@ -112,10 +112,13 @@ class TaskGraph:
         """Initialise every node, parents first."""
         for node in self.nodes.values():
             if isinstance(node.operator, ProcessorNode):
-                node.operator.connect(self._pusher(node))
+                node.operator.connect(partial(_refuse_early, node.name))
             if node.operator is not None:
                 node.operator.init(self._make_context(node.name))
                 self._initialized.append(node.operator)
+        for node in self.nodes.values():
+            if isinstance(node.operator, ProcessorNode):
+                node.operator.open(self._pusher(node))
 
     def close(self) -> None:
         """Close every node that was initialised, parents first; the first error is raised after all were closed."""
@@ -253,20 +256,10 @@ class TaskGraph:
             self.push_all(node, output)
 
 
-def _checked(made: object, spec: ProcessorSpec) -> Processor[Any, Any, Any, Any]:
-    """Return what a supplier made, if it is a processor that this version can run."""
-    where = f"{spec.name} ({spec.location})" if spec.location else spec.name
-    if not isinstance(made, Processor):
-        raise StreamsError(
-            f"{where}: the supplier made an object of type {type(made).__name__}; it must make a Processor"
-        )
-    processor: Processor[Any, Any, Any, Any] = cast("Any", made)
-    if iscoroutinefunction(processor.process):
-        raise StreamsError(
-            f"{where}: process of {type(processor).__name__} is an async function; this version runs plain ones only, so do "
-            "its waiting in a plain function"
-        )
-    return processor
+def _refuse_early(node: str, _batch: RecordBatch, _child: str | None) -> None:
+    raise StreamsError(
+        f"{node}: forward() before the topology is initialised; use process() or a punctuator"
+    )
 
 
 def _numbered(batch: RecordBatch, child: int) -> RecordBatch:

@@ -28,6 +28,22 @@ class NodeContext(Protocol):
         """Return the task's id, as "0_1"."""
         ...
 
+    @property
+    def emit_interval_ms(self) -> int:
+        """Return how long to wait, by the wall clock, between two looks for what has become final.
+
+        Join non-matches and on-close results are looked for at most this often; 0 looks at every record.
+        """
+        ...
+
+    def now_ms(self) -> int:
+        """Return the wall clock (ms since the epoch)."""
+        ...
+
+    def internal_topic(self, name: str) -> str:
+        """Return the real name of an internal topic of the application, as serdes are told it."""
+        ...
+
     def store(self, name: str) -> Any:
         """Return a store of the task that is connected to this node."""
         ...
@@ -51,6 +67,8 @@ class Operator(ABC):
     expands: ClassVar[bool] = False
     #: Sends each record to exactly one of its children (split).
     exclusive: ClassVar[bool] = False
+    #: Runs an object of the user's that may read and write stores, schedule and commit, as a processor may.
+    runs_users_object: ClassVar[bool] = False
 
     context: NodeContext
 
@@ -69,6 +87,18 @@ class Operator(ABC):
     def held_back(self) -> tuple[int, int]:
         """Return (keys, bytes) held back from downstream."""
         return (0, 0)
+
+    def times(self) -> tuple[int, ...]:
+        """Return the stream times that must survive a restart (observed, last emitted); -1 for none yet.
+
+        Always as many, in the same order. They are committed with the offsets, so they are those of the records
+        processed before the commit.
+        """
+        return ()
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on with what `times` gave before a restart; called after `init`, with as many times."""
+        assert not times, "an operator with times of its own takes them back"
 
     def close(self) -> None:  # noqa: B027 - most operators hold nothing
         """Release what `init` took; called once, also after errors."""

@@ -4,13 +4,13 @@ Semantics are those of Kafka Streams' `Processor`, `ProcessorContext` and `Punct
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tasks.processing.record import Headers, Record, RecordMetadata
+from tasks.processing.record import FixedKeyRecord, Headers, Record, RecordMetadata
 
 KIn = TypeVar("KIn")
 VIn = TypeVar("VIn")
@@ -47,13 +47,8 @@ class Cancellable(ABC):
         """End the schedule; idempotent."""
 
 
-class ProcessorContext(ABC, Generic[KOut, VOut]):
-    """What a processor may ask of the task that runs it.
-
-    >>> class Stamp(Processor[str, str, str, int]):
-    ...     def process(self, record: Record[str, str]) -> None:
-    ...         self.context.forward(record.replace(value=self.context.current_stream_time_ms()))
-    """
+class ProcessingContext(ABC):
+    """What processors of both kinds may ask of the task that runs them."""
 
     @property
     @abstractmethod
@@ -81,12 +76,11 @@ class ProcessorContext(ABC, Generic[KOut, VOut]):
         """Return where the current record stands; None in a punctuation."""
 
     @abstractmethod
-    def forward(self, record: Record[KOut, VOut], child: str | None = None) -> None:
-        """Pass a record to all children, or to the one named `child`, at once."""
-
-    @abstractmethod
     def get_state_store(self, name: str) -> Any:
-        """Return a store connected to this processor."""
+        """Return a store connected to this processor, or a global one, which is only read.
+
+        Raises `StreamsError` for a store that is neither, naming what to connect.
+        """
 
     @abstractmethod
     def schedule(
@@ -96,7 +90,19 @@ class ProcessorContext(ABC, Generic[KOut, VOut]):
         callback: Callable[[int], None],
         start: int | None = None,
     ) -> Cancellable:
-        """Call `callback(timestamp_ms)` every `interval`; `start` (ms) anchors the grid."""
+        """Call `callback(timestamp_ms)` every `interval` of a clock.
+
+        Steps that were missed collapse into one call. Without `start` the grid of stream time goes through 0 and its
+        first call comes with the first record; that of the wall clock begins one interval from now (Kafka Streams'
+        PunctuationSchedule).
+
+        Args:
+            interval: From 1 ms.
+            clock: Whose time the callback follows and is told.
+            callback: A plain function of the time (ms since the epoch).
+            start: Anchors the grid (ms since the epoch): the first call is at `start`, or if that is past, at the next
+                `start + n * interval` (KIP-1146).
+        """
 
     @abstractmethod
     def commit(self) -> None:
@@ -111,8 +117,41 @@ class ProcessorContext(ABC, Generic[KOut, VOut]):
         """Return the worker's wall clock (ms since the epoch)."""
 
 
+class ProcessorContext(ProcessingContext, Generic[KOut, VOut]):
+    """What a processor may ask of the task that runs it.
+
+    >>> class Stamp(Processor[str, str, str, int]):
+    ...     def process(self, record: Record[str, str]) -> None:
+    ...         self.context.forward(record.replace(value=self.context.current_stream_time_ms()))
+    """
+
+    @abstractmethod
+    def forward(self, record: Record[KOut, VOut], child: str | None = None) -> None:
+        """Pass a record to all children, or to the one named `child`, at once.
+
+        From an `async` processor it goes when the coroutine has ended, in the order of the calls.
+        """
+
+
+class FixedKeyProcessorContext(ProcessingContext, Generic[KOut, VOut]):
+    """What a fixed-key processor may ask: the same, but it forwards `FixedKeyRecord`s.
+
+    >>> class Age(FixedKeyProcessor[str, str, int]):
+    ...     def process(self, record: FixedKeyRecord[str, str]) -> None:
+    ...         age_ms = self.context.current_stream_time_ms() - record.timestamp
+    ...         self.context.forward(record.replace(value=age_ms))
+    """
+
+    @abstractmethod
+    def forward(self, record: FixedKeyRecord[KOut, VOut], child: str | None = None) -> None:
+        """Pass a record to all children, or to the one named `child`, at once; see `ProcessorContext.forward`."""
+
+
 class Processor(Generic[KIn, VIn, KOut, VOut]):
     """A node that handles one record at a time; subclass it and override `process`.
+
+    `process` may be `async def`: records are then handled one at a time, each to its end. A class attribute (or class
+    method) `stores` may give builders of stores to connect, as in Kafka Streams' ConnectedStoreProvider.
 
     >>> class Upper(Processor[str, str, str, str]):
     ...     def process(self, record: Record[str, str]) -> None:
@@ -125,7 +164,31 @@ class Processor(Generic[KIn, VIn, KOut, VOut]):
         """Called once before the first record; the default keeps the context as `self.context`."""
         self.context = context
 
-    def process(self, record: Record[KIn, VIn]) -> None:
+    def process(self, record: Record[KIn, VIn]) -> Awaitable[None] | None:
+        """Handle one record."""
+        raise NotImplementedError(f"{type(self).__name__} must override process(record)")
+
+    def close(self) -> None:
+        """Called once when the task closes."""
+
+
+class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
+    """A processor that can't change keys, so that nothing below has to be repartitioned; for `process_values`.
+
+    Subclass it and override `process`, as with `Processor`. Records are `FixedKeyRecord`s.
+
+    >>> class Upper(FixedKeyProcessor[str, str, str]):
+    ...     def process(self, record: FixedKeyRecord[str, str]) -> None:
+    ...         self.context.forward(record.replace(value=record.value.upper()))
+    """
+
+    context: FixedKeyProcessorContext[KIn, VOut]
+
+    def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
+        """Called once before the first record; the default keeps the context as `self.context`."""
+        self.context = context
+
+    def process(self, record: FixedKeyRecord[KIn, VIn]) -> Awaitable[None] | None:
         """Handle one record."""
         raise NotImplementedError(f"{type(self).__name__} must override process(record)")
 
@@ -135,7 +198,10 @@ class Processor(Generic[KIn, VIn, KOut, VOut]):
 
 __all__ = [
     "Cancellable",
+    "FixedKeyProcessor",
+    "FixedKeyProcessorContext",
     "Headers",
+    "ProcessingContext",
     "Processor",
     "ProcessorContext",
     "PunctuationType",

@@ -1,16 +1,31 @@
 """Runs a user's `Processor` as a node: record by record, forwards go downstream at once."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from inspect import iscoroutine, iscoroutinefunction, isgeneratorfunction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from state_stores.errors import StateStoreError
+from state_stores.errors import StateStoreError, StreamsError
+from tasks.processing.coroutines import wait_for
 from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.processor import Cancellable, Processor, ProcessorContext, PunctuationType
+from tasks.processing.processor import (
+    Cancellable,
+    FixedKeyProcessor,
+    FixedKeyProcessorContext,
+    ProcessorContext,
+    PunctuationType,
+)
 from tasks.processing.punctuation import Schedule, first_due_ms
-from tasks.processing.record import TIMESTAMP_MAX_MS, Headers, Record, RecordMetadata
+from tasks.processing.record import (
+    TIMESTAMP_MAX_MS,
+    FixedKeyRecord,
+    Headers,
+    Record,
+    RecordMetadata,
+)
 from tasks.processing.record_batch import RecordBatch, SourceRecords
+from tasks.processing.supplied import AnyProcessor, can_take, process_of
 
 
 class ProcessorHost(Protocol):
@@ -22,6 +37,10 @@ class ProcessorHost(Protocol):
     def state_dir(self) -> Path: ...  # noqa: D102 - see ProcessorContext
     @property
     def stream_time_ms(self) -> int: ...  # noqa: D102 - see ProcessorContext
+    @property
+    def global_stores(self) -> Mapping[str, Any]:
+        """Return the global stores by name, for reading."""
+        ...
 
     def metrics(self) -> dict[str, float]:
         """Return the task's figures."""
@@ -56,9 +75,11 @@ class ProcessorNode(Operator):
     """One user processor in one task."""
 
     def __init__(
-        self, processor: Processor[Any, Any, Any, Any], host: ProcessorHost, stores: Collection[str]
+        self, processor: AnyProcessor, host: ProcessorHost, stores: Collection[str]
     ) -> None:
         self._processor = processor
+        self._fixed_key = isinstance(processor, FixedKeyProcessor)
+        self._process, self._async = process_of(processor)
         self._host = host
         self._stores = frozenset(stores)
         self._push: Push | None = None
@@ -67,17 +88,22 @@ class ProcessorNode(Operator):
         """Say where forwards go; called before `init`."""
         self._push = push
 
+    def open(self, push: Push) -> None:
+        """Say where forwards go from now on, because all nodes below are initialised."""
+        self.user_context.push = push
+
     def init(self, context: NodeContext) -> None:
         """Initialise the user's processor."""
         self.context = context
         assert self._push is not None, "connect comes first"
         self.user_context = _Context(context, self._host, self._stores, self._push)
-        self._processor.init(self.user_context)
+        users: Any = _FixedKeyContext(self.user_context) if self._fixed_key else self.user_context
+        self._processor.init(users)
 
     def process(self, batch: RecordBatch) -> Output:
         """Give each record to the processor; what it forwards has gone downstream when this returns."""
         for index in range(len(batch)):
-            record = Record(
+            record: Any = Record(
                 batch.keys[index],
                 batch.values[index],
                 batch.timestamps[index],
@@ -88,7 +114,7 @@ class ProcessorNode(Operator):
             row = batch.rows[index] if batch.source is not None else 0
             context.stand_at((batch.source, row, record.timestamp))
             try:
-                self._processor.process(record)
+                self._handle(FixedKeyRecord.of(record) if self._fixed_key else record)
                 context.raise_failed_below(None)
             except Exception as error:
                 context.raise_failed_below(error)
@@ -98,6 +124,35 @@ class ProcessorNode(Operator):
             finally:
                 context.current = before
         return None
+
+    def _handle(self, record: Any) -> None:
+        if not self._async:
+            result = self._process(record)
+            if result is not None:
+                self._returned(result)
+            return
+        self._wait(self._process, record)
+
+    def _wait(self, run: Callable[[Any], Any], argument: Any) -> None:
+        context = self.user_context
+        context.collect_forwards()
+        try:
+            result = run(argument)
+        finally:
+            # Also those before an error, as of a plain processor. Here, because what is below may wait itself.
+            context.push_collected()
+        if result is not None:
+            self._returned(result)
+
+    def _returned(self, result: object) -> None:
+        """Run what a plain function has left to be awaited; anything else is lost, so it is an error."""
+        if iscoroutine(result):
+            self._wait(wait_for, result)
+            return
+        raise TypeError(
+            f"process of {type(self._processor).__name__} returned an object of type {type(result).__name__}, which goes "
+            "nowhere; use context.forward(record) and return nothing"
+        )
 
     def punctuate(self, schedule: Schedule, now_ms: int) -> None:
         """Call a scheduled callback; records it forwards have no input record."""
@@ -127,11 +182,14 @@ class _Context(ProcessorContext[Any, Any]):
         self._node = node
         self._host = host
         self._stores = stores
-        self._push = push
+        #: Where forwards go.
+        self.push = push
         #: Where the processor stands.
         self.current = _NOWHERE
         #: Set when something below failed for good in a `forward`.
         self._failed_below: DownstreamError | None = None
+        #: What a coroutine has forwarded so far; None while no coroutine runs.
+        self._collected: list[tuple[RecordBatch, str | None]] | None = None
 
     def stand_at(self, place: "_Place") -> None:
         """Begin a record or a punctuation."""
@@ -166,33 +224,58 @@ class _Context(ProcessorContext[Any, Any]):
         return None if source is None else source.metadata(row)
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        if type(record) is not Record:
+            _check_record(record, self._node.node_name)
         if type(record.timestamp) is not int or not 0 <= record.timestamp <= TIMESTAMP_MAX_MS:
             raise ValueError(
                 f"{self._node.node_name} forwarded a record with timestamp {record.timestamp!r}; it must be an int of "
                 "milliseconds since the epoch, 0 or more"
             )
-        source, row, timestamp = self.current
-        headers: list[Headers] | None = [record.headers] if record.headers else None
+        source, row, _ = self.current
+        headers: list[Headers] | None = None
+        if record.headers:
+            headers = [record.headers]
+            if type(record.headers) is not tuple:
+                headers = [_as_headers(record.headers, self._node.node_name)]
         batch = RecordBatch(
             [record.key], [record.value], [record.timestamp], headers, (row,), source
         )
+        if self._collected is None:
+            self._pushed(batch, child)
+        else:
+            self._collected.append((batch, child))
+
+    def _pushed(self, batch: RecordBatch, child: str | None) -> None:
         try:
-            self._push(batch, child)
+            self.push(batch, child)
         except DownstreamError as error:
             self._failed_below = error
             raise
         finally:
             # What is below stood at records of its own; from here on it is this processor's again.
-            self._host.at_record(timestamp)
+            self._host.at_record(self.current[2])
+
+    def collect_forwards(self) -> None:
+        """Keep what is forwarded from now on, until `push_collected`."""
+        self._collected = []
+
+    def push_collected(self) -> None:
+        """Pass on what was kept, in order."""
+        collected, self._collected = self._collected or [], None
+        for batch, child in collected:
+            self._pushed(batch, child)
 
     def get_state_store(self, name: str) -> Any:
-        if name not in self._stores:
-            connected = ", ".join(sorted(self._stores)) or "none"
-            raise KeyError(
-                f"store {name} is not connected to processor {self._node.node_name} (connected: {connected}); "
-                "name it in stores=[...] or connect_processor_and_state_stores"
-            )
-        return self._node.store(name)
+        if name in self._stores:
+            return self._node.store(name)
+        if name in self._host.global_stores:
+            return self._host.global_stores[name]
+        connected = ", ".join(sorted(self._stores)) or "none"
+        raise StreamsError(
+            f"processor {self._node.node_name} has no access to store {name!r} (connected: {connected}): name it in "
+            "stores=[...] of process() or process_values(), give it in the supplier's `stores`, or connect it with "
+            "connect_processor_and_state_stores()"
+        )
 
     def schedule(
         self,
@@ -206,9 +289,26 @@ class _Context(ProcessorContext[Any, Any]):
         )
         if interval_ms < 1:
             raise ValueError(
-                f"{self._node.node_name}: a schedule's interval is at least 1 ms, not {interval_ms}"
+                f"{self._node.node_name}: a schedule's interval is at least 1 ms, not {interval_ms}; give int "
+                "milliseconds or a timedelta"
             )
-        clock = PunctuationType(clock)  # also what untyped code may spell, and nothing else
+        _check_callback(callback, self._node.node_name)
+        if start is not None and type(start) is not int:
+            raise TypeError(
+                f"{self._node.node_name}: a schedule's start must be an int of milliseconds since the epoch, not "
+                f"{type(start).__name__}"
+            )
+        if start is not None and start < 0:
+            raise ValueError(
+                f"{self._node.node_name}: a schedule's start is a time from 0 (ms since the epoch), not {start}; leave it "
+                "out to begin now"
+            )
+        if clock not in set(PunctuationType):  # also what untyped code may spell, and nothing else
+            raise ValueError(
+                f"{self._node.node_name}: a schedule has no clock {clock!r}; give PunctuationType.STREAM_TIME or "
+                "PunctuationType.WALL_CLOCK_TIME"
+            )
+        clock = PunctuationType(clock)
         stream = clock is PunctuationType.STREAM_TIME
         now_ms = self._host.stream_time_ms if stream else self._host.now_ms()
         due_ms = first_due_ms(interval_ms, now_ms, start, aligned_at_zero=stream)
@@ -224,6 +324,96 @@ class _Context(ProcessorContext[Any, Any]):
 
     def current_system_time_ms(self) -> int:
         return self._host.now_ms()
+
+
+def _check_record(record: object, node: str) -> None:
+    if not isinstance(record, Record):
+        raise TypeError(
+            f"{node}: forward takes a Record(key, value, timestamp), not an object of type {type(record).__name__}"
+        )
+
+
+def _as_headers(headers: Any, node: str) -> Headers:
+    """Return headers that are no tuple as one, if they are a list of pairs."""
+    if isinstance(headers, list):
+        return tuple(cast("list[tuple[str, bytes | None]]", headers))
+    raise TypeError(
+        f'{node}: headers are a tuple of (name, bytes) pairs, as in (("trace", b"1"),), not an object of type '
+        f"{type(headers).__name__}"
+    )
+
+
+def _check_callback(callback: object, node: str) -> None:
+    if not callable(callback):
+        kind = f"of type {type(callback).__name__}"
+    elif iscoroutinefunction(callback):
+        kind = "an async function"
+    elif isgeneratorfunction(callback):
+        kind = "a generator"
+    elif not can_take(callback, 1):
+        name = getattr(callback, "__qualname__", type(callback).__qualname__)
+        kind = f"{name}, which can't be called with one timestamp"
+    else:
+        return
+    raise TypeError(
+        f"{node}: a schedule's callback must be a plain function of the time in ms, but it is {kind}"
+    )
+
+
+class _FixedKeyContext(FixedKeyProcessorContext[Any, Any]):
+    """The same context for a fixed-key processor: only `forward` is another."""
+
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+
+    @property
+    def application_id(self) -> str:
+        return self._context.application_id
+
+    @property
+    def task_id(self) -> str:
+        return self._context.task_id
+
+    @property
+    def state_dir(self) -> Path:
+        return self._context.state_dir
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self._context.metrics
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        return self._context.record_metadata
+
+    def forward(self, record: FixedKeyRecord[Any, Any], child: str | None = None) -> None:
+        if not isinstance(record, FixedKeyRecord):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise TypeError(
+                f"a fixed-key processor forwards the records it gets, changed with record.replace(value=...), not a "
+                f"{type(record).__name__}"
+            )
+        self._context.forward(record.thawed(), child)
+
+    def get_state_store(self, name: str) -> Any:
+        return self._context.get_state_store(name)
+
+    def schedule(
+        self,
+        interval: timedelta | int,
+        clock: PunctuationType,
+        callback: Callable[[int], None],
+        start: int | None = None,
+    ) -> Cancellable:
+        return self._context.schedule(interval, clock, callback, start)
+
+    def commit(self) -> None:
+        self._context.commit()
+
+    def current_stream_time_ms(self) -> int:
+        return self._context.current_stream_time_ms()
+
+    def current_system_time_ms(self) -> int:
+        return self._context.current_system_time_ms()
 
 
 class DownstreamError(Exception):

@@ -5,6 +5,7 @@ each time the grid was passed, however many steps; wall-clock time fires first a
 """
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from tasks.processing.processor import Cancellable
 
@@ -26,13 +27,23 @@ class Schedule(Cancellable):
         self.cancelled = True
 
 
+@runtime_checkable
+class Punctuated(Protocol):
+    """A node whose user's object may have schedules."""
+
+    def punctuate(self, schedule: Schedule, now_ms: int) -> None:
+        """Call a scheduled callback."""
+        ...
+
+
 def first_due_ms(
     interval_ms: int, now_ms: int, start_ms: int | None, *, aligned_at_zero: bool
 ) -> int:
     """Return when a new schedule is due first.
 
-    With `start_ms` the grid goes through it (KIP-1146), and the first step is the first one after now. Without, stream
-    time is due at once on its first record (the grid goes through 0) and wall-clock time after one interval.
+    With `start_ms` the grid goes through it (KIP-1146), and nothing is due before it: a start that is past gives the
+    first step after now. Without, stream time is due at once on its first record (the grid goes through 0) and
+    wall-clock time after one interval.
 
     >>> first_due_ms(10, 25, None, aligned_at_zero=False)
     35
@@ -40,7 +51,7 @@ def first_due_ms(
     33
     """
     if start_ms is not None:
-        if start_ms > now_ms:
+        if start_ms >= now_ms:
             return start_ms
         return start_ms + ((now_ms - start_ms) // interval_ms + 1) * interval_ms
     return 0 if aligned_at_zero else now_ms + interval_ms

@@ -1,10 +1,12 @@
 """What a user sees of one record: the record itself, where it came from, and its headers."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
 
 #: Headers as Kafka keeps them: ordered, names may repeat, values are bytes or null.
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -29,9 +31,104 @@ class Record(Generic[K_co, V_co]):
     timestamp: int
     headers: Headers = ()
 
+    @overload
+    def replace(
+        self, *, key: K2, value: V2, timestamp: int = ..., headers: Headers = ...
+    ) -> "Record[K2, V2]": ...
+    @overload
+    def replace(
+        self, *, key: K2, timestamp: int = ..., headers: Headers = ...
+    ) -> "Record[K2, V_co]": ...
+    @overload
+    def replace(
+        self, *, value: V2, timestamp: int = ..., headers: Headers = ...
+    ) -> "Record[K_co, V2]": ...
+    @overload
+    def replace(self, *, timestamp: int = ..., headers: Headers = ...) -> "Record[K_co, V_co]": ...
     def replace(self, **changes: Any) -> "Record[Any, Any]":
         """Return a copy with some fields changed."""
         return replace(self, **changes)
+
+
+class FixedKeyRecord(Generic[K_co, V_co]):
+    """A record whose key can't change; made by the task only, so that what is forwarded keeps its place.
+
+    Equal, hashed and read as `Record` is. `replace` takes value, timestamp and headers.
+
+    >>> record = FixedKeyRecord.of(Record("k", 1, 1_000))
+    >>> record.key, record.replace(value=2).value
+    ('k', 2)
+    >>> record.replace(key="other")
+    Traceback (most recent call last):
+    ...
+    TypeError: the key of a FixedKeyRecord can't change; use process() instead of process_values() for that
+    """
+
+    __slots__ = ("_record",)
+
+    _record: Record[K_co, V_co]
+
+    def __init__(self) -> None:
+        raise TypeError(
+            "a FixedKeyRecord is made by the task only; change one with record.replace(value=...)"
+        )
+
+    @classmethod
+    def of(cls, record: Record[Any, Any]) -> "FixedKeyRecord[Any, Any]":
+        """Return a record with its key fixed; for the engine."""
+        fixed = object.__new__(cls)
+        fixed._record = record
+        return fixed
+
+    def thawed(self) -> Record[K_co, V_co]:
+        """Return the plain record; for the engine."""
+        return self._record
+
+    @property
+    def key(self) -> K_co:
+        """Return the key."""
+        return self._record.key
+
+    @property
+    def value(self) -> V_co:
+        """Return the value."""
+        return self._record.value
+
+    @property
+    def timestamp(self) -> int:
+        """Return the timestamp (ms since the epoch)."""
+        return self._record.timestamp
+
+    @property
+    def headers(self) -> Headers:
+        """Return the headers."""
+        return self._record.headers
+
+    @overload
+    def replace(
+        self, *, value: V2, timestamp: int = ..., headers: Headers = ...
+    ) -> "FixedKeyRecord[K_co, V2]": ...
+    @overload
+    def replace(
+        self, *, timestamp: int = ..., headers: Headers = ...
+    ) -> "FixedKeyRecord[K_co, V_co]": ...
+    def replace(self, **changes: Any) -> "FixedKeyRecord[K_co, Any]":
+        """Return a copy with another value, timestamp or headers."""
+        if "key" in changes:
+            raise TypeError(
+                "the key of a FixedKeyRecord can't change; use process() instead of process_values() for that"
+            )
+        return self.of(replace(self._record, **changes))
+
+    def __eq__(self, other: object) -> bool:
+        theirs: Any = other
+        return isinstance(other, FixedKeyRecord) and self._record == theirs._record
+
+    def __hash__(self) -> int:
+        return hash(self._record)
+
+    def __repr__(self) -> str:
+        return f"FixedKey{self._record!r}"
 
 
 class RecordMetadata(NamedTuple):

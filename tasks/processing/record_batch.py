@@ -84,6 +84,7 @@ class RecordBatch:
         rows: Row of each record in `source`; several records may share one (flat_map), some rows may be gone (filter).
         source: The raw input, or None for a cache flush or a punctuation.
         old_values: In a table's stream the value before each change; None elsewhere or where nobody asked for it.
+        latest: In a versioned table's stream whether each change is the newest version of its row; None if all are.
         order: Position of each record in the order of record-at-a-time processing, where `rows` alone does not tell it
             (sub-topologies that merge what they fanned out); else None.
         key_bytes: Serialised keys by `key_serde`, kept while the key is unchanged and the serde is canonical, so
@@ -92,7 +93,8 @@ class RecordBatch:
     """
 
     __slots__ = (
-        "headers", "key_bytes", "key_serde", "keys", "old_values", "order", "rows", "source", "timestamps", "values",
+        "headers", "key_bytes", "key_serde", "keys", "latest", "old_values", "order", "rows", "source", "timestamps",
+        "values",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +107,7 @@ class RecordBatch:
         source: SourceRecords | None,
         *,
         old_values: list[Any] | None = None,
+        latest: list[bool] | None = None,
         order: list[Any] | None = None,
         key_bytes: list[bytes | None] | None = None,
         key_serde: Any = None,
@@ -116,6 +119,7 @@ class RecordBatch:
         self.rows = rows
         self.source = source
         self.old_values = old_values
+        self.latest = latest
         self.order = order
         self.key_bytes = key_bytes
         self.key_serde = key_serde
@@ -127,7 +131,8 @@ class RecordBatch:
         """Return the same records with other values; keys and everything else are shared."""
         return RecordBatch(
             self.keys, values, self.timestamps, self.headers, self.rows, self.source,
-            old_values=old_values, order=self.order, key_bytes=self.key_bytes, key_serde=self.key_serde,
+            old_values=old_values, latest=self.latest, order=self.order, key_bytes=self.key_bytes,
+            key_serde=self.key_serde,
         )  # fmt: skip
 
     def with_keys(self, keys: list[Any], values: list[Any] | None = None) -> "RecordBatch":
@@ -147,6 +152,7 @@ class RecordBatch:
             list(compress(self.rows, flags)),
             self.source,
             old_values=None if self.old_values is None else list(compress(self.old_values, flags)),
+            latest=None if self.latest is None else list(compress(self.latest, flags)),
             order=None if self.order is None else list(compress(self.order, flags)),
             key_bytes=None if self.key_bytes is None else list(compress(self.key_bytes, flags)),
             key_serde=self.key_serde,
@@ -162,6 +168,7 @@ class RecordBatch:
             [self.rows[i] for i in indices],
             self.source,
             old_values=None if self.old_values is None else [self.old_values[i] for i in indices],
+            latest=None if self.latest is None else [self.latest[i] for i in indices],
             order=None if self.order is None else [self.order[i] for i in indices],
             key_bytes=None if self.key_bytes is None else [self.key_bytes[i] for i in indices],
             key_serde=self.key_serde,
@@ -200,6 +207,7 @@ def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
     first = batches[0]
     with_headers = any(batch.headers is not None for batch in batches)
     with_old = any(batch.old_values is not None for batch in batches)
+    with_latest = any(batch.latest is not None for batch in batches)
     shared_keys = first.key_bytes is not None and all(
         batch.key_bytes is not None and batch.key_serde is first.key_serde for batch in batches
     )
@@ -215,6 +223,11 @@ def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
         old_values=(
             list(chain.from_iterable(batch.old_values or [None] * len(batch) for batch in batches))
             if with_old
+            else None
+        ),
+        latest=(
+            list(chain.from_iterable(batch.latest or [True] * len(batch) for batch in batches))
+            if with_latest
             else None
         ),
         order=orders,

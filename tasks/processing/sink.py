@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index as index_of
 from typing import Any, Protocol, overload
 
+from state_stores.names import check_topic_name
 from state_stores.ports import SerdePort
+from tasks.errors import MissingOutputTopicError
 from tasks.processing.operator import Operator, Output
 from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record_batch import RecordBatch, has_none
@@ -19,11 +21,11 @@ class Collector(Protocol):
         ...
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; raises `StreamsError` if it does not exist."""
+        """Return how many partitions a topic has; raises `MissingOutputTopicError` if it does not exist."""
         ...
 
 
-#: Told of a record that does not serialise: (sink, batch, index, error). Returns to skip it, raises to stop.
+#: Told of a record that can't be produced (it does not serialise, its topic or partition does not exist): (sink, batch, index, error). Returns to skip it, raises to stop.
 OnUnserializable = Callable[[str, RecordBatch, int, Exception], None]
 
 
@@ -48,8 +50,21 @@ class Sink(Operator):
             self._send(self._prefix + self.spec.topic, batch)
             return None
         for topic, indices in self._topics(batch, self.spec.topic).items():
-            self._send(topic, batch if len(indices) == len(batch) else batch.take(indices))
+            part = batch if len(indices) == len(batch) else batch.take(indices)
+            if self._exists(topic, part):
+                self._send(topic, part)
         return None
+
+    def _exists(self, topic: str, batch: RecordBatch) -> bool:
+        """Return whether a topic that a function named can be written to; if not, its records go to the handler."""
+        try:
+            check_topic_name(topic)
+            self._collector.partition_count(topic)
+        except (ValueError, MissingOutputTopicError) as error:
+            for index in range(len(batch)):
+                self._on_unserializable(self.spec.name, batch, index, error)
+            return False
+        return True
 
     def _topics(self, batch: RecordBatch, choose: Callable[..., str]) -> Mapping[str, list[int]]:
         topics: dict[str, list[int]] = {}
@@ -99,6 +114,8 @@ class Sink(Operator):
             except Exception as error:  # noqa: BLE001 - user code: the production handler decides
                 self._on_unserializable(self.spec.name, batch, index, error)
                 continue
+            if not chosen:
+                self.context.dropped(1, "the partitioner chose no partition")
             indices.extend([index] * len(chosen))
             partitions.extend(chosen)
         if indices:
@@ -192,10 +209,11 @@ def _topic_name(chosen: object) -> str:
     return chosen
 
 
-def _partitions(chosen: int | Sequence[int] | None, count: int) -> Sequence[int]:
+def _partitions(chosen: int | Iterable[int] | None, count: int) -> Sequence[int]:
     if chosen is None:
         return (ANY_PARTITION,)
-    partitions = list(map(index_of, chosen if isinstance(chosen, Iterable) else (chosen,)))
+    several = chosen if isinstance(chosen, Iterable) else (chosen,)
+    partitions = list(dict.fromkeys(map(index_of, several)))  # each once, as of Kafka Streams' sets
     for partition in partitions:
         if not 0 <= partition < count:
             raise ValueError(

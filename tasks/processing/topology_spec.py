@@ -5,7 +5,7 @@ front when the topology runs.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from tasks.processing.record import ConsumedRecord, RecordContext
 TimestampExtractor = Callable[[ConsumedRecord, int], int]
 
 #: (topic, key, value, number of partitions) -> partition, several (multicast), or None for the default.
-Partitioner = Callable[[str, Any, Any, int], int | Sequence[int] | None]
+Partitioner = Callable[[str, Any, Any, int], int | Iterable[int] | None]
 
 OffsetReset = Literal["earliest", "latest"]
 
@@ -42,12 +42,16 @@ class SourceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorSpec:
-    """A node that computes: `supplier()` gives an `Operator` (DSL) or a `Processor` (user's own), one per task."""
+    """A node that computes: `supplier()` gives an `Operator` (DSL) or a `Processor` (user's own), one per task.
+
+    `stores` are those it is connected to; `reads` names those among them that it never writes.
+    """
 
     name: str
     supplier: Callable[[], Any]
     parents: tuple[str, ...]
     stores: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
     location: str = ""
 
 
@@ -93,8 +97,32 @@ class SubtopologySpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalStoreSpec:
+    """A store that every process fills from all partitions of one topic; no task runs its two nodes.
+
+    Attributes:
+        id: Its number among the sub-topologies.
+        source: The node that reads the topic.
+        processor: The node that writes the store.
+        store: The store; it has no changelog, its topic is one.
+        table: The newest value of a key is its row. Otherwise the processor is the user's own.
+    """
+
+    id: int
+    source: SourceSpec
+    processor: ProcessorSpec
+    store: StoreSpec
+    table: bool
+
+    @property
+    def topic(self) -> str:
+        """Return the one topic it is read from."""
+        return self.source.topics[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopologySpec:
-    """All sub-topologies, and the repartition topics between them.
+    """All sub-topologies, the repartition topics between them, and the global stores beside them.
 
     `repartition_topics` maps the bare topic name to its partition count, or None to take the largest count among
     the source topics of the sub-topology that writes it.
@@ -102,3 +130,4 @@ class TopologySpec:
 
     subtopologies: tuple[SubtopologySpec, ...]
     repartition_topics: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
+    global_stores: tuple[GlobalStoreSpec, ...] = ()
