@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streams.schema_port import provide
+
 if TYPE_CHECKING:
     from state_stores.key_value_store import (
         KeyValueStore,
@@ -16,16 +18,31 @@ if TYPE_CHECKING:
         ValueAndTimestamp,
     )
     from state_stores.rocksdb.options import RocksDBOptions
-    from streams.app import KafkaStreams, RestoreListener, TaskInfo
+    from state_stores.session_store import ReadOnlySessionStore, SessionStore
+    from state_stores.versioned_store import (
+        ReadOnlyVersionedKeyValueStore,
+        VersionedKeyValueStore,
+        VersionedRecord,
+    )
+    from state_stores.window_store import ReadOnlyWindowStore, TimestampedWindowStore, WindowStore
+    from state_stores.windowed import Windowed
+    from streams.app import KafkaStreams, RestoreListener
     from streams.builder import StreamsBuilder
+    from streams.cogrouped import (
+        CogroupedKStream,
+        SessionWindowedCogroupedKStream,
+        TimeWindowedCogroupedKStream,
+    )
     from streams.config import StreamsConfig
     from streams.errors import (
         ConfigError,
         FencedError,
         IncompatibleMemberError,
         InvalidStateStoreError,
+        MissingOutputTopicError,
         MissingSourceTopicError,
         RecordFailedError,
+        SchemaRegistryError,
         SerializationError,
         StateStoreError,
         StoreLockedError,
@@ -33,42 +50,91 @@ if TYPE_CHECKING:
         TaskCorruptedError,
         TopologyError,
     )
+    from streams.global_table import GlobalKTable
     from streams.grouped import KGroupedStream
+    from streams.grouped_table import KGroupedTable
     from streams.kstream import KStream
     from streams.ktable import KTable
-    from streams.materialized import Materialized, StoreBuilder, Stores
+    from streams.materialized import Materialized, StoreBuilder
     from streams.run_options import RunOptions
     from streams.serdes import Serde, Serdes
     from streams.states import KafkaStreamsState
+    from streams.stores import Stores
+    from streams.suppressed import BufferConfig, Suppressed
+    from streams.task_info import TaskInfo
     from streams.topology import Topology
     from streams.topology_description import TopologyDescription
+    from streams.windowed_stream import SessionWindowedKStream, TimeWindowedKStream
+    from streams.windows import (
+        CalendarWindows,
+        JoinWindows,
+        SessionWindows,
+        SlidingWindows,
+        TimeWindows,
+        UnlimitedWindows,
+    )
     from tasks.processing.handlers import DeadLetter, ErrorContext, ErrorResponse
-    from tasks.processing.processor import Cancellable, Processor, ProcessorContext, PunctuationType
-    from tasks.processing.record import ConsumedRecord, Record, RecordContext, RecordMetadata
+    from tasks.processing.processor import (
+        Cancellable,
+        FixedKeyProcessor,
+        FixedKeyProcessorContext,
+        Processor,
+        ProcessorContext,
+        PunctuationType,
+    )
+    from tasks.processing.record import (
+        ConsumedRecord,
+        FixedKeyRecord,
+        Record,
+        RecordContext,
+        RecordMetadata,
+    )
+    from tasks.processing.timestamps import (
+        FailOnInvalidTimestamp,
+        LogAndSkipOnInvalidTimestamp,
+        UsePartitionTimeOnInvalidTimestamp,
+        WallclockTimestampExtractor,
+    )
+    from tasks.processing.transformer import ValueTransformerWithKey
     from tasks.state_updater import RestoreEvent
 
 __all__ = [
+    "BufferConfig",
+    "CalendarWindows",
     "Cancellable",
+    "CogroupedKStream",
     "ConfigError",
     "ConsumedRecord",
     "DeadLetter",
     "ErrorContext",
     "ErrorResponse",
+    "FailOnInvalidTimestamp",
     "FencedError",
+    "FixedKeyProcessor",
+    "FixedKeyProcessorContext",
+    "FixedKeyRecord",
+    "GlobalKTable",
     "IncompatibleMemberError",
     "InvalidStateStoreError",
+    "JoinWindows",
     "KGroupedStream",
+    "KGroupedTable",
     "KStream",
     "KTable",
     "KafkaStreams",
     "KafkaStreamsState",
     "KeyValueStore",
+    "LogAndSkipOnInvalidTimestamp",
     "Materialized",
+    "MissingOutputTopicError",
     "MissingSourceTopicError",
     "Processor",
     "ProcessorContext",
     "PunctuationType",
     "ReadOnlyKeyValueStore",
+    "ReadOnlySessionStore",
+    "ReadOnlyVersionedKeyValueStore",
+    "ReadOnlyWindowStore",
     "Record",
     "RecordContext",
     "RecordFailedError",
@@ -77,9 +143,15 @@ __all__ = [
     "RestoreListener",
     "RocksDBOptions",
     "RunOptions",
+    "SchemaRegistryError",
     "Serde",
     "Serdes",
     "SerializationError",
+    "SessionStore",
+    "SessionWindowedCogroupedKStream",
+    "SessionWindowedKStream",
+    "SessionWindows",
+    "SlidingWindows",
     "StateStoreError",
     "StoreBuilder",
     "StoreLockedError",
@@ -87,37 +159,65 @@ __all__ = [
     "StreamsBuilder",
     "StreamsConfig",
     "StreamsError",
+    "Suppressed",
     "TaskCorruptedError",
     "TaskInfo",
+    "TimeWindowedCogroupedKStream",
+    "TimeWindowedKStream",
+    "TimeWindows",
     "TimestampedKeyValueStore",
+    "TimestampedWindowStore",
     "Topology",
     "TopologyDescription",
     "TopologyError",
+    "UnlimitedWindows",
+    "UsePartitionTimeOnInvalidTimestamp",
     "ValueAndTimestamp",
+    "ValueTransformerWithKey",
+    "VersionedKeyValueStore",
+    "VersionedRecord",
+    "WallclockTimestampExtractor",
+    "WindowStore",
+    "Windowed",
 ]
 
 _HOME = {
+    "BufferConfig": "streams.suppressed",
+    "CalendarWindows": "streams.windows",
     "Cancellable": "tasks.processing.processor",
+    "CogroupedKStream": "streams.cogrouped",
     "ConfigError": "streams.errors",
     "ConsumedRecord": "tasks.processing.record",
     "DeadLetter": "tasks.processing.handlers",
     "ErrorContext": "tasks.processing.handlers",
     "ErrorResponse": "tasks.processing.handlers",
+    "FailOnInvalidTimestamp": "tasks.processing.timestamps",
     "FencedError": "streams.errors",
+    "FixedKeyProcessor": "tasks.processing.processor",
+    "FixedKeyProcessorContext": "tasks.processing.processor",
+    "FixedKeyRecord": "tasks.processing.record",
+    "GlobalKTable": "streams.global_table",
     "IncompatibleMemberError": "streams.errors",
     "InvalidStateStoreError": "streams.errors",
+    "JoinWindows": "streams.windows",
     "KGroupedStream": "streams.grouped",
+    "KGroupedTable": "streams.grouped_table",
     "KStream": "streams.kstream",
     "KTable": "streams.ktable",
     "KafkaStreams": "streams.app",
     "KafkaStreamsState": "streams.states",
     "KeyValueStore": "state_stores.key_value_store",
+    "LogAndSkipOnInvalidTimestamp": "tasks.processing.timestamps",
     "Materialized": "streams.materialized",
+    "MissingOutputTopicError": "streams.errors",
     "MissingSourceTopicError": "streams.errors",
     "Processor": "tasks.processing.processor",
     "ProcessorContext": "tasks.processing.processor",
     "PunctuationType": "tasks.processing.processor",
     "ReadOnlyKeyValueStore": "state_stores.key_value_store",
+    "ReadOnlySessionStore": "state_stores.session_store",
+    "ReadOnlyVersionedKeyValueStore": "state_stores.versioned_store",
+    "ReadOnlyWindowStore": "state_stores.window_store",
     "Record": "tasks.processing.record",
     "RecordContext": "tasks.processing.record",
     "RecordFailedError": "streams.errors",
@@ -126,23 +226,42 @@ _HOME = {
     "RestoreListener": "streams.app",
     "RocksDBOptions": "state_stores.rocksdb.options",
     "RunOptions": "streams.run_options",
+    "SchemaRegistryError": "streams.errors",
     "Serde": "streams.serdes",
     "Serdes": "streams.serdes",
     "SerializationError": "streams.errors",
+    "SessionStore": "state_stores.session_store",
+    "SessionWindowedCogroupedKStream": "streams.cogrouped",
+    "SessionWindowedKStream": "streams.windowed_stream",
+    "SessionWindows": "streams.windows",
+    "SlidingWindows": "streams.windows",
     "StateStoreError": "streams.errors",
     "StoreBuilder": "streams.materialized",
     "StoreLockedError": "streams.errors",
-    "Stores": "streams.materialized",
+    "Stores": "streams.stores",
     "StreamsBuilder": "streams.builder",
     "StreamsConfig": "streams.config",
     "StreamsError": "streams.errors",
+    "Suppressed": "streams.suppressed",
     "TaskCorruptedError": "streams.errors",
-    "TaskInfo": "streams.app",
+    "TaskInfo": "streams.task_info",
+    "TimeWindowedCogroupedKStream": "streams.cogrouped",
+    "TimeWindowedKStream": "streams.windowed_stream",
+    "TimeWindows": "streams.windows",
     "TimestampedKeyValueStore": "state_stores.key_value_store",
+    "TimestampedWindowStore": "state_stores.window_store",
     "Topology": "streams.topology",
     "TopologyDescription": "streams.topology_description",
     "TopologyError": "streams.errors",
+    "UnlimitedWindows": "streams.windows",
+    "UsePartitionTimeOnInvalidTimestamp": "tasks.processing.timestamps",
     "ValueAndTimestamp": "state_stores.key_value_store",
+    "ValueTransformerWithKey": "tasks.processing.transformer",
+    "VersionedKeyValueStore": "state_stores.versioned_store",
+    "VersionedRecord": "state_stores.versioned_store",
+    "WallclockTimestampExtractor": "tasks.processing.timestamps",
+    "WindowStore": "state_stores.window_store",
+    "Windowed": "state_stores.windowed",
 }
 
 #: The packages of this distribution beside `streams`; their names are common enough to be taken by a user's module.
@@ -165,6 +284,8 @@ def _check_siblings() -> None:
 
 
 _check_siblings()
+# Serdes know no Kafka client; with a schema registry they need this one.
+provide(lambda: import_module("streams.kafka.schema_registry").FORMATS)
 
 
 def __getattr__(name: str) -> object:

@@ -4,9 +4,8 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,8 @@ from types import FrameType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from rebalance.assignors.fixed import fixed_tasks
-from rebalance.model import TaskId, TopicPartition
-from state_stores.key_value_store import CommittedKeyValueStore, ReadOnlyKeyValueStore
+from rebalance.model import TaskId
+from state_stores.factory import committed_store
 from state_stores.ports import Database
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
@@ -24,18 +23,21 @@ from streams.assembly import TaskFactory, error_handlers
 from streams.config import StreamsConfig
 from streams.durations import to_ms
 from streams.errors import ConfigError, FencedError, InvalidStateStoreError, StreamsError
+from streams.global_stores import RunningGlobalStores
 from streams.kafka.clients import KafkaClients
 from streams.run_options import RunOptions
 from streams.states import KafkaStreamsState, legal
+from streams.task_info import TaskInfo, task_info
 from streams.topic_info import KafkaTopics
 from streams.topics import prepare_topics
-from streams.topology import Topology
-from tasks.active_task import ActiveTask
+from streams.topology import Topology, given_topology
+from tasks.errors import GlobalStoreDamagedError
 from tasks.internal_topics import ApplicationPlan, changelog_topic
 from tasks.lifecycle import TaskState
 from tasks.ports import Admin
 from tasks.state_updater import RestoreEvent
-from tasks.stream_worker import StreamWorker, WorkerPorts, WorkerSettings
+from tasks.stream_worker import StreamWorker
+from tasks.worker_ports import WorkerPorts, WorkerSettings
 
 _log = logging.getLogger("tidewheel")
 
@@ -49,6 +51,9 @@ UncaughtExceptionHandler = Callable[
 
 #: How long a worker waits before it is started again by "replace_thread".
 _REPLACE_WAIT_S = 1.0
+
+#: Global stores that are damaged again so soon after they were made anew are not to be trusted any more.
+_WIPE_AGAIN_S = 60.0
 
 
 @runtime_checkable
@@ -65,30 +70,6 @@ class RestoreListener(Protocol):
     def on_restore(self, event: RestoreEvent) -> None:
         """Called from the restoring thread: keep it short."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskInfo:
-    """One task of this process.
-
-    Attributes:
-        task_id: As "0_1".
-        role: What it does here; this version has active tasks only.
-        state: CREATED, RESTORING, RUNNING, SUSPENDED or CLOSED.
-        positions: Next offset to process, per input partition ("topic-0").
-        lag: Records not processed yet, per input partition, as far as the client knows.
-        key_ranges: Key ranges of the task's workers; one at a parallelising factor of 1.
-
-    >>> TaskInfo(task_id="0_1", role="active", state="RUNNING", positions={"in-1": 7}, lag={"in-1": 0}).key_ranges
-    1
-    """
-
-    task_id: str
-    role: Literal["active", "standby", "learner"]
-    state: str
-    positions: Mapping[str, int]
-    lag: Mapping[str, int]
-    key_ranges: int = 1
 
 
 class SystemClock:
@@ -119,7 +100,7 @@ class KafkaStreams:
     def __init__(
         self, topology: Topology, config: StreamsConfig, *, options: RunOptions | None = None
     ) -> None:
-        self._topology = topology
+        self._topology = topology = given_topology(topology, "KafkaStreams")
         self._config = config
         self._options = options or RunOptions()
         self._spec = topology.spec(config)
@@ -134,6 +115,10 @@ class KafkaStreams:
         self._exception_handler: UncaughtExceptionHandler | None = None
         self._restore_listener: Callable[[RestoreEvent], None] | None = None
         self._worker: StreamWorker | None = None
+        self._globals: RunningGlobalStores | None = None
+        #: The next start makes the global stores anew; when that was done last.
+        self._wipe_globals = False
+        self._wiped_globals_s = -_WIPE_AGAIN_S
         self._paused = False
         self._clock = SystemClock()
         self._started_s = 0.0
@@ -274,10 +259,13 @@ class KafkaStreams:
         if worker is None:
             return []
         lags = worker.lags()
-        return [_task_info(task, lags) for _, task in sorted(worker.tasks.items())]
+        return [task_info(task, lags) for _, task in sorted(worker.tasks.items())]
 
-    def store(self, name: str, *, stale: bool = False) -> ReadOnlyKeyValueStore[Any, Any]:  # noqa: ARG002 - for standbys
+    def store(self, name: str, *, stale: bool = False) -> Any:  # noqa: ARG002 - for standbys
         """Return a read-only view of a store over this process's running tasks: what is committed, never less.
+
+        It is a `ReadOnlyKeyValueStore`, `ReadOnlyWindowStore`, `ReadOnlySessionStore` or
+        `ReadOnlyVersionedKeyValueStore`, as the store is.
 
         Args:
             name: The store.
@@ -286,11 +274,17 @@ class KafkaStreams:
         Raises:
             InvalidStateStoreError: There is no such store, or (when reading) no running task of it here.
         """
+        if any(each.store.name == name for each in self._spec.global_stores):
+            if self._globals is None:
+                raise InvalidStateStoreError(
+                    f"global store {name} is not open yet; wait until the application is RUNNING"
+                )
+            return self._globals.stores.views[name]
         for subtopology in self._spec.subtopologies:
             for spec in subtopology.stores:
                 if spec.name == name:
                     topic = changelog_topic(self._config.application_id, name)
-                    return CommittedKeyValueStore(
+                    return committed_store(
                         spec, topic, partial(self._databases, subtopology.id, name)
                     )
         known = ", ".join(self._topology.store_names) or "none"
@@ -312,11 +306,13 @@ class KafkaStreams:
 
         Times are ms, rates records per second.
         """
-        worker = self._worker
+        worker, globals_ = self._worker, self._globals
         elapsed_s = (
             max(self._clock.monotonic_s() - self._started_s, 1e-9) if self._started_s else 0.0
         )
         figures: dict[str, Any] = {"state": self._state.value, "uptime-ms": int(elapsed_s * 1000)}
+        if globals_ is not None:
+            figures["global-stores"] = globals_.metrics()
         if worker is None:
             return figures
         counters, updater = worker.metrics, worker.updater
@@ -371,12 +367,24 @@ class KafkaStreams:
     def _replaces(self, error: BaseException) -> bool:
         """Log what ended the worker; return whether it is to be started again."""
         _log.error("the worker ended: %s", error, exc_info=not isinstance(error, StreamsError))
+        if isinstance(error, GlobalStoreDamagedError) and self._may_wipe_globals():
+            _log.warning("wiping the global stores and restoring them from their topics")
+            self._wipe_globals = True
+            self._move_to(KafkaStreamsState.REBALANCING)
+            return True
         if isinstance(error, FencedError) or self._exception_handler is None or self._stop.is_set():
             return False
         if self._exception_handler(error) != "replace_thread":
             return False
         self._move_to(KafkaStreamsState.REBALANCING)
         return not self._stop.wait(_REPLACE_WAIT_S)
+
+    def _may_wipe_globals(self) -> bool:
+        """Return whether damaged global stores are restored once more: not again and again on a broken disk."""
+        now_s = self._clock.monotonic_s()
+        again = now_s - self._wiped_globals_s < _WIPE_AGAIN_S
+        self._wiped_globals_s = now_s
+        return not again and not self._stop.is_set()
 
     def _work(self, stack: ExitStack) -> None:
         config = self._config
@@ -412,15 +420,36 @@ class KafkaStreams:
             ", ".join(map(str, sorted(assigned))) or "none",
             slot.path,
         )
-        resources = SharedResources.create(config.rocksdb, databases=len(assigned))
+        databases = len(assigned) + bool(plan.global_stores)
+        resources = SharedResources.create(config.rocksdb, databases=databases)
+
+        def open_database(path: Path, families: list[str]) -> TaskDatabase:
+            return TaskDatabase.open(path, families, config.rocksdb, resources)
+
+        self._globals = None
+        if plan.global_stores:
+            if self._wipe_globals:
+                slot.remove_global_directory()
+                self._wipe_globals = False
+            self._globals = RunningGlobalStores(
+                plan,
+                config,
+                slot,
+                open_database=open_database,
+                make_reader=clients.global_reader,
+                admin=admin,
+                clock=self._clock,
+                on_event=self._restored,
+            )
+            if not self._globals.restore(stack, self._stop):
+                return
         make_task = TaskFactory(
             plan=plan,
             config=config,
             directory=lambda task_id: slot.task_directory(str(task_id)),
-            open_database=lambda path, families: TaskDatabase.open(
-                path, families, config.rocksdb, resources
-            ),
+            open_database=open_database,
             now_ms=self._clock.now_ms,
+            global_stores={} if self._globals is None else self._globals.stores.views,
         )
         worker = StreamWorker(
             plan,
@@ -432,12 +461,17 @@ class KafkaStreams:
             on_restore=self._restored,
             on_running=self._on_running,
             housekeep=lambda: self._clean(slot, assigned),
+            watch=self._check_globals,
         )
         worker.paused = self._paused
         self._worker = worker
         if self._stop.is_set():
             worker.stop()
         worker.run()
+
+    def _check_globals(self) -> None:
+        if self._globals is not None:
+            self._globals.check()
 
     def _clean(self, slot: StateDirectory, assigned: frozenset[TaskId]) -> None:
         removed = slot.clean_obsolete(
@@ -560,19 +594,3 @@ class KafkaStreams:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.stop()
-
-
-def _task_info(task: ActiveTask, lags: Mapping[TopicPartition, int]) -> TaskInfo:
-    return TaskInfo(
-        task_id=str(task.task_id),
-        role="active",
-        state=task.state.value,
-        positions={
-            str(partition): offset for partition, offset in sorted(dict(task.next_offsets).items())
-        },
-        lag={
-            str(partition): lags[partition]
-            for partition in sorted(task.inputs)
-            if partition in lags
-        },
-    )

@@ -1,14 +1,16 @@
 """Turns settings and a topology into tasks: what a running worker and the test driver have in common."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rebalance.model import TaskId
 from state_stores.in_memory import InMemoryDatabase
 from state_stores.ports import Database
 from streams.config import StreamsConfig
 from tasks.active_task import ActiveTask
+from tasks.global_state import GlobalStores
 from tasks.internal_topics import ApplicationPlan, internal_prefix
 from tasks.output_collector import OutputCollector
 from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
@@ -26,6 +28,7 @@ class TaskFactory:
         open_database: Opens the database of a task's directory with these families.
         now_ms: The wall clock of the tasks.
         record_by_record: Run every sub-topology record by record (the oracle of tests).
+        global_stores: The process's global stores by name, for reading.
     """
 
     plan: ApplicationPlan
@@ -34,6 +37,7 @@ class TaskFactory:
     open_database: Callable[[Path, list[str]], Database]
     now_ms: Callable[[], int]
     record_by_record: bool = False
+    global_stores: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __call__(
         self, task_id: TaskId, collector: OutputCollector, policy: ErrorPolicy
@@ -67,9 +71,33 @@ class TaskFactory:
             policy=policy,
             now_ms=self.now_ms,
             default_timestamp_extractor=self.config.default_timestamp_extractor,
+            emit_interval_ms=self.config.emit_interval_ms,
+            max_task_idle_ms=self.config.max_task_idle_ms,
+            global_stores=self.global_stores,
             record_by_record=self.record_by_record,
         )
         return task
+
+
+def make_global_stores(
+    plan: ApplicationPlan,
+    config: StreamsConfig,
+    *,
+    directory: Callable[[], Path],
+    open_database: Callable[[Path, list[str]], Database],
+    now_ms: Callable[[], int],
+) -> GlobalStores:
+    """Return the global stores of a process, not opened yet; `directory` makes where they live if it is missing."""
+    return GlobalStores(
+        plan.global_stores,
+        plan.global_partitions,
+        error_handlers(config),
+        application_id=config.application_id,
+        state_dir=directory(),
+        open_persistent=lambda families: open_database(directory(), families),
+        open_in_memory=InMemoryDatabase,
+        now_ms=now_ms,
+    )
 
 
 def error_handlers(config: StreamsConfig) -> ErrorHandlers:

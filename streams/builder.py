@@ -1,18 +1,22 @@
 """`StreamsBuilder`: where a program's streams and tables begin, and where they become a `Topology`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from streams.call import Call
-from streams.kstream import KStream, StreamPart
+from streams.global_table import GlobalKTable, global_store, global_table
+from streams.kstream import KStream
 from streams.ktable import KTable, StoreArgument, TablePart, settled_serdes
 from streams.logical_graph import LogicalGraph, StreamSourceNode, TableNode
 from streams.materialized import Materialized, StoreBuilder
 from streams.names import check_name
 from streams.node_arguments import check_store_builder, source_spec
 from streams.serdes import SerdeLike
+from streams.stream_part import StreamPart
 from streams.topology import Topology
+from streams.topology_optimization import optimized
+from tasks.processing.processor import Processor
 from tasks.processing.topology_spec import OffsetReset, TimestampExtractor
 
 if TYPE_CHECKING:
@@ -243,11 +247,127 @@ class StreamsBuilder:
         )
         return self
 
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        store: StoreArgument = None,
+        name: str | None = None,
+    ) -> GlobalKTable[K, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: None = None,
+        store: StoreArgument = None,
+        name: str | None = None,
+    ) -> GlobalKTable[K, Any]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: SerdeLike[V],
+        store: StoreArgument = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        store: StoreArgument = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, Any]: ...
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, Any]:
+        """Read a whole topic, all its partitions, as a table in every worker process.
+
+        Each process restores the table before it starts and then follows the topic, read_committed, without a
+        changelog: with N workers the topic is read N times and takes N times its size on disk (or in memory, with
+        `Materialized(store_type="in_memory")`). Timestamps are those of the records, no extractor is asked. A record
+        that does not deserialise goes to the deserialisation handler, and its dead letters are not written.
+
+        Args:
+            topic: The topic, best a compacted one; nothing else of the topology may read it.
+            key_serde: Serde of keys; that of `store`, then the configured default if not given.
+            value_serde: Serde of values, likewise.
+            store: The store's name and type; always kept, versioned ones are refused.
+            name: The node's name; the source gets `<name>-source`.
+
+        >>> StreamsBuilder().global_table("rates", key_serde=str, value_serde=float, store="rates").queryable_store_name
+        'rates'
+        """
+        return global_table(
+            self._graph,
+            Call.here("global_table"),
+            topic,
+            key_serde=key_serde,
+            value_serde=value_serde,
+            store=store,
+            name=name,
+        )
+
+    def add_global_store(
+        self,
+        builder: StoreBuilder,
+        topic: str,
+        processor: Callable[[], Processor[K, V, Any, Any]],
+        *,
+        key_serde: SerdeLike[K] | None = None,
+        value_serde: SerdeLike[V] | None = None,
+    ) -> Self:
+        """Add a store that a processor of your own fills from all partitions of a topic, in every worker process.
+
+        Every other processor reads it with `get_state_store(name)`, unconnected, and sees what was committed: whole
+        batches of the topic. It is restored by giving the processor every record again, and never has a changelog.
+
+        Args:
+            builder: The key-value store, one of `Stores`; its caching and logging are off in any case.
+            topic: The topic; nothing else of the topology may read it.
+            processor: The `Processor` class that writes the store. It forwards nothing and schedules nothing.
+            key_serde: Serde of the topic's keys; the configured default if not given.
+            value_serde: Serde of the topic's values, likewise.
+
+        >>> from streams import Processor, Stores
+        >>> class Newest(Processor[str, float, None, None]):
+        ...     def process(self, record):
+        ...         self.context.get_state_store("rates").put(record.key, record.value)
+        >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float)
+        >>> _ = StreamsBuilder().add_global_store(rates, "rates", Newest, key_serde=str, value_serde=float)
+        """
+        global_store(
+            self._graph,
+            Call.here("add_global_store"),
+            builder,
+            topic,
+            processor,
+            key_serde=key_serde,
+            value_serde=value_serde,
+        )
+        return self
+
     def build(self, config: "StreamsConfig | None" = None) -> Topology:
         """Return the topology of all calls so far, checked.
 
         Args:
-            config: Its default serdes and `ensure_explicit_naming` shape the topology; nothing else of it is read.
+            config: Its `topology_optimization`, default serdes and `ensure_explicit_naming` shape the topology; nothing
+                else of it is read. Without a config nothing is optimised.
 
         Raises:
             TopologyError: Something does not fit together; the message names the node and the line that made it.
@@ -259,7 +379,7 @@ class StreamsBuilder:
         """
         if config is not None and config.ensure_explicit_naming:
             self._graph.check_names_are_given()
-        topology = self._graph.build()
+        topology = optimized(self._graph, config).build()
         topology.check()
         topology.settle_serdes(config)
         return topology

@@ -12,7 +12,12 @@ from state_stores.spec import StoreSpec
 from streams.errors import TopologyError
 from streams.materialized import StoreBuilder
 from streams.names import where
-from streams.serdes import SerdeLike, as_serde
+from streams.serdes import SerdeLike, as_serde, for_keys
+from streams.serdes.buffered import BufferedSerde
+from streams.serdes.changed import ChangedSerde
+from streams.serdes.partitioning import WindowedPartitioner
+from streams.serdes.windowed import is_windowed
+from tasks.processing.operator import OperatorSupplier
 from tasks.processing.topology_spec import NodeSpec, ProcessorSpec, SinkSpec
 
 
@@ -62,8 +67,10 @@ VALUE_DEFAULT = DefaultSerde("value")
 
 
 def filled(serde: SerdePort | None, placeholder: DefaultSerde) -> SerdePort:
-    """Return a serde, or the placeholder where there is none."""
-    return placeholder if serde is None else serde
+    """Return a serde, the one for keys where it is to be one, or the placeholder where there is none."""
+    if serde is None:
+        return placeholder
+    return for_keys(serde) if placeholder.part == "key" else serde
 
 
 def serdes_or_default(
@@ -79,7 +86,7 @@ def serdes_or_default(
 def settled_node(node: NodeSpec, key: SerdePort | None, value: SerdePort | None) -> NodeSpec:
     """Return a node with the defaults in the place of placeholders; raises `TopologyError` where there is none."""
     if isinstance(node, ProcessorSpec):
-        return node
+        return _settled_processor(node, key, value)
     what, giver = repr(node.name), "where the topic is read"
     if isinstance(node, SinkSpec):
         giver = "to to() or add_sink()"
@@ -87,11 +94,35 @@ def settled_node(node: NodeSpec, key: SerdePort | None, value: SerdePort | None)
             what += f" (before topic {node.topic!r})"
             giver = "to group_by(), group_by_key(), to_table() or repartition()"
     context = where(what, node.location)
+    key_serde = for_keys(_settled(node.key_serde, key, context, giver))
+    if isinstance(node, SinkSpec) and isinstance(node.partitioner, WindowedPartitioner):
+        assert is_windowed(key_serde), "its serde is windowed"
+        node = replace(node, partitioner=WindowedPartitioner(key_serde))
     return replace(
         node,
-        key_serde=_settled(node.key_serde, key, context, giver),
+        key_serde=key_serde,
         value_serde=_settled(node.value_serde, value, context, giver),
     )
+
+
+def _settled_processor(
+    node: ProcessorSpec, key: SerdePort | None, value: SerdePort | None
+) -> ProcessorSpec:
+    """Return a node of the DSL whose operator gets the defaults in the place of placeholders."""
+    supplier = node.supplier
+    if not isinstance(supplier, OperatorSupplier) or not any(
+        isinstance(argument, DefaultSerde) for argument in supplier.arguments
+    ):
+        return node
+    context, giver = where(repr(node.name), node.location), "where the table is made or grouped"
+    own_key = None if key is None else for_keys(key)
+    arguments = tuple(
+        _settled(argument, own_key if argument.part == "key" else value, context, giver)
+        if isinstance(argument, DefaultSerde)
+        else argument
+        for argument in supplier.arguments
+    )
+    return replace(node, supplier=replace(supplier, arguments=arguments))
 
 
 def settled_store(
@@ -105,12 +136,17 @@ def settled_store(
     )
     return replace(
         builder.spec,
-        key_serde=_settled(builder.spec.key_serde, key, context, giver),
+        key_serde=for_keys(_settled(builder.spec.key_serde, key, context, giver)),
         value_serde=_settled(builder.spec.value_serde, value, context, giver),
     )
 
 
 def _settled(serde: SerdePort, default: SerdePort | None, context: str, giver: str) -> SerdePort:
+    if isinstance(serde, ChangedSerde | BufferedSerde):
+        return type(serde)(_settled(serde.inner, default, context, giver))
+    if is_windowed(serde):
+        inner = _settled(serde.inner, default, context, giver)
+        return serde if inner is serde.inner else serde.with_inner(inner)
     if not isinstance(serde, DefaultSerde):
         return serde
     if default is None:

@@ -4,6 +4,7 @@
     ├── TopologyError              the program does not describe a runnable topology
     ├── ConfigError                a setting is unknown, malformed or contradicts another
     ├── SerializationError         a key or value can't be turned into bytes or back
+    ├── SchemaRegistryError        a schema registry is down, or refuses a schema
     ├── StateStoreError            a store could not be opened, read or written
     │   ├── StoreLockedError       another process holds the state directory
     │   ├── InvalidStateStoreError the store is closed, elsewhere, or not open yet
@@ -11,6 +12,7 @@
     ├── TaskCorruptedError         a task's state can't be trusted and is restored
     ├── FencedError                another live worker took over; never retried
     ├── MissingSourceTopicError    a source topic does not exist
+    ├── MissingOutputTopicError    a topic that is written to does not exist
     ├── RecordFailedError          a record's exception handler said "fail"
     └── IncompatibleMemberError    this program can't join the group it was started for
 
@@ -28,8 +30,10 @@ from state_stores.errors import (
 )
 from tasks.errors import (
     FencedError,
+    MissingOutputTopicError,
     MissingSourceTopicError,
     RecordFailedError,
+    SchemaRegistryError,
     SerializationError,
     TaskCorruptedError,
 )
@@ -39,8 +43,10 @@ __all__ = [
     "FencedError",
     "IncompatibleMemberError",
     "InvalidStateStoreError",
+    "MissingOutputTopicError",
     "MissingSourceTopicError",
     "RecordFailedError",
+    "SchemaRegistryError",
     "SerializationError",
     "StateStoreError",
     "StoreCorruptedError",

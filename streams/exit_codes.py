@@ -11,6 +11,7 @@ from streams.errors import (
     ConfigError,
     FencedError,
     IncompatibleMemberError,
+    MissingOutputTopicError,
     MissingSourceTopicError,
     RecordFailedError,
     StoreLockedError,
@@ -31,6 +32,7 @@ class ExitCode(IntEnum):
     KAFKA_UNREACHABLE = 7
     NOT_STOPPED_IN_TIME = 8
     REFUSED = 9
+    MISSING_OUTPUT_TOPIC = 10
     INTERRUPTED = 130
 
     @property
@@ -55,12 +57,20 @@ _MEANINGS: Final = {
     ExitCode.KAFKA_UNREACHABLE: "Kafka could not be reached (with --no-restart)",
     ExitCode.NOT_STOPPED_IN_TIME: "a worker did not stop within drain_timeout_ms and was killed",
     ExitCode.REFUSED: "refused, because something that still runs is in the way; the message names it",
+    ExitCode.MISSING_OUTPUT_TOPIC: "a topic that is written to does not exist; never restarted",
     ExitCode.INTERRUPTED: "a Ctrl-C while it was stopping ended it at once",
 }
 
 #: Crashes that a restart can't help. Everything else may be over by the next start: a lock, too, whose holder is a
 #: worker that is just finishing without its supervisor.
-_FINAL: Final = frozenset({ExitCode.USAGE, ExitCode.FENCED, ExitCode.MISSING_SOURCE_TOPIC})
+_FINAL: Final = frozenset(
+    {
+        ExitCode.USAGE,
+        ExitCode.FENCED,
+        ExitCode.MISSING_SOURCE_TOPIC,
+        ExitCode.MISSING_OUTPUT_TOPIC,
+    }
+)
 
 _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (ConfigError, ExitCode.USAGE),
@@ -69,6 +79,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (FencedError, ExitCode.FENCED),
     (IncompatibleMemberError, ExitCode.FENCED),
     (MissingSourceTopicError, ExitCode.MISSING_SOURCE_TOPIC),
+    (MissingOutputTopicError, ExitCode.MISSING_OUTPUT_TOPIC),
     (StoreLockedError, ExitCode.REFUSED),
     (ConnectionError, ExitCode.KAFKA_UNREACHABLE),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard, cast
 
 from streams.errors import TopologyError
+from tasks.processing.coroutines import Awaiting
 
 
 class FunctionKind(StrEnum):
@@ -26,6 +27,7 @@ class FunctionKind(StrEnum):
     AGGREGATOR = "aggregator"
     REDUCER = "reducer"
     MERGER = "merger"
+    BATCH_MAPPER = "batch mapper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,13 @@ _FORMS: Final[dict[FunctionKind, tuple[_Form, ...]]] = {
     FunctionKind.AGGREGATOR: (_Form(3, True, "(key, value, aggregate)"),),
     FunctionKind.REDUCER: (_Form(2, False, "(aggregate, value)"),),
     FunctionKind.MERGER: (_Form(3, True, "(key, aggregate1, aggregate2)"),),
+    FunctionKind.BATCH_MAPPER: (_Form(1, False, "(values)"),),
 }
+
+#: Kinds that may be coroutine functions; they are run one at a time.
+_MAY_WAIT: Final = frozenset(
+    {FunctionKind.MAPPER, FunctionKind.PREDICATE, FunctionKind.BATCH_MAPPER}
+)
 
 _PACKAGES: Final = tuple(
     f"{Path(__file__).resolve().parent.parent / name}/"
@@ -101,7 +109,8 @@ def adapt(
         location: The user's line ("app.py:12"), see `caller_location`.
 
     Raises:
-        TopologyError: It is not callable, is a coroutine function, or its signature fits no form.
+        TopologyError: It is not callable, its signature fits no form, or it is a coroutine function of a kind that
+            can't be one. Mappers and predicates can; they are called as plain functions then.
 
     >>> adapt(lambda value: value + 1, kind="mapper", node="map_values").takes_key
     False
@@ -118,10 +127,16 @@ def adapt(
         )
     call = cast("Callable[..., Any]", function)
     name = function_name(call)
-    if _is_async(call):
+    awaited, generator = is_async(call), _is_async_generator(call)
+    if generator and kind in _MAY_WAIT:
         raise TopologyError(
-            f"{where}: {kind} {name!r} is an async function; this version runs plain functions only (async ones come "
-            "with key-range workers, `parallelising_factor`); give a plain function that does its waiting itself"
+            f"{where}: {kind} {name!r} is an async generator, whose items nobody collects; return a list from an async def"
+        )
+    if awaited and kind not in _MAY_WAIT:
+        raise TopologyError(
+            f"{where}: {kind} {name!r} is an async {'generator' if generator else 'function'}; only mappers, "
+            "predicates and processors may be coroutine functions, because all else works on a store in between; give a "
+            "plain function"
         )
     signature = _signature(call)
     form = forms[0] if signature is None else _fitting(signature, forms, call)
@@ -136,7 +151,7 @@ def adapt(
             f"{where}: {kind} {name}{signature.text} {takes}; it must take {wanted}"
             " (parameters with defaults do not count)"
         )
-    return UserFunction(call, form.takes_key, name)
+    return UserFunction(Awaiting(call) if awaited else call, form.takes_key, name)
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -195,7 +210,7 @@ def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
     """Return whether calling it gives something to await, seen through partials, wrappers and `__call__`."""
     function = inspect.unwrap(_without_partials(function))
     if inspect.isclass(function):
@@ -203,6 +218,12 @@ def _is_async(function: Callable[..., Any]) -> bool:
     # An object's `__call__` is looked up on its type, as a call does.
     candidates = (function, inspect.getattr_static(type(function), "__call__", None))
     return any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in candidates)
+
+
+def _is_async_generator(function: Callable[..., Any]) -> bool:
+    function = inspect.unwrap(_without_partials(function))
+    candidates = (function, inspect.getattr_static(type(function), "__call__", None))
+    return any(map(inspect.isasyncgenfunction, candidates))
 
 
 def _signature(function: Callable[..., Any]) -> _Signature | None:

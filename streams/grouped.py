@@ -5,48 +5,24 @@ with the first aggregation (a group that nobody aggregates makes none). Records 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from streams.call import Call
-from streams.errors import TopologyError
+from streams.cogrouped import CogroupedKStream, CogroupPart
 from streams.functions import FunctionKind
-from streams.ktable import KTable, StoreArgument, TablePart, settled_serdes
-from streams.logical_graph import (
-    AnySerde,
-    GraphNode,
-    LogicalGraph,
-    ProcessorNode,
-    RepartitionNode,
-    TableStore,
-)
-from streams.materialized import Materialized
-from streams.names import check_name
+from streams.ktable import KTable, StoreArgument
 from streams.operators.aggregate import StreamAggregate, StreamCount, StreamReduce
 from streams.serdes import SerdeLike, Serdes
-from tasks.processing.operator import OperatorSupplier
+from streams.stream_aggregations import AGGREGATE, REDUCE, GroupedStream, aggregate_serde
+from streams.windowed_stream import SessionWindowedKStream, TimeWindowedKStream, windowed_by
+from streams.windows import FixedWindows, SessionWindows, SlidingWindows
 
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
 
-_AGGREGATE = "KSTREAM-AGGREGATE-"
-_REDUCE = "KSTREAM-REDUCE-"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPart:
-    """What a grouped stream knows of itself; `topic_name` is the `name=` its repartition topic takes."""
-
-    graph: LogicalGraph
-    node: GraphNode
-    key_serde: AnySerde | None
-    value_serde: AnySerde | None
-    rekeyed: bool
-    topic_name: str | None
-
-
-class KGroupedStream(Generic[K, V]):
+class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
     """A stream grouped by key; made by `group_by_key` or `group_by`.
 
     >>> from streams import StreamsBuilder
@@ -54,11 +30,6 @@ class KGroupedStream(Generic[K, V]):
     >>> words.group_by_key().count()
     <KTable KSTREAM-AGGREGATE-0000000002>
     """
-
-    def __init__(self, part: GroupPart) -> None:
-        self._part = part
-        #: Shared by all aggregations if the user named it; else each makes its own.
-        self._repartition: RepartitionNode | None = None
 
     def __repr__(self) -> str:
         return f"<KGroupedStream {self._part.node.name}>"
@@ -76,11 +47,10 @@ class KGroupedStream(Generic[K, V]):
         'counts'
         """
         call = Call.here("count")
-        if isinstance(store, Materialized) and store.name is None:
-            # Kafka Streams uses up a number here, so we do; names after it would differ otherwise.
-            self._part.graph.store_name(_AGGREGATE)
-        kept = self._store(call, store, _AGGREGATE, name, Serdes.int64())
-        return KTable(self._aggregated(call, kept, _AGGREGATE, name, (StreamCount, ())))
+        self._aggregations.use_up_a_number(store)
+        kept = self._aggregations.store(call, store, AGGREGATE, name, Serdes.int64())
+        node_name = self._part.graph.node_name(AGGREGATE, name)
+        return KTable(self._aggregations.table(call, kept, node_name, (StreamCount, ())))
 
     def reduce(
         self,
@@ -103,8 +73,10 @@ class KGroupedStream(Generic[K, V]):
         """
         call = Call.here("reduce")
         function = call.function(reducer, FunctionKind.REDUCER)
-        kept = self._store(call, store, _REDUCE, name, self._part.value_serde)
-        return KTable(self._aggregated(call, kept, _REDUCE, name, (StreamReduce, (function.call,))))
+        kept = self._aggregations.store(call, store, REDUCE, name, self._part.value_serde)
+        node_name = self._part.graph.node_name(REDUCE, name)
+        operator = (StreamReduce, (function.call,))
+        return KTable(self._aggregations.table(call, kept, node_name, operator))
 
     def aggregate(
         self,
@@ -134,80 +106,50 @@ class KGroupedStream(Generic[K, V]):
         call = Call.here("aggregate")
         start = call.function(initializer, FunctionKind.INITIALIZER)
         step = call.function(aggregator, FunctionKind.AGGREGATOR)
-        if (
-            value_serde is not None
-            and isinstance(store, Materialized)
-            and store.value_serde is not None
-        ):
-            raise TopologyError(
-                f"{call.context}: value_serde is given twice, here and in Materialized; leave one out"
-            )
-        serde = call.serde(value_serde, "value_serde")
-        kept = self._store(call, store, _AGGREGATE, name, serde)
+        serde = aggregate_serde(call, store, value_serde)
+        kept = self._aggregations.store(call, store, AGGREGATE, name, serde)
+        node_name = self._part.graph.node_name(AGGREGATE, name)
         operator = (StreamAggregate, (start.call, step.call))
-        return KTable(self._aggregated(call, kept, _AGGREGATE, name, operator))
+        return KTable(self._aggregations.table(call, kept, node_name, operator))
 
-    # -- parts -----------------------------------------------------------------------------------------------------
+    # -- windows and other streams ---------------------------------------------------------------------------------
 
-    def _store(
-        self,
-        call: Call,
-        store: StoreArgument,
-        prefix: str,
-        name: str | None,
-        value_serde: AnySerde | None,
-    ) -> TableStore:
-        """Return the store of an aggregation, which is always needed."""
-        materialized = Materialized.of(store, call.context)
-        if materialized.name is None and name is not None:
-            check_name(name, "store", call.context)
-        return self._part.graph.table_store(
-            materialized,
-            prefix=prefix,
-            name=call.name(name),
-            serdes=settled_serdes(materialized, self._part.key_serde, value_serde),
-            needed=True,
-        )
+    @overload
+    def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...
+    @overload
+    def windowed_by(self, windows: FixedWindows | SlidingWindows) -> TimeWindowedKStream[K, V]: ...
+    def windowed_by(
+        self, windows: SessionWindows | FixedWindows | SlidingWindows
+    ) -> SessionWindowedKStream[K, V] | TimeWindowedKStream[K, V]:
+        """Cut the groups into windows of time, to be counted, reduced or aggregated one by one.
 
-    def _aggregated(
-        self,
-        call: Call,
-        kept: TableStore,
-        prefix: str,
-        name: str | None,
-        operator: tuple[type[Any], tuple[Any, ...]],
-    ) -> TablePart:
-        graph = self._part.graph
-        node_name = graph.node_name(prefix, name)
-        parent = self._part.node
-        if self._part.rekeyed:
-            parent = self._repartitioned(call, kept)
-        made, arguments = operator
-        node = ProcessorNode(
-            name=node_name,
-            location=call.location,
-            supplier=OperatorSupplier(made, (kept.name, *arguments)),
-            store=kept,
-        )
-        graph.add(node, parent)
-        return TablePart(
-            graph=graph,
-            node=node,
-            store=kept,
-            key_serde=kept.key_serde,
-            value_serde=kept.value_serde,
-        )
+        Args:
+            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows` or `UnlimitedWindows`.
 
-    def _repartitioned(self, call: Call, kept: TableStore) -> RepartitionNode:
-        part = self._part
-        # The numbers are used up for each aggregation, also where the topic is shared.
-        made = part.graph.repartition(
-            part.topic_name or kept.name,
-            (kept.key_serde if part.key_serde is None else part.key_serde, part.value_serde),
-            generated=part.topic_name is None and kept.generated,
-            call=call,
-        )
-        if self._repartition is None or part.topic_name is None:
-            self._repartition = made
-        part.graph.add(self._repartition, part.node)
-        return self._repartition
+        Raises:
+            TopologyError: Anything else.
+
+        >>> from streams import StreamsBuilder, TimeWindows
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
+        >>> words.group_by_key().windowed_by(TimeWindows(60_000)).count()
+        <KTable KSTREAM-AGGREGATE-0000000002>
+        """
+        return windowed_by(Call.here("windowed_by"), self._aggregations, windows)
+
+    def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
+        """Start an aggregation of several grouped streams into one table; `aggregator` is this stream's part of it.
+
+        Args:
+            aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> carts = builder.stream("carts", key_serde=str, value_serde=str).group_by_key()
+        >>> visits = builder.stream("visits", key_serde=str, value_serde=str).group_by_key()
+        >>> customers = carts.cogroup(lambda key, item, seen: [*seen, item])
+        >>> customers.cogroup(visits, lambda key, page, seen: [*seen, page]).aggregate(list)
+        <KTable COGROUPKSTREAM-MERGE-0000000005>
+        """
+        call = Call.here("cogroup")
+        step = call.function(aggregator, FunctionKind.AGGREGATOR)
+        return CogroupedKStream(CogroupPart(self._part.graph, {self._aggregations: step.call}))

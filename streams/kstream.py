@@ -5,33 +5,33 @@ through a repartition topic is added by what needs the key in its place, such as
 serde, and operators that may change the value forget the value's, because the old one need not fit.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar, overload
 
 from streams.call import Call
 from streams.default_serdes import serdes_or_default
 from streams.errors import TopologyError
 from streams.functions import UserFunction
-from streams.grouped import GroupPart, KGroupedStream
+from streams.grouped import KGroupedStream
+from streams.kstream_joins import KStreamJoins
+from streams.kstream_mappings import KStreamMappings
+from streams.kstream_processors import KStreamProcessors
 from streams.ktable import KTable, StoreArgument, TablePart, settled_serdes
 from streams.logical_graph import (
     AnySerde,
     GraphNode,
-    LogicalGraph,
     ProcessorNode,
     SinkNode,
     TableNode,
 )
 from streams.materialized import Materialized
-from streams.names import check_names
-from streams.node_arguments import check_callable, check_supplier, check_target
+from streams.node_arguments import PARTITIONER, check_callable, check_target
 from streams.operators import stateless
-from streams.printer import Printer
 from streams.serdes import SerdeLike
-from tasks.processing.operator import Operator, OperatorSupplier
-from tasks.processing.processor import Processor
+from streams.stream_aggregations import GroupPart
+from streams.stream_part import StreamPart
+from tasks.processing.operator import OperatorSupplier
 from tasks.processing.record import RecordContext
 from tasks.processing.topology_spec import Partitioner, SinkSpec
 
@@ -41,18 +41,7 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamPart:
-    """What a stream knows of itself; `rekeyed` says that its keys may not be where their partition is."""
-
-    graph: LogicalGraph
-    node: GraphNode
-    key_serde: AnySerde | None
-    value_serde: AnySerde | None
-    rekeyed: bool
-
-
-class KStream(Generic[K, V]):
+class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]):
     """A stream of records; made by `StreamsBuilder.stream` and by its own methods.
 
     >>> from streams import StreamsBuilder
@@ -79,208 +68,6 @@ class KStream(Generic[K, V]):
 
     def __repr__(self) -> str:
         return f"<KStream {self._part.node.name}>"
-
-    # -- one record to at most one ---------------------------------------------------------------------------------
-
-    @overload
-    def filter(
-        self, predicate: Callable[[V], object], *, name: str | None = None
-    ) -> "KStream[K, V]": ...
-    @overload
-    def filter(
-        self, predicate: Callable[[K, V], object], *, name: str | None = None
-    ) -> "KStream[K, V]": ...
-    def filter(
-        self, predicate: Callable[..., object], *, name: str | None = None
-    ) -> "KStream[K, V]":
-        """Keep the records for which `predicate(value)` or `predicate(key, value)` holds.
-
-        >>> from streams import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=int).filter(lambda n: n > 0)
-        <KStream KSTREAM-FILTER-0000000001>
-        """
-        call = Call.here("filter")
-        supplier = OperatorSupplier(stateless.Filter, (call.predicate(predicate), False))
-        return KStream(self._below(call, "KSTREAM-FILTER-", name, supplier))
-
-    @overload
-    def filter_not(
-        self, predicate: Callable[[V], object], *, name: str | None = None
-    ) -> "KStream[K, V]": ...
-    @overload
-    def filter_not(
-        self, predicate: Callable[[K, V], object], *, name: str | None = None
-    ) -> "KStream[K, V]": ...
-    def filter_not(
-        self, predicate: Callable[..., object], *, name: str | None = None
-    ) -> "KStream[K, V]":
-        """Keep the records for which `predicate(value)` or `predicate(key, value)` does not hold.
-
-        >>> from streams import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=int).filter_not(lambda n: n > 0)
-        <KStream KSTREAM-FILTER-0000000001>
-        """
-        call = Call.here("filter_not")
-        supplier = OperatorSupplier(stateless.Filter, (call.predicate(predicate), True))
-        return KStream(self._below(call, "KSTREAM-FILTER-", name, supplier))
-
-    @overload
-    def map(
-        self, mapper: Callable[[V], tuple[K2, V2]], *, name: str | None = None
-    ) -> "KStream[K2, V2]": ...
-    @overload
-    def map(
-        self, mapper: Callable[[K, V], tuple[K2, V2]], *, name: str | None = None
-    ) -> "KStream[K2, V2]": ...
-    def map(
-        self, mapper: Callable[..., tuple[Any, Any]], *, name: str | None = None
-    ) -> "KStream[Any, Any]":
-        """Replace each record by the `(key, value)` that `mapper(value)` or `mapper(key, value)` returns.
-
-        The key may change: give `map_values` the preference where it does not.
-
-        >>> from streams import StreamsBuilder
-        >>> orders = StreamsBuilder().stream("orders", key_serde=str, value_serde=int)
-        >>> orders.map(lambda order_id, cents: (order_id.lower(), cents / 100))
-        <KStream KSTREAM-MAP-0000000001>
-        """
-        return KStream(self._mapped("map", mapper, name, stateless.Map, key=True, value=True))
-
-    @overload
-    def map_values(
-        self, mapper: Callable[[V], V2], *, name: str | None = None
-    ) -> "KStream[K, V2]": ...
-    @overload
-    def map_values(
-        self, mapper: Callable[[K, V], V2], *, name: str | None = None
-    ) -> "KStream[K, V2]": ...
-    def map_values(
-        self, mapper: Callable[..., Any], *, name: str | None = None
-    ) -> "KStream[K, Any]":
-        """Replace each value by what `mapper(value)` or `mapper(key, value)` returns.
-
-        >>> from streams import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).map_values(len)
-        <KStream KSTREAM-MAPVALUES-0000000001>
-        """
-        return KStream(self._mapped("map_values", mapper, name, stateless.MapValues, value=True))
-
-    @overload
-    def select_key(
-        self, mapper: Callable[[V], K2], *, name: str | None = None
-    ) -> "KStream[K2, V]": ...
-    @overload
-    def select_key(
-        self, mapper: Callable[[K, V], K2], *, name: str | None = None
-    ) -> "KStream[K2, V]": ...
-    def select_key(
-        self, mapper: Callable[..., Any], *, name: str | None = None
-    ) -> "KStream[Any, V]":
-        """Replace each key by what `mapper(value)` or `mapper(key, value)` returns.
-
-        >>> from streams import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).select_key(lambda v: v[0])
-        <KStream KSTREAM-KEY-SELECT-0000000001>
-        """
-        return KStream(self._mapped("select_key", mapper, name, stateless.SelectKey, key=True))
-
-    # -- one record to many ----------------------------------------------------------------------------------------
-
-    @overload
-    def flat_map(
-        self, mapper: Callable[[V], Iterable[tuple[K2, V2]]], *, name: str | None = None
-    ) -> "KStream[K2, V2]": ...
-    @overload
-    def flat_map(
-        self, mapper: Callable[[K, V], Iterable[tuple[K2, V2]]], *, name: str | None = None
-    ) -> "KStream[K2, V2]": ...
-    def flat_map(
-        self, mapper: Callable[..., Iterable[tuple[Any, Any]]], *, name: str | None = None
-    ) -> "KStream[Any, Any]":
-        """Replace each record by all the `(key, value)` that `mapper(value)` or `mapper(key, value)` returns.
-
-        >>> from streams import StreamsBuilder
-        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
-        >>> lines.flat_map(lambda line: [(word, 1) for word in line.split()])
-        <KStream KSTREAM-FLATMAP-0000000001>
-        """
-        operator = stateless.FlatMap
-        return KStream(self._mapped("flat_map", mapper, name, operator, key=True, value=True))
-
-    @overload
-    def flat_map_values(
-        self, mapper: Callable[[V], Iterable[V2]], *, name: str | None = None
-    ) -> "KStream[K, V2]": ...
-    @overload
-    def flat_map_values(
-        self, mapper: Callable[[K, V], Iterable[V2]], *, name: str | None = None
-    ) -> "KStream[K, V2]": ...
-    def flat_map_values(
-        self, mapper: Callable[..., Iterable[Any]], *, name: str | None = None
-    ) -> "KStream[K, Any]":
-        """Replace each value by all those that `mapper(value)` or `mapper(key, value)` returns.
-
-        >>> from streams import StreamsBuilder
-        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
-        >>> lines.flat_map_values(str.split)
-        <KStream KSTREAM-FLATMAPVALUES-0000000001>
-        """
-        operator = stateless.FlatMapValues
-        return KStream(self._mapped("flat_map_values", mapper, name, operator, value=True))
-
-    # -- side effects ----------------------------------------------------------------------------------------------
-
-    @overload
-    def peek(
-        self, action: Callable[[V], object], *, name: str | None = None
-    ) -> "KStream[K, V]": ...
-    @overload
-    def peek(
-        self, action: Callable[[K, V], object], *, name: str | None = None
-    ) -> "KStream[K, V]": ...
-    def peek(self, action: Callable[..., object], *, name: str | None = None) -> "KStream[K, V]":
-        """Call `action(value)` or `action(key, value)` for each record and go on with the same records.
-
-        >>> from streams import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).peek(print)
-        <KStream KSTREAM-PEEK-0000000001>
-        """
-        call = Call.here("peek")
-        supplier = OperatorSupplier(stateless.Peek, (call.mapper(action),))
-        return KStream(self._below(call, "KSTREAM-PEEK-", name, supplier))
-
-    @overload
-    def foreach(self, action: Callable[[V], object], *, name: str | None = None) -> None: ...
-    @overload
-    def foreach(self, action: Callable[[K, V], object], *, name: str | None = None) -> None: ...
-    def foreach(self, action: Callable[..., object], *, name: str | None = None) -> None:
-        """Call `action(value)` or `action(key, value)` for each record; the stream ends here.
-
-        >>> from streams import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).foreach(print)
-        """
-        call = Call.here("foreach")
-        supplier = OperatorSupplier(stateless.Foreach, (call.mapper(action),))
-        self._below(call, "KSTREAM-FOREACH-", name, supplier)
-
-    def print(
-        self, label: str = "", to: str | Path | None = None, *, name: str | None = None
-    ) -> None:
-        """Write each record as "[label]: key, value"; the stream ends here.
-
-        Args:
-            label: What to write before each record; the node's name if empty.
-            to: A file to append to; standard output if not given.
-            name: The node's name.
-
-        >>> from streams import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).print("seen")
-        """
-        call = Call.here("print")
-        printer = Printer(label or self._part.node.name, None if to is None else Path(to))
-        function = UserFunction(call=printer, takes_key=True, name="print")
-        supplier = OperatorSupplier(stateless.Foreach, (function,))
-        self._below(call, "KSTREAM-PRINTER-", name, supplier)
 
     # -- several streams -------------------------------------------------------------------------------------------
 
@@ -415,8 +202,9 @@ class KStream(Generic[K, V]):
             generated=name is None,
             call=call,
         )
+        node.optimizable = False
         node.partitions = partitions
-        node.partitioner = check_callable(partitioner, "partitioner", 4, call.context)
+        node.partitioner = check_callable(partitioner, "partitioner", PARTITIONER, call.context)
         graph.add(node, self._part.node)
         return KStream(
             StreamPart(graph=graph, node=node, key_serde=key, value_serde=value, rekeyed=False)
@@ -456,7 +244,7 @@ class KStream(Generic[K, V]):
             parents=(),
             key_serde=serdes[0],
             value_serde=serdes[1],
-            partitioner=check_callable(partitioner, "partitioner", 4, call.context),
+            partitioner=check_callable(partitioner, "partitioner", PARTITIONER, call.context),
             location=call.location,
         )
         node = SinkNode(name=node_name, location=call.location, spec=spec)
@@ -540,6 +328,24 @@ class KStream(Generic[K, V]):
     @overload
     def group_by(
         self,
+        mapper: Callable[[V], Coroutine[Any, Any, K2]],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K2, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[K, V], Coroutine[Any, Any, K2]],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K2, V]: ...
+    @overload
+    def group_by(
+        self,
         mapper: Callable[[V], K2],
         *,
         key_serde: SerdeLike[Any] | None = None,
@@ -579,6 +385,7 @@ class KStream(Generic[K, V]):
         call = Call.here("group_by")
         supplier = OperatorSupplier(stateless.SelectKey, (call.mapper(mapper),))
         below = self._below(call, "KSTREAM-KEY-SELECT-", name, supplier)
+        below.node.changes_key = True
         value = call.serde(value_serde, "value_serde")
         return KGroupedStream(
             GroupPart(
@@ -591,77 +398,10 @@ class KStream(Generic[K, V]):
             )
         )
 
-    def process(
-        self,
-        supplier: Callable[[], Processor[K, V, K2, V2]],
-        *,
-        stores: Sequence[str] = (),
-        name: str | None = None,
-    ) -> "KStream[K2, V2]":
-        """Hand each record to a processor of your own; what it forwards goes on.
-
-        Args:
-            supplier: The `Processor` class, or a function that makes a new one at each call (one per task).
-            stores: Names of the stores it uses, added with `StreamsBuilder.add_state_store`.
-            name: The node's name.
-
-        >>> from streams import Processor, StreamsBuilder
-        >>> class Shout(Processor[str, str, str, str]):
-        ...     def process(self, record):
-        ...         self.context.forward(record.replace(value=record.value.upper()))
-        >>> StreamsBuilder().stream("lines", key_serde=str, value_serde=str).process(Shout)
-        <KStream KSTREAM-PROCESSOR-0000000001>
-        """
-        call = Call.here("process")
-        check_supplier(supplier, call.context)
-        names = check_names(stores, "stores", call.context)
-        graph = self._part.graph
-        node = ProcessorNode(
-            # Unlike all other operators, a named one uses up no number.
-            name=call.name(name) or graph.node_name("KSTREAM-PROCESSOR-"),
-            location=call.location,
-            supplier=supplier,
-            store_names=names,
-        )
-        graph.add(node, self._part.node)
-        return KStream(
-            StreamPart(graph=graph, node=node, key_serde=None, value_serde=None, rekeyed=True)
-        )
-
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _below(
-        self, call: Call, prefix: str, name: str | None, supplier: OperatorSupplier
-    ) -> StreamPart:
-        """Add an operator below this stream; return a stream like this one that begins there."""
-        node = ProcessorNode(
-            name=self._part.graph.node_name(prefix, call.name(name)),
-            location=call.location,
-            supplier=supplier,
-        )
-        self._part.graph.add(node, self._part.node)
-        return replace(self._part, node=node)
-
-    def _mapped(
-        self,
-        operator: str,
-        mapper: Callable[..., Any],
-        name: str | None,
-        made: type[Operator],
-        *,
-        key: bool = False,
-        value: bool = False,
-    ) -> StreamPart:
-        """Add an operator that may change the key, the value or both."""
-        call = Call.here(operator)
-        supplier = OperatorSupplier(made, (call.mapper(mapper),))
-        part = self._below(call, _PREFIXES[operator], name, supplier)
-        return replace(
-            part,
-            key_serde=None if key else part.key_serde,
-            value_serde=None if value else part.value_serde,
-            rekeyed=key or part.rekeyed,
-        )
+    def _stream(self, part: StreamPart) -> "KStream[Any, Any]":
+        return KStream(part)
 
     def _merged_with(self, other: "KStream[K, V]", call: Call, name: str | None) -> "KStream[K, V]":
         mine, theirs = self._part, other._part  # noqa: SLF001 - its own class
@@ -673,6 +413,7 @@ class KStream(Generic[K, V]):
             name=mine.graph.node_name("KSTREAM-MERGE-", call.name(name)),
             location=call.location,
             supplier=OperatorSupplier(stateless.PassThrough),
+            merges=True,
         )
         mine.graph.add(node, mine.node, theirs.node)
         return KStream(
@@ -685,6 +426,16 @@ class KStream(Generic[K, V]):
             )
         )
 
+    def _joined(
+        self, node: GraphNode, key_serde: AnySerde | None, *, rekeyed: bool = False
+    ) -> "KStream[K, Any]":
+        graph = self._part.graph
+        return KStream(
+            StreamPart(
+                graph=graph, node=node, key_serde=key_serde, value_serde=None, rekeyed=rekeyed
+            )
+        )
+
     def _serdes(
         self, call: Call, key_serde: SerdeLike[Any] | None, value_serde: SerdeLike[Any] | None
     ) -> tuple[AnySerde | None, AnySerde | None]:
@@ -694,15 +445,6 @@ class KStream(Generic[K, V]):
             self._part.key_serde if key is None else key,
             self._part.value_serde if value is None else value,
         )
-
-
-_PREFIXES = {
-    "map": "KSTREAM-MAP-",
-    "map_values": "KSTREAM-MAPVALUES-",
-    "select_key": "KSTREAM-KEY-SELECT-",
-    "flat_map": "KSTREAM-FLATMAP-",
-    "flat_map_values": "KSTREAM-FLATMAPVALUES-",
-}
 
 
 def _branches(

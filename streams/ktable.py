@@ -4,19 +4,39 @@ Rules are Kafka Streams': a null value deletes a row; a row that a filter reject
 is kept in a store only if it has a name to query it by, or if an operator needs to read it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from streams.call import Call
+from streams.errors import TopologyError
+from streams.ktable_joins import KTableJoins
 from streams.logical_graph import AnySerde, GraphNode, LogicalGraph, ProcessorNode, TableStore
 from streams.materialized import Materialized
-from streams.operators.stateless import ToStream
+from streams.names import check_names
+from streams.node_arguments import check_supplier, connected_stores
+from streams.operators.stateless import PassThrough, ToStream
+from streams.operators.suppress import (
+    Suppress,
+    SuppressedView,
+    TimeOf,
+    closing_delay_ms,
+    first_change,
+    window_end,
+)
 from streams.operators.table import TableFilter, TableMapValues
-from streams.serdes import as_serde
+from streams.operators.table_view import FilterView, MapValuesView, StoreView, TableView
+from streams.operators.transform_values import TableTransformValues, TransformValuesView
+from streams.serdes import SerdeLike, as_serde
+from streams.stream_part import StreamPart
+from streams.suppress_store import BufferStore, windows_above
+from streams.suppressed import Suppressed
 from tasks.processing.operator import OperatorSupplier
+from tasks.processing.transformer import ValueTransformerWithKey
 
 if TYPE_CHECKING:
+    from streams.grouped_table import KGroupedTable
     from streams.kstream import KStream
 
 K = TypeVar("K")
@@ -29,16 +49,78 @@ StoreArgument = str | Materialized | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePart:
-    """What a table knows of itself: its node, its store if it has one, and its serdes as far as known."""
+    """What a table knows of itself.
+
+    Attributes:
+        graph: Where its nodes are.
+        node: The node its changes come from.
+        store: Its store, if it has one; that may turn out not to be needed.
+        key_serde: Serde of keys, as far as known.
+        value_serde: Serde of values, as far as known.
+        parents: The tables it is computed from; none for a source or an aggregation, which can only be kept.
+        computed: Makes its view from one view per parent; asked only where it is not kept in a store.
+        inner: Nodes of the same call in front of `node`, which must send old values if it does.
+        loses_versions: Its rows have no versions though those of its parents have: a join (KIP-914).
+        own_stores: Stores that `computed` reads beside those of the parents' views.
+    """
 
     graph: LogicalGraph
     node: GraphNode
     store: TableStore | None
     key_serde: AnySerde | None
     value_serde: AnySerde | None
+    parents: tuple["TablePart", ...] = ()
+    computed: Callable[..., TableView] | None = None
+    inner: tuple[GraphNode, ...] = ()
+    loses_versions: bool = False
+    own_stores: tuple[str, ...] = ()
+
+    def _kept(self, *, force: bool) -> TableStore | None:
+        """Return the store it is kept in; with `force` one that nobody needed so far, too, if it can't be computed."""
+        if self.store is None or not (self.store.needed or (force and not self.parents)):
+            return None
+        self.store.needed = True
+        return self.store
+
+    @property
+    def versioned(self) -> bool:
+        """Return whether rows can be looked up as of a timestamp, here or in the tables it is computed from."""
+        if self.store is not None and (self.store.needed or not self.parents):
+            return self.store.materialized.store_type == "versioned"
+        if self.loses_versions or not self.parents:
+            return False
+        return all(parent.versioned for parent in self.parents)
+
+    def view(self) -> tuple[TableView, tuple[str, ...]]:
+        """Return how to look up its rows, and the stores to connect for it (and never to write).
+
+        A source is kept in its store from now on; a table that is computed from others is computed at each look-up
+        (Kafka Streams' KTableValueGetterSupplier).
+        """
+        kept = self._kept(force=True)
+        if kept is not None:
+            return StoreView(kept.name), (kept.name,)
+        assert self.computed is not None, "a table has a store or is computed from others"
+        views, names = zip(*(parent.view() for parent in self.parents), strict=True)
+        stores = (*self.own_stores, *(name for some in names for name in some))
+        return self.computed(*views), tuple(dict.fromkeys(stores))
+
+    def send_old_values(self, *, force: bool = True) -> bool:
+        """Have its changes carry the value before, and return whether they will.
+
+        Kafka Streams' enableSendingOldValues: a table that is computed from others and not kept needs their old
+        values; a source must be kept, which only happens with `force`.
+        """
+        if self._kept(force=force) is None:
+            asked = [parent.send_old_values(force=force) for parent in self.parents]
+            if not asked or not all(asked):
+                return False
+        for node in (*self.inner, self.node):
+            node.old_values = True
+        return True
 
 
-class KTable(Generic[K, V]):
+class KTable(KTableJoins[K, V], Generic[K, V]):
     """A table of rows by key; made by `StreamsBuilder.table`, `to_table`, or an aggregation.
 
     >>> from streams import StreamsBuilder
@@ -165,7 +247,52 @@ class KTable(Generic[K, V]):
         kept = self._kept("KTABLE-MAPVALUES-", store, call, value_serde=None)
         supplier = OperatorSupplier(TableMapValues, (function, _name_to_keep(kept)))
         node = self._below(call, "KTABLE-MAPVALUES-", name, supplier, kept)
-        return KTable(self._derived(node, kept, value_serde=None))
+        computed = partial(MapValuesView, function=function)
+        return KTable(self._derived(node, kept, computed, value_serde=None))
+
+    def transform_values(
+        self,
+        supplier: Callable[[], ValueTransformerWithKey[K, V, V2]],
+        stores: Sequence[str] = (),
+        *,
+        store: StoreArgument = None,
+        name: str | None = None,
+    ) -> "KTable[K, V2]":
+        """Replace each row's value by what an object of yours makes of it, perhaps with stores.
+
+        Unlike the function of `map_values` it is asked about deleted rows, too (with None), and about the row before a
+        change where somebody downstream needs it and the result is not kept in a store of its own.
+
+        Args:
+            supplier: The `ValueTransformerWithKey` class, or a function that makes a new one at each call (one per
+                task). Stores that it brings along in `stores` are added and connected.
+            stores: Names of the stores it uses, added with `StreamsBuilder.add_state_store`.
+            store: Keep the result in a store of this name; its `value_serde` becomes the table's.
+            name: The node's name.
+
+        >>> from streams import StreamsBuilder, ValueTransformerWithKey
+        >>> class Shout(ValueTransformerWithKey[str, str, str]):
+        ...     def transform(self, key, value):
+        ...         return None if value is None else f"{key}: {value.upper()}"
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.transform_values(Shout)
+        <KTable KTABLE-TRANSFORMVALUES-0000000003>
+        """
+        call = Call.here("transform_values")
+        check_supplier(supplier, call.context, ValueTransformerWithKey)
+        given = check_names(stores, "stores", call.context)
+        brought = connected_stores(supplier, call.context)
+        graph = self._part.graph
+        for builder in brought:
+            graph.add_state_store(replace(builder, location=builder.location or call.location))
+        names = tuple(dict.fromkeys((*given, *(builder.spec.name for builder in brought))))
+        kept = self._kept("KTABLE-TRANSFORMVALUES-", store, call, value_serde=None)
+        made = OperatorSupplier(TableTransformValues, (supplier, names, _name_to_keep(kept)))
+        node = self._below(call, "KTABLE-TRANSFORMVALUES-", name, made, kept)
+        node.store_names = names
+        computed = partial(TransformValuesView, node=node.name)
+        part = self._derived(node, kept, computed, value_serde=None)
+        return KTable(replace(part, own_stores=names))
 
     @overload
     def to_stream(self, key_mapper: None = None, *, name: str | None = None) -> "KStream[K, V]": ...
@@ -192,7 +319,7 @@ class KTable(Generic[K, V]):
         <KStream KTABLE-TOSTREAM-0000000003>
         """
         # Tables make streams and streams make tables: one of the two imports has to come late.
-        from streams.kstream import KStream, StreamPart  # noqa: PLC0415
+        from streams.kstream import KStream  # noqa: PLC0415
 
         part, call = self._part, Call.here("to_stream")
         if key_mapper is not None:
@@ -209,6 +336,133 @@ class KTable(Generic[K, V]):
         )
         return stream if key_mapper is None else stream.select_key(key_mapper)
 
+    @overload
+    def group_by(
+        self,
+        selector: Callable[[V], tuple[K2 | None, V2 | None] | None],
+        *,
+        key_serde: SerdeLike[K2] | None = None,
+        value_serde: SerdeLike[V2] | None = None,
+        name: str | None = None,
+    ) -> "KGroupedTable[K2, V2]": ...
+    @overload
+    def group_by(
+        self,
+        selector: Callable[[K, V], tuple[K2 | None, V2 | None] | None],
+        *,
+        key_serde: SerdeLike[K2] | None = None,
+        value_serde: SerdeLike[V2] | None = None,
+        name: str | None = None,
+    ) -> "KGroupedTable[K2, V2]": ...
+    def group_by(
+        self,
+        selector: Callable[..., Any],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        name: str | None = None,
+    ) -> "KGroupedTable[Any, Any]":
+        """Group the rows by other keys, to aggregate them.
+
+        When a row changes, its old value leaves its old group and the new one enters its new group.
+
+        Args:
+            selector: `f(value)` or `f(key, value)` -> (group, value); None, or None as either, and the row is in no
+                group. It must give the same for the same row each time, else the row is not taken out of the group it
+                was put in.
+            key_serde: Serde of the groups' keys; else the configured default.
+            value_serde: Serde of the values, likewise.
+            name: The node's name, also that of the repartition topic.
+
+        >>> from streams import StreamsBuilder
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.group_by(lambda name, city: (city, name), key_serde=str, value_serde=str)
+        <KGroupedTable KTABLE-SELECT-0000000003>
+        """
+        # Tables make groups and groups make tables: one of the two imports has to come late.
+        from streams.grouped_table import KGroupedTable, TableGroupPart  # noqa: PLC0415
+
+        part, call = self._part, Call.here("group_by")
+        function = call.mapper(selector)
+        # What the node does is settled by the first aggregation; a group that nobody aggregates does nothing.
+        node = self._below(call, "KTABLE-SELECT-", name, OperatorSupplier(PassThrough), None)
+        part.send_old_values()
+        return KGroupedTable(
+            TableGroupPart(
+                graph=part.graph,
+                node=node,
+                function=function,
+                versioned=part.versioned,
+                key_serde=call.serde(key_serde, "key_serde"),
+                value_serde=call.serde(value_serde, "value_serde"),
+                topic_name=name,
+            )
+        )
+
+    def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> "KTable[K, V]":
+        """Hold changes back, so that of many changes of a row only the last one goes on.
+
+        What is held back survives restarts and is restored like any store. Emission follows the stream's time: without
+        newer records nothing more is emitted.
+
+        Args:
+            suppressed: For how long, and how much.
+            name: The node's name; what is held back is then in a store called `<name>-store`.
+
+        Raises:
+            TopologyError: `until_window_closes` on a table without windows, or a versioned table.
+
+        >>> from streams import BufferConfig, StreamsBuilder, Suppressed
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.suppress(Suppressed.until_time_limit(5_000, BufferConfig.unbounded()))
+        <KTable KTABLE-SUPPRESS-0000000003>
+        """
+        part, call, graph = self._part, Call.here("suppress"), self._part.graph
+        if not isinstance(suppressed, Suppressed):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise TopologyError(
+                f"{call.context}: suppressed is of type {type(suppressed).__name__}; give "
+                "Suppressed.until_window_closes(...) or Suppressed.until_time_limit(...)"
+            )
+        if part.versioned:
+            raise TopologyError(
+                f"{call.context}: a versioned table can't be suppressed; keep it in a store without versions before"
+            )
+        time_of: TimeOf = first_change
+        limit_ms = suppressed.limit_ms
+        if suppressed.final:
+            time_of, limit_ms = window_end, closing_delay_ms(windows_above(part.node, call))
+        # A name uses up no numbers here, other than everywhere else.
+        node_name = call.name(name) or graph.node_name("KTABLE-SUPPRESS-")
+        kept = BufferStore(
+            name=graph.store_name("KTABLE-SUPPRESS-") if name is None else f"{name}-store",
+            generated=name is None,
+            materialized=Materialized(),
+            key_serde=part.key_serde,
+            value_serde=part.value_serde,
+            needed=True,
+        )
+        arguments = (kept.name, time_of, limit_ms, suppressed.buffer, suppressed.final)
+        node = ProcessorNode(
+            name=node_name,
+            location=call.location,
+            supplier=OperatorSupplier(Suppress, arguments),
+            store=kept,
+        )
+        graph.add(node, part.node)
+        part.send_old_values()
+        return KTable(
+            TablePart(
+                graph=graph,
+                node=node,
+                store=None,
+                key_serde=part.key_serde,
+                value_serde=part.value_serde,
+                parents=(part,),
+                computed=partial(SuppressedView, store_name=kept.name),
+                own_stores=(kept.name,),
+            )
+        )
+
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _filter(
@@ -224,9 +478,13 @@ class KTable(Generic[K, V]):
         function = call.predicate(predicate)
         value_serde = self._part.value_serde
         kept = self._kept("KTABLE-FILTER-", store, call, value_serde=value_serde)
-        supplier = OperatorSupplier(TableFilter, (function, negate, _name_to_keep(kept)))
+        arguments = (function, negate, _name_to_keep(kept), self._part.versioned)
+        supplier = OperatorSupplier(TableFilter, arguments)
         node = self._below(call, "KTABLE-FILTER-", name, supplier, kept)
-        return KTable(self._derived(node, kept, value_serde=value_serde))
+        computed = partial(FilterView, predicate=function, negate=negate)
+        # If the rows are kept anyway, old values spare downstream tombstones of rows it never saw.
+        node.old_values = self._part.send_old_values(force=False)
+        return KTable(self._derived(node, kept, computed, value_serde=value_serde))
 
     def _kept(
         self, prefix: str, store: StoreArgument, call: Call, *, value_serde: AnySerde | None
@@ -247,7 +505,7 @@ class KTable(Generic[K, V]):
         name: str | None,
         supplier: OperatorSupplier,
         store: TableStore | None,
-    ) -> GraphNode:
+    ) -> ProcessorNode:
         graph = self._part.graph
         node = ProcessorNode(
             name=graph.node_name(prefix, call.name(name)),
@@ -259,7 +517,12 @@ class KTable(Generic[K, V]):
         return node
 
     def _derived(
-        self, node: GraphNode, kept: TableStore | None, *, value_serde: AnySerde | None
+        self,
+        node: GraphNode,
+        kept: TableStore | None,
+        computed: Callable[..., TableView],
+        *,
+        value_serde: AnySerde | None,
     ) -> TablePart:
         return TablePart(
             graph=self._part.graph,
@@ -267,6 +530,8 @@ class KTable(Generic[K, V]):
             store=kept,
             key_serde=self._part.key_serde if kept is None else kept.key_serde,
             value_serde=value_serde if kept is None else kept.value_serde,
+            parents=(self._part,),
+            computed=computed,
         )
 
 

@@ -10,19 +10,27 @@ import heapq
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
+from state_stores.ports import SerdePort
+from state_stores.spec import StoreSpec
 from streams.call import Call
 from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
 from streams.errors import TopologyError
 from streams.materialized import Materialized, StoreBuilder
 from streams.names import REPARTITION_SUFFIX, check_name, where
-from streams.operators.stateless import DropNullKeys
+from streams.operators.materialized import OldValuesSupplier
+from streams.operators.stateless import DropNullKeys, PassThrough
 from streams.operators.table import TableSource
 from streams.serdes import Serde
+from streams.serdes.changed import ChangedSerde
+from streams.serdes.partitioning import WindowedPartitioner
+from streams.serdes.windowed import is_windowed
 from streams.topology import Topology
+from streams.windows import EmitStrategy, FixedWindows, SessionWindows, SlidingWindows, Windows
 from tasks.processing.operator import OperatorSupplier
 from tasks.processing.topology_spec import Partitioner, ProcessorSpec, SinkSpec, SourceSpec
 
@@ -40,6 +48,12 @@ class GraphNode(ABC):
         name: The node that children name as their parent.
         location: The user's line.
         priority: Its turn when the topology is written.
+        changes_key: It may change keys: what is grouped below it has to be repartitioned.
+        changes_value: It may change values, not keys: a repartition topic below it can't be moved above it.
+        merges: It brings several streams together.
+        old_values: Whether the changes of this table carry the value before, because somebody below asked for it.
+        keeps_null_keys: A left or outer join, for which repartition topics above it let null keys through (KIP-962).
+        after: Names of nodes that have to be written before this one, besides its parents.
     """
 
     name: str
@@ -47,6 +61,29 @@ class GraphNode(ABC):
     parents: list["GraphNode"] = field(default_factory=list["GraphNode"])
     children: list["GraphNode"] = field(default_factory=list["GraphNode"])
     priority: int = -1
+    changes_key: bool = False
+    changes_value: bool = False
+    merges: bool = False
+    old_values: bool = False
+    keeps_null_keys: bool = False
+    after: frozenset[str] = frozenset()
+
+    @property
+    def feeds_null_keys(self) -> bool:
+        """Return whether any join below wants records with null keys."""
+        return any(child.keeps_null_keys or child.feeds_null_keys for child in self.children)
+
+    def add_child(self, child: "GraphNode") -> None:
+        """Put a node below this one, unless it is there."""
+        if child not in self.children:
+            self.children.append(child)
+        if self not in child.parents:
+            child.parents.append(self)
+
+    def remove_child(self, child: "GraphNode") -> None:
+        """Take a node away from below this one."""
+        self.children.remove(child)
+        child.parents.remove(self)
 
     @abstractmethod
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
@@ -55,6 +92,12 @@ class GraphNode(ABC):
     def stores(self) -> Iterable["TableStore"]:
         """Return the stores this call makes."""
         return ()
+
+    def _with_old_values(self, supplier: Callable[[], Any]) -> Callable[[], Any]:
+        """Return what makes the operator, told of the old values if they are wanted."""
+        if self.old_values and isinstance(supplier, OperatorSupplier):
+            return OldValuesSupplier(supplier.operator, supplier.arguments)
+        return supplier
 
 
 @dataclass(eq=False, kw_only=True)
@@ -68,6 +111,8 @@ class TableStore:
         key_serde: Serde of keys, as far as known.
         value_serde: Serde of values, as far as known.
         needed: Whether anybody reads it: the user by its name, or an operator.
+        windows: The windows its rows are in; None for a table without windows.
+        emit: When the results of those windows are forwarded.
     """
 
     name: str
@@ -76,17 +121,48 @@ class TableStore:
     key_serde: AnySerde | None
     value_serde: AnySerde | None
     needed: bool
+    windows: Windows | None = None
+    emit: EmitStrategy = "on_window_update"
 
     @property
     def queryable_name(self) -> str | None:
         """Return the name under which it can be queried: one the user gave."""
         return None if self.generated or not self.needed else self.name
 
-    def add_to(self, topology: Topology, location: str) -> None:
-        """Add the store to the topology."""
-        spec = self.materialized.spec(
-            self.name, filled(self.key_serde, KEY_DEFAULT), filled(self.value_serde, VALUE_DEFAULT)
-        )
+    @property
+    def retention_ms(self) -> int:
+        """Return how long a windowed table's rows are seen: as long as the user wants, or as they may change (ms)."""
+        assert self.windows is not None, "only windowed tables have a retention"
+        return self.materialized.windows_retention_ms(self.windows.retention_ms, self.name)
+
+    def spec(self, context: str) -> StoreSpec:
+        """Return the store as it is to be; raises `TopologyError` with this context if it can't be."""
+        windows = self.windows
+        serdes = filled(self.key_serde, KEY_DEFAULT), filled(self.value_serde, VALUE_DEFAULT)
+        if windows is None:
+            return self.materialized.spec(self.name, *serdes, context=context)
+        needed = windows.retention_ms
+        if isinstance(windows, SessionWindows):
+            spec = self.materialized.session_spec(
+                self.name, *serdes, needed_retention_ms=needed, context=context
+            )
+        else:
+            assert isinstance(windows, FixedWindows | SlidingWindows)
+            spec = self.materialized.window_spec(
+                self.name,
+                *serdes,
+                needed_retention_ms=needed,
+                window_size_ms=windows.longest_ms,
+                window_end=windows.end_of,
+                context=context,
+            )
+        return replace(spec, retention_ms=max(spec.retention_ms, windows.kept_ms(self.emit)))
+
+    def add_to(self, topology: Topology, location: str, *, source_topic: str | None = None) -> None:
+        """Add the store to the topology; with a `source_topic` that topic is its changelog."""
+        spec = self.spec(where(f"store {self.name!r}", location))
+        if source_topic is not None:
+            spec = replace(spec, logging=False, changelog_config={}, source_topic=source_topic)
         topology.add_store(StoreBuilder(spec=spec, location=location))
 
 
@@ -104,10 +180,14 @@ class StreamSourceNode(GraphNode):
 
 @dataclass(eq=False, kw_only=True)
 class ProcessorNode(GraphNode):
-    """An operator or a processor of the user's, with stores that exist already and perhaps one of its own."""
+    """An operator or a processor of the user's, with stores that exist already and perhaps one of its own.
+
+    `reads` names those of `store_names` that it never writes.
+    """
 
     supplier: Callable[[], Any]
     store_names: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
     store: TableStore | None = None
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
@@ -119,9 +199,10 @@ class ProcessorNode(GraphNode):
         topology.add_node(
             ProcessorSpec(
                 name=self.name,
-                supplier=self.supplier,
+                supplier=self._with_old_values(self.supplier),
                 parents=parents,
                 stores=names,
+                reads=self.reads,
                 location=self.location,
             )
         )
@@ -133,10 +214,14 @@ class ProcessorNode(GraphNode):
 
 @dataclass(eq=False, kw_only=True)
 class TableNode(GraphNode):
-    """A stream read as a table: `to_table()`, or `table()` with a source of its own."""
+    """A stream read as a table: `to_table()`, or `table()` with a source of its own.
+
+    `reuses_source`: the store is restored from the source's topic and has no changelog.
+    """
 
     store: TableStore
     source: SourceSpec | None = None
+    reuses_source: bool = False
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
         """Add the source if there is one, then the table and its store, if anybody reads that."""
@@ -145,12 +230,15 @@ class TableNode(GraphNode):
             parents = (self.source.name,)
         needed = self.store.needed
         if needed:
-            self.store.add_to(topology, self.location)
+            reused = self.source if self.reuses_source else None
+            self.store.add_to(
+                topology, self.location, source_topic=None if reused is None else reused.topics[0]
+            )
         store_name = self.store.name if needed else None
         topology.add_node(
             ProcessorSpec(
                 name=self.name,
-                supplier=OperatorSupplier(TableSource, (store_name,)),
+                supplier=self._with_old_values(OperatorSupplier(TableSource, (store_name,))),
                 parents=parents,
                 stores=(self.store.name,) if needed else (),
                 location=self.location,
@@ -169,13 +257,19 @@ class SinkNode(GraphNode):
     spec: SinkSpec
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the sink."""
-        topology.add_node(replace(self.spec, parents=parents))
+        """Add the sink; windowed keys go where the key inside goes, unless there is a partitioner."""
+        spec = self.spec
+        if spec.partitioner is None and is_windowed(spec.key_serde):
+            spec = replace(spec, partitioner=WindowedPartitioner(spec.key_serde))
+        topology.add_node(replace(spec, parents=parents))
 
 
 @dataclass(eq=False, kw_only=True)
 class RepartitionNode(GraphNode):
-    """A trip through an internal topic: a filter, a sink, and a source under this node's name."""
+    """A trip through an internal topic: a filter, a sink, and a source under this node's name.
+
+    `optimizable`: the user did not ask for this very topic, so that several may become one.
+    """
 
     topic: str
     generated: bool
@@ -185,6 +279,7 @@ class RepartitionNode(GraphNode):
     value_serde: AnySerde | None
     partitions: int | None = None
     partitioner: Partitioner | None = None
+    optimizable: bool = True
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
         """Add the topic and the nodes at its two ends."""
@@ -194,7 +289,7 @@ class RepartitionNode(GraphNode):
         topology.add_node(
             ProcessorSpec(
                 name=self.filter_name,
-                supplier=OperatorSupplier(DropNullKeys),
+                supplier=OperatorSupplier(PassThrough if self.feeds_null_keys else DropNullKeys),
                 parents=parents,
                 location=self.location,
             )
@@ -221,6 +316,64 @@ class RepartitionNode(GraphNode):
                 location=self.location,
             )
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class TableRepartitionNode(GraphNode):
+    """A trip of a grouped table's changes through an internal topic: a sink, and a source under this node's name."""
+
+    topic: str
+    generated: bool
+    sink_name: str
+    key_serde: AnySerde | None
+    value_serde: AnySerde | None
+    partitioner: Partitioner | None = None
+
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        """Add the topic and the nodes at its two ends."""
+        key = filled(self.key_serde, KEY_DEFAULT)
+        messages = self._messages(filled(self.value_serde, VALUE_DEFAULT))
+        topology.add_repartition_topic(self.topic, None)
+        sink = SinkSpec(
+            name=self.sink_name,
+            topic=self.topic,
+            parents=parents,
+            key_serde=key,
+            value_serde=messages,
+            partitioner=self.partitioner,
+            internal=True,
+            location=self.location,
+        )
+        topology.add_node(sink)
+        source = SourceSpec(
+            name=self.name,
+            topics=(self.topic,),
+            key_serde=key,
+            value_serde=messages,
+            internal=True,
+            location=self.location,
+        )
+        topology.add_node(source)
+
+    def _messages(self, values: SerdePort) -> SerdePort:
+        """Return the serde of what travels, given that of the table's values."""
+        return ChangedSerde(values)
+
+
+@dataclass(eq=False, kw_only=True)
+class ForeignKeyTopicNode(TableRepartitionNode):
+    """One of the two topics of a join on a foreign key; it has as many partitions as what `joined_with` reads."""
+
+    joined_with: str
+
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        """Add the topic and the nodes at its two ends."""
+        TableRepartitionNode.write_to(self, topology, parents)
+        topology.copartition((self.name, self.joined_with), where("join", self.location))
+
+    def _messages(self, values: SerdePort) -> SerdePort:
+        """Return the serde of messages, which the node was given."""
+        return values
 
 
 class LogicalGraph:
@@ -283,9 +436,28 @@ class LogicalGraph:
         if not parents and node not in self._roots:
             self._roots.append(node)
         for parent in parents:
-            if parent not in node.parents:
-                node.parents.append(parent)
-                parent.children.append(node)
+            parent.add_child(node)
+
+    def drop(self, node: GraphNode) -> None:
+        """Forget a node that nothing is connected to any more."""
+        del self._nodes[node]
+
+    @property
+    def nodes(self) -> tuple[GraphNode, ...]:
+        """Return all nodes, in the order they were added."""
+        return tuple(self._nodes)
+
+    def copy(self) -> "LogicalGraph":
+        """Return a graph of copies of the nodes, which can be wired otherwise before it is built."""
+        twins = {node: copy(node) for node in self._nodes}
+        for node, twin in twins.items():
+            twin.parents = [twins[parent] for parent in node.parents]
+            twin.children = [twins[child] for child in node.children]
+        graph = LogicalGraph()
+        graph._nodes = dict.fromkeys(twins.values())
+        graph._roots = [twins[root] for root in self._roots]
+        graph._state_stores = list(self._state_stores)
+        return graph
 
     def add_state_store(self, builder: StoreBuilder) -> None:
         """Add a store for the user's processors."""
@@ -327,29 +499,43 @@ class LogicalGraph:
 
     # -- building --------------------------------------------------------------------------------------------------
 
+    def stand_ins(self) -> Mapping[GraphNode, GraphNode]:
+        """Return for each stream that reads what an earlier one reads the stream that stands in for it."""
+        return _stand_ins(self._roots)
+
     def build(self) -> Topology:
         """Return the topology of all calls so far."""
         topology = Topology()
         for builder in self._state_stores:
             topology.add_store(builder)
-        stand_ins = _stand_ins(self._roots)
+        stand_ins = self.stand_ins()
         heirs = {
             main: [child for node, stand_in in stand_ins.items() if stand_in is main for child in node.children]
             for main in set(stand_ins.values())
         }  # fmt: skip
         written: set[GraphNode] = set()
-        ready = [(node.priority, node) for node in self._roots if node not in stand_ins]
+        names: set[str] = set()
+        early: list[GraphNode] = []
+        turns = count()
+        ready = [
+            (node.priority, next(turns), node) for node in self._roots if node not in stand_ins
+        ]
         heapq.heapify(ready)
         while ready:
-            _, node = heapq.heappop(ready)
+            node = heapq.heappop(ready)[-1]
             parents = list(dict.fromkeys(stand_ins.get(parent, parent) for parent in node.parents))
             if node in written or not written.issuperset(parents):
                 continue
+            if not names.issuperset(node.after):
+                early.append(node)
+                continue
             node.write_to(topology, tuple(parent.name for parent in parents))
             written.add(node)
-            for child in (*node.children, *heirs.get(node, ())):
+            names.add(node.name)
+            for child in (*node.children, *heirs.get(node, ()), *early):
                 if child not in written:
-                    heapq.heappush(ready, (child.priority, child))
+                    heapq.heappush(ready, (child.priority, next(turns), child))
+            early.clear()
         return topology
 
     def check_names_are_given(self) -> None:
@@ -361,7 +547,7 @@ class LogicalGraph:
                 for store in node.stores()
                 if store.needed and store.generated
             ]
-            if isinstance(node, RepartitionNode) and node.generated:
+            if isinstance(node, RepartitionNode | TableRepartitionNode) and node.generated:
                 found.append(where(f"repartition topic {node.topic}", node.location))
         if found:
             raise TopologyError(

@@ -1,24 +1,27 @@
-"""What a store is to be: `Materialized` for tables of the DSL, `Stores` for stores of the user's own processors.
+"""What a table's store is to be: `Materialized`. It becomes a `StoreSpec`; nothing here opens a store."""
 
-Both become a `StoreSpec`; nothing here opens a store.
-"""
-
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, TypeGuard, TypeVar, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from state_stores.ports import SerdePort
 from state_stores.spec import StoreKind, StoreSpec
+from streams.durations import Duration
 from streams.errors import TopologyError
 from streams.functions import caller_location
 from streams.names import check_name, where
-from streams.serdes import Serde, SerdeLike, as_serde
+from streams.serdes import SerdeLike
+from streams.store_options import (
+    check_belongs,
+    check_changelog_config,
+    check_max_entries,
+    check_serde,
+    optional_ms,
+)
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-#: Where a table of the DSL is kept: on disk, or in memory and restored at every start.
-StoreType = Literal["rocksdb", "in_memory"]
+#: How a table of the DSL is kept: on disk; in memory and restored at every start; on disk with the history of every
+#: key; in memory with the keys used last only.
+StoreType = Literal["rocksdb", "in_memory", "versioned", "lru"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,18 @@ class Materialized:
         name: The store's name, also that of its changelog topic and for queries; generated if not given.
         key_serde: Serde of keys; else the stream's, else the configured default.
         value_serde: Serde of values, likewise.
-        store_type: "rocksdb" (default) or "in_memory".
+        store_type: "rocksdb" (default), "in_memory", "versioned" (on disk, with the history of every key; needs
+            `history_retention`) or "lru" (in memory, the keys used last; needs `max_entries`).
         caching: Hold updates back until a commit or a full cache, so that fewer go downstream.
         logging: Write changes to a changelog topic. Without it a lost disk loses the table.
         changelog_config: Topic settings for the changelog, such as `{"min.insync.replicas": "2"}`.
+        retention: Windowed tables: how long a window is kept, counted from its start (a session's end) to the largest
+            one seen; as long as late records may come if not given, and never shorter.
+        history_retention: Versioned tables: how far back a version may be read, and how late a record may be.
+        max_entries: LRU tables: how many keys are kept.
+        ttl: Tables without windows: how long a row lives after the timestamp of the record that set it, in stream time.
+
+    Durations are `datetime.timedelta` or int milliseconds.
 
     >>> Materialized("counts", store_type="in_memory", caching=False).name
     'counts'
@@ -46,6 +57,10 @@ class Materialized:
     caching: bool = True
     logging: bool = True
     changelog_config: Mapping[str, str] = field(default_factory=dict[str, str])
+    retention: Duration | None = None
+    history_retention: Duration | None = None
+    max_entries: int | None = None
+    ttl: Duration | None = None
 
     def __post_init__(self) -> None:
         # The caller of a dataclass is its own made-up __init__; no line is better than that one.
@@ -58,9 +73,26 @@ class Materialized:
                 f"{context}: store_type={self.store_type!r} is not a store type; "
                 f"give {' or '.join(map(repr, get_args(StoreType)))}"
             )
-        _check_serde(self.key_serde, "key_serde", context)
-        _check_serde(self.value_serde, "value_serde", context)
-        _check_changelog_config(self.changelog_config, context)
+        check_serde(self.key_serde, "key_serde", context)
+        check_serde(self.value_serde, "value_serde", context)
+        check_changelog_config(self.changelog_config, context)
+        self._check_limits(context)
+
+    def _check_limits(self, context: str) -> None:
+        optional_ms(self.retention, "retention", context)
+        optional_ms(self.ttl, "ttl", context)
+        optional_ms(self.history_retention, "history_retention", context, minimum_ms=0)
+        check_belongs(
+            context, self.store_type, "versioned", "history_retention", self.history_retention
+        )
+        check_belongs(context, self.store_type, "lru", "max_entries", self.max_entries)
+        if self.max_entries is not None:
+            check_max_entries(self.max_entries, context)
+        if self.ttl is not None and self.store_type == "versioned":
+            raise TopologyError(
+                f"{context}: a versioned table has no ttl; its latest versions live for ever, "
+                "the others for history_retention"
+            )
 
     @classmethod
     def of(cls, store: "str | Materialized | None", context: str) -> "Materialized":
@@ -79,18 +111,117 @@ class Materialized:
             f"{context}: store is of type {type(store).__name__}; give a name or Materialized(...)"
         )
 
-    def spec(self, name: str, key_serde: SerdePort, value_serde: SerdePort) -> StoreSpec:
-        """Return the table's store, with the name and the serdes that were settled for it."""
+    def spec(
+        self,
+        name: str,
+        key_serde: SerdePort,
+        value_serde: SerdePort,
+        *,
+        context: str = "Materialized",
+    ) -> StoreSpec:
+        """Return the store of a table without windows, with the name and the serdes that were settled for it.
+
+        Args:
+            name: The store's name.
+            key_serde: Serde of keys.
+            value_serde: Serde of values.
+            context: The operator and the user's line, for errors.
+        """
+        if self.retention is not None:
+            raise TopologyError(
+                f"{context}: retention= is for windowed tables; rows of other tables live until they are deleted "
+                "(ttl= ends them by time)"
+            )
+        versioned = self.store_type == "versioned"
+        spec = self._spec(
+            StoreKind.VERSIONED if versioned else StoreKind.TIMESTAMPED_KEY_VALUE,
+            (name, key_serde, value_serde),
+        )
+        history_ms = optional_ms(self.history_retention, "history_retention", context, minimum_ms=0)
+        return replace(
+            spec,
+            # What was held back would reach readers of versions out of order (Kafka Streams has no cache there either),
+            # and may be gone from an LRU table when its turn comes.
+            caching=self.caching and not versioned and self.max_entries is None,
+            history_retention_ms=history_ms or 0,
+            max_entries=self.max_entries,
+            ttl_ms=optional_ms(self.ttl, "ttl", context),
+        )
+
+    def window_spec(
+        self,
+        name: str,
+        key_serde: SerdePort,
+        value_serde: SerdePort,
+        *,
+        needed_retention_ms: int,
+        window_size_ms: int,
+        window_end: Callable[[int], int] | None = None,
+        context: str,
+    ) -> StoreSpec:
+        """Return the store of a table by key and window.
+
+        Args:
+            name: The store's name.
+            key_serde: Serde of keys (without the window).
+            value_serde: Serde of values.
+            needed_retention_ms: How long a window may still change after its start.
+            window_size_ms: Length of a window.
+            window_end: Gives the end of a window that begins at a start, where the length doesn't tell.
+            context: The operator and the user's line, for errors.
+        """
+        spec = self._spec(StoreKind.TIMESTAMPED_WINDOW, (name, key_serde, value_serde))
+        return replace(
+            spec,
+            retention_ms=self.windows_retention_ms(needed_retention_ms, context),
+            window_size_ms=window_size_ms,
+            window_end=window_end,
+        )
+
+    def session_spec(
+        self,
+        name: str,
+        key_serde: SerdePort,
+        value_serde: SerdePort,
+        *,
+        needed_retention_ms: int,
+        context: str,
+    ) -> StoreSpec:
+        """Return the store of a table by key and session; `needed_retention_ms` is how long after its end one may change."""
+        spec = self._spec(StoreKind.SESSION, (name, key_serde, value_serde))
+        return replace(spec, retention_ms=self.windows_retention_ms(needed_retention_ms, context))
+
+    def _spec(self, kind: StoreKind, named: tuple[str, SerdePort, SerdePort]) -> StoreSpec:
         return StoreSpec(
-            name=name,
-            kind=StoreKind.TIMESTAMPED_KEY_VALUE,
-            key_serde=key_serde,
-            value_serde=value_serde,
-            persistent=self.store_type == "rocksdb",
+            name=named[0],
+            kind=kind,
+            key_serde=named[1],
+            value_serde=named[2],
+            persistent=self.store_type in ("rocksdb", "versioned"),
             caching=self.caching,
             logging=self.logging,
             changelog_config=dict(self.changelog_config),
         )
+
+    def windows_retention_ms(self, needed_ms: int, context: str) -> int:
+        """Return how long a windowed table keeps its rows; raises `TopologyError` if that is not long enough."""
+        if self.store_type not in ("rocksdb", "in_memory"):
+            raise TopologyError(
+                f"{context}: store_type={self.store_type!r} is not for windowed tables; give 'rocksdb' or 'in_memory'"
+            )
+        if self.ttl is not None:
+            raise TopologyError(
+                f"{context}: ttl= is not for windowed tables; give retention= for how long windows are kept"
+            )
+        retention_ms = optional_ms(self.retention, "retention", context)
+        if retention_ms is None:
+            return needed_ms
+        if retention_ms < needed_ms:
+            raise TopologyError(
+                f"{context}: retention={self.retention!r} ({retention_ms} ms) is too short, windows may change for "
+                f"{needed_ms} ms (their size and grace); give at least that, or leave it out"
+            )
+        return retention_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,126 +232,10 @@ class StoreBuilder:
         spec: The store.
         location: The user's line that asked for it.
 
+    >>> from streams import Stores
     >>> Stores.key_value("seen", key_serde=str, value_serde=int).spec.persistent
     True
     """
 
     spec: StoreSpec
     location: str = ""
-
-
-class Stores:
-    """Stores for processors of one's own; a processor gets one with `context.get_state_store(name)`.
-
-    >>> Stores.key_value("seen", key_serde=str, value_serde=int).spec.name
-    'seen'
-    """
-
-    @staticmethod
-    def key_value(
-        name: str,
-        *,
-        key_serde: SerdeLike[K],
-        value_serde: SerdeLike[V],
-        persistent: bool = True,
-        caching: bool = False,
-        logging: bool = True,
-        changelog_config: Mapping[str, str] | None = None,
-    ) -> StoreBuilder:
-        """Return a store of keys and values.
-
-        Args:
-            name: The store's name, also that of its changelog topic.
-            key_serde: Serde of keys.
-            value_serde: Serde of values.
-            persistent: Keep it in RocksDB; otherwise in memory, restored from the changelog at every start.
-            caching: Hold updates back from the changelog until a commit.
-            logging: Write changes to a changelog topic. Without it a lost disk loses the store.
-            changelog_config: Topic settings for the changelog.
-
-        >>> Stores.key_value("totals", key_serde=str, value_serde=float).spec.kind.value
-        'key_value'
-        """
-        return _store(
-            StoreKind.KEY_VALUE,
-            name,
-            (key_serde, value_serde),
-            changelog_config,
-            persistent=persistent,
-            caching=caching,
-            logging=logging,
-        )
-
-    @staticmethod
-    def timestamped_key_value(
-        name: str,
-        *,
-        key_serde: SerdeLike[K],
-        value_serde: SerdeLike[V],
-        persistent: bool = True,
-        caching: bool = False,
-        logging: bool = True,
-        changelog_config: Mapping[str, str] | None = None,
-    ) -> StoreBuilder:
-        """Return a store of keys and `ValueAndTimestamp`; the options are those of `key_value`.
-
-        >>> Stores.timestamped_key_value("last", key_serde=str, value_serde=str).spec.kind.value
-        'timestamped_key_value'
-        """
-        return _store(
-            StoreKind.TIMESTAMPED_KEY_VALUE,
-            name,
-            (key_serde, value_serde),
-            changelog_config,
-            persistent=persistent,
-            caching=caching,
-            logging=logging,
-        )
-
-
-def _store(
-    kind: StoreKind,
-    name: str,
-    serdes: tuple[SerdeLike[Any], SerdeLike[Any]],
-    changelog_config: Mapping[str, str] | None,
-    **flags: bool,
-) -> StoreBuilder:
-    location = caller_location()
-    context = where(f"Stores.{kind}", location)
-    settings: Mapping[str, str] = changelog_config or {}
-    _check_changelog_config(settings, context)
-    spec = StoreSpec(
-        name=check_name(name, "store", context),
-        kind=kind,
-        key_serde=_checked_serde(serdes[0], "key_serde", context),
-        value_serde=_checked_serde(serdes[1], "value_serde", context),
-        changelog_config=dict(settings),
-        **flags,
-    )
-    return StoreBuilder(spec=spec, location=location)
-
-
-def _checked_serde(serde: SerdeLike[Any], what: str, context: str) -> Serde[Any]:
-    return as_serde(serde, f"{context}: {what}")
-
-
-def _check_serde(serde: SerdeLike[Any] | None, what: str, context: str) -> None:
-    if serde is not None:
-        _checked_serde(serde, what, context)
-
-
-def _is_mapping(config: object) -> TypeGuard[Mapping[object, object]]:
-    return isinstance(config, Mapping)
-
-
-def _check_changelog_config(config: object, context: str) -> None:
-    if not _is_mapping(config):
-        raise TopologyError(
-            f"{context}: changelog_config is of type {type(config).__name__}; give a mapping of topic settings"
-        )
-    for option, value in config.items():
-        if not isinstance(option, str) or not isinstance(value, str):
-            raise TopologyError(
-                f"{context}: changelog_config[{option!r}] is of type {type(value).__name__}; Kafka takes topic settings as "
-                'text, as in {"min.insync.replicas": "2"}'
-            )

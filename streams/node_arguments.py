@@ -3,19 +3,25 @@
 Each function returns the argument in the form specs hold it, or raises `TopologyError` with operator and line.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from streams.default_serdes import serdes_or_default
 from streams.errors import TopologyError
-from streams.functions import accepts
+from streams.functions import accepts, is_async
 from streams.materialized import StoreBuilder
 from streams.names import check_name, check_names, where
 from streams.serdes import SerdeLike
-from tasks.processing.processor import Processor
+from tasks.processing.processor import FixedKeyProcessor, Processor
 from tasks.processing.record import RecordContext
+from tasks.processing.supplied import fault_of
 from tasks.processing.topology_spec import OffsetReset, SourceSpec, TimestampExtractor
+from tasks.processing.transformer import ValueTransformerWithKey
+
+#: The parameters of a partitioner.
+PARTITIONER: Final = "(topic, key, value, partitions)"
 
 #: Names the topic of each record that a sink writes.
 TopicChooser = Callable[[Any, Any, RecordContext], str]
@@ -45,7 +51,7 @@ def source_spec(
         pattern=pattern,
         key_serde=key,
         value_serde=value,
-        timestamp_extractor=check_callable(timestamp_extractor, "timestamp_extractor", 2, context),
+        timestamp_extractor=check_extractor(timestamp_extractor, context),
         offset_reset=offset_reset,
         location=location,
     )
@@ -72,42 +78,151 @@ def _is_pattern(topics: object) -> TypeGuard[re.Pattern[Any]]:
 def check_target(topic: object, context: str) -> Any:
     """Return what a sink writes to: a topic, or a function of (key, value, record context)."""
     if callable(topic):
-        return check_callable(topic, "topic", 3, context)
+        return check_callable(topic, "topic", "(key, value, context)", context)
     return check_name(topic, "topic", context)
 
 
-def check_callable(function: Any, what: str, parameters: int, context: str) -> Any:
-    """Return a function that can be called with so many arguments, or None; raises `TopologyError` otherwise."""
+def check_callable(function: Any, what: str, parameters: str, context: str) -> Any:
+    """Return a function that can be called with such parameters, or None; raises `TopologyError` otherwise.
+
+    `parameters` is written as in "(key, value, context)". An async function is refused: nobody would wait for it.
+    """
     if function is None:
         return None
+    count = parameters.count(",") + 1
     if not callable(function):
         raise TopologyError(
             f"{context}: {what} is of type {type(function).__name__}, not a function; give a callable of "
-            f"{parameters} parameters"
+            f"{count} parameters: {parameters}"
         )
-    if not accepts(function, parameters):
-        raise TopologyError(f"{context}: {what} must take {parameters} parameters")
+    if not accepts(function, count):
+        raise TopologyError(f"{context}: {what} must take {count} parameters: {parameters}")
+    if is_async(function):
+        raise TopologyError(
+            f"{context}: {what} is an async function, which nobody waits for here; give a plain function"
+        )
     return function
 
 
-def check_supplier(supplier: object, context: str) -> None:
-    """Raise `TopologyError` unless this is a processor class or a function without parameters."""
-    kind = type(supplier).__name__
-    if isinstance(supplier, Processor):
+def check_extractor(extractor: object, context: str) -> TimestampExtractor | None:
+    """Return a timestamp extractor; a class whose objects are extractors stands for one of them."""
+    if inspect.isclass(extractor) and callable(getattr(extractor, "__call__", None)):  # noqa: B004 - of its objects
+        made: type[Any] = extractor
+        extractor = made() if accepts(made, 0) else made
+    checked: TimestampExtractor | None = check_callable(
+        extractor, "timestamp_extractor", "(record, partition_time)", context
+    )
+    return checked
+
+
+def check_supplier(supplier: object, context: str, kind: type[Any] | None = None) -> None:
+    """Raise `TopologyError` unless this is a processor class or a function that makes a new one at each call.
+
+    A function is called twice to see that (as Kafka Streams' ApiUtils.checkSupplier does): one object for several tasks
+    would mix up their contexts. With `kind` (Processor or FixedKeyProcessor) it must make that.
+    """
+    name = type(supplier).__name__
+    if isinstance(supplier, tuple(_FITTING)):
         raise TopologyError(
-            f"{context}: the supplier is an object of type {kind}, but each task needs its own; give the class, as in {kind}, "
+            f"{context}: the supplier is an object of type {name}, but each task needs its own; give the class, as in {name}, "
             "or a function that makes one"
         )
     if not callable(supplier):
         raise TopologyError(
-            f"{context}: the supplier is of type {kind}; give a Processor class or a function that "
-            "makes one"
+            f"{context}: the supplier is of type {name}; give a {(kind or Processor).__name__} class or a function "
+            "that makes one"
         )
     if not accepts(supplier, 0):
         raise TopologyError(
             f"{context}: the supplier needs arguments, but tasks call it without; give a function that makes the "
             "processor, as in `lambda: MyProcessor(limit)`"
         )
+    if inspect.isclass(supplier):
+        made: object = supplier
+    else:
+        first, second = _made(supplier, context), _made(supplier, context)
+        if first is second and first is not None:
+            raise TopologyError(
+                f"{context}: the supplier returned one object twice, but each task needs its own; make a new one at each "
+                f"call, as in `lambda: {type(first).__name__}(...)`"
+            )
+        made = first
+    _check_made(made if inspect.isclass(made) else type(made), kind, context)
+    _check_methods(made, context)
+
+
+def _made(supplier: Callable[[], object], context: str) -> object:
+    try:
+        return supplier()
+    except Exception as error:
+        raise TopologyError(
+            f"{context}: the supplier failed with {type(error).__name__}: {error}; it is called without arguments, once "
+            "for each task and twice here (to see that it makes a new object each time)"
+        ) from error
+
+
+#: What takes which kind of object.
+_FITTING: Final[dict[type[Any], str]] = {
+    Processor: "process()",
+    FixedKeyProcessor: "process_values()",
+    ValueTransformerWithKey: "transform_values() of a table",
+}
+
+
+def _check_made(made: type[Any], kind: type[Any] | None, context: str) -> None:
+    if kind is None or issubclass(made, kind):
+        return
+    step = f"give a {kind.__name__} class"
+    for other, fitting in _FITTING.items():
+        if issubclass(made, other):
+            step = f"give it to {fitting}"
+    raise TopologyError(
+        f"{context}: the supplier makes an object of type {made.__name__}, not a {kind.__name__}; {step}"
+    )
+
+
+#: What is called for each record, and with what.
+_WORK: Final[dict[type[Any], tuple[str, tuple[str, ...]]]] = {
+    Processor: ("process", ("record",)),
+    FixedKeyProcessor: ("process", ("record",)),
+    ValueTransformerWithKey: ("transform", ("key", "value")),
+}
+
+
+def _check_methods(made: object, context: str) -> None:
+    kind: type[Any] = made if inspect.isclass(made) else type(made)
+    for base, (method, arguments) in _WORK.items():
+        if issubclass(kind, base):
+            fault = fault_of(made, base, method, arguments)
+            if fault is not None:
+                raise TopologyError(f"{context}: {fault}")
+
+
+def connected_stores(supplier: object, context: str) -> tuple[StoreBuilder, ...]:
+    """Return the stores a supplier brings along: its `stores`, builders or a function that returns them.
+
+    Kafka Streams' ConnectedStoreProvider. A processor class may have them as an attribute or as a class method.
+    """
+    stores: Any = getattr(supplier, "stores", None)
+    if callable(stores):
+        if not accepts(stores, 0):
+            raise TopologyError(
+                f"{context}: `stores` of the supplier needs arguments; make it an attribute, or a class method or static "
+                "method that returns store builders"
+            )
+        stores = stores()
+    if stores is None:
+        return ()
+    if isinstance(stores, StoreBuilder):
+        stores = (stores,)
+    try:
+        builders: tuple[object, ...] = tuple(stores)
+    except TypeError:
+        raise TopologyError(
+            f"{context}: `stores` of the supplier is of type {type(stores).__name__}; make it a list of store builders, as "
+            "in [Stores.key_value('seen', key_serde=str, value_serde=int)]"
+        ) from None
+    return tuple(check_store_builder(each, context) for each in builders)
 
 
 def check_store_builder(builder: object, context: str) -> StoreBuilder:

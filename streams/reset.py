@@ -20,12 +20,12 @@ from state_stores.state_directory import StateDirectory
 from streams.config import StreamsConfig
 from streams.errors import StreamsError
 from streams.topology import Topology
-from tasks.internal_topics import changelog_topic, internal_prefix
+from tasks.internal_topics import changelog_topic, internal_prefix, is_internal
 from tasks.parallel.progress_vector import Progress
 from tasks.ports import Admin, CommittedOffset
 
-#: What internal topics end with, in the order of the plan.
-_SUFFIXES: Final = ("-repartition", "-changelog", "-group-state", "-group-inbox")
+#: What internal topics end with, in the order of the plan ("-topic": those of foreign-key joins).
+_SUFFIXES: Final = ("-repartition", "-topic", "-changelog", "-group-state", "-group-inbox")
 
 #: Where input is read from after the reset: its ends, or a time in ms since the epoch.
 ResetPosition = Literal["earliest", "latest"] | int
@@ -275,7 +275,7 @@ def _other_applications(scope: ResetScope, topics: Iterable[str], admin: Admin) 
 
 
 def _looks_internal(topic: str, scope: ResetScope) -> bool:
-    return topic.startswith(internal_prefix(scope.application_id)) and topic.endswith(_SUFFIXES)
+    return is_internal(topic, scope.application_id)
 
 
 def _by_suffix(topic: str) -> tuple[int, str]:

@@ -2,7 +2,7 @@
 
 import time
 
-from state_stores.errors import StreamsError
+from tasks.errors import MissingOutputTopicError
 from tasks.ports import Admin, TopicDescription
 
 _LIMIT = "max.message.bytes"
@@ -22,9 +22,11 @@ class KafkaTopics:
         self._known: dict[str, TopicDescription] = {}
         #: When a topic was asked about anew.
         self._asked_s: dict[str, float] = {}
+        #: When a topic was found to be missing.
+        self._missed_s: dict[str, float] = {}
 
     def partition_count(self, topic: str) -> int:
-        """Return the partition count; raises `StreamsError` naming a topic that does not exist."""
+        """Return the partition count; raises `MissingOutputTopicError` naming a topic that does not exist."""
         return self._describe(topic).partitions
 
     def message_bytes_max(self, topic: str) -> int:
@@ -42,10 +44,20 @@ class KafkaTopics:
     def _describe(self, topic: str) -> TopicDescription:
         known = self._known.get(topic)
         if known is None:
+            now_s = time.monotonic()
+            # Functions that name topics may name a missing one for every record: the cluster is not asked each time.
+            if now_s - self._missed_s.get(topic, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
+                raise _missing(topic)
             found = self._admin.describe_topics([topic], config=[_LIMIT])
             if topic not in found:
-                raise StreamsError(
-                    f"output topic {topic} does not exist; create it (output topics are never created by themselves)"
-                )
+                self._missed_s[topic] = now_s
+                raise _missing(topic)
+            self._missed_s.pop(topic, None)
             known = self._known[topic] = found[topic]
         return known
+
+
+def _missing(topic: str) -> MissingOutputTopicError:
+    return MissingOutputTopicError(
+        f"output topic {topic} does not exist; create it (output topics are never created by themselves)"
+    )

@@ -8,11 +8,12 @@ records: `spec()` hands the result to the tasks as plain values.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+from state_stores.spec import StoreKind, StoreSpec
 from streams.default_serdes import (
     DefaultSerdes,
     serdes_or_default,
@@ -24,19 +25,28 @@ from streams.functions import caller_location
 from streams.materialized import StoreBuilder
 from streams.names import check_name, did_you_mean, where
 from streams.node_arguments import (
+    PARTITIONER,
     TopicChooser,
     check_callable,
     check_parents,
     check_store_builder,
     check_supplier,
     check_target,
+    connected_stores,
     one_or_more,
     source_spec,
 )
 from streams.serdes import SerdeLike
 from streams.topology_description import TopologyDescription
+from streams.topology_nodes import (
+    check_parents_exist,
+    check_read_once,
+    connected_groups,
+    made_at,
+)
 from tasks.processing.processor import Processor
 from tasks.processing.topology_spec import (
+    GlobalStoreSpec,
     NodeSpec,
     OffsetReset,
     Partitioner,
@@ -76,8 +86,12 @@ class Topology:
         #: In the order they were added, which is topological.
         self._nodes: dict[str, NodeSpec] = {}
         self._stores: dict[str, StoreBuilder] = {}
+        #: Source and processor of each global store, by its name; `table` says that no processor of the user's writes it.
+        self._global_stores: dict[str, _GlobalNodes] = {}
         #: Bare names of the topics between sub-topologies, with their partition counts.
         self._repartition_topics: dict[str, int | None] = {}
+        #: Sources whose topics a join reads, and which must agree in their partition counts.
+        self._copartitioned: list[frozenset[str]] = []
 
     # -- the Processor API -----------------------------------------------------------------------------------------
 
@@ -128,7 +142,8 @@ class Topology:
 
         Args:
             name: The node's name; `context.forward(record, child=name)` sends to it.
-            supplier: The `Processor` class, or a function that makes a new one at each call (one per task).
+            supplier: The `Processor` class, or a function that makes a new one at each call (one per task). Stores that
+                it brings along in `stores` are added and connected.
             parents: The nodes it gets records from.
 
         >>> _ = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
@@ -136,11 +151,15 @@ class Topology:
         location = caller_location()
         context = where(f"add_processor {name!r}", location)
         check_name(name, "name", context)
-        check_supplier(supplier, context)
+        check_supplier(supplier, context, Processor)
         spec = ProcessorSpec(
             name=name, supplier=supplier, parents=check_parents(parents, context), location=location
         )
+        brought = connected_stores(supplier, context)
         self.add_node(spec)
+        for builder in brought:
+            self.add_store(replace(builder, location=builder.location or location))
+            self._connect(name, builder.spec.name, context)
         return self
 
     def add_sink(
@@ -175,7 +194,7 @@ class Topology:
             parents=check_parents(parents, context),
             key_serde=key,
             value_serde=value,
-            partitioner=check_callable(partitioner, "partitioner", 4, context),
+            partitioner=check_callable(partitioner, "partitioner", PARTITIONER, context),
             location=location,
         )
         self.add_node(spec)
@@ -216,7 +235,87 @@ class Topology:
             self._connect(processor, store, context)
         return self
 
+    def add_global_store(
+        self,
+        builder: StoreBuilder,
+        source_name: str,
+        topic: str,
+        processor_name: str,
+        supplier: Callable[[], Processor[Any, Any, Any, Any]],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+    ) -> Self:
+        """Add a store that every process fills from all partitions of a topic; every processor may read it.
+
+        Args:
+            builder: The key-value store. It has no changelog: the topic is one.
+            source_name: Name of the node that reads the topic.
+            topic: The topic; nothing else of the topology may read it.
+            processor_name: Name of the node that writes the store.
+            supplier: The `Processor` class of that node. It forwards nothing and schedules nothing.
+            key_serde: Serde of keys; the configured default if not given.
+            value_serde: Serde of values, likewise.
+
+        >>> from streams import Stores
+        >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float, logging=False)
+        >>> Topology().add_global_store(rates, "read", "rates", "keep", Processor).store_names
+        ('rates',)
+        """
+        location = caller_location()
+        context = where(f"add_global_store {processor_name!r}", location)
+        check_name(topic, "topic", context)
+        check_name(processor_name, "processor_name", context)
+        check_supplier(supplier, context)
+        source = source_spec(
+            name=check_name(source_name, "source_name", context),
+            topics=topic,
+            serdes=(key_serde, value_serde),
+            timestamp_extractor=None,
+            offset_reset=None,
+            call="add_global_store",
+            location=location,
+        )
+        self.add_global(check_store_builder(builder, context), source, processor_name, supplier)
+        return self
+
     # -- what the DSL adds -----------------------------------------------------------------------------------------
+
+    def add_global(
+        self,
+        builder: StoreBuilder,
+        source: SourceSpec,
+        processor: str,
+        supplier: Callable[[], Any],
+        *,
+        table: bool = False,
+    ) -> None:
+        """Add a global store with its two nodes; of a `table`, the supplier is the DSL's."""
+        context = where(repr(processor), source.location)
+        spec = builder.spec
+        if spec.kind not in (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE):
+            raise TopologyError(
+                f"{context}: store {spec.name!r} is of kind {spec.kind}, but global stores hold keys and values; make it "
+                "with Stores.key_value() or Stores.timestamped_key_value()"
+            )
+        if spec.ttl_ms is not None:
+            raise TopologyError(
+                f"{context}: store {spec.name!r} has a ttl, but nothing tells a global store the time; leave ttl= out and let "
+                "the topic's retention delete old records"
+            )
+        kept = replace(spec, logging=False, caching=False, changelog_config={})
+        self.add_node(source)
+        self.add_store(StoreBuilder(spec=kept, location=builder.location or source.location))
+        self.add_node(
+            ProcessorSpec(
+                name=processor,
+                supplier=supplier,
+                parents=(source.name,),
+                stores=(spec.name,),
+                location=source.location,
+            )
+        )
+        self._global_stores[spec.name] = _GlobalNodes(source.name, processor, table)
 
     def add_node(self, node: NodeSpec) -> None:
         """Add a node whose parents and stores are there; raises `TopologyError` where it does not fit."""
@@ -224,12 +323,13 @@ class Topology:
         if (other := self._nodes.get(node.name)) is not None:
             raise TopologyError(
                 f"{context}: the topology has a node of this name already"
-                f"{_made_at(other.location)}; give one of the two another name="
+                f"{made_at(other.location)}; give one of the two another name="
             )
         if isinstance(node, SourceSpec):
-            self._check_topics(node, context)
+            check_read_once(node, self._nodes.values(), context)
         else:
-            self._check_parents(node, context)
+            check_parents_exist(node, self._nodes, context)
+            self._check_not_global(node, context)
         if not isinstance(node, ProcessorSpec):
             self._nodes[node.name] = node
             return
@@ -244,13 +344,42 @@ class Topology:
         if other is not None and other.spec is not builder.spec:
             raise TopologyError(
                 f"{where(f'store {name!r}', builder.location)}: there is another store of this name"
-                f"{_made_at(other.location)}; give one of the two another name"
+                f"{made_at(other.location)}; give one of the two another name"
             )
         self._stores.setdefault(name, builder)
 
     def add_repartition_topic(self, name: str, partitions: int | None) -> None:
         """Declare an internal topic by its bare name; None leaves the partition count to the running side."""
         self._repartition_topics[name] = partitions
+
+    def store_spec(self, name: str) -> StoreSpec:
+        """Return a store that was added."""
+        return self._stores[name].spec
+
+    def copartition(self, nodes: Iterable[str], context: str) -> None:
+        """Have all topics above these nodes have equal partition counts: a join brings their keys together.
+
+        Raises `TopologyError`, which begins with `context`, if two of them were declared with unequal ones.
+        """
+        above = set(nodes)
+        for name, node in reversed(self._nodes.items()):  # children stand behind their parents
+            if name in above and not isinstance(node, SourceSpec):
+                above.update(node.parents)
+        sources = {
+            name: node
+            for name, node in self._nodes.items()
+            if name in above and isinstance(node, SourceSpec)
+        }
+        self._copartitioned.append(frozenset(sources))
+        topics = {topic for node in sources.values() if node.internal for topic in node.topics}
+        counts = {topic: self._repartition_topics.get(topic) for topic in sorted(topics)}
+        given = {topic: count for topic, count in counts.items() if count is not None}
+        if len(set(given.values())) > 1:
+            said = ", ".join(f"{topic}: {count}" for topic, count in given.items())
+            raise TopologyError(
+                f"{context}: topics whose keys come together need equal partition counts, but partitions= differ "
+                f"({said}); give all the same"
+            )
 
     def settle_serdes(self, defaults: DefaultSerdes | None) -> None:
         """Put the configured serdes where none was given; raises `TopologyError` where there is none to put."""
@@ -269,24 +398,12 @@ class Topology:
         }
 
     def check(self) -> None:
-        """Raise `TopologyError` for what can only be seen in the whole: nothing to read, unused stores, stray sinks."""
+        """Raise `TopologyError` for what can only be seen in the whole: nothing to read, stray sinks."""
         if not self._nodes:
             raise TopologyError(
                 "the topology is empty: nothing is read from any topic; start with stream() or table() of a "
                 "StreamsBuilder, or with Topology.add_source()"
             )
-        used = {
-            store
-            for node in self._nodes.values()
-            if isinstance(node, ProcessorSpec)
-            for store in node.stores
-        }
-        for name, builder in self._stores.items():
-            if name not in used:
-                raise TopologyError(
-                    f"{where(f'store {name!r}', builder.location)}: no processor uses it; connect it with "
-                    "stores=[...] of process(), or with connect_processor_and_state_stores(), or leave it out"
-                )
         for node in self._nodes.values():
             if (
                 isinstance(node, SinkSpec)
@@ -375,83 +492,73 @@ class Topology:
     def draft(self) -> TopologySpec:
         """Return the topology as it stands: unchecked, and with placeholders for serdes that are not settled."""
         subtopologies: list[SubtopologySpec] = []
-        for index, names in enumerate(self._groups()):
+        global_stores: list[GlobalStoreSpec] = []
+        kept = {nodes.source: store for store, nodes in self._global_stores.items()}
+        for index, names in enumerate(connected_groups(self._nodes)):
+            if names[0] in kept:  # a sub-topology by number, but one that makes no tasks
+                global_stores.append(self._global_store(index, kept[names[0]]))
+                continue
             nodes = tuple(self._nodes[name] for name in names)
             used = {
                 store for node in nodes if isinstance(node, ProcessorSpec) for store in node.stores
             }
             stores = tuple(builder.spec for name, builder in self._stores.items() if name in used)
-            subtopologies.append(SubtopologySpec(id=index, nodes=nodes, stores=stores))
+            subtopologies.append(
+                SubtopologySpec(
+                    id=index,
+                    nodes=nodes,
+                    stores=stores,
+                    copartition_groups=self._copartition_groups(nodes),
+                )
+            )
         return TopologySpec(
-            subtopologies=tuple(subtopologies), repartition_topics=dict(self._repartition_topics)
+            subtopologies=tuple(subtopologies),
+            repartition_topics=dict(self._repartition_topics),
+            global_stores=tuple(global_stores),
         )
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _groups(self) -> list[list[str]]:
-        """Return the nodes that belong together by edges or stores, groups and nodes in the order they were added."""
-        group_of: dict[str, str] = {}
+    def _copartition_groups(self, nodes: Sequence[NodeSpec]) -> tuple[frozenset[str], ...]:
+        """Return the groups of topics that these nodes, a sub-topology, need equal partition counts of."""
+        topics = {node.name: node.topics for node in nodes if isinstance(node, SourceSpec)}
+        groups = [
+            frozenset(topic for source in group for topic in topics[source])
+            for group in self._copartitioned
+            if group <= topics.keys()
+        ]
+        return tuple(dict.fromkeys(group for group in groups if len(group) > 1))
 
-        def root(member: str) -> str:
-            while (above := group_of[member]) != member:
-                group_of[member] = group_of[above]
-                member = above
-            return member
+    def _global_store(self, index: int, store: str) -> GlobalStoreSpec:
+        nodes = self._global_stores[store]
+        source, processor = self._nodes[nodes.source], self._nodes[nodes.processor]
+        assert isinstance(source, SourceSpec)
+        assert isinstance(processor, ProcessorSpec)
+        return GlobalStoreSpec(
+            id=index,
+            source=source,
+            processor=processor,
+            store=self._stores[store].spec,
+            table=nodes.table,
+        )
 
-        for name, node in self._nodes.items():
-            group_of[f"node {name}"] = f"node {name}"
-            links = () if isinstance(node, SourceSpec) else node.parents
-            stores = node.stores if isinstance(node, ProcessorSpec) else ()
-            for link in (*(f"node {n}" for n in links), *(f"store {s}" for s in stores)):
-                group_of.setdefault(link, link)
-                group_of[root(link)] = root(f"node {name}")
-        groups: dict[str, list[str]] = {}
-        for name in self._nodes:
-            groups.setdefault(root(f"node {name}"), []).append(name)
-        return list(groups.values())
-
-    def _check_parents(self, node: ProcessorSpec | SinkSpec, context: str) -> None:
-        if not node.parents:
-            raise TopologyError(f"{context}: it has no parent; name at least one node")
-        for name in node.parents:
-            parent = self._nodes.get(name)
-            if name == node.name:
-                raise TopologyError(f"{context}: it can't be its own parent; name another node")
-            if parent is None:
+    def _check_not_global(self, node: ProcessorSpec | SinkSpec, context: str) -> None:
+        for store, nodes in self._global_stores.items():
+            for parent in {nodes.source, nodes.processor}.intersection(node.parents):
                 raise TopologyError(
-                    f"{context}: parent {name!r} is not in the topology{did_you_mean(name, self._nodes)} "
-                    "(parents are added before their children)"
+                    f"{context}: parent {parent!r} belongs to the global store {store!r}, which gives nothing on; read "
+                    "the store with get_state_store(), or read the topic as a stream of another topology"
                 )
-            if isinstance(parent, SinkSpec):
-                raise TopologyError(
-                    f"{context}: parent {name!r} is a sink, which gives nothing on; name the node before it"
-                )
-
-    def _check_topics(self, node: SourceSpec, context: str) -> None:
-        for other in self._nodes.values():
-            if not isinstance(other, SourceSpec):
-                continue
-            for topic in node.topics:
-                if _reads(other, topic):
-                    raise TopologyError(
-                        f"{context}: topic {topic!r} is read already by {other.name!r}"
-                        f"{_made_at(other.location)}; read it once and use that node twice"
-                    )
-            for topic in other.topics:
-                if _reads(node, topic):
-                    raise TopologyError(
-                        f"{context}: the pattern {node.name!r} reads also matches topic {topic!r}, which {other.name!r}"
-                        f"{_made_at(other.location)} reads; make the pattern narrower"
-                    )
-        for topic in node.topics:
-            if node.topics.count(topic) > 1:
-                raise TopologyError(f"{context}: topic {topic!r} is given twice; leave one out")
 
     def _connect(self, processor: str, store: str, context: str) -> None:
         if store not in self._stores:
             raise TopologyError(
                 f"{context}: store {store!r} is not in the topology{did_you_mean(store, self._stores)} "
                 "(stores are added with add_state_store())"
+            )
+        if store in self._global_stores:
+            raise TopologyError(
+                f"{context}: store {store!r} is global, which every processor can read; don't connect it"
             )
         node = self._nodes.get(processor)
         if node is None:
@@ -468,11 +575,15 @@ class Topology:
             self._nodes[processor] = replace(node, stores=(*node.stores, store))
 
 
-def _reads(source: SourceSpec, topic: str) -> bool:
-    return topic in source.topics or (
-        source.pattern is not None and source.pattern.fullmatch(topic) is not None
-    )
+class _GlobalNodes(NamedTuple):
+    source: str
+    processor: str
+    table: bool
 
 
-def _made_at(location: str) -> str:
-    return f" ({location})" if location else ""
+def given_topology(topology: object, what: str) -> Topology:
+    """Return the topology that `what` was given; raises `TopologyError` for anything else, such as a builder."""
+    if isinstance(topology, Topology):
+        return topology
+    step = "give builder.build()" if hasattr(topology, "build") else "give a Topology"
+    raise TopologyError(f"{what}: the topology is of type {type(topology).__name__}; {step}")

@@ -1,16 +1,18 @@
 """What a topology looks like: Kafka Streams' text, a Mermaid flowchart, or plain values.
 
 The text is that of Kafka Streams' `TopologyDescription`, so that both can be compared line by line. Nodes with more
-below them come first, then names decide; so do the names behind `-->` (where Kafka Streams lets hash codes decide if a
-node has several children of different sizes); the names behind `<--` are in the order the parents were given.
+below them come first, then names decide. The names behind `-->` are in Kafka Streams' order as well, where hash codes
+have a say (`streams.java_order`); the names behind `<--` are in the order the parents were given.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from streams.java_order import TreeOrder, hash_order
 from tasks.processing.execution import execution_mode
 from tasks.processing.topology_spec import (
+    GlobalStoreSpec,
     NodeSpec,
     ProcessorSpec,
     SinkSpec,
@@ -98,6 +100,27 @@ class SubtopologyDescription:
         return {"id": self.id, **execution, "nodes": [node.to_dict() for node in self.nodes]}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalStoreDescription:
+    """A global store: the node that reads its topic and the node that writes it. It makes no tasks."""
+
+    id: int
+    source: NodeDescription
+    processor: NodeDescription
+
+    def __str__(self) -> str:
+        nodes = f"    {self.source}\n    {self.processor}\n"
+        return f"Sub-topology: {self.id} for global store (will not generate tasks)\n{nodes}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the global store as plain values."""
+        return {
+            "id": self.id,
+            "source": self.source.to_dict(),
+            "processor": self.processor.to_dict(),
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class TopologyDescription:
     """A topology described; `str()` gives Kafka Streams' text.
@@ -116,14 +139,20 @@ class TopologyDescription:
     """
 
     subtopologies: tuple[SubtopologyDescription, ...]
+    global_stores: tuple[GlobalStoreDescription, ...] = ()
 
     @classmethod
     def of(cls, spec: TopologySpec, *, execution: bool = False) -> "TopologyDescription":
         """Return the description of a topology, with how each sub-topology runs if `execution` is true."""
-        return cls(tuple(_described(sub, execution) for sub in spec.subtopologies))
+        return cls(
+            tuple(_described(sub, execution) for sub in spec.subtopologies),
+            tuple(map(_described_global, spec.global_stores)),
+        )
 
     def __str__(self) -> str:
-        return "Topologies:\n " + "".join(f"  {sub}" for sub in self.subtopologies)
+        parts = {part.id: str(part) for part in self.subtopologies}
+        parts |= {part.id: str(part) for part in self.global_stores}
+        return "Topologies:\n " + "".join(f"  {text}" for _, text in sorted(parts.items()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, dicts and strings, as for JSON.
@@ -134,7 +163,11 @@ class TopologyDescription:
         >>> builder.build().describe().to_dict()["subtopologies"][0]["nodes"][1]
         {'type': 'sink', 'name': 'write', 'topic': 'out', 'predecessors': ['read'], 'successors': []}
         """
-        return {"subtopologies": [sub.to_dict() for sub in self.subtopologies]}
+        subtopologies = [sub.to_dict() for sub in self.subtopologies]
+        global_stores = [each.to_dict() for each in self.global_stores]
+        return {"subtopologies": subtopologies} | (
+            {"global_stores": global_stores} if global_stores else {}
+        )
 
     def to_mermaid(self) -> str:
         """Return a Mermaid flowchart: a box per sub-topology, topics as stadiums, stores as cylinders.
@@ -154,7 +187,7 @@ class TopologyDescription:
           node0 --> node1
           node1 --> topic1
         """
-        return _Mermaid().draw(self.subtopologies)
+        return _Mermaid().draw(self.subtopologies, self.global_stores)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -172,9 +205,7 @@ def _described(spec: SubtopologySpec, execution: bool) -> SubtopologyDescription
     for node in reversed(spec.nodes):
         sizes[node.name] = 1 + sum(sizes[child] for child in children[node.name])
 
-    def ordered(names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(sorted(names, key=lambda name: (-sizes[name], name)))
-
+    successors = _successors(parents)
     nodes = {node.name: _node(node) for node in spec.nodes}
     return SubtopologyDescription(
         id=spec.id,
@@ -182,11 +213,46 @@ def _described(spec: SubtopologySpec, execution: bool) -> SubtopologyDescription
             replace(
                 nodes[name],
                 predecessors=tuple(parents[name]),
-                successors=ordered(children[name]),
+                successors=tuple(successors[name]),
             )
-            for name in ordered(nodes)
+            for name in sorted(nodes, key=lambda name: (-sizes[name], name))
         ),
         execution=str(execution_mode(spec)) if execution else None,
+    )
+
+
+def _successors(parents: Mapping[str, Iterable[str]]) -> dict[str, TreeOrder]:
+    """Return the children of each node as Kafka Streams sorts them.
+
+    InternalTopologyBuilder.describeSubtopology connects the nodes in the order of a hash map, and sorts children by how
+    much was connected below them by then.
+    """
+    sizes = dict.fromkeys(parents, 1)
+    connected: dict[str, list[str]] = {name: [] for name in parents}
+
+    def grow(name: str, by: int) -> None:
+        sizes[name] += by
+        for above in connected[name]:
+            grow(above, by)
+
+    def before(one: str, other: str) -> bool:
+        return (-sizes[one], one) < (-sizes[other], other)
+
+    successors = {name: TreeOrder(before) for name in parents}
+    for name in hash_order(parents):
+        for parent in parents[name]:
+            connected[name].append(parent)
+            successors[parent].add(name)
+            grow(parent, sizes[name])
+    return successors
+
+
+def _described_global(spec: GlobalStoreSpec) -> GlobalStoreDescription:
+    source, processor = _node(spec.source), _node(spec.processor)
+    return GlobalStoreDescription(
+        id=spec.id,
+        source=replace(source, successors=(processor.name,)),
+        processor=replace(processor, predecessors=(source.name,)),
     )
 
 
@@ -201,7 +267,8 @@ def _node(node: NodeSpec) -> NodeDescription:
             topics = tuple(sorted(node.topics))
             return NodeDescription(type="source", name=node.name, topics=topics, pattern=pattern)
         case ProcessorSpec():
-            stores = tuple(sorted(node.stores))
+            # Kafka Streams keeps them in a HashSet, and prints that.
+            stores = tuple(hash_order(node.stores))
             return NodeDescription(type="processor", name=node.name, stores=stores)
         case SinkSpec():
             if isinstance(node.topic, str):
@@ -224,28 +291,34 @@ class _Mermaid:
         self._links: list[str] = []
         self._count = 0
 
-    def draw(self, subtopologies: Sequence[SubtopologyDescription]) -> str:
+    def draw(
+        self,
+        subtopologies: Sequence[SubtopologyDescription],
+        global_stores: Sequence[GlobalStoreDescription],
+    ) -> str:
         """Return the whole flowchart."""
         for sub in subtopologies:
-            self._draw_subtopology(sub)
+            title = f"Sub-topology {sub.id}"
+            if sub.execution is not None:
+                title += f" ({sub.execution})"
+            self._draw_box(sub.id, title, sub.nodes)
+        for each in global_stores:
+            self._draw_box(each.id, f"Global store {each.id}", (each.source, each.processor))
         topics = [f"  {node_id}([{_label(topic)}])" for topic, node_id in self._topics.items()]
         return "\n".join(["flowchart TB", *topics, *self._boxes, *self._links])
 
-    def _draw_subtopology(self, sub: SubtopologyDescription) -> None:
-        ids = {node.name: f"node{self._count + index}" for index, node in enumerate(sub.nodes)}
+    def _draw_box(self, number: int, title: str, nodes: Sequence[NodeDescription]) -> None:
+        ids = {node.name: f"node{self._count + index}" for index, node in enumerate(nodes)}
         self._count += len(ids)
-        names = sorted({store for node in sub.nodes for store in node.stores})
-        stores = {name: f"store{sub.id}_{index}" for index, name in enumerate(names)}
-        title = f"Sub-topology {sub.id}"
-        if sub.execution is not None:
-            title += f" ({sub.execution})"
+        names = sorted({store for node in nodes for store in node.stores})
+        stores = {name: f"store{number}_{index}" for index, name in enumerate(names)}
         self._boxes += [
-            f"  subgraph sub{sub.id}[{_label(title)}]",
+            f"  subgraph sub{number}[{_label(title)}]",
             *(f"    {node_id}[{_label(name)}]" for name, node_id in ids.items()),
             *(f"    {node_id}[({_label(name)})]" for name, node_id in stores.items()),
             "  end",
         ]
-        for node in sub.nodes:
+        for node in nodes:
             self._link(node, ids, stores)
 
     def _link(

@@ -4,7 +4,6 @@ from typing import Final
 
 _GROUPS: Final = "groups with learner tasks"
 _RANGES: Final = "key-range workers"
-_LANGUAGE: Final = "the rest of the DSL"
 
 #: Options that are checked and kept, but that nothing reads yet: option -> what they come with. A test compares this with the code.
 NOT_YET: Final = {
@@ -20,9 +19,6 @@ NOT_YET: Final = {
     "task_assignor": _GROUPS,
     "rack_id": _GROUPS,
     "client_tags": _GROUPS,
-    "max_task_idle_ms": _LANGUAGE,
-    "topology_optimization": _LANGUAGE,
-    "emit_interval_ms": _LANGUAGE,
     "application_server": "queries between processes",
     "snapshot_location": "snapshots and bulk restore",
 }

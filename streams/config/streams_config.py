@@ -182,7 +182,8 @@ class StreamsConfig(BaseModel):
 
     default_timestamp_extractor: types.Extractor = None
     """`(record, highest) -> ms` for sources without their own, where `highest` is the partition's largest timestamp
-    so far or -1; None takes the record's own timestamp and fails on a negative one."""
+    so far or -1; None takes the record's own timestamp and fails on a negative one. Kafka Streams' extractors also by
+    name, as `WallclockTimestampExtractor`."""
 
     deserialization_exception_handler: types.Handler = "fail"
     """What happens to an input record that can't be read: `fail`, `continue` (skip it), or a function of

@@ -5,6 +5,7 @@ raises ValueError with what the value must be. Checks are idempotent, so that a 
 """
 
 import dataclasses
+import inspect
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,8 +22,9 @@ from streams.config.importable import import_object, importable_name, is_importa
 from streams.config.suggestions import did_you_mean
 from streams.durations import parse_ms, to_ms
 from streams.errors import ConfigError, StreamsError
-from streams.functions import accepts, function_name
+from streams.functions import accepts, function_name, is_async
 from streams.serdes import SERDE_NAMES, Serde, as_serde, serde_named
+from tasks.processing.timestamps import NAMED_EXTRACTORS
 
 T = TypeVar("T")
 
@@ -292,8 +294,14 @@ def check_handler(value: object) -> Any:
 
 
 def check_extractor(value: object) -> Any:
-    """Return a timestamp extractor."""
-    return _callable(value, 2, "a function (record, highest timestamp so far) -> ms")
+    """Return a timestamp extractor: a function, one of Kafka Streams' by its name, or a class of such objects."""
+    named = NAMED_EXTRACTORS.get(value) if isinstance(value, str) else value
+    if inspect.isclass(named) and accepts(named, 0):
+        value = named()
+    extractor = _callable(value, 2, "a function (record, highest timestamp so far) -> ms")
+    if is_async(extractor):
+        raise ValueError("must be a plain function; nobody waits for an async one here")
+    return extractor
 
 
 def check_serde(value: object) -> Serde[Any]:

@@ -181,7 +181,7 @@ class KafkaAdmin:
         try:
             return {
                 TopicPartition(each.topic, each.partition): CommittedOffset(
-                    each.offset, each.metadata or ""
+                    each.offset, metadata_text(each)
                 )
                 for each in self._ask(f"read the committed offsets of group {group_id}", read)
                 if each.offset >= 0
@@ -409,6 +409,18 @@ class KafkaAdmin:
         return StreamsError(
             f"{what}: {error.name()}: {error.str()} (cluster {self._settings.bootstrap_servers}); {next_step(error)}"
         )
+
+
+def metadata_text(partition: Any) -> str:
+    """Return the metadata of a committed offset, "" for none.
+
+    The client reads what others than itself committed past its end (librdkafka copies it without the final zero that
+    confluent-kafka looks for), so there may be anything behind it, also what is no text.
+    """
+    try:
+        return partition.metadata or ""
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="replace")
 
 
 def _pause(deadline_s: float) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from streams.kafka.admin import KafkaAdmin
-from streams.kafka.changelog import KafkaChangelogReader
+from streams.kafka.changelog import KafkaChangelogReader, KafkaGlobalReader
 from streams.kafka.consumer import KafkaRecordSource
 from streams.kafka.producer import no_wait
 from streams.kafka.settings import ClientKind, ClientSettings, redact
@@ -91,6 +91,10 @@ class KafkaClients:
     def changelog_reader(self) -> KafkaChangelogReader:
         """Return a new consumer for restoring state."""
         return KafkaChangelogReader(self.settings.changelog())
+
+    def global_reader(self) -> KafkaGlobalReader:
+        """Return a new consumer for the topics of global stores."""
+        return KafkaGlobalReader(self.settings.changelog())
 
 
 def _warnings(given: Mapping[ClientKind, Mapping[str, Any]]) -> list[str]:

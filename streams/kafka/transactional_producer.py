@@ -41,6 +41,7 @@ from tasks.ports import (
     TransactionAbortedError,
 )
 from tasks.processing.output import OutputColumns
+from tasks.processing.record import Headers
 
 #: Offsets are sent in milliseconds; a call that takes this long has lost its way (`ProducerClient.call_guarded`).
 _SEND_OFFSETS_S: Final = 5.0
@@ -135,6 +136,7 @@ class KafkaTransactionalProducer:
         keys: Sequence[bytes],
         values: Sequence[bytes | None],
         timestamps: Sequence[int],
+        headers: Headers = (),
     ) -> None:
         """Send changelog records, in order; `commit` returns the offset after the last one of each partition."""
         self._check_open()
@@ -142,13 +144,14 @@ class KafkaTransactionalProducer:
             return
         topic, number = partition
         last = len(keys) - 1
+        every = [headers] * len(keys) if headers else None
         try:
             # Only the last one reports back: its batch is answered after all before it.
             for start, stop, callback in ((0, last, None), (last, last + 1, self._on_delivery)):
                 if start < stop:
                     self._producer.send_columns(
                         topic, number, keys, values, timestamps,
-                        start=start, stop=stop, callback=callback,
+                        headers=every, start=start, stop=stop, callback=callback,
                     )  # fmt: skip
         except RefusedError as refused:
             self._fail(f"produce to changelog {partition}", refused.error)

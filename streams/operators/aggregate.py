@@ -4,7 +4,7 @@ Rules are those of Kafka Streams' KStreamAggregate and KStreamReduce: a null key
 timestamp is the larger of the old result's and the record's; a None result deletes the key.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import le
 from typing import Any
@@ -61,38 +61,32 @@ class StreamReduce(MaterializedOperator):
         return self._reducer(old, value), max(self.buffer.timestamp(data), timestamp)
 
 
-class StreamCount(MaterializedOperator):
-    """Counts the records of a key."""
+class CountsInPlace(MaterializedOperator):
+    """An operator that counts where the counts stand."""
 
-    def process(self, batch: RecordBatch) -> Output:
-        """Return the new counts."""
-        batch = self.without_nulls(batch, values=True)
-        batch, key_bytes = self.with_key_bytes(batch)
-        if not len(batch):
-            return None
+    def counts_in_place(self, data: Sequence[bytes]) -> bool:
+        """Fetch the counts of these store keys; return whether they may be changed where they stand.
+
+        Counts of the usual serde stand decoded in the buffer; only what a processor of the user's put there may not.
+        """
         if self.buffer.spec.value_serde is not Serdes.int64():
-            return self.update_each(batch, key_bytes, self._update)
-        # Counts of the usual serde stand decoded in the buffer, so they are changed in place; only what a processor of
-        # the user's put there may not.
-        self.buffer.fetch(key_bytes)
-        if not self.buffer.are_decoded(key_bytes):
-            return self.update_each(batch, key_bytes, self._update)
-        if self.held is not None:
-            self._count_held(batch, key_bytes)
-            return None
-        return self._count_each(batch, key_bytes)
+            return False
+        self.buffer.fetch(data)
+        return self.buffer.are_decoded(data)
 
-    def _update(self, _key: Any, _value: Any, data: bytes, timestamp: int) -> tuple[Any, int]:
-        old = self.buffer.get(data)
-        return (
-            (1, timestamp)
-            if old is None
-            else (old + 1, max(self.buffer.timestamp(data), timestamp))
-        )
+    def count_in_place(self, batch: RecordBatch, data: list[bytes]) -> RecordBatch | None:
+        """Count each record of the batch under its store key; return what is to be forwarded now."""
+        if self.held is not None:
+            self._count_held(batch, data)
+            return None
+        return self._count_each(batch, data)
 
     def _count_held(self, batch: RecordBatch, key_bytes: list[bytes]) -> None:
         assert self.held is not None
         counts, timestamps = self.buffer.values, self.buffer.timestamps
+        if self.sends_old_values:
+            fresh = set(key_bytes).difference(self.held_old)
+            self.held_old.update((data, counts[data]) for data in fresh)
         self.held.changed_many(batch.keys, key_bytes, counts)
         self.note_headers(batch, range(len(batch)), key_bytes)
         if self._in_order(batch):
@@ -114,6 +108,7 @@ class StreamCount(MaterializedOperator):
 
     def _count_each(self, batch: RecordBatch, key_bytes: list[bytes]) -> RecordBatch:
         counts, timestamps = self.buffer.values, self.buffer.timestamps
+        before = {data: counts[data] for data in key_bytes} if self.sends_old_values else None
         results: list[int] = []
         if self._in_order(batch):
             for data in key_bytes:
@@ -136,9 +131,43 @@ class StreamCount(MaterializedOperator):
                 results.append(count)
                 result_timestamps.append(latest)
         self.buffer.touched(key_bytes, max(batch.timestamps))
-        return self.changes(batch, results, result_timestamps)
+        old_counts = None if before is None else _previous(before, key_bytes, results)
+        return self.changes(batch, results, result_timestamps, old_counts)
 
     def _in_order(self, batch: RecordBatch) -> bool:
         """Return whether no record is older than the result it goes into, told without a look at each pair."""
         stamps = batch.timestamps
         return stamps[0] >= self.buffer.newest_ms and all(map(le, stamps, islice(stamps, 1, None)))
+
+
+def _previous(
+    before: dict[bytes, int | None], key_bytes: list[bytes], results: list[int]
+) -> list[int | None]:
+    """Return what each result replaced, given what stood there before the first of them."""
+    old_counts: list[int | None] = []
+    for data, result in zip(key_bytes, results, strict=True):
+        old_counts.append(before[data])
+        before[data] = result
+    return old_counts
+
+
+class StreamCount(CountsInPlace):
+    """Counts the records of a key."""
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the new counts."""
+        batch = self.without_nulls(batch, values=True)
+        batch, key_bytes = self.with_key_bytes(batch)
+        if not len(batch):
+            return None
+        if self.counts_in_place(key_bytes):
+            return self.count_in_place(batch, key_bytes)
+        return self.update_each(batch, key_bytes, self._update)
+
+    def _update(self, _key: Any, _value: Any, data: bytes, timestamp: int) -> tuple[Any, int]:
+        old = self.buffer.get(data)
+        return (
+            (1, timestamp)
+            if old is None
+            else (old + 1, max(self.buffer.timestamp(data), timestamp))
+        )

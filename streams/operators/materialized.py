@@ -1,11 +1,16 @@
 """What operators with a store share: serialised keys, updates, and caches that hold results back from downstream."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from state_stores.commit_buffer import CommitBuffer
-from state_stores.key_value_store import HeldBack, TimestampedKeyValueStore
-from tasks.processing.operator import NodeContext, Operator
+from state_stores.held_back import HeldBack
+from state_stores.key_value_store import TimestampedKeyValueStore
+from state_stores.ttl_buffer import TtlBuffer
+from state_stores.versioned_store import NOT_PUT, VersionedKeyValueStore
+from streams.operators.versioned_rows import VersionedRows
+from tasks.processing.operator import NodeContext, Operator, OperatorSupplier
 from tasks.processing.record import Headers
 from tasks.processing.record_batch import RecordBatch, has_none
 
@@ -13,26 +18,66 @@ from tasks.processing.record_batch import RecordBatch, has_none
 Update = Callable[[Any, Any, bytes, int], tuple[Any, int]]
 
 
-class MaterializedOperator(Operator):
+class TableOperator(Operator):
+    """An operator whose output is a table's changes."""
+
+    #: Whether each change carries the value before it (`RecordBatch.old_values`): somebody downstream asked for it.
+    sends_old_values = False
+
+
+@dataclass(frozen=True, slots=True)
+class OldValuesSupplier(OperatorSupplier):
+    """Makes operators that send the old values, too."""
+
+    def __call__(self) -> Operator:
+        """Return a new operator."""
+        made = OperatorSupplier.__call__(self)
+        assert isinstance(made, TableOperator), "only tables have old values"
+        made.sends_old_values = True
+        return made
+
+
+class MaterializedOperator(TableOperator):
     """An operator that keeps a table in a timestamped store and forwards its changes.
 
-    With a cache only the last change per key is forwarded, when the cache is flushed; without one, every change.
+    With a cache only the last change per key is forwarded, when the cache is flushed; without one, every change. The
+    old value of a change is that of the last one that was forwarded.
     """
 
     buffer: CommitBuffer
+
+    #: Whether a change from no row to no row is left out; told only where old values are sent.
+    skips_absent = False
 
     def __init__(self, store_name: str) -> None:
         self._store_name = store_name
         #: What the cache holds back, or None without a cache.
         self.held: HeldBack | None = None
         self._held_headers: dict[bytes, Headers] = {}
+        #: Of operators that share a store (cogroup) the first one flushes for all; they have one child.
+        self._flushes = True
+        #: The store's rows if they have versions; `buffer` is then the same.
+        self._versions: VersionedRows | None = None
+        #: The value each held-back row had when it was forwarded last; kept only where old values are sent.
+        self.held_old: dict[bytes, Any] = {}
 
     def init(self, context: NodeContext) -> None:
         """Look up the store."""
         super().init(context)
         store: TimestampedKeyValueStore[Any, Any] = context.store(self._store_name)
         self.buffer = store.buffer
-        self.held = store.hold_back()
+        if isinstance(store, VersionedKeyValueStore):
+            self._versions = VersionedRows(store)
+            self.buffer = cast("CommitBuffer", self._versions)  # as far as operators use one
+        self._flushes = store.held is None
+        self.held = store.hold_back() if self.holds_back() else None
+        if self.held is not None:
+            self.held_old, self._held_headers = self.held.old_values, self.held.headers
+            self.held.keeps_old_values = self.sends_old_values
+
+    def holds_back(self) -> bool:
+        """Return whether the store's cache, if it has one, may hold results back."""
+        return True
 
     def with_key_bytes(self, batch: RecordBatch) -> tuple[RecordBatch, list[bytes]]:
         """Return the records whose key serialises, and those keys; others went to the processing handler.
@@ -69,41 +114,86 @@ class MaterializedOperator(Operator):
         self, batch: RecordBatch, key_bytes: Sequence[bytes], update: Update
     ) -> RecordBatch | None:
         """Apply `update` record by record, store the results, and return those to forward now."""
-        buffer, held = self.buffer, self.held
+        buffer, held, sends_old = self.buffer, self.held, self.sends_old_values
+        update = self._timed(update)
         buffer.fetch(key_bytes)
         values: list[Any] = []
         timestamps: list[int] = []
-        failed: set[int] = set()
+        old_values: list[Any] = []
+        latest: list[bool] = []
+        left_out: set[int] = set()
         rows = zip(batch.keys, batch.values, key_bytes, batch.timestamps, strict=True)
         for index, (key, value, data, timestamp) in enumerate(rows):
+            old = None
             try:
                 result, result_timestamp = update(key, value, data, timestamp)
+                if sends_old:
+                    old = buffer.get(data)
+                    if self.skips_absent and old is None and result is None:
+                        left_out.add(index)
+                        continue
                 existed = held is not None and buffer.exists(data)
-                buffer.put(data, result, result_timestamp)
+                valid_to = self._put(data, result, result_timestamp)
             except Exception as error:  # noqa: BLE001 - user code or its result's serde: the processing handler decides
                 self.context.failed(batch, index, error)
-                failed.add(index)
+                left_out.add(index)
                 continue
-            if held is not None:
-                self.hold(batch, index, data, existed=existed)
+            if valid_to == NOT_PUT:  # which the store counts
+                left_out.add(index)
+            elif held is not None:
+                self.hold(batch, index, data, existed=existed, old=old)
             else:
                 values.append(result)
                 timestamps.append(result_timestamp)
+                old_values.append(old)
+                latest.append(valid_to is None)
         if held is not None:
             return None
-        if failed:
-            batch = batch.select([index not in failed for index in range(len(batch))])
-        return self.changes(batch, values, timestamps)
-
-    def changes(self, batch: RecordBatch, values: list[Any], timestamps: list[int]) -> RecordBatch:
-        """Return the batch with the results of the table in place of its values."""
-        output = batch.with_values(values)
-        output.timestamps = timestamps
+        if left_out:
+            batch = batch.select([index not in left_out for index in range(len(batch))])
+        output = self.changes(batch, values, timestamps, old_values if sends_old else None)
+        output.latest = None if all(latest) else latest
         return output
 
-    def hold(self, batch: RecordBatch, index: int, data: bytes, *, existed: bool) -> None:
-        """Hold one change back from downstream."""
+    def _timed(self, update: Update) -> Update:
+        """Return the update for this store: rows that end are judged by the time of the record that reads them."""
+        buffer = self.buffer
+        if not isinstance(buffer, TtlBuffer):
+            return update
+
+        def timed(key: Any, value: Any, data: bytes, timestamp: int) -> tuple[Any, int]:
+            buffer.observe(timestamp)
+            return update(key, value, data, timestamp)
+
+        return timed
+
+    def _put(self, data: bytes, value: Any, timestamp: int) -> int | None:
+        """Store a row; return until when it is valid if there is a newer version, `NOT_PUT` if it came too late."""
+        if self._versions is not None:
+            return self._versions.put(data, value, timestamp)
+        self.buffer.put(data, value, timestamp)
+        return None
+
+    def changes(
+        self,
+        batch: RecordBatch,
+        values: list[Any],
+        timestamps: list[int],
+        old_values: list[Any] | None = None,
+    ) -> RecordBatch:
+        """Return the batch with the results of the table in place of its values."""
+        output = batch.with_values(values, old_values)
+        output.timestamps = timestamps
+        output.latest = None  # it was the table's before; without versions all rows are the newest
+        return output
+
+    def hold(
+        self, batch: RecordBatch, index: int, data: bytes, *, existed: bool, old: Any = None
+    ) -> None:
+        """Hold one change back from downstream; `old` is the value before it."""
         assert self.held is not None
+        if self.sends_old_values:
+            self.held_old.setdefault(data, old)
         self.held.changed(batch.keys[index], data, existed=existed)
         self.note_headers(batch, (index,), (data,))
 
@@ -122,11 +212,11 @@ class MaterializedOperator(Operator):
 
     def flush(self, limit: int | None = None) -> RecordBatch | None:
         """Return the held-back changes: the last value of each key."""
-        if self.held is None or not len(self.held):
+        if self.held is None or not self._flushes or not len(self.held):
             return None
         key_bytes, keys, existed = self.held.take(limit)
         values = self.buffer.get_many(key_bytes)
-        serde = self.buffer.spec.key_serde
+        forwarded, serde = self.forwarded_key_bytes(key_bytes)
         batch = RecordBatch(
             keys,
             values,
@@ -134,8 +224,11 @@ class MaterializedOperator(Operator):
             self._take_headers(key_bytes),
             range(len(keys)),
             None,
-            key_bytes=list[bytes | None](key_bytes) if serde.canonical else None,
-            key_serde=serde if serde.canonical else None,
+            old_values=[self.held_old.pop(data) for data in key_bytes]
+            if self.sends_old_values
+            else None,
+            key_bytes=forwarded,
+            key_serde=serde,
         )
         if has_none(values):
             # A row that came and went between two flushes is nothing downstream has seen.
@@ -147,6 +240,11 @@ class MaterializedOperator(Operator):
             )
         return batch
 
+    def forwarded_key_bytes(self, data: Sequence[bytes]) -> tuple[list[bytes | None] | None, Any]:
+        """Return the serialised keys that stand for the store's keys downstream, and their serde; or None and None."""
+        serde = self.buffer.spec.key_serde
+        return (list(data), serde) if serde.canonical else (None, None)
+
     def _take_headers(self, key_bytes: Sequence[bytes]) -> list[Headers] | None:
         if not self._held_headers:
             return None
@@ -154,7 +252,10 @@ class MaterializedOperator(Operator):
 
     def held_back(self) -> tuple[int, int]:
         """Return (keys, bytes) held back from downstream."""
-        return (0, 0) if self.held is None else (len(self.held), self.held.size_bytes)
+        if self.held is None or not self._flushes:
+            return (0, 0)
+        old_bytes = int(len(self.held_old) * self.buffer.mean_value_bytes)
+        return (len(self.held), self.held.size_bytes + old_bytes)
 
     def without_nulls(self, batch: RecordBatch, *, values: bool) -> RecordBatch:
         """Return the records that have a key (and a value, if asked); the others are dropped and counted."""

@@ -7,7 +7,8 @@ called twice for a record.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
-from typing import Any
+from types import CoroutineType
+from typing import Any, TypeGuard
 
 from streams.functions import UserFunction
 from tasks.processing.operator import Operator, Output
@@ -22,8 +23,14 @@ def call_each(
     None instead of the indices means all of them. A record whose call fails goes to the processing handler and is left
     out if that says so.
     """
+    return collect_each(operator, function.name, _calls(function, batch), batch)
+
+
+def collect_each(
+    operator: Operator, name: str, calls: Iterator[Any], batch: RecordBatch
+) -> tuple[list[Any], list[int] | None]:
+    """Do the same as `call_each` for an iterator that makes one call of function `name` per record."""
     results: list[Any] = []
-    calls = _calls(function, batch)
     failed: list[int] = []
     while True:
         error: Exception | None = None
@@ -37,7 +44,7 @@ def call_each(
             if index == len(batch):
                 break
             # An escaped StopIteration looks like the end of the batch.
-            error = RuntimeError(f"{function.name} raised StopIteration; give next() a default")
+            error = RuntimeError(f"{name} raised StopIteration; give next() a default")
         operator.context.failed(batch, index, error)
         failed.append(index)
     if not failed:
@@ -120,6 +127,28 @@ class MapValues(Operator):
         return batch.with_values(values)
 
 
+class MapValuesBatch(Operator):
+    """Replaces many values by one call of a function; a batch whose call fails goes to the handler record by record."""
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = function
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the records with new values, or nothing of a batch that failed and is skipped."""
+        try:
+            values = _collected(self._function.call(list(batch.values)), self._function)
+            if len(values) != len(batch):
+                raise ValueError(  # noqa: TRY301 - it fails as the call itself does
+                    f"{self._function.name} returned {len(values)} values for {len(batch)}; return one for each, in the "
+                    "same order"
+                )
+        except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+            for index in range(len(batch)):
+                self.context.failed(batch, index, error)
+            return None
+        return batch.with_values(values)
+
+
 class SelectKey(Operator):
     """Replaces the key by what a function returns."""
 
@@ -143,9 +172,10 @@ class FlatMap(Operator):
     def process(self, batch: RecordBatch) -> Output:
         """Return the new records, numbered below the one they came from where paths meet again."""
         lists, batch = _called(self, self._function, batch)
-        spread = _spread(batch, lists)
         pairs = list(chain.from_iterable(lists))
-        return spread.with_keys([key for key, _ in pairs], [value for _, value in pairs])
+        return spread(batch, lists).with_keys(
+            [key for key, _ in pairs], [value for _, value in pairs]
+        )
 
 
 class FlatMapValues(Operator):
@@ -159,7 +189,7 @@ class FlatMapValues(Operator):
     def process(self, batch: RecordBatch) -> Output:
         """Return the new records, numbered below the one they came from where paths meet again."""
         lists, batch = _called(self, self._function, batch)
-        return _spread(batch, lists).with_values(list(chain.from_iterable(lists)))
+        return spread(batch, lists).with_values(list(chain.from_iterable(lists)))
 
 
 class Peek(Operator):
@@ -218,22 +248,48 @@ class ToStream(Operator):
     def process(self, batch: RecordBatch) -> Output:
         """Return the new values, by new keys if there is a mapper."""
         if self._key_mapper is None:
-            return batch if batch.old_values is None else batch.with_values(batch.values)
+            if batch.old_values is None and batch.latest is None:
+                return batch
+            stream = batch.with_values(batch.values)
+            stream.latest = None  # that, too, is said of rows only
+            return stream
         keys, batch = _called(self, self._key_mapper, batch)
         return batch.with_keys(keys)
 
 
-def _spread(batch: RecordBatch, lists: Sequence[Sequence[Any]]) -> RecordBatch:
+def spread(batch: RecordBatch, lists: Sequence[Sequence[Any]]) -> RecordBatch:
     """Return each record of the batch as often as its list is long."""
     counts = [len(items) for items in lists]
     indices = list(chain.from_iterable(map(repeat, range(len(batch)), counts)))
-    spread = batch.take(indices)
-    if spread.order is not None:
+    output = batch.take(indices)
+    if output.order is not None:
         positions = chain.from_iterable(range(count) for count in counts)
-        spread.order = [
-            (*order, position) for order, position in zip(spread.order, positions, strict=True)
+        output.order = [
+            (*order, position) for order, position in zip(output.order, positions, strict=True)
         ]
-    return spread
+    return output
+
+
+def _collected(result: Any, function: UserFunction) -> list[Any]:
+    try:
+        values: Iterator[Any] = iter(result)
+    except TypeError:
+        raise TypeError(
+            f"{function.name} returned no values but {type(result).__name__}{_hint(result)}; return a list, one value for each"
+        ) from None
+    return list(values)
+
+
+def _is_coroutine(result: object) -> "TypeGuard[CoroutineType[Any, Any, Any]]":
+    return isinstance(result, CoroutineType)
+
+
+def _hint(result: object) -> str:
+    """Say what to give instead of a plain function whose result is a coroutine, which is closed."""
+    if not _is_coroutine(result):
+        return ""
+    result.close()
+    return " (give the coroutine function itself)"
 
 
 def deciding(predicate: UserFunction) -> UserFunction:
@@ -241,7 +297,12 @@ def deciding(predicate: UserFunction) -> UserFunction:
     call = predicate.call
 
     def decided(*record: Any) -> bool:
-        return bool(call(*record))
+        flag: object = call(*record)
+        if flag is True or flag is False:
+            return flag
+        if _is_coroutine(flag):
+            raise TypeError(f"{predicate.name} returned a coroutine, not a bool{_hint(flag)}")
+        return bool(flag)
 
     return replace(predicate, call=decided)
 
@@ -256,6 +317,17 @@ def _paired(function: UserFunction) -> UserFunction:
     return replace(function, call=paired)
 
 
+def paired_or_none(function: UserFunction) -> UserFunction:
+    """Check that a function returns (key, value) or None, inside its own call as well."""
+    call = function.call
+
+    def paired(*record: Any) -> tuple[Any, Any] | None:
+        result = call(*record)
+        return None if result is None else _pair(result, function)
+
+    return replace(function, call=paired)
+
+
 def _pair(result: Any, function: UserFunction) -> tuple[Any, Any]:
     try:
         if isinstance(result, str | bytes):
@@ -263,7 +335,7 @@ def _pair(result: Any, function: UserFunction) -> tuple[Any, Any]:
         key, value = result
     except (TypeError, ValueError):
         raise TypeError(
-            f"{function.name} must return (key, value), not {type(result).__name__}"
+            f"{function.name} must return (key, value), not {type(result).__name__}{_hint(result)}"
         ) from None
     return key, value
 

@@ -9,6 +9,7 @@ from typing import Any
 from streams.functions import UserFunction
 from streams.operators.materialized import MaterializedOperator
 from streams.operators.stateless import call_each, deciding
+from streams.operators.table_view import RowFunction, row_filter, row_mapper
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.record_batch import RecordBatch, has_none
 
@@ -42,36 +43,92 @@ def _row(_key: Any, value: Any, _data: bytes, timestamp: int) -> tuple[Any, int]
     return value, timestamp
 
 
-class TableFilter(TableSource):
-    """Rejects rows: downstream sees a tombstone where the predicate does not hold."""
+class _ComputedTable(TableSource):
+    """A table whose rows are a function of another table's rows."""
 
-    def __init__(self, predicate: UserFunction, negate: bool, store_name: str | None) -> None:
+    def __init__(self, function: UserFunction, row: RowFunction, store_name: str | None) -> None:
         super().__init__(store_name)
-        self._predicate = deciding(predicate)
-        self._negate = negate
+        self._function = function
+        self._row = row
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the rows, None for those rejected; a deleted row is not asked about."""
-        flags, batch = call_for_rows(self, self._predicate, batch)
+        """Return the changes: new values by the function, and old ones if they are asked for."""
+        batch = self.without_nulls(batch, values=False)
+        if self.sends_old_values and not self._store_name:
+            return self._both(batch)
+        results, batch = call_for_rows(self, self._function, batch)
+        return super().process(batch.with_values(self.row_values(batch, results)))
+
+    def row_values(self, batch: RecordBatch, results: list[Any]) -> list[Any]:
+        """Return the rows' values, given what the function returned for each row that is not deleted."""
+        del batch
+        return results
+
+    def _both(self, batch: RecordBatch) -> RecordBatch:
+        """Compute new and old values, record by record; without a store the old ones are the function's, too."""
+        values: list[Any] = []
+        old_values: list[Any] = []
+        keep: list[bool] = []
+        assert batch.old_values is not None, "the parent was asked for old values"
+        rows = zip(batch.keys, batch.values, batch.old_values, strict=True)
+        for index, (key, value, old) in enumerate(rows):
+            try:
+                new_row = None if value is None else self._row(key, value)
+            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+                self.context.failed(batch, index, error)
+                keep.append(False)
+                continue
+            old_row, known = self._old_row(key, old)
+            absent = new_row is None and old_row is None and known
+            keep.append(not (absent and self.skips_absent))
+            if keep[-1]:
+                values.append(new_row)
+                old_values.append(old_row)
+        kept = batch if all(keep) else batch.select(keep)
+        return kept.with_values(values, old_values)
+
+    def _old_row(self, key: Any, old: Any) -> tuple[Any, bool]:
+        """Return what downstream was sent for a row that had the value `old`, and whether that can be told.
+
+        A row on which the function fails was left out when it was new, and the handler asked; the next change of its
+        key must not be lost for it, so it is not asked again.
+        """
+        if old is None:
+            return None, True
+        try:
+            return self._row(key, old), True
+        except Exception:  # noqa: BLE001 - user code, as above
+            return None, False
+
+
+class TableFilter(_ComputedTable):
+    """Rejects rows: downstream sees a tombstone where the predicate does not hold.
+
+    Where the table before says what a row was, a row that was rejected before and still is goes unmentioned; not so
+    for a versioned table, whose older versions would be missed.
+    """
+
+    def __init__(
+        self, predicate: UserFunction, negate: bool, store_name: str | None, versioned: bool = False
+    ) -> None:
+        super().__init__(deciding(predicate), row_filter(predicate, negate), store_name)
+        self._negate = negate
+        self.skips_absent = not versioned
+
+    def row_values(self, batch: RecordBatch, results: list[Any]) -> list[Any]:
+        """Return each row's value, None for those rejected."""
         wanted = not self._negate
-        values = [
+        return [
             value if value is not None and bool(flag) is wanted else None
-            for value, flag in zip(batch.values, flags, strict=True)
+            for value, flag in zip(batch.values, results, strict=True)
         ]
-        return super().process(batch.with_values(values)) if len(batch) else None
 
 
-class TableMapValues(TableSource):
+class TableMapValues(_ComputedTable):
     """Maps rows; a deleted row stays deleted."""
 
     def __init__(self, function: UserFunction, store_name: str | None) -> None:
-        super().__init__(store_name)
-        self._function = function
-
-    def process(self, batch: RecordBatch) -> Output:
-        """Return the mapped rows."""
-        values, batch = call_for_rows(self, self._function, batch)
-        return super().process(batch.with_values(values)) if len(batch) else None
+        super().__init__(function, row_mapper(function), store_name)
 
 
 def call_for_rows(

@@ -8,7 +8,7 @@ from streams.serdes.catalogue import (
     as_serde,
     serde_named,
 )
-from streams.serdes.serde import Serde
+from streams.serdes.serde import Serde, for_keys
 
 __all__ = [
     "SERDE_NAMES",
@@ -17,5 +17,6 @@ __all__ = [
     "SerdeMethods",
     "Serdes",
     "as_serde",
+    "for_keys",
     "serde_named",
 ]

@@ -5,15 +5,31 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast, overload
 
+from state_stores.windowed import Windowed
+from streams.durations import Duration, to_ms
 from streams.errors import StreamsError, TopologyError
+from streams.schema_port import Registry
 from streams.serdes.plain import BOOLEAN, BYTES, FLOAT64, INT32, INT64, JSON, STRING, UUID
+from streams.serdes.schema_serdes import Schema, avro_serde, json_schema_serde, protobuf_serde
 from streams.serdes.serde import Serde
 from streams.serdes.typed import json_serde, msgpack_serde
+from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, end_after
+from streams.windows import FixedWindows, SlidingWindows
 
 T = TypeVar("T")
 
 _json_of: Final = cache(json_serde)
 _msgpack_of: Final = cache(msgpack_serde)
+_session_windowed_of: Final = cache(SessionWindowedSerde[Any])
+
+
+@cache
+def _windowed_of(
+    inner: Serde[Any], size: Duration | FixedWindows | SlidingWindows
+) -> TimeWindowedSerde[Any]:
+    if isinstance(size, FixedWindows | SlidingWindows):
+        return TimeWindowedSerde(inner, size.end_of)
+    return TimeWindowedSerde(inner, end_after(to_ms(size, "Serdes.windowed: size", minimum_ms=1)))
 
 
 class Serdes:
@@ -93,6 +109,95 @@ class Serdes:
         {'a': [1, 2]}
         """
         return _msgpack_of(Any if type is None else type)
+
+    @staticmethod
+    def avro(schema: Schema, registry: Registry | None = None) -> Serde[Any]:
+        """Return the serde of an Avro schema; values are dicts, lists and plain values, as fastavro has them.
+
+        Fields that the schema does not have, and numbers that do not fit, are refused.
+
+        Args:
+            schema: The schema's JSON as text, or as a dict.
+            registry: A Confluent Schema Registry: its URL, a dict of settings (those of confluent-kafka's client and
+                of its serialisers, as `{"url": …, "auto.register.schemas": False}`; values may be `env:NAME` and
+                `file:/path`), or a `SchemaRegistryClient`. None: bytes are the value's alone, so reader and writer
+                need the same schema.
+
+        Raises:
+            TopologyError: The schema or a setting is wrong, or `pip install 'tidewheel[avro]'` is missing.
+
+        >>> order = {"type": "record", "name": "Order", "fields": [{"name": "cents", "type": "long"}]}
+        >>> Serdes.avro(order)
+        <serde avro(Order)>
+        """
+        return avro_serde(schema, registry)
+
+    @staticmethod
+    def protobuf(message_type: type[T], registry: Registry | None = None) -> Serde[T]:
+        """Return the serde of a class that protoc generated.
+
+        Args:
+            message_type: The class, as `orders_pb2.Order`.
+            registry: As for `avro`.
+
+        Raises:
+            TopologyError: This is no such class, or `pip install 'tidewheel[protobuf]'` is missing.
+
+        >>> from google.protobuf.timestamp_pb2 import Timestamp
+        >>> Serdes.protobuf(Timestamp).deserialize("t", b"").seconds
+        0
+        """
+        return protobuf_serde(message_type, registry)
+
+    @staticmethod
+    def json_schema(schema: Schema, registry: Registry | None = None) -> Serde[Any]:
+        """Return the serde of JSON that is checked against a JSON Schema when it is written and when it is read.
+
+        Args:
+            schema: The schema's JSON as text, or as a dict.
+            registry: As for `avro`.
+
+        Raises:
+            TopologyError: The schema or a setting is wrong, or `pip install 'tidewheel[jsonschema]'` is missing.
+
+        >>> Serdes.json_schema({"title": "Order", "type": "object", "required": ["cents"]})
+        <serde json_schema(Order)>
+        """
+        return json_schema_serde(schema, registry)
+
+    @staticmethod
+    def windowed(
+        inner: "SerdeLike[T]", size: Duration | FixedWindows | SlidingWindows
+    ) -> Serde[Windowed[T]]:
+        """Return the serde of the keys of time windows: Kafka's TimeWindowedSerializer and -Deserializer.
+
+        The bytes are the inner key's and the window's start; its end follows from the size.
+
+        Args:
+            inner: Serde of the keys inside.
+            size: The windows' size (a sliding window's time difference), or the windows themselves: calendar windows
+                have no one size.
+
+        Raises:
+            TopologyError: No serde, or no size.
+
+        >>> minutes = Serdes.windowed(str, 60_000)
+        >>> minutes.deserialize("counts", minutes.serialize("counts", Windowed("a", 0, 60_000)) or b"")
+        Windowed(key='a', start=0, end=60000)
+        """
+        return _windowed_of(as_serde(inner, "Serdes.windowed: inner"), size)
+
+    @staticmethod
+    def session_windowed(inner: "SerdeLike[T]") -> Serde[Windowed[T]]:
+        r"""Return the serde of the keys of sessions: Kafka's SessionWindowedSerializer and -Deserializer.
+
+        Args:
+            inner: Serde of the keys inside.
+
+        >>> Serdes.session_windowed(str).serialize("counts", Windowed("a", 1, 2))
+        b'a\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x01'
+        """
+        return _session_windowed_of(as_serde(inner, "Serdes.session_windowed: inner"))
 
 
 class SerdeMethods(Protocol[T]):

@@ -12,7 +12,9 @@ from typing import Any, Final, TypeVar, cast
 
 import orjson
 
+from streams.schema_port import CodecError
 from streams.serdes.serde import Serde
+from streams.serdes.strict_json import dumps, loads, refuse_hidden_nulls
 
 T = TypeVar("T")
 
@@ -205,20 +207,17 @@ class _Json(Serde[Any]):
 
     name = "json"
 
-    # `b"%b" %` copies. orjson writes into a kilobyte at least and gives back what it did not use, which keeps fresh
-    # memory under every value that is kept: 2,080 ns for each of 10,000 values, 130 ns with the copy.
-
     def serialize(self, topic: str, value: Any, /) -> bytes | None:
         try:
-            return b"%b" % orjson.dumps(value)
-        except orjson.JSONEncodeError as error:
+            return dumps(value)
+        except CodecError as error:
             reason = f"{error}; for Structs and models use Serdes.json(Type)"
         raise self.failed("serialise", topic, reason)
 
     def deserialize(self, topic: str, data: bytes, /) -> Any:
         try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError as error:
+            return loads(data)
+        except CodecError as error:
             reason = f"{len(data)} bytes, {error}"
         raise self.failed("deserialise", topic, reason)
 
@@ -226,9 +225,11 @@ class _Json(Serde[Any]):
     # that are no JSON, and their array has three elements.
     def serialize_batch(self, topic: str, values: Sequence[Any], /) -> list[bytes | None]:
         try:
-            return [b"%b" % data for data in map(orjson.dumps, values)]
-        except orjson.JSONEncodeError:
+            encoded = [b"%b" % data for data in map(orjson.dumps, values)]  # copied as `dumps` does
+            refuse_hidden_nulls(values, encoded)
+        except (orjson.JSONEncodeError, CodecError):
             return super().serialize_batch(topic, values)  # raises with the reason
+        return cast("list[bytes | None]", encoded)
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[Any]:
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
+from state_stores.ports import SerdePort
 from streams.errors import SerializationError, TopologyError
 from streams.functions import accepts, function_name
 
@@ -62,6 +63,14 @@ class Serde(Generic[T]):
         if canonical is not None:
             self.canonical = canonical
 
+    def for_keys(self) -> "Serde[T]":
+        """Return the serde to use where this one was given for keys: itself, unless the two differ.
+
+        They do with a schema registry, which keeps the schemas of a topic's keys and of its values apart. Kafka's
+        `Serde.configure(configs, isKey)`. Must return the same object each time.
+        """
+        return self
+
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - subclasses look at it
         """Return True only if `serialize` can't fail for this value; False is always a correct answer.
 
@@ -103,9 +112,11 @@ class Serde(Generic[T]):
 
     def failed(self, verb: str, topic: str, reason: str) -> SerializationError:
         """Return the error to raise; `reason` must hold nothing of the data."""
+        fact = f"{self.name} serde, topic {topic!r}: can't {verb} ({reason})"
         return SerializationError(
-            f"{self.name} serde, topic {topic!r}: can't {verb} ({reason}); give the serde that fits the topic "
-            "(key_serde=, value_serde=), or set an exception handler to skip such records"
+            f"{fact}; give the serde that fits the topic (key_serde=, value_serde=), or set an exception handler to skip "
+            "such records",
+            fact=fact,
         )
 
     def missing(self) -> str | None:
@@ -116,6 +127,16 @@ class Serde(Generic[T]):
         if self._deserializer is None and type(self).deserialize is base.deserialize:
             return "deserialize"
         return None
+
+
+def for_keys(serde: SerdePort) -> SerdePort:
+    """Return the serde to use where this one was given for keys.
+
+    >>> for_keys(Serde(name="plain")).name
+    'plain'
+    """
+    own: Callable[[], SerdePort] | None = getattr(serde, "for_keys", None)
+    return serde if own is None else own()
 
 
 def _two_parameters(function: Callable[..., Any], wanted: str) -> Callable[..., Any]:

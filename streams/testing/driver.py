@@ -6,7 +6,7 @@ each piped record, repartition topics are applied at once, and the wall clock mo
 
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,25 +15,26 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from rebalance.model import TaskId, TopicPartition
-from state_stores.key_value_store import KeyValueStore
-from state_stores.ports import SerdePort
+from state_stores.ports import Database, SerdePort
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
-from streams.assembly import TaskFactory, error_handlers
+from streams.assembly import TaskFactory, error_handlers, make_global_stores
 from streams.config import StreamsConfig
 from streams.durations import to_ms
 from streams.errors import StreamsError
 from streams.serdes import SerdeLike, as_serde
-from streams.topology import Topology
+from streams.topology import Topology, given_topology
 from tasks.active_task import ActiveTask
-from tasks.internal_topics import plan_application
+from tasks.global_state import GlobalStores
+from tasks.internal_topics import internal_prefix, plan_application
 from tasks.lifecycle import TaskState
 from tasks.output_collector import OutputCollector
 from tasks.processing.error_policy import ErrorPolicy
 from tasks.processing.output import OutputColumns
 from tasks.processing.record import Headers
 from tasks.processing.record_batch import SourceRecords
+from tasks.processing.topology_spec import SinkSpec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -96,7 +97,8 @@ class TopologyTestDriver:
     'HELLO'
 
     State is kept in a temporary folder unless the config names a `state_dir`; without a config, results are not cached
-    (`statestore_cache_max_bytes` is 0), so every update is seen.
+    (`statestore_cache_max_bytes` is 0), so every update is seen. Join non-matches and on-close results are looked for
+    at every record, unless the config sets `emit_interval_ms`.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class TopologyTestDriver:
         Args:
             topology: What to run.
             config: Settings; their `state_dir` is used only if it was set.
-            initial_wall_clock_ms: Where the wall clock starts (ms since the epoch).
+            initial_wall_clock_ms: Where the wall clock starts (ms since the epoch, from 0).
             record_by_record: Run every sub-topology record by record, also where batches would do.
         """
         self._stack = ExitStack()
@@ -123,7 +125,13 @@ class TopologyTestDriver:
             bootstrap_servers="unused:9092",
             statestore_cache_max_bytes=0,
         )
-        spec = topology.spec(self._config)
+        if "emit_interval_ms" not in self._config.model_fields_set:
+            self._config = self._config.replace(emit_interval_ms=0)
+        if initial_wall_clock_ms < 0:
+            raise ValueError(
+                f"initial_wall_clock_ms={initial_wall_clock_ms}; give a time from 0 (ms since the epoch)"
+            )
+        spec = given_topology(topology, "TopologyTestDriver").spec(self._config)
         topics = {
             topic: 1
             for subtopology in spec.subtopologies
@@ -131,8 +139,10 @@ class TopologyTestDriver:
             if not source.internal
             for topic in source.topics
         }
+        topics |= {each.topic: 1 for each in spec.global_stores}
         self._plan = plan_application(spec, self._config.application_id, topics)
         self._outputs: dict[str, deque[_Raw]] = {}
+        self._find_outputs()
         self._offsets: dict[str, int] = {}
         self._collector = OutputCollector(_Topics(), None)
         self._policy = ErrorPolicy(
@@ -140,6 +150,7 @@ class TopologyTestDriver:
             lambda columns: self._collector.add(columns, internal=False),
         )
         self._collector.policy = self._policy
+        self._global_stores: GlobalStores | None = None
         with ExitStack() as undo:
             undo.callback(self.close)
             self._tasks = self._create_tasks(record_by_record=record_by_record)
@@ -152,15 +163,20 @@ class TopologyTestDriver:
         directory = self._directory()
         options = RocksDBOptions()
         resources = SharedResources.create(options)
+
+        def open_database(path: Path, families: list[str]) -> TaskDatabase:
+            return TaskDatabase.open(path, families, options, resources)
+
+        if self._plan.global_stores:
+            self._global_stores = self._open_global_stores(directory / "global", open_database)
         factory = TaskFactory(
             plan=self._plan,
             config=self._config,
             directory=lambda task_id: directory / str(task_id),
-            open_database=lambda path, families: TaskDatabase.open(
-                path, families, options, resources
-            ),
+            open_database=open_database,
             now_ms=lambda: self._now_ms,
             record_by_record=record_by_record,
+            global_stores={} if self._global_stores is None else self._global_stores.views,
         )
         tasks: list[ActiveTask] = []
         for subtopology in sorted(self._plan.subtopologies):
@@ -175,6 +191,23 @@ class TopologyTestDriver:
             tasks.append(task)
         self._settle(tasks)
         return tasks
+
+    def _open_global_stores(
+        self, path: Path, open_database: Callable[[Path, list[str]], Database]
+    ) -> GlobalStores:
+        stores = make_global_stores(
+            self._plan,
+            self._config,
+            directory=lambda: path,
+            open_database=open_database,
+            now_ms=lambda: self._now_ms,
+        )
+        self._stack.callback(stores.close)
+        self._stack.callback(stores.stop)
+        stores.open()
+        stores.manager.topic_ids = dict.fromkeys(stores.specs, bytes(16))
+        stores.start()
+        return stores
 
     def _directory(self) -> Path:
         if "state_dir" in self._config.model_fields_set:
@@ -203,9 +236,14 @@ class TopologyTestDriver:
             key_serde: Serde of keys.
             value_serde: Serde of values.
             start_timestamp_ms: Timestamp of the first record that is piped without one; the wall clock if None.
-            auto_advance_ms: How much later each further record is.
+            auto_advance_ms: How much later each further record is; from 0.
         """
-        self._consumer(name)
+        if auto_advance_ms < 0:
+            raise ValueError(
+                f"auto_advance_ms={auto_advance_ms}; give 0 or more ms, and pipe earlier records with timestamp="
+            )
+        if not self._is_global(name):
+            self._consumer(name)
         return TestInputTopic(
             self, name, (key_serde, value_serde), start_timestamp_ms, auto_advance_ms
         )
@@ -213,9 +251,39 @@ class TopologyTestDriver:
     def create_output_topic(
         self, name: str, *, key_serde: SerdeLike[K], value_serde: SerdeLike[V]
     ) -> "TestOutputTopic[K, V]":
-        """Return a topic to read the topology's results from."""
-        return TestOutputTopic(
-            self._outputs.setdefault(name, deque()), name, (key_serde, value_serde)
+        """Return a topic to read the topology's results from.
+
+        Reading raises `StreamsError` if nothing can ever be written to it: no sink names it.
+        """
+        records = self._outputs.setdefault(name, deque())
+        return TestOutputTopic(self, records, name, (key_serde, value_serde))
+
+    def _find_outputs(self) -> None:
+        """Find out where sinks and handlers may write: to topics they name, or to any that a function chooses."""
+        config, prefix = self._config, internal_prefix(self._config.application_id)
+        handlers: tuple[object, ...] = (
+            config.deserialization_exception_handler,
+            config.processing_exception_handler,
+            config.production_exception_handler,
+        )
+        self._writes_anywhere = any(map(callable, handlers))
+        self._written: set[str] = set()
+        if config.dead_letter_queue_topic is not None:
+            self._written.add(config.dead_letter_queue_topic)
+        for plan in self._plan.subtopologies.values():
+            for node in plan.spec.nodes:
+                if isinstance(node, SinkSpec) and isinstance(node.topic, str):
+                    self._written.add(f"{prefix}{node.topic}" if node.internal else node.topic)
+                elif isinstance(node, SinkSpec):
+                    self._writes_anywhere = True
+
+    def check_output(self, topic: str) -> None:
+        """Raise `StreamsError` for a topic that nothing can ever be written to, as Kafka Streams' driver does."""
+        if self._writes_anywhere or topic in self._written:
+            return
+        raise StreamsError(
+            f"{topic} is not a topic that the topology writes to (its sink topics: "
+            f"{', '.join(sorted(self._written)) or 'none'})"
         )
 
     def _consumer(self, topic: str) -> ActiveTask:
@@ -228,7 +296,8 @@ class TopologyTestDriver:
                     candidate.add_input(TopicPartition(topic, 0), source)
                     self._consumers[topic] = candidate
                     return candidate
-        known = ", ".join(sorted(self._consumers)) or "none"
+        specs = () if self._global_stores is None else self._global_stores.specs
+        known = ", ".join(sorted((*self._consumers, *specs))) or "none"
         raise StreamsError(
             f"{topic} is not a source topic of the topology (its source topics: {known})"
         )
@@ -238,37 +307,53 @@ class TopologyTestDriver:
     def pipe(self, topic: str, records: list[_Raw]) -> None:
         """Process raw records of one topic as one batch, then commit; `TestInputTopic` is the usual way in."""
         self._check_open()
-        self._enqueue(topic, records)
+        if self._global_stores is not None:
+            self._global_stores.commit(known_ms=self._now_ms)  # what the test changed in them
+        if self._is_global(topic):
+            self._apply_global(topic, records)
+        else:
+            self._enqueue(topic, records)
         self._settle(self._tasks)
+
+    def _is_global(self, topic: str) -> bool:
+        return self._global_stores is not None and topic in self._global_stores.specs
+
+    def _apply_global(self, topic: str, records: list[_Raw]) -> None:
+        """Apply records of a global topic at once; nothing is triggered by them."""
+        assert self._global_stores is not None
+        self._global_stores.apply(self._consumed(topic, records), known_ms=self._now_ms)
 
     def _check_open(self) -> None:
         if self._closed:
             raise StreamsError("the driver is closed; make a new one")
 
     def _enqueue(self, topic: str, records: list[_Raw]) -> None:
+        self._consumer(topic).group.add(self._consumed(topic, records))
+
+    def _consumed(self, topic: str, records: list[_Raw]) -> SourceRecords:
         first = self._offsets.get(topic, 0)
         self._offsets[topic] = first + len(records)
         with_headers = any(record.headers for record in records)
-        self._consumer(topic).group.add(
-            SourceRecords(
-                topic,
-                0,
-                range(first, first + len(records)),
-                [record.key for record in records],
-                [record.value for record in records],
-                [record.timestamp for record in records],
-                [record.headers for record in records] if with_headers else None,
-            )
+        return SourceRecords(
+            topic,
+            0,
+            range(first, first + len(records)),
+            [record.key for record in records],
+            [record.value for record in records],
+            [record.timestamp for record in records],
+            [record.headers for record in records] if with_headers else None,
         )
 
     def _settle(self, tasks: list[ActiveTask]) -> None:
         """Process and commit until nothing is left to do."""
         while True:
             for task in tasks:
-                while task.process(_UNLIMITED_BYTES):
+                # What was piped is all there is, so nothing is waited for but the time of `max_task_idle_ms`.
+                task.group.update_lags(dict.fromkeys(task.inputs, 0))
+                while task.ready(self._now_ms) and task.process(_UNLIMITED_BYTES):
                     self._commit(task)
                 self._commit(task)
-            if not any(task.group.records for task in tasks):
+            if not any(task.ready(self._now_ms) for task in tasks):
                 return
 
     def _commit(self, task: ActiveTask) -> None:
@@ -278,10 +363,13 @@ class TopologyTestDriver:
         published: dict[str, list[_Raw]] = {}
         for columns in self._collector.take_staged():
             published.setdefault(columns.topic, []).extend(_raws(columns))
+        self._written |= published.keys()
         for topic, raws in published.items():
             self._outputs.setdefault(topic, deque()).extend(raws)
             if topic in self._consumers:
                 self._enqueue(topic, raws)
+            elif self._is_global(topic):
+                self._apply_global(topic, raws)
         task.stores.apply(drained, {}, now_ms=self._now_ms)
 
     @property
@@ -308,9 +396,10 @@ class TopologyTestDriver:
             )
         return stores[name]
 
-    def get_all_state_stores(self) -> Mapping[str, KeyValueStore[Any, Any]]:
+    def get_all_state_stores(self) -> Mapping[str, Any]:
         """Return all stores by name."""
-        return {name: store for task in self._tasks for name, store in task.stores.stores.items()}
+        stores = {name: store for task in self._tasks for name, store in task.stores.stores.items()}
+        return stores | ({} if self._global_stores is None else self._global_stores.manager.stores)
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return the figures of each task, by task id."""
@@ -348,7 +437,7 @@ class TestInputTopic(Generic[K, V]):
     ) -> None:
         self._driver = driver
         self.name = name
-        self._key_serde: SerdePort = as_serde(serdes[0])
+        self._key_serde: SerdePort = as_serde(serdes[0]).for_keys()
         self._value_serde: SerdePort = as_serde(serdes[1])
         self._next_ms = start_timestamp_ms
         self._advance_ms = auto_advance_ms
@@ -378,6 +467,8 @@ class TestInputTopic(Generic[K, V]):
         return self._driver.wall_clock_ms if self._next_ms is None else self._next_ms
 
     def _raw(self, key: K | None, value: V | None, timestamp: int | None, headers: Headers) -> _Raw:
+        if timestamp is not None and type(timestamp) is not int:
+            raise TypeError(f"timestamp={timestamp!r}: a timestamp is int ms since the epoch")
         if timestamp is None:
             timestamp = self._now_ms()
             if self._next_ms is not None or self._advance_ms:
@@ -415,15 +506,21 @@ class TestOutputTopic(Generic[K, V]):
     __test__ = False  # not a test class, whatever pytest thinks of its name
 
     def __init__(
-        self, records: deque[_Raw], name: str, serdes: tuple[SerdeLike[K], SerdeLike[V]]
+        self,
+        driver: TopologyTestDriver,
+        records: deque[_Raw],
+        name: str,
+        serdes: tuple[SerdeLike[K], SerdeLike[V]],
     ) -> None:
+        self._driver = driver
         self._records = records
         self.name = name
-        self._key_serde: SerdePort = as_serde(serdes[0])
+        self._key_serde: SerdePort = as_serde(serdes[0]).for_keys()
         self._value_serde: SerdePort = as_serde(serdes[1])
 
     def read_record(self) -> TestRecord[K, V]:
         """Return the next record; raises LookupError if there is none."""
+        self._driver.check_output(self.name)
         if not self._records:
             raise LookupError(f"topic {self.name} has no more records")
         raw = self._records.popleft()
@@ -451,13 +548,16 @@ class TestOutputTopic(Generic[K, V]):
     @property
     def is_empty(self) -> bool:
         """Return whether nothing is left to read."""
+        self._driver.check_output(self.name)
         return not self._records
 
     @property
     def queue_size(self) -> int:
         """Return how many records are left to read."""
+        self._driver.check_output(self.name)
         return len(self._records)
 
     def _drain(self) -> Iterator[TestRecord[K, V]]:
+        self._driver.check_output(self.name)
         while self._records:
             yield self.read_record()

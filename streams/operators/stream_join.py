@@ -1,0 +1,392 @@
+"""Joins of two streams: records of one key whose timestamps are near each other.
+
+Each side puts its records into a window store of its own (`JoinWindow`) and looks for partners in the other side's
+(`StreamJoin`). Rules are those of Kafka Streams' KStreamJoinWindow, KStreamKStreamJoin and KStreamKStreamSelfJoin: a null
+value is dropped, and so is a null key, except on a side that an outer join keeps (KIP-962), where it comes out at once; a
+result has the larger of the two timestamps; a record without a partner comes out with its own timestamp once the window
+is over, in the place of the record that made it so; what the store has let go of finds nobody.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
+
+from state_stores.commit_buffer import is_shareable
+from state_stores.ports import SerdePort
+from state_stores.window_store import WindowStore
+from streams.functions import UserFunction
+from streams.operators.materialized import MaterializedOperator
+from streams.operators.non_joined import NonJoinedSettings, NonJoinedStore
+from tasks.processing.operator import NodeContext, Operator, Output
+from tasks.processing.record_batch import RecordBatch, has_none
+
+#: Timestamp and value of each partner of a record, in the order of time.
+Partners = Sequence[tuple[int, Any]]
+
+
+class JoinSide(NamedTuple):
+    """How far from its own timestamp a side looks for partners (ms), and how long its records wait for one."""
+
+    is_left: bool
+    before_ms: int
+    after_ms: int
+    grace_ms: int
+
+
+class _OverWindows(MaterializedOperator):
+    """An operator over a window store that retains duplicates."""
+
+    store: WindowStore[Any, Any]
+
+    def init(self, context: NodeContext) -> None:
+        """Look up the store."""
+        Operator.init(self, context)
+        self.store = context.store(self._store_name)
+        self.buffer = self.store.buffer
+
+    def with_any_key_bytes(self, batch: RecordBatch) -> tuple[RecordBatch, list[bytes | None]]:
+        """Return the records whose key is None or serialises, and those keys; others went to the processing handler."""
+        if batch.key_bytes is not None and batch.key_serde is self.buffer.spec.key_serde:
+            return batch, batch.key_bytes
+        if not has_none(batch.keys):
+            batch, key_bytes = self.with_key_bytes(batch)
+            return batch, cast("list[bytes | None]", key_bytes)
+        pieces = [self._piece(batch, index) for index in range(len(batch))]
+        kept = [index for index, piece in enumerate(pieces) if piece is not None]
+        return batch.take(kept), [piece[0] for piece in pieces if piece is not None]
+
+    def _piece(self, batch: RecordBatch, index: int) -> tuple[bytes | None] | None:
+        if batch.keys[index] is None:
+            return (None,)
+        _, key_bytes = self.with_key_bytes(batch.single(index))
+        return (key_bytes[0],) if key_bytes else None
+
+    def canonical(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> RecordBatch:
+        """Return the batch with its serialised keys, so that the join need not make them again."""
+        serde = self.buffer.spec.key_serde
+        if batch.key_bytes is not None or not serde.canonical:
+            return batch
+        batch = batch.with_values(batch.values)
+        batch.key_bytes, batch.key_serde = key_bytes, serde
+        return batch
+
+    def put(self, batch: RecordBatch, index: int, key_bytes: bytes) -> None:
+        """Put one record into the store; one that does not serialise goes to the processing handler."""
+        timestamp = batch.timestamps[index]
+        try:
+            self.store.put_bytes(key_bytes, batch.values[index], timestamp, timestamp)
+        except Exception as error:  # noqa: BLE001 - the value's serde failed: the processing handler decides
+            self.context.failed(batch, index, error)
+
+
+class JoinWindow(_OverWindows):
+    """Keeps the records of one side for the other to find, and gives them on."""
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the same records."""
+        batch, key_bytes = self.with_any_key_bytes(batch)
+        for index, data in enumerate(key_bytes):
+            if data is not None:
+                self.put(batch, index, data)
+        return self.canonical(batch, key_bytes)
+
+
+class _Results:
+    """Results in the order they come, each with the record it comes from."""
+
+    def __init__(self) -> None:
+        self.indices: list[int] = []
+        self.values: list[Any] = []
+        self.timestamps: list[int] = []
+        #: Key and key bytes of the results that do not have those of the record they come from.
+        self.foreign: dict[int, tuple[Any, bytes]] = {}
+
+    def add(self, index: int, value: Any, timestamp: int) -> None:
+        """Add a result."""
+        self.indices.append(index)
+        self.values.append(value)
+        self.timestamps.append(timestamp)
+
+    def batch(self, inputs: RecordBatch, key_serde: Any) -> RecordBatch | None:
+        """Return the results as records."""
+        if not self.indices:
+            return None
+        output = inputs.take(self.indices)
+        output.values, output.timestamps = self.values, self.timestamps
+        if output.order is not None:
+            output.order = [(*position, number) for number, position in enumerate(output.order)]
+        for place, (key, key_bytes) in self.foreign.items():
+            output.keys[place] = key
+            if output.key_bytes is not None:
+                output.key_bytes[place] = key_bytes
+        if self.foreign and output.key_serde is not key_serde:
+            output.key_bytes = output.key_serde = None
+        return output
+
+
+class StreamJoin(_OverWindows):
+    """One side of a join: finds the partners of its records in the other side's store.
+
+    `keeps` says that its records come out without a partner, too; `non_joined` is there if those of any side do.
+    """
+
+    expands = True
+
+    def __init__(
+        self,
+        other_store: str,
+        joiner: UserFunction,
+        side: JoinSide,
+        keeps: bool,
+        non_joined: NonJoinedSettings | None,
+        left_serde: SerdePort,
+        right_serde: SerdePort,
+    ) -> None:
+        super().__init__(other_store)
+        self._joiner = joiner
+        self._side = side
+        self._keeps = keeps
+        self._settings = non_joined
+        self._serdes = (left_serde, right_serde)
+        self._non_joined: NonJoinedStore | None = None
+
+    def init(self, context: NodeContext) -> None:
+        """Look up the stores."""
+        super().init(context)
+        settings = self._settings
+        if settings is not None:
+            self._non_joined = NonJoinedStore(
+                settings,
+                context.store(settings.store_name),
+                (self.buffer.spec.key_serde, *self._serdes),
+                is_left=self._side.is_left,
+            )
+
+    def times(self) -> tuple[int, ...]:
+        """Return the time of both sides and of what waits; the left one has them."""
+        return self._non_joined.times() if self._non_joined and self._side.is_left else ()
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on with what `times` gave."""
+        if self._non_joined and self._side.is_left:
+            self._non_joined.restore_times(times)
+        else:
+            super().restore_times(times)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the results of the records, and of those that are due now."""
+        batch, key_bytes = self.with_any_key_bytes(batch)
+        if not len(batch):
+            return None
+        partners = self._partners(batch, key_bytes)
+        if self._non_joined is not None:
+            self._non_joined.begin()
+            self._non_joined.prefetch(
+                (data, start)
+                for data, found in zip(key_bytes, partners, strict=True)
+                if data is not None
+                for start, _ in found
+            )
+        results = _Results()
+        dropped = 0
+        for index, found in enumerate(partners):
+            try:
+                dropped += not self._join(batch, index, key_bytes[index], found, results)
+            except Exception as error:  # noqa: BLE001 - user code or a serde: the processing handler decides
+                self.context.failed(batch, index, error)
+        if dropped:
+            self.context.dropped(dropped, "null key or value")
+        return results.batch(batch, self.buffer.spec.key_serde)
+
+    def _partners(self, batch: RecordBatch, key_bytes: Sequence[bytes | None]) -> list[Partners]:
+        side = self._side
+        ranges = [
+            None
+            if data is None or value is None
+            else (data, max(0, timestamp - side.before_ms), max(0, timestamp + side.after_ms))
+            for data, value, timestamp in zip(
+                key_bytes, batch.values, batch.timestamps, strict=True
+            )
+        ]
+        return fetch_ranges(self.store, ranges)
+
+    def _join(
+        self,
+        batch: RecordBatch,
+        index: int,
+        key_bytes: bytes | None,
+        partners: Partners,
+        results: _Results,
+    ) -> bool:
+        """Add the results of one record; return False if it is one that joins drop."""
+        key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
+        waiting = self._non_joined
+        if waiting is not None and timestamp > waiting.tracker.stream_time_ms:
+            waiting.tracker.stream_time_ms = timestamp
+        if key_bytes is None or value is None:
+            if value is None or not self._keeps:
+                return False
+            results.add(index, self._joined(key, value, None), timestamp)
+            return True
+        if waiting is not None and timestamp == waiting.tracker.stream_time_ms:
+            self._add_due(waiting, batch, index, results)
+        for start, other in partners:
+            if waiting is not None:
+                waiting.found_partner(key_bytes, start, timestamp)
+            results.add(index, self._joined(key, value, other), max(timestamp, start))
+        if self._keeps and not partners:
+            assert waiting is not None, "a side that keeps its records has a place for them"
+            # One whose window is over comes out at once: it would only be in the way of those that wait.
+            if max(0, timestamp + self._side.after_ms) < waiting.tracker.stream_time_ms:
+                results.add(index, self._joined(key, value, None), timestamp)
+            else:
+                waiting.keep(key_bytes, value, timestamp)
+        return True
+
+    def _joined(self, key: Any, value: Any, other: Any) -> Any:
+        left, right = (value, other) if self._side.is_left else (other, value)
+        return _call(self._joiner, key, left, right)
+
+    def _add_due(
+        self, waiting: NonJoinedStore, batch: RecordBatch, index: int, results: _Results
+    ) -> None:
+        """Add the records without a partner that are due, if it is time to look for them."""
+        if not waiting.may_be_due(self._side.after_ms + self._side.grace_ms):
+            return
+        now_ms = self.context.now_ms()
+        if now_ms < waiting.tracker.next_look_ms:
+            return
+        waiting.tracker.next_look_ms = now_ms + self.context.emit_interval_ms
+        for record in waiting.due(batch.timestamps[index]):
+            try:
+                value = _call(self._joiner, record.key, record.left, record.right)
+            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+                # Only that one result is lost; the record that made it due goes on.
+                self.context.failed(batch, index, error)
+                continue
+            results.foreign[len(results.indices)] = (record.key, record.key_bytes)
+            results.add(index, value, record.timestamp)
+
+
+class SelfJoin(_OverWindows):
+    """A stream joined with itself over one store: each record with those before it, in both roles, and with itself.
+
+    The records enter the store here, after they were joined, because the node before only gives them on.
+    """
+
+    expands = True
+
+    def __init__(
+        self,
+        store_name: str,
+        joiner: UserFunction,
+        before_ms: int,
+        after_ms: int,
+        retention_ms: int,
+    ) -> None:
+        super().__init__(store_name)
+        self._joiner = joiner
+        self._before_ms = before_ms
+        self._after_ms = after_ms
+        self._retention_ms = retention_ms
+        self._stream_time_ms = -1
+
+    def times(self) -> tuple[int, ...]:
+        """Return the largest timestamp so far."""
+        return (self._stream_time_ms,)
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on with what `times` gave."""
+        (self._stream_time_ms,) = times
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the results of the records."""
+        batch, key_bytes = self.with_any_key_bytes(batch)
+        results = _Results()
+        for index, data in enumerate(key_bytes):
+            key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
+            if data is None or value is None:
+                self.context.dropped(1, "null key or value")
+                continue
+            try:
+                for joined, joined_ms in self._joined(key, value, timestamp, data):
+                    results.add(index, joined, joined_ms)
+            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+                self.context.failed(batch, index, error)
+            self.put(batch, index, data)
+        return results.batch(batch, self.buffer.spec.key_serde)
+
+    def _joined(
+        self, key: Any, value: Any, timestamp: int, key_bytes: bytes
+    ) -> Iterable[tuple[Any, int]]:
+        itself = _call(self._joiner, key, value, value)
+        self._stream_time_ms = max(self._stream_time_ms, timestamp)
+        is_live = timestamp > self._stream_time_ms - self._retention_ms + 1
+        for start, other in self._near(key_bytes, timestamp, self._before_ms, self._after_ms):
+            yield _call(self._joiner, key, value, other), max(timestamp, start)
+        for start, other in self._near(key_bytes, timestamp, self._after_ms, self._before_ms):
+            if is_live and start > timestamp:
+                # So that these results, too, come in the order of time.
+                yield itself, timestamp
+                is_live = False
+            yield _call(self._joiner, key, other, value), max(timestamp, start)
+        if is_live:
+            yield itself, timestamp
+
+    def _near(self, key_bytes: bytes, timestamp: int, before_ms: int, after_ms: int) -> Partners:
+        first, last = max(0, timestamp - before_ms), max(0, timestamp + after_ms)
+        return [
+            (start, value) for start, value, _ in self.store.fetch_bytes(key_bytes, first, last)
+        ]
+
+
+def _call(joiner: UserFunction, key: Any, left: Any, right: Any) -> Any:
+    return joiner.call(key, left, right) if joiner.takes_key else joiner.call(left, right)
+
+
+#: Serialised key, first and last timestamp (both inclusive).
+Range = tuple[bytes, int, int]
+
+
+def fetch_ranges(store: WindowStore[Any, Any], ranges: Sequence[Range | None]) -> list[Partners]:
+    """Return what a window store has in each range, with as few look-ups as the ranges' overlaps allow.
+
+    Values that can be changed in place are decoded anew for each range.
+    """
+    by_key: dict[bytes, list[int]] = {}
+    for index, wanted in enumerate(ranges):
+        if wanted is not None and wanted[1] <= wanted[2]:
+            by_key.setdefault(wanted[0], []).append(index)
+    found: list[Partners] = [()] * len(ranges)
+    for key, indices in by_key.items():
+        bounds = [cast("Range", ranges[index])[1:] for index in indices]
+        rows = [row for low, high in _united(bounds) for row in _rows(store, key, low, high)]
+        if not rows:
+            continue
+        if not all(is_shareable(value) for _, value in rows) and len(indices) > 1:
+            for index, (low, high) in zip(indices, bounds, strict=True):
+                found[index] = _rows(store, key, low, high)
+            continue
+        starts = [start for start, _ in rows]
+        for index, (low, high) in zip(indices, bounds, strict=True):
+            found[index] = rows[bisect_left(starts, low) : bisect_right(starts, high)]
+    return found
+
+
+def _rows(store: WindowStore[Any, Any], key: bytes, low: int, high: int) -> list[tuple[int, Any]]:
+    return [(start, value) for start, value, _ in store.fetch_bytes(key, low, high)]
+
+
+def _united(bounds: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
+    """Return the ranges that together are these, without overlaps, in order.
+
+    >>> _united([(5, 9), (0, 3), (8, 12)])
+    [(0, 3), (5, 12)]
+    """
+    united: list[tuple[int, int]] = []
+    for low, high in sorted(bounds):
+        if united and low <= united[-1][1]:
+            united[-1] = (united[-1][0], max(united[-1][1], high))
+        else:
+            united.append((low, high))
+    return united

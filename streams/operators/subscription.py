@@ -1,0 +1,188 @@
+"""What the two sides of a foreign-key join tell each other, and the bytes they do it in (KIP-213).
+
+The left side **subscribes** each of its rows to the row of the other table it points to; the right side keeps the
+subscriptions by foreign key and **responds** with its row. Formats are those of Kafka Streams' SubscriptionWrapperSerde,
+SubscriptionResponseWrapperSerde and CombinedKeySchema, so both can read each other's topics and stores:
+
+    subscription   version and "no hash" bit (1), instruction (1), hash (16 or 0), primary key, primary partition (4)
+    response       version and "no hash" bit (1), hash (16 or 0), value of the other table or nothing
+    store key      length of the foreign key (4), foreign key, primary key
+
+Keys and values stand here as bytes; the operators know the serdes. One thing is ours: a response whose value is there
+but has no bytes (an empty text) says so by version 1. Kafka Streams writes it like no value at all, which makes an inner
+join delete the row.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar
+
+from streams.serdes import Serde
+
+M = TypeVar("M")
+
+_HASH_BYTES = 16
+_LENGTH_BYTES = 4
+_NO_HASH = 0x80
+_VERSION_BITS = 0x7F
+#: The newest version of subscriptions: since 1 they end with the primary partition.
+_SUBSCRIPTION_VERSION = 1
+#: Versions of responses: as Kafka Streams', and with a value of no bytes.
+_RESPONSE_VERSION, _EMPTY_VALUE_VERSION = 0, 1
+
+
+class Instruction(IntEnum):
+    """What the right side is to do with a subscription."""
+
+    #: Forget it and say nothing: a subscription of the same row to another key speaks for it.
+    DELETE_KEY_NO_PROPAGATE = 0
+    #: Forget it and respond without a value.
+    DELETE_KEY_AND_PROPAGATE = 1
+    #: Keep it and respond with the row, or without a value if there is none.
+    PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE = 2
+    #: Keep it and respond if there is a row.
+    PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
+
+    @property
+    def deletes(self) -> bool:
+        """Return whether the right side forgets the subscription."""
+        return self <= Instruction.DELETE_KEY_AND_PROPAGATE
+
+
+class Subscription(NamedTuple):
+    """A row of the left table that wants a row of the other one.
+
+    `hash` is that of the left row's value, None for a deleted row. `primary_partition` is the left row's partition, to
+    which the response goes; None in records that older versions wrote, whose key decides then.
+    """
+
+    hash: bytes | None
+    instruction: Instruction
+    primary_key: bytes
+    primary_partition: int | None
+
+
+class Response(NamedTuple):
+    """The row that a subscription asked for, None if there is none; `hash` is the subscription's."""
+
+    hash: bytes | None
+    foreign_value: bytes | None
+    #: Where to send it; not part of the bytes.
+    primary_partition: int | None = None
+
+
+class MessageSerde(Serde[M]):
+    """A serde of messages, whose errors say what is wrong: there is nothing of the user's in them."""
+
+    def __init__(
+        self, name: str, encode: Callable[[M], bytes], decode: Callable[[bytes], M]
+    ) -> None:
+        super().__init__(name=name)
+        self._encode = encode
+        self._decode = decode
+
+    def serialize(self, topic: str, value: M, /) -> bytes | None:  # noqa: ARG002 - all topics are alike
+        """Return the bytes of a message."""
+        return self._encode(value)
+
+    def deserialize(self, topic: str, data: bytes, /) -> M:
+        """Return the message of some bytes."""
+        try:
+            return self._decode(data)
+        except (ValueError, IndexError) as error:
+            raise self.failed("deserialise", topic, f"{len(data)} bytes, {error}") from error
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    r"""Return the bytes of a subscription.
+
+    >>> encode_subscription(Subscription(None, Instruction.DELETE_KEY_AND_PROPAGATE, b"pk", 2))
+    b'\x81\x01pk\x00\x00\x00\x02'
+    """
+    row_hash, instruction, primary_key, partition = subscription
+    version = 0 if partition is None else _SUBSCRIPTION_VERSION
+    head = bytes((version | (_NO_HASH if row_hash is None else 0), instruction))
+    tail = b"" if partition is None else partition.to_bytes(_LENGTH_BYTES, "big", signed=True)
+    return head + (row_hash or b"") + primary_key + tail
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Return the subscription of some bytes; raises `ValueError` for those of no known version."""
+    version, row_hash, start = _head(data, 2)
+    _check_version("subscription", version, _SUBSCRIPTION_VERSION)
+    instruction = Instruction(data[1])
+    if version == 0:
+        return Subscription(row_hash, instruction, data[start:], None)
+    end = len(data) - _LENGTH_BYTES
+    if end < start:
+        raise ValueError("the primary partition is missing")
+    partition = int.from_bytes(data[end:], "big", signed=True)
+    return Subscription(row_hash, instruction, data[start:end], partition)
+
+
+def encode_response(response: Response) -> bytes:
+    r"""Return the bytes of a response.
+
+    >>> encode_response(Response(None, b"value"))
+    b'\x80value'
+    """
+    row_hash, value, _ = response
+    version = _EMPTY_VALUE_VERSION if value == b"" else _RESPONSE_VERSION
+    head = version | (_NO_HASH if row_hash is None else 0)
+    return bytes((head,)) + (row_hash or b"") + (value or b"")
+
+
+def decode_response(data: bytes) -> Response:
+    """Return the response of some bytes; raises `ValueError` for those of no known version."""
+    version, row_hash, start = _head(data, 1)
+    _check_version("response", version, _EMPTY_VALUE_VERSION)
+    value = data[start:]
+    return Response(row_hash, value if value or version == _EMPTY_VALUE_VERSION else None)
+
+
+def _head(data: bytes, start: int) -> tuple[int, bytes | None, int]:
+    """Return the version, the hash, and where the rest begins."""
+    version = data[0] & _VERSION_BITS
+    if data[0] & _NO_HASH:
+        return version, None, start
+    row_hash = data[start : start + _HASH_BYTES]
+    if len(row_hash) < _HASH_BYTES:
+        raise ValueError("the hash is cut off")
+    return version, row_hash, start + _HASH_BYTES
+
+
+def _check_version(what: str, version: int, newest: int) -> None:
+    if version > newest:
+        raise ValueError(
+            f"version {version} of a {what}, this program knows 0 to {newest}: upgrade all workers"
+        )
+
+
+SUBSCRIPTIONS: Serde[Subscription] = MessageSerde(
+    "subscription", encode_subscription, decode_subscription
+)
+RESPONSES: Serde[Response] = MessageSerde("response", encode_response, decode_response)
+
+
+def key_prefix(foreign_key: bytes) -> bytes:
+    r"""Return what the keys of all subscriptions to one foreign key start with.
+
+    >>> key_prefix(b"fk")
+    b'\x00\x00\x00\x02fk'
+    """
+    return len(foreign_key).to_bytes(_LENGTH_BYTES, "big") + foreign_key
+
+
+def combined_key(foreign_key: bytes, primary_key: bytes) -> bytes:
+    """Return the key of a subscription in the store."""
+    return key_prefix(foreign_key) + primary_key
+
+
+def to_primary_partition(
+    topic: str,  # noqa: ARG001 - the signature of partitioners
+    key: Any,  # noqa: ARG001 - as above
+    value: Response,
+    partitions: int,  # noqa: ARG001 - as above
+) -> int | None:
+    """Return the partition of the left row that a response is for; a partitioner."""
+    return value.primary_partition

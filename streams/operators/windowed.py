@@ -1,0 +1,280 @@
+"""What windowed aggregations share: folding, stream time, late records, results on update and on close.
+
+Rules are Kafka Streams' (AbstractKStreamTimeWindowAggregateProcessor, KStreamSessionWindowAggregate): the stream time
+is the largest timestamp this operator has seen; a record for a window that is closed at that time is dropped and
+counted, once for each such window; a result's timestamp is the larger of the old result's and the record's. With
+results on close nothing is forwarded until a window is closed, and then its last result, once.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+from state_stores.segmented_buffer import SegmentedBuffer
+from state_stores.segments import SEGMENT_BYTES, TIME_MAX
+from state_stores.windowed import Windowed
+from streams.operators.due_rows import DueRows, Place
+from streams.operators.materialized import MaterializedOperator
+from streams.operators.stateless import spread
+from streams.windows import EmitStrategy, Windows
+from tasks.processing.operator import NodeContext
+from tasks.processing.record_batch import RecordBatch
+
+#: No stream time yet.
+NO_TIME = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """How values become an aggregate.
+
+    Attributes:
+        start: `start()` -> the aggregate before the first value; None where the first value is the aggregate.
+        step: `step(key, value, aggregate)` -> the new aggregate, which may be None.
+        merge: `merge(key, aggregate1, aggregate2)` -> the aggregate of two sessions; None where there are no sessions.
+    """
+
+    start: Callable[[], Any]
+    step: Callable[[Any, Any, Any], Any]
+    merge: Callable[[Any, Any, Any], Any] | None = None
+
+    def added(self, key: Any, value: Any, aggregate: Any) -> Any:
+        """Return the aggregate with one more value; an aggregate of None starts anew."""
+        return self.step(key, value, self.start() if aggregate is None else aggregate)
+
+
+def counting() -> Fold:
+    """Return the fold that counts.
+
+    >>> counting().added("a", "any value", None)
+    1
+    """
+    return Fold(int, lambda _key, _value, total: total + 1, lambda _key, one, two: one + two)
+
+
+def reducing(reducer: Callable[[Any, Any], Any]) -> Fold:
+    """Return the fold of `reduce`: the first value is the first result.
+
+    >>> reducing(max).added("a", 3, None), reducing(max).added("a", 3, 5)
+    (3, 5)
+    """
+
+    def step(_key: Any, value: Any, aggregate: Any) -> Any:
+        return value if aggregate is None else reducer(aggregate, value)
+
+    def merge(_key: Any, one: Any, two: Any) -> Any:
+        return two if one is None else reducer(one, two)
+
+    return Fold(_nothing, step, merge)
+
+
+def _nothing() -> None:
+    return None
+
+
+class Change(NamedTuple):
+    """One change of one window; `data` is the store's key."""
+
+    key: Windowed[Any]
+    data: bytes
+    value: Any
+    timestamp: int
+    old_value: Any
+
+
+class WindowedOperator(MaterializedOperator):
+    """An operator that keeps a table of windows."""
+
+    expands = True
+
+    #: How many bytes at the end of a disk key are not in the windowed key: a window's sequence number.
+    _bytes_left_out = 4
+
+    def __init__(
+        self,
+        store_name: str,
+        windows: Windows,
+        fold: Fold,
+        emit: EmitStrategy,
+        windowed_serde: Any = None,
+    ) -> None:
+        super().__init__(store_name)
+        self._closes_at = windows.closes_at
+        self._retention_ms = windows.retention_ms
+        self._fold = fold
+        self._on_close = emit == "on_window_close"
+        #: Serde of the results' keys, if it is known that the stores' bytes are its bytes.
+        self._windowed_serde = windowed_serde
+        self._stream_time = NO_TIME
+        #: The stream time up to which results of closed windows were emitted.
+        self._emitted_time = NO_TIME
+        self._next_emit_ms = 0
+
+    def init(self, context: NodeContext) -> None:
+        """Look up the store."""
+        super().init(context)
+        self._store: Any = context.store(self._store_name)
+        self._segments: SegmentedBuffer = self._store.buffer
+        self._due = DueRows(self._places)
+
+    def holds_back(self) -> bool:
+        """Return whether a cache may hold results back: not the final ones."""
+        return not self._on_close
+
+    # -- times -----------------------------------------------------------------------------------------------------
+
+    def times(self) -> tuple[int, ...]:
+        """Return the largest timestamp seen, and the stream time up to which final results were emitted."""
+        return (self._stream_time, self._emitted_time)
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on with what `times` gave before a restart."""
+        self._stream_time, self._emitted_time = times
+        self._due = DueRows(self._places)
+
+    def is_closed(self, end: int) -> bool:
+        """Return whether a window that ends at `end` is closed at the stream time."""
+        return self._closes_at(end) <= self._stream_time
+
+    # -- processing ------------------------------------------------------------------------------------------------
+
+    def each(
+        self, batch: RecordBatch, changes_of: Callable[[int], Sequence[Change]]
+    ) -> RecordBatch | None:
+        """Apply to each record, at its turn, what `changes_of` its index gives; return what is to be forwarded now.
+
+        All of a record's changes are computed before the first one is stored.
+        """
+        results: list[list[Change]] = []
+        for index, timestamp in enumerate(batch.timestamps):
+            noted: list[Change] = []
+            results.append(noted)
+            self._stream_time = max(self._stream_time, timestamp)
+            try:
+                for change in changes_of(index):
+                    self.put(batch, index, change, noted)
+            except Exception as error:  # noqa: BLE001 - user code or its result's serde: the processing handler decides
+                self.context.failed(batch, index, error)
+            self.emit_closed(noted)
+        return self.forwarded(batch, results)
+
+    def old_value(self, data: bytes) -> Any:
+        """Return the value of a window before a change, if somebody asked for it: an object of its own."""
+        return self.buffer.get(data) if self.sends_old_values else None
+
+    # -- results ---------------------------------------------------------------------------------------------------
+
+    def put(self, batch: RecordBatch, index: int, change: Change, results: list[Change]) -> None:
+        """Store a change that the record at `index` made, and hold it back or note it to be forwarded."""
+        held = self.held
+        existed = held is not None and self.buffer.exists(change.data)
+        self.buffer.put(change.data, change.value, change.timestamp)
+        if held is not None:
+            if self.sends_old_values:
+                self.held_old.setdefault(change.data, change.old_value)
+            held.changed(change.key, change.data, existed=existed)
+            self.note_headers(batch, (index,), (change.data,))
+        elif self._on_close:
+            self._due.add(self._segments.layout.time_of(change.data), change.data)
+        else:
+            results.append(change)
+
+    def forwarded(self, batch: RecordBatch, results: Sequence[list[Change]]) -> RecordBatch | None:
+        """Return the noted changes, one list per record of the batch."""
+        changes = list(chain.from_iterable(results))
+        if not changes:
+            return None
+        keys, data, values, timestamps, old_values = map(list, zip(*changes, strict=True))
+        output = spread(batch, results).with_keys(keys, values)
+        output.timestamps = timestamps
+        output.old_values = old_values if self.sends_old_values else None
+        output.key_bytes, output.key_serde = self.forwarded_key_bytes(data)
+        return output
+
+    def forwarded_key_bytes(self, data: Sequence[bytes]) -> tuple[list[bytes | None] | None, Any]:
+        """Return the serialised windowed keys: a disk key without its segment and without what the serde leaves out."""
+        serde = self._windowed_serde
+        if serde is None or not serde.canonical:
+            return None, None
+        cut = slice(SEGMENT_BYTES, -self._bytes_left_out or None)
+        return [key[cut] for key in data], serde
+
+    def late(self, windows: int) -> None:
+        """Count windows that records came too late for."""
+        if windows:
+            self.context.dropped(windows, "late record for a closed window")
+
+    # -- results on close ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def closed(self, after: int, until: int) -> Iterable[Change]:
+        """Return the last result of each window that closes at a stream time after < time <= until."""
+
+    def emit_closed(self, results: list[Change]) -> None:
+        """Note the final results of windows that have closed since the last time, if it is time to look."""
+        if self._on_close and self._emitted_time < self._stream_time and self._is_time():
+            results += self._newly_closed()
+
+    def _newly_closed(self) -> list[Change]:
+        """Return the results of windows that have closed since the last time, in the order of their ends."""
+        changes = self.closed(self._emitted_time, self._stream_time)
+        self._emitted_time = self._stream_time
+        return sorted(changes, key=lambda change: (change.key.end, change.key.start, change.data))
+
+    def _is_time(self) -> bool:
+        interval = self.context.emit_interval_ms
+        if interval:
+            now = self.context.now_ms()
+            if now < self._next_emit_ms:
+                return False
+            self._next_emit_ms = now + interval
+        return True
+
+    def flush(self, limit: int | None = None) -> RecordBatch | None:
+        """Return what is held back; before a commit also final results that the store may lose with it."""
+        if not self._on_close:
+            return super().flush(limit)
+        # The first time of a row that has not been emitted, and the last one that the store may forget at a commit.
+        first_due = self._emitted_time - self._retention_ms
+        forgotten = self._stream_time - self._segments.spec.retention_ms
+        if limit is not None or self._emitted_time >= self._stream_time or first_due > forgotten:
+            return None
+        changes = self._newly_closed()
+        if not changes:
+            return None
+        keys, data, values, timestamps, _ = map(list, zip(*changes, strict=True))
+        key_bytes, serde = self.forwarded_key_bytes(data)
+        return RecordBatch(
+            keys,
+            values,
+            timestamps,
+            None,
+            range(len(keys)),
+            None,
+            old_values=[None] * len(keys) if self.sends_old_values else None,
+            key_bytes=key_bytes,
+            key_serde=serde,
+        )
+
+    def rows_between(
+        self, first: int, last: int, window_of: Callable[[bytes], tuple[int, int]]
+    ) -> Iterator[Change]:
+        """Yield the rows of all keys whose time (a window's start, a session's end) is from `first` to `last`."""
+        if first > last:
+            return
+        layout, serde, topic = self._segments.layout, self.buffer.spec.key_serde, self.buffer.topic
+        rows = self._due.take(first, last)
+        self.buffer.fetch(rows)
+        for data in rows:
+            value = self.buffer.get(data)
+            if value is not None:  # a session that was merged away
+                key = serde.deserialize(topic, layout.key_of(data))
+                timestamp = self.buffer.timestamp(data)
+                yield Change(Windowed(key, *window_of(data)), data, value, timestamp, None)
+
+    def _places(self, first: int) -> Iterator[Place]:
+        time_of = self._segments.layout.time_of
+        rows = self._segments.scan_range(None, None, first, TIME_MAX)
+        return ((time_of(data), data) for data, _, _ in rows)

@@ -1,0 +1,179 @@
+"""What `suppress`, and a stream-table join with grace, hold back for a key: how it is stored and written to the changelog.
+
+Bytes are those of Kafka Streams' BufferValue as its changelogs have them (the newest version, 3):
+
+    context          timestamp (8), offset (8), topic, partition (4), number of headers (4), name and value of each
+    prior value, old value, new value
+    time             place in the order of emission (8)
+
+Names and values have their length in front (4 bytes, -1 for None); the old value's is -2 where it is the prior one.
+"""
+
+import struct
+from typing import Any, Final, NamedTuple
+
+from state_stores.ports import SerdePort
+from streams.serdes.serde import Serde
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+#: Header of every record in `suppress`'s changelog: the version of its value, which Kafka Streams reads nothing without.
+CHANGELOG_HEADERS: Final = (("v", b"\x03"),)
+
+_LONG: Final = struct.Struct(">q")
+_LONGS: Final = struct.Struct(">qq")
+_INT: Final = struct.Struct(">i")
+
+_NONE: Final = -1
+_AS_PRIOR: Final = -2
+
+#: What Kafka Streams counts for a record's timestamp, offset and partition.
+_CONTEXT_BYTES: Final = 8 + 8 + 4
+
+
+class Context(NamedTuple):
+    """The record that a change came with: its time, the input it stands for, its headers."""
+
+    timestamp: int
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    headers: Headers = ()
+
+
+class Buffered(NamedTuple):
+    """One row that is held back; its key stands beside it in the store.
+
+    Attributes:
+        time: Its place in the order of emission (ms): the timestamp of its first change, or the end of its window.
+        context: The record of its last change.
+        prior: The serialised value downstream was sent last, None if there is none.
+        old: The serialised value before the last change, where it counts for the size.
+        new: The serialised value to send, None for a deleted row.
+    """
+
+    time: int
+    context: Context
+    prior: bytes | None
+    old: bytes | None
+    new: bytes | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what it counts for, without its key, as Kafka Streams counts."""
+        _, topic, _, _, headers = self.context
+        old = 0 if self.old == self.prior else len(self.old or b"")
+        values = len(self.prior or b"") + old + len(self.new or b"")
+        header_bytes = sum(len(name) + len(data or b"") for name, data in headers)
+        return 8 + _CONTEXT_BYTES + len(topic) + header_bytes + values
+
+
+def encode_buffered(row: Buffered) -> bytes:
+    """Return the bytes of a row."""
+    timestamp, topic, partition, offset, headers = row.context
+    parts = [
+        _LONGS.pack(timestamp, offset),
+        _sized(topic.encode()),
+        _INT.pack(partition),
+        _INT.pack(len(headers)),
+    ]
+    for name, data in headers:
+        parts += [_sized(name.encode()), _sized(data)]
+    same = row.old is not None and row.old == row.prior
+    old = _INT.pack(_AS_PRIOR) if same else _sized(row.old)
+    return b"".join((*parts, _sized(row.prior), old, _sized(row.new), _LONG.pack(row.time)))
+
+
+def decode_buffered(data: bytes) -> Buffered:
+    """Return the row of some bytes; raises `ValueError` for those of no known format."""
+    reader = _Reader(data)
+    try:
+        context = reader.context()
+        prior = reader.sized()
+        old = reader.sized(prior)
+        new = reader.sized()
+        time = reader.long()
+    except struct.error as error:
+        raise ValueError(f"{len(data)} bytes of no known format") from error
+    if not reader.at_end:
+        raise ValueError(f"{len(data)} bytes of no known format")
+    return Buffered(time, context, prior, old, new)
+
+
+class BufferedSerde(Serde[Buffered]):
+    """Serde of rows that are held back.
+
+    Attributes:
+        inner: The serde of the table's values.
+    """
+
+    def __init__(self, inner: SerdePort) -> None:
+        super().__init__(name=f"buffered({getattr(inner, 'name', inner)})")
+        self.inner = inner
+
+    def serialize(self, topic: str, value: Buffered, /) -> bytes:  # noqa: ARG002 - the serde's signature
+        """Return the bytes of a row."""
+        return encode_buffered(value)
+
+    def deserialize(self, topic: str, data: bytes, /) -> Buffered:
+        """Return the row of some bytes."""
+        try:
+            return decode_buffered(data)
+        except ValueError as error:
+            raise self.failed("deserialise", topic, str(error)) from error
+
+    def value(self, topic: str, data: bytes | None) -> Any:
+        """Return the table's value of some bytes."""
+        return None if data is None else self.inner.deserialize(topic, data)
+
+    def value_bytes(self, topic: str, value: Any) -> bytes | None:
+        """Return the bytes of a value of the table's."""
+        return None if value is None else self.inner.serialize(topic, value)
+
+
+class _Reader:
+    """Reads what stands one after the other; `struct.error` past the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._position == len(self._data)
+
+    def _take(self, kind: struct.Struct) -> Any:
+        (number,) = kind.unpack_from(self._data, self._position)
+        self._position += kind.size
+        return number
+
+    def long(self) -> int:
+        number: int = self._take(_LONG)
+        return number
+
+    def sized(self, prior: bytes | None = None) -> bytes | None:
+        length: int = self._take(_INT)
+        if length == _AS_PRIOR:
+            return prior
+        if length == _NONE:
+            return None
+        begin = self._position
+        self._position += length
+        if length < 0 or self._position > len(self._data):
+            raise struct.error(length)
+        return self._data[begin : self._position]
+
+    def text(self) -> str:
+        return (self.sized() or b"").decode()
+
+    def context(self) -> Context:
+        timestamp, offset = self.long(), self.long()
+        topic = self.text()
+        partition: int = self._take(_INT)
+        count: int = self._take(_INT)
+        headers = tuple((self.text(), self.sized()) for _ in range(count))
+        return Context(timestamp, topic, partition, offset, headers)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return _INT.pack(_NONE) if data is None else _INT.pack(len(data)) + data

@@ -1,0 +1,51 @@
+"""Which partition a windowed key goes to: that of the key inside, as Kafka Streams' WindowedStreamPartitioner.
+
+All windows of a key stay together, and where the key's own records are.
+"""
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from streams.serdes.windowed import WindowedSerde
+
+_MASK: Final = 0xFFFFFFFF
+_M: Final = 0x5BD1E995
+_SEED: Final = 0x9747B28C
+
+
+def murmur2(key: bytes) -> int:
+    """Return the unsigned 32-bit hash by which Kafka's clients choose the partition of a key (Utils.murmur2).
+
+    >>> murmur2(b"foobar") - (1 << 32), murmur2(b"abc")
+    (-790332482, 479470107)
+    """
+    words, rest = divmod(len(key), 4)
+    mixed = _SEED ^ len(key)
+    for word in struct.unpack_from(f"<{words}I", key):
+        scrambled = word * _M & _MASK
+        mixed = mixed * _M & _MASK ^ (scrambled ^ scrambled >> 24) * _M & _MASK
+    if rest:
+        mixed = (mixed ^ int.from_bytes(key[-rest:], "little")) * _M & _MASK
+    mixed = (mixed ^ mixed >> 13) * _M & _MASK
+    return mixed ^ mixed >> 15
+
+
+@lru_cache(maxsize=65_536)
+def _partition_of(key: bytes, partitions: int) -> int:
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedPartitioner:
+    """A sink's partitioner for keys of a windowed serde."""
+
+    serde: WindowedSerde[Any]
+
+    def __call__(self, topic: str, key: Any, value: Any, partitions: int) -> int | None:  # noqa: ARG002 - a partitioner's signature
+        """Return the partition of the key inside; None (the default) for a record without a key."""
+        if key is None:
+            return None
+        data = self.serde.inner.serialize(topic, key.key)
+        return None if data is None else _partition_of(data, partitions)

@@ -1,0 +1,523 @@
+"""Windows: how a stream is cut by time, and when a window is closed.
+
+Sizes and times are milliseconds. A window is closed for good from one moment of the stream's time on, and that moment
+(`closes_at`) is the only rule: late records, results on close and `suppress` all go by it. Kafka Streams has two rules
+for sliding and session windows, a millisecond apart, and can so give two final results for one window.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, tzinfo
+from functools import lru_cache
+from typing import ClassVar, Final, Literal, get_args
+from zoneinfo import ZoneInfo
+
+from streams.durations import Duration, to_ms
+from streams.errors import TopologyError
+from streams.functions import caller_location
+
+#: When a windowed aggregation forwards: each update, or one final result per window.
+EmitStrategy = Literal["on_window_update", "on_window_close"]
+
+#: What a calendar window covers.
+CalendarUnit = Literal["day", "week", "month"]
+
+#: The end of an unlimited window: the largest timestamp.
+FOREVER: Final = (1 << 63) - 1
+
+#: For how much stream time final results may wait.
+_WAITING_MS: Final = 60_000
+
+_NEGATIVE_TOO: Final = -FOREVER
+
+
+class Windows(ABC):
+    """What all kinds of windows have in common: grace, and the moment a window closes.
+
+    Attributes:
+        grace_ms: How long after its end a window still takes late records (ms).
+    """
+
+    grace_ms: int
+
+    #: A store forgets a row in the millisecond in which its retention is over. Sessions and sliding windows are still
+    #: open then, and the window before a sliding window's first record is still asked for.
+    _longer_ms: ClassVar[int] = 2
+
+    @abstractmethod
+    def closes_at(self, end: int) -> int:
+        """Return the smallest stream time (ms) at which a window that ends at `end` is closed."""
+
+    @property
+    @abstractmethod
+    def retention_ms(self) -> int:
+        """Return how long a store must keep a window after its start (time windows) or its end (sessions), in ms."""
+
+    def kept_ms(self, emit: EmitStrategy) -> int:
+        """Return how long a store of Tidewheel's keeps a window, which is a little longer than it must."""
+        # Final results may wait for the clock, and are emitted early only when stream time runs away from them.
+        waiting = min(self.retention_ms, _WAITING_MS) if emit == "on_window_close" else 0
+        return min(self.retention_ms + self._longer_ms + waiting, FOREVER)
+
+
+class FixedWindows(Windows):
+    """Windows whose place on the time axis does not depend on the records: tumbling, hopping, calendar, unlimited."""
+
+    _longer_ms = 0
+
+    @abstractmethod
+    def starts_for(self, timestamp: int) -> Iterable[int]:
+        """Return the starts of the windows a record belongs to, ascending."""
+
+    @abstractmethod
+    def end_of(self, start: int) -> int:
+        """Return the end (exclusive) of the window that starts at `start`."""
+
+    @property
+    def longest_ms(self) -> int:
+        """Return how long a window is at most (ms)."""
+        return self.retention_ms - self.grace_ms
+
+    @abstractmethod
+    def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:
+        """Return the first and last start of the windows with `closed_before` < end <= `closed_now`.
+
+        There may be none: then the first one is greater than the last one. `closed_before` is -1 when no window was
+        closed before.
+        """
+
+    def closes_at(self, end: int) -> int:
+        """Return the smallest stream time (ms) at which a window that ends at `end` is closed."""
+        return end + self.grace_ms
+
+
+def _ms(windows: str, duration: Duration, what: str, *, minimum_ms: int = 0) -> int:
+    location = caller_location()
+    context = f"{windows} ({location})" if location else windows
+    return to_ms(duration, f"{context}: {what}", minimum_ms=minimum_ms)
+
+
+def _refused(windows: str, reason: str) -> TopologyError:
+    location = caller_location()
+    return TopologyError(
+        f"{windows} ({location}): {reason}" if location else f"{windows}: {reason}"
+    )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TimeWindows(FixedWindows):
+    """Windows of one size, aligned to the epoch: tumbling, or hopping with an `advance` below the size.
+
+    A window holds the records with start <= timestamp < end. Without `grace` it closes when the stream's time
+    reaches its end.
+
+    Args:
+        size: Length of a window, at least 1 ms.
+        advance: From one start to the next, at least 1 ms and at most `size`; `size` if not given.
+        grace: How long after its end a window still takes late records.
+
+    Attributes:
+        size_ms: Length of a window (ms).
+        advance_ms: From one start to the next (ms).
+        grace_ms: How long after its end a window still takes late records (ms).
+
+    Raises:
+        TopologyError: A value that makes no window.
+
+    >>> from datetime import timedelta
+    >>> list(TimeWindows(timedelta(seconds=10), advance=timedelta(seconds=5)).starts_for(12_000))
+    [5000, 10000]
+    """
+
+    size_ms: int
+    advance_ms: int
+    grace_ms: int
+
+    def __init__(
+        self, size: Duration, advance: Duration | None = None, grace: Duration = 0
+    ) -> None:
+        size_ms = _ms("TimeWindows", size, "size", minimum_ms=1)
+        advance_ms = (
+            size_ms if advance is None else _ms("TimeWindows", advance, "advance", minimum_ms=1)
+        )
+        if advance_ms > size_ms:
+            raise _refused(
+                "TimeWindows",
+                f"advance={advance!r} is longer than size={size!r}, so records would fall between windows; "
+                "give at most the size",
+            )
+        object.__setattr__(self, "size_ms", size_ms)
+        object.__setattr__(self, "advance_ms", advance_ms)
+        object.__setattr__(self, "grace_ms", _ms("TimeWindows", grace, "grace"))
+
+    @property
+    def retention_ms(self) -> int:
+        """Return the least time (ms) a store must keep a window after its start: size and grace."""
+        return self.size_ms + self.grace_ms
+
+    def starts_for(self, timestamp: int) -> Iterable[int]:
+        """Return the starts of the windows a record belongs to, ascending."""
+        advance = self.advance_ms
+        first = max(0, timestamp - self.size_ms + advance) // advance * advance
+        return range(first, timestamp + 1, advance)
+
+    def end_of(self, start: int) -> int:
+        """Return the end (exclusive) of the window that starts at `start`."""
+        return start + self.size_ms
+
+    def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:
+        """Return the first and last start of the windows with `closed_before` < end <= `closed_now`."""
+        first = max(0, closed_before - self.size_ms + 1)
+        # Only multiples of the advance are starts; rounding tells that there is none between.
+        first = -(-first // self.advance_ms) * self.advance_ms
+        return first, (closed_now - self.size_ms) // self.advance_ms * self.advance_ms
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class SlidingWindows(Windows):
+    """Windows that slide with the records: one for each set of records at most `difference` apart.
+
+    A window holds the records with start <= timestamp <= end (both inclusive), end = start + `difference`. Without
+    `grace` it closes when the stream's time has passed its end.
+
+    Args:
+        difference: How far apart two records of one window may be; 0 puts only equal timestamps together.
+        grace: How long after its end a window still takes late records.
+
+    Attributes:
+        difference_ms: How far apart two records of one window may be (ms).
+        grace_ms: How long after its end a window still takes late records (ms).
+
+    Raises:
+        TopologyError: A value that makes no window.
+
+    >>> SlidingWindows(5_000, grace=1_000)
+    SlidingWindows(difference_ms=5000, grace_ms=1000)
+    """
+
+    difference_ms: int
+    grace_ms: int
+
+    def __init__(self, difference: Duration, grace: Duration = 0) -> None:
+        object.__setattr__(self, "difference_ms", _ms("SlidingWindows", difference, "difference"))
+        object.__setattr__(self, "grace_ms", _ms("SlidingWindows", grace, "grace"))
+
+    def closes_at(self, end: int) -> int:
+        """Return the smallest stream time (ms) at which a window that ends at `end` is closed."""
+        return end + self.grace_ms + 1
+
+    def end_of(self, start: int) -> int:
+        """Return the end (inclusive) of the window that starts at `start`."""
+        return start + self.difference_ms
+
+    @property
+    def longest_ms(self) -> int:
+        """Return how long a window is (ms)."""
+        return self.difference_ms
+
+    @property
+    def retention_ms(self) -> int:
+        """Return the least time (ms) a store must keep a window after its start: twice the difference, and grace."""
+        return 2 * self.difference_ms + self.grace_ms
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class SessionWindows(Windows):
+    """Sessions: records of a key belong together while no pause between them is longer than `gap`.
+
+    A session goes from its first record's timestamp to its last one's, both inclusive; a record between two sessions
+    merges them. It closes when the stream's time has passed its end by more than gap and grace.
+
+    Args:
+        gap: The longest pause inside a session, at least 1 ms.
+        grace: How long a session that is over still takes late records.
+
+    Attributes:
+        gap_ms: The longest pause inside a session (ms).
+        grace_ms: How long a session that is over still takes late records (ms).
+
+    Raises:
+        TopologyError: A value that makes no session.
+
+    >>> from datetime import timedelta
+    >>> SessionWindows(timedelta(minutes=30)).gap_ms
+    1800000
+    """
+
+    gap_ms: int
+    grace_ms: int
+
+    def __init__(self, gap: Duration, grace: Duration = 0) -> None:
+        object.__setattr__(self, "gap_ms", _ms("SessionWindows", gap, "gap", minimum_ms=1))
+        object.__setattr__(self, "grace_ms", _ms("SessionWindows", grace, "grace"))
+
+    def closes_at(self, end: int) -> int:
+        """Return the smallest stream time (ms) at which a session that ends at `end` is closed."""
+        return end + self.gap_ms + self.grace_ms + 1
+
+    @property
+    def retention_ms(self) -> int:
+        """Return the least time (ms) a store must keep a session after its end: gap and grace."""
+        return self.gap_ms + self.grace_ms
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class UnlimitedWindows(FixedWindows):
+    """One window from `start` on, without an end; earlier records are in no window.
+
+    It never closes, so there is no result on close.
+
+    Args:
+        start: Where it starts (ms since the epoch).
+
+    Attributes:
+        start_ms: Where it starts (ms since the epoch).
+        grace_ms: 0; nothing is ever late.
+
+    Raises:
+        TopologyError: A start before the epoch.
+
+    >>> list(UnlimitedWindows(start=1_000).starts_for(999)), list(UnlimitedWindows().starts_for(999))
+    ([], [0])
+    """
+
+    start_ms: int
+    grace_ms: int
+
+    def __init__(self, start: int = 0) -> None:
+        if type(start) is not int or start < 0:
+            raise _refused(
+                "UnlimitedWindows",
+                f"start={start!r} is no time; give int milliseconds since the epoch, at least 0",
+            )
+        object.__setattr__(self, "start_ms", start)
+        object.__setattr__(self, "grace_ms", 0)
+
+    @property
+    def retention_ms(self) -> int:
+        """Return the largest time there is: the window is kept for ever."""
+        return FOREVER
+
+    def starts_for(self, timestamp: int) -> Iterable[int]:
+        """Return the window's start, or nothing for a record before it."""
+        return (self.start_ms,) if timestamp >= self.start_ms else ()
+
+    def end_of(self, start: int) -> int:  # noqa: ARG002 - the windows' common signature
+        """Return the largest timestamp."""
+        return FOREVER
+
+    def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:  # noqa: ARG002 - as above
+        """Return an empty range: it never closes."""
+        return self.start_ms, self.start_ms - 1
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class CalendarWindows(FixedWindows):
+    """Days, weeks (from Monday) or months of a time zone, by its own clock.
+
+    A window goes from midnight to midnight there, so a day has 23 or 25 hours where the clocks change, and a month its
+    own number of days. Kafka Streams has no such windows.
+
+    Args:
+        unit: "day", "week" or "month".
+        tz: Name of a time zone ("Europe/Berlin"), or a `ZoneInfo`.
+        grace: How long after its end a window still takes late records.
+
+    Attributes:
+        unit: "day", "week" or "month".
+        tz: Name of the time zone.
+        grace_ms: How long after its end a window still takes late records (ms).
+
+    Raises:
+        TopologyError: Another unit, or a time zone that this machine does not know.
+
+    >>> days = CalendarWindows("day", tz="Europe/Berlin")
+    >>> (start,) = days.starts_for(1_711_843_200_000)  # 2024-03-31 00:00 UTC, the day summer time starts
+    >>> (days.end_of(start) - start) / 3_600_000
+    23.0
+    """
+
+    unit: CalendarUnit
+    tz: str
+    grace_ms: int
+
+    def __init__(self, unit: CalendarUnit, tz: str | ZoneInfo = "UTC", grace: Duration = 0) -> None:
+        if unit not in get_args(CalendarUnit):
+            raise _refused("CalendarWindows", f"unit={unit!r}; give 'day', 'week' or 'month'")
+        name: object = tz.key if isinstance(tz, ZoneInfo) else tz  # what untyped code may give
+        if isinstance(name, tzinfo):
+            raise _refused(
+                "CalendarWindows",
+                f"tz={tz!r} is no named time zone; give a name such as 'UTC' or 'Europe/Berlin'",
+            )
+        if not _is_zone(name):
+            raise _refused(
+                "CalendarWindows",
+                f"tz={tz!r} is no time zone this machine knows; give a name such as 'Europe/Berlin' "
+                "(or install the tzdata package)",
+            )
+        object.__setattr__(self, "unit", unit)
+        object.__setattr__(self, "tz", name)
+        object.__setattr__(self, "grace_ms", _ms("CalendarWindows", grace, "grace"))
+
+    @property
+    def retention_ms(self) -> int:
+        """Return the least time (ms) a store must keep a window after its start: its longest length, and grace."""
+        return _LONGEST_MS[self.unit] + self.grace_ms
+
+    def starts_for(self, timestamp: int) -> Iterable[int]:
+        """Return the start of the one window a record belongs to."""
+        return (self._around(timestamp)[0],)
+
+    def end_of(self, start: int) -> int:
+        """Return the end (exclusive) of the window that starts at `start`."""
+        return self._around(start)[1]
+
+    def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:
+        """Return the first and last start of the windows with `closed_before` < end <= `closed_now`."""
+        if closed_now < 0:
+            return 0, -1
+        return self._around(max(closed_before, 0))[0], self._around(closed_now)[0] - 1
+
+    def _around(self, timestamp: int) -> tuple[int, int]:
+        return _calendar_window(self.unit, self.tz, timestamp)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class JoinWindows:
+    """How far apart in time two records may be that a stream-stream join puts together.
+
+    The other record's timestamp must be from `before` earlier to `after` later than this stream's record's, both
+    inclusive. `difference` sets both sides; `before` and `after` override one, and may be negative as long as the
+    window is not empty.
+
+    Args:
+        difference: How far apart, on both sides.
+        before: How much earlier the other record may be.
+        after: How much later the other record may be.
+        grace: How long the join waits for late records.
+
+    Attributes:
+        before_ms: How much earlier the other record may be (ms).
+        after_ms: How much later the other record may be (ms).
+        grace_ms: How long the join waits for late records (ms).
+
+    Raises:
+        TopologyError: A side that was not given, or an empty window.
+
+    >>> JoinWindows(5_000, after=0)
+    JoinWindows(before_ms=5000, after_ms=0, grace_ms=0)
+    """
+
+    before_ms: int
+    after_ms: int
+    grace_ms: int
+
+    def __init__(
+        self,
+        difference: Duration | None = None,
+        before: Duration | None = None,
+        after: Duration | None = None,
+        grace: Duration = 0,
+    ) -> None:
+        if difference is not None:
+            _ms("JoinWindows", difference, "difference")
+        before = difference if before is None else before
+        after = difference if after is None else after
+        if before is None or after is None:
+            raise _refused(
+                "JoinWindows",
+                f"no {'before' if before is None else 'after'}; give difference (both sides), or before and after",
+            )
+        before_ms = _ms("JoinWindows", before, "before", minimum_ms=_NEGATIVE_TOO)
+        after_ms = _ms("JoinWindows", after, "after", minimum_ms=_NEGATIVE_TOO)
+        if before_ms + after_ms < 0:
+            raise _refused(
+                "JoinWindows",
+                f"before={before!r} and after={after!r} leave no time between them; their sum must not be negative",
+            )
+        object.__setattr__(self, "before_ms", before_ms)
+        object.__setattr__(self, "after_ms", after_ms)
+        object.__setattr__(self, "grace_ms", _ms("JoinWindows", grace, "grace"))
+
+    @property
+    def size_ms(self) -> int:
+        """Return how long the window is (ms): both sides together."""
+        return self.before_ms + self.after_ms
+
+    @property
+    def retention_ms(self) -> int:
+        """Return how long a join's stores must keep a record (ms): both sides and grace."""
+        return self.size_ms + self.grace_ms
+
+
+# -- calendars ---------------------------------------------------------------------------------------------------------
+
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
+
+#: No clock was ever set back by more than a day since 1970.
+_LONGEST_MS: Final = {"day": 2 * _DAY_MS, "week": 8 * _DAY_MS, "month": 32 * _DAY_MS}
+
+#: Windows are looked up once for each quarter of an hour.
+_STEP_MS: Final = _HOUR_MS // 4
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=ZoneInfo("UTC"))
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def _is_zone(name: object) -> bool:
+    if not isinstance(name, str) or not name:
+        return False
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # unknown, no legal name, a folder of zones
+        return False
+    return True
+
+
+def _calendar_window(unit: CalendarUnit, tz: str, timestamp: int) -> tuple[int, int]:
+    """Return start and end of the window a time is in.
+
+    The windows cut the time axis at the first midnight of each local date (week, month), so that they neither overlap
+    nor leave gaps where clocks are set back over midnight or a date is skipped.
+    """
+    first, last = _window_at(unit, tz, timestamp // _STEP_MS * _STEP_MS)
+    return (first, last) if timestamp < last else _window_at(unit, tz, last)
+
+
+@lru_cache(maxsize=4_096)
+def _window_at(unit: CalendarUnit, tz: str, timestamp: int) -> tuple[int, int]:
+    zone = ZoneInfo(tz)
+    try:
+        day = (_EPOCH + timedelta(milliseconds=timestamp)).astimezone(zone).date()
+        first = _first_day(unit, day)
+        while timestamp < _midnight(first, zone):
+            first = _first_day(unit, first - timedelta(days=1))
+        following = _next_day(unit, first)
+        while timestamp >= (end := _midnight(following, zone)):
+            first, following = following, _next_day(unit, following)
+    except OverflowError:
+        raise ValueError(
+            f"timestamp {timestamp} is in no calendar: the years 1 to 9999 are; are these milliseconds?"
+        ) from None
+    # No record is older than the epoch, and stores have no place for such windows.
+    return max(0, _midnight(first, zone)), end
+
+
+def _midnight(day: date, zone: ZoneInfo) -> int:
+    """Return the first midnight of a date, or the moment the clocks jump over it (ms since the epoch)."""
+    return (datetime(day.year, day.month, day.day, tzinfo=zone) - _EPOCH) // _MILLISECOND
+
+
+def _first_day(unit: CalendarUnit, day: date) -> date:
+    if unit == "week":
+        return day - timedelta(days=day.weekday())
+    return day.replace(day=1) if unit == "month" else day
+
+
+def _next_day(unit: CalendarUnit, first: date) -> date:
+    if unit == "month":
+        return (first + timedelta(days=31)).replace(day=1)
+    return first + timedelta(days=7 if unit == "week" else 1)
