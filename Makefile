@@ -20,7 +20,7 @@ demo: $(VENV)/.run $(VENV)/.broker ## start a Kafka, run a topology on real reco
 	$(VENV)/bin/tidewheel demo
 
 test: $(VENV)/.check $(VENV)/.broker ## all tests, those with a real Kafka too (make test ARGS="-k word")
-	$(PYTHON) -m pytest $(ARGS)
+	$(PYTHON) -m checks.run_tests $(ARGS)
 
 check: lint types imports duplicates docs repository ## all that can be said without a Kafka
 
@@ -66,7 +66,7 @@ $(VENV)/.run: constraints.txt pyproject.toml | $(VENV)/.build
 	$(PYTHON) -m checks.install run && $(PYTHON) -m checks.install --project && touch $@
 
 $(VENV)/.test: constraints.txt | $(VENV)/.run
-	$(PYTHON) -m checks.install test && touch $@
+	$(PYTHON) -m checks.install test avro jsonschema protobuf && touch $@
 
 $(VENV)/.check: constraints.txt | $(VENV)/.test
 	$(PYTHON) -m checks.install check && touch $@

@@ -26,6 +26,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Application": ("application_id", "bootstrap_servers", "processing_guarantee", "commit_interval_ms"),
     "Input": (
         "auto_offset_reset", "max_poll_records", "buffered_bytes_per_partition", "buffered_records_per_partition",
+        "max_task_idle_ms",
     ),
     "State": (
         "state_dir", "state_dir_exclusive", "state_cleanup_delay_ms", "statestore_cache_max_bytes",
@@ -33,7 +34,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Topology and topics": (
         "default_key_serde", "default_value_serde", "ensure_explicit_naming", "default_timestamp_extractor",
-        "replication_factor", "repartition_purge_interval_ms",
+        "topology_optimization", "emit_interval_ms", "replication_factor", "repartition_purge_interval_ms",
     ),
     "Errors": (
         "deserialization_exception_handler", "processing_exception_handler", "production_exception_handler",

@@ -19,8 +19,8 @@ from checks.locked import LOCK, ROOT, Pin, parse, render
 OLDEST_PYTHON = "3.11"
 RUN = "run"
 """The group of the project's own dependencies."""
-EXTRAS = ("java", "spark")
-"""The extras that the Makefile installs where they are missing."""
+EXTRAS = ("avro", "java", "jsonschema", "protobuf", "spark")
+"""The extras that the Makefile installs: for the tests, or where they are missing."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,30 @@
+"""Runs the tests: two modules at a time, then those that need the machine for themselves (`make test`).
+
+Arguments go to pytest, in both rounds. Tests marked `alone` measure how a worker behaves under kills and a steady
+feed; beside others on two cores they would tell how busy the machine is.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+_TOGETHER = ("-n", "2", "--dist", "loadscope", "--alone", "without")
+_ALONE = ("--alone", "only")
+_PASSED = 0
+_NO_TESTS = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run both rounds; the first that fails is the last."""
+    chosen = list(sys.argv[1:] if arguments is None else arguments)
+    codes: list[int] = []
+    for options in (_TOGETHER, _ALONE):
+        command = [sys.executable, "-m", "pytest", *options, *chosen]
+        codes.append(subprocess.run(command, check=False).returncode)
+        if codes[-1] not in (_PASSED, _NO_TESTS):
+            return codes[-1]
+    return _PASSED if _PASSED in codes else _NO_TESTS
+
+
+if __name__ == "__main__":
+    sys.exit(main())
