@@ -24,6 +24,7 @@ _LOCK = "jars.sha256"
 _DEPENDENCIES = (
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
     ("org.apache.kafka", "kafka-streams", KAFKA_STREAMS_VERSION),
+    ("org.apache.kafka", "kafka-streams-test-utils", KAFKA_STREAMS_VERSION),
 )
 
 
@@ -57,7 +58,7 @@ class KafkaStreamsResolver:
 
 def kafka_streams_jars() -> tuple[Path, ...]:
     """Return the jars of Kafka Streams and all it needs, fetched if need be."""
-    folder = cache_dir() / f"kafka-streams-{KAFKA_STREAMS_VERSION}"
+    folder = cache_dir() / f"kafka-streams-{KAFKA_STREAMS_VERSION}-with-test-utils"
     lock = folder / _LOCK
     if lock.is_file():
         jars = JarLock.parse(lock.read_text(), origin=str(lock))
@@ -103,9 +104,14 @@ def compiled_command(source: Path) -> list[str]:
     ]
 
 
-def _compile(java: Java, source: Path, class_path: str, classes: Path) -> None:
+def find_compiler(java: Java) -> str | None:
+    """Return the compiler of the Java in use, or one on the PATH, or None."""
     beside = java.home / "bin" / "javac"
-    found = str(beside) if beside.exists() else shutil.which("javac")
+    return str(beside) if beside.exists() else shutil.which("javac")
+
+
+def _compile(java: Java, source: Path, class_path: str, classes: Path) -> None:
+    found = find_compiler(java)
     if found is None:
         raise JavaError(
             f"no javac to compile {source.name} with: install a JDK {java.major} (Debian and"

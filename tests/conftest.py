@@ -1,12 +1,38 @@
 """What all tests have in common: random examples are the same in every run.
 
-`HYPOTHESIS_PROFILE=explore` draws new ones, to look for what nobody has thought of yet.
+`HYPOTHESIS_PROFILE=explore` draws new ones, to look for what nobody has thought of yet. `--alone` chooses between the
+tests that need the machine for themselves and all others; see `checks/run_tests.py`.
 """
 
 import os
 
+import pytest
 from hypothesis import settings
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("explore", derandomize=False)
+# No deadline for one example: it would tell how busy the machine is. A test that hangs is ended by pytest's timeout.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", derandomize=False, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--alone`."""
+    parser.addoption(
+        "--alone",
+        choices=("only", "without"),
+        help="only the tests marked `alone`, or all without them",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `--alone` does not choose."""
+    chosen = config.getoption("--alone")
+    if chosen is None:
+        return
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        is_alone = item.get_closest_marker("alone") is not None
+        (kept if is_alone == (chosen == "only") else left_out).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)

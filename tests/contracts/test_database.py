@@ -51,6 +51,26 @@ def test_families_are_apart(database: Database) -> None:
     assert database.get_many("default", [b"k"]) == [b"2"]
 
 
+def test_a_range_is_deleted_before_anything_else_is_written(database: Database) -> None:
+    """First key in, end out; other stores and rows of the same write stay; an empty range does nothing."""
+    fill(database)
+    fill(database, "default")
+    database.write(
+        {"counts": [(b"ab", b"new")]},
+        {"position": b"1"},
+        delete_ranges={"counts": (b"a", b"b"), "default": (b"x", b"x")},
+    )
+    left = [b"", b"\x00", b"ab", b"b", b"\xff", b"\xff\xff"]
+    assert [key for key, _ in database.iterate("counts", None, None)] == left
+    assert database.get_many("counts", [b"a", b"ab"]) == [None, b"new"]
+    assert [key for key, _ in database.iterate("default", None, None)] == KEYS
+    assert database.position("position") == b"1"
+    database.write({}, {}, delete_ranges={"counts": (b"", b"\xff\xff")})
+    assert [key for key, _ in database.iterate("counts", None, None)] == [b"\xff\xff"]
+    with pytest.raises(StateStoreError, match="nowhere"):
+        database.write({}, {}, delete_ranges={"nowhere": (b"", b"a")})
+
+
 def test_puts_and_deletes_of_one_write_apply_in_order(database: Database) -> None:
     """Of several changes of a key in one write the last one stands."""
     database.write({"counts": [(b"a", b"1"), (b"b", b"1"), (b"c", None)]}, {})

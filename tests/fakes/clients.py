@@ -14,6 +14,7 @@ from tasks.ports import (
     TransactionAbortedError,
 )
 from tasks.processing.output import OutputColumns
+from tasks.processing.record import Headers
 from tasks.processing.record_batch import SourceRecords
 from tests.fakes.broker import (
     CommitFate,
@@ -163,6 +164,7 @@ class FakeTransactionalProducer:
         keys: Sequence[bytes],
         values: Sequence[bytes | None],
         timestamps: Sequence[int],
+        headers: Headers = (),
     ) -> None:
         """Send changelog records."""
         columns = OutputColumns(
@@ -171,6 +173,7 @@ class FakeTransactionalProducer:
             keys=keys,
             values=values,
             timestamps=timestamps,
+            headers=[headers] * len(keys) if headers else None,
         )
         last = self._send(columns)
         if last is not None:
@@ -442,6 +445,10 @@ class FakeClients:
     def admin(self) -> FakeAdmin:
         """Return a new admin client."""
         return FakeAdmin(self.broker)
+
+    def global_reader(self) -> FakeReader:
+        """Return a new reader of global topics."""
+        return FakeReader(self.broker)
 
     def changelog_reader(self) -> FakeChangelogReader:
         """Return a new changelog reader."""

@@ -10,17 +10,24 @@ from typing import Any
 
 import pytest
 
+from rebalance.model import TopicPartition
 from streams import (
+    BufferConfig,
     Materialized,
     Processor,
     PunctuationType,
     Serdes,
+    Stores,
     StreamsBuilder,
     StreamsConfig,
+    Suppressed,
     Topology,
 )
 from streams.testing import TopologyTestDriver
+from streams.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
 from tasks.active_task import ActiveTask
+from tasks.partition_group import PartitionGroup
+from tasks.processing.record_batch import SourceRecords
 from tests.tasks.bench import Bench
 
 CASES: dict[str, dict[str, Any]] = {
@@ -29,47 +36,10 @@ CASES: dict[str, dict[str, Any]] = {
 }
 STRING = Serdes.string()
 
-LANGUAGE = "comes with the language issue (joins, windows, grouped tables, suppress, cogroup, versioned stores)"
 GROUP = "comes with group coordination (assignors, reconciliation, learners)"
-IDLE = "comes with max_task_idle_ms"
 
 #: Every case that is not run here, and what it waits for.
 NOT_YET = {
-    **dict.fromkeys(
-        [
-            "stream_stream_inner_join",
-            "stream_stream_left_join_null_key",
-            "left_join_expired_emitted_by_left_side",
-            "outer_join_right_expired_by_left",
-            "table_table_inner_join",
-            "table_table_left_join",
-            "stream_table_left_join",
-            "stream_table_inner_join_versioned",
-            "stream_globaltable_left_join",
-            "fk_inner_join_delete_left",
-            "fk_left_join_delete_right",
-            "suppress_until_time_limit_2ms",
-            "suppress_until_window_closes_tumbling",
-            "sliding_window_aggregate_on_update",
-            "hopping_window_aggregate",
-            "table_aggregate_add_subtract",
-            "table_aggregate_repartition",
-            "cogroup_two_streams_shared_keys",
-            "session_immediate_forward_and_merge_tombstone",
-            "versioned_store_as_of",
-            "smoke_test_invariants",
-        ],
-        LANGUAGE,
-    ),
-    **dict.fromkeys(
-        [
-            "max_task_idle_disabled",
-            "max_task_idle_wait_for_metadata",
-            "max_task_idle_wait_for_known_lag",
-            "max_task_idle_deadline",
-        ],
-        IDLE,
-    ),
     **dict.fromkeys(
         [name for name, case in CASES.items() if case["kind"] in ("assignor", "reconciler")], GROUP
     ),
@@ -93,8 +63,200 @@ def table_source(builder: StreamsBuilder) -> None:
     table.to_stream().to("output", key_serde=STRING, value_serde=STRING)
 
 
+def stream_join(
+    kind: str, joined_by: str, windows: JoinWindows
+) -> Callable[[StreamsBuilder], None]:
+    """stream('left') and stream('right') joined -> 'output'."""
+
+    def use(builder: StreamsBuilder) -> None:
+        left, right = (
+            builder.stream(topic, key_serde=STRING, value_serde=STRING)
+            for topic in ("left", "right")
+        )
+        join = getattr(left, kind)
+        joined = join(right, joiner(joined_by), within=windows)
+        joined.to("output", key_serde=STRING, value_serde=STRING)
+
+    return use
+
+
+def stream_table_join(kind: str, store: Materialized) -> Callable[[StreamsBuilder], None]:
+    """stream('left') and table('right') joined -> 'output'."""
+
+    def use(builder: StreamsBuilder) -> None:
+        left = builder.stream("left", key_serde=STRING, value_serde=STRING)
+        right = builder.table("right", key_serde=STRING, value_serde=STRING, store=store)
+        joined = getattr(left, kind)(right, joiner("-"))
+        joined.to("output", key_serde=STRING, value_serde=STRING)
+
+    return use
+
+
+def global_table_join(builder: StreamsBuilder) -> None:
+    """stream('left') left-joined with globalTable('global') on what stands behind ',' in its values -> 'output'."""
+    left = builder.stream("left", key_serde=STRING, value_serde=STRING)
+    right = builder.global_table("global", key_serde=STRING, value_serde=STRING)
+    joined = left.left_join(right, joiner("+"), key_selector=lambda value: value.split(",")[1])
+    joined.to("output", key_serde=STRING, value_serde=STRING)
+
+
+def joiner(joined_by: str) -> Callable[[Any, Any], str]:
+    """Return l+'-'+r as the cases write it."""
+    return lambda left, right: joined_by.join(
+        "null" if value is None else value for value in (left, right)
+    )
+
+
+TEN_SECONDS_AND_A_DAY = JoinWindows(10_000, grace=86_400_000)
+FIVE_MINUTES = Materialized(store_type="versioned", history_retention=300_000)
+
+
+def table_join(operator: str) -> Callable[[StreamsBuilder], None]:
+    """table('left') joined with table('right') on their keys, kept uncached in 'output' -> 'output'."""
+
+    def build(builder: StreamsBuilder) -> None:
+        left, right = (
+            builder.table(name, key_serde=STRING, value_serde=STRING) for name in ("left", "right")
+        )
+        kept = Materialized("output", value_serde=STRING, caching=False)
+        joined = getattr(left, operator)(
+            right, lambda mine, theirs: f"{mine or 'null'}-{theirs or 'null'}", store=kept
+        )
+        joined.to_stream().to("output", key_serde=STRING, value_serde=STRING)
+
+    return build
+
+
+def foreign_key_join(operator: str) -> Callable[[StreamsBuilder], None]:
+    """table('left') joined with table('right') on what stands behind '|' in its values -> 'output'."""
+
+    def build(builder: StreamsBuilder) -> None:
+        left, right = (
+            builder.table(name, key_serde=STRING, value_serde=STRING) for name in ("left", "right")
+        )
+        joined = getattr(left, operator)(
+            right,
+            lambda mine, theirs: f"({mine},{theirs or 'null'})",
+            foreign_key=lambda value: value.partition("|")[2],
+        )
+        joined.to_stream().to("output", key_serde=STRING, value_serde=STRING)
+
+    return build
+
+
+def table_aggregate(
+    selector: Callable[[Any, Any], tuple[Any, Any] | None],
+) -> Callable[[StreamsBuilder], None]:
+    """table('input').groupBy(selector).aggregate('0', +, -) -> 'output'."""
+
+    def build(builder: StreamsBuilder) -> None:
+        table = builder.table("input", key_serde=STRING, value_serde=STRING)
+        grouped = table.group_by(selector, key_serde=STRING, value_serde=STRING)
+        grouped.aggregate(
+            lambda: "0",
+            lambda key, value, total: f"{total}+{value}",
+            lambda key, value, total: f"{total}-{value}",
+            value_serde=STRING,
+        ).to_stream().to("output")
+
+    return build
+
+
+def by_value(key: str, value: str) -> tuple[str | None, str] | None:
+    """Group by the value, but one key in no group, and one in a group without a key."""
+    if key == "NULL":
+        return None
+    return (None, value) if key == "null" else (value, value)
+
+
+def suppress_until_time_limit(builder: StreamsBuilder) -> None:
+    """table('input').groupBy((k,v)->(v,k)).count() -> 'raw', and suppressed until 2 ms -> 'supp'."""
+    table = builder.table("input", key_serde=STRING, value_serde=STRING)
+    grouped = table.group_by(lambda k, v: (v, k), key_serde=STRING, value_serde=STRING)
+    counts = grouped.count()
+    counts.to_stream().map_values(str).to("raw", value_serde=STRING)
+    held = counts.suppress(Suppressed.until_time_limit(2, BufferConfig.unbounded()))
+    held.to_stream().map_values(str).to("supp", value_serde=STRING)
+
+
+def suppress_until_window_closes(builder: StreamsBuilder) -> None:
+    """groupBy(k).windowedBy(2 ms, grace 1 ms).count() -> 'raw', and suppressed until windows close -> 'supp'."""
+    grouped = builder.stream("input", key_serde=STRING, value_serde=STRING).group_by_key()
+    counts = grouped.windowed_by(TimeWindows(2, grace=1)).count()
+    counts.to_stream(windowed_key).map_values(str).to("raw", key_serde=STRING, value_serde=STRING)
+    final = counts.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+    final.to_stream(windowed_key).map_values(str).to("supp", key_serde=STRING, value_serde=STRING)
+
+
+def windowed_texts(windows: TimeWindows | SlidingWindows) -> Callable[[StreamsBuilder], None]:
+    """Return stream('input').groupByKey().windowedBy(windows).aggregate('0', agg+'+'+v) -> 'output'."""
+
+    def build(builder: StreamsBuilder) -> None:
+        grouped = builder.stream("input", key_serde=STRING, value_serde=STRING).group_by_key()
+        table = grouped.windowed_by(windows).aggregate(
+            lambda: "0", lambda _key, value, seen: f"{seen}+{value}", value_serde=STRING
+        )
+        table.to_stream(windowed_key).to("output", key_serde=STRING, value_serde=STRING)
+
+    return build
+
+
+def counted_sessions(builder: StreamsBuilder) -> None:
+    """groupByKey().windowedBy(sessions of 5 minutes, no grace).count() -> 'output'."""
+    grouped = builder.stream("input", key_serde=STRING, value_serde=STRING).group_by_key()
+    counts = grouped.windowed_by(SessionWindows(300_000)).count().to_stream(windowed_key)
+    counts.map_values(text).to("output", key_serde=STRING, value_serde=STRING)
+
+
+def cogroup(builder: StreamsBuilder) -> None:
+    """one.groupByKey().cogroup(agg+v).cogroup(two.groupByKey(), agg+v).aggregate('') -> 'output'."""
+    one, two = (
+        builder.stream(name, key_serde=STRING, value_serde=STRING).group_by_key()
+        for name in ("one", "two")
+    )
+
+    def add(_key: str, value: str, seen: str) -> str:
+        return seen + value
+
+    table = one.cogroup(add).cogroup(two, add).aggregate(str, value_serde=STRING)
+    table.to_stream().to("output", key_serde=STRING, value_serde=STRING)
+
+
+def windowed_key(key: Any, _value: Any) -> str:
+    """Return a windowed key as one text."""
+    return f"{key.key}@{key.start}-{key.end}"
+
+
+def expected_key(record: dict[str, Any]) -> str | None:
+    """Return the key that a case expects, with its window if it has one."""
+    if "window" not in record:
+        key: str | None = record["key"]
+        return key
+    start, end = record["window"]
+    return f"{record['key']}@{start}-{end}"
+
+
 DSL: dict[str, Callable[[StreamsBuilder], None]] = {
+    "sliding_window_aggregate_on_update": windowed_texts(SlidingWindows(10, grace=5)),
+    "hopping_window_aggregate": windowed_texts(TimeWindows(10, advance=5, grace=100)),
+    "session_immediate_forward_and_merge_tombstone": counted_sessions,
+    "cogroup_two_streams_shared_keys": cogroup,
+    "table_aggregate_add_subtract": table_aggregate(lambda key, value: (key, value)),
+    "table_aggregate_repartition": table_aggregate(by_value),
+    "suppress_until_time_limit_2ms": suppress_until_time_limit,
+    "suppress_until_window_closes_tumbling": suppress_until_window_closes,
+    "stream_globaltable_left_join": global_table_join,
+    "stream_stream_inner_join": stream_join("join", "-", TEN_SECONDS_AND_A_DAY),
+    "stream_stream_left_join_null_key": stream_join("left_join", "-", TEN_SECONDS_AND_A_DAY),
+    "left_join_expired_emitted_by_left_side": stream_join("left_join", "+", JoinWindows(100)),
+    "outer_join_right_expired_by_left": stream_join("outer_join", "+", JoinWindows(100)),
+    "stream_table_left_join": stream_table_join("left_join", Materialized()),
+    "stream_table_inner_join_versioned": stream_table_join("join", FIVE_MINUTES),
     "table_source_out_of_order_and_tombstones": table_source,
+    "table_table_inner_join": table_join("join"),
+    "table_table_left_join": table_join("left_join"),
+    "fk_inner_join_delete_left": foreign_key_join("join"),
+    "fk_left_join_delete_right": foreign_key_join("left_join"),
 }
 
 
@@ -129,7 +291,7 @@ def test_dsl(name: str, record_by_record: bool) -> None:
             ]
         for topic in outputs:
             expected = [
-                (topic, record["key"], record["value"], record["ts"], record["after"])
+                (topic, expected_key(record), record["value"], record["ts"], record["after"])
                 for record in case["expected"]
                 if record["topic"] == topic
             ]
@@ -317,6 +479,70 @@ def test_partition_time_restored_from_commit_metadata() -> None:
             assert stage.partition_time("p1") == want["partition_time"]
 
 
+IDLE_MS = {
+    "max_task_idle_disabled": -1,
+    "max_task_idle_wait_for_metadata": 0,
+    "max_task_idle_wait_for_known_lag": 0,
+    "max_task_idle_deadline": 1,
+}
+
+
+@pytest.mark.parametrize("name", IDLE_MS)
+def test_an_empty_input_is_waited_for(name: str) -> None:
+    """Until its lag is known to be 0, then for `max_task_idle_ms`."""
+    case = CASES[name]
+    assert f"max.task.idle.ms={IDLE_MS[name]};" in case["topology"]
+    partitions = {topic: TopicPartition(topic, 0) for topic in ("p1", "p2")}
+    group = PartitionGroup(partitions.values(), max_task_idle_ms=IDLE_MS[name])
+    expected = iter(case["expected"])
+    for step in case["inputs"]:
+        if step["op"] == "add":
+            nothing = [None] * len(step["ts"])
+            offsets = range(len(step["ts"]))
+            group.add(SourceRecords(step["partition"], 0, offsets, nothing, nothing, step["ts"], None))  # fmt: skip
+        elif step["op"] == "lag":
+            group.update_lags({partitions[step["partition"]]: step["lag"]})
+        else:
+            want = next(expected)
+            assert group.ready(step["now"]) is want["ready"]
+            assert group.enforcing or not want.get("enforced", False)
+    assert next(expected, None) is None
+
+
+# -- stores -----------------------------------------------------------------------------------------------------------
+
+
+def test_versioned_store_as_of() -> None:
+    """Each put tells until when it is valid; each get is that of the version valid then."""
+    case = CASES["versioned_store_as_of"]
+    prices = Stores.versioned(
+        "store",
+        history_retention=case["params"]["history_retention_ms"],
+        key_serde=STRING,
+        value_serde=STRING,
+    )
+    topology = (
+        Topology()
+        .add_source("read", "in", key_serde=STRING, value_serde=STRING)
+        .add_processor("use", Processor, "read")
+        .add_state_store(prices, "use")
+    )
+    puts = [want for want in case["expected"] if want["op"] == "put"]
+    gets = [want for want in case["expected"] if want["op"] == "get"]
+    with TopologyTestDriver(topology) as driver:
+        store = driver.get_state_store("store")
+        for step, want in zip(case["inputs"], puts, strict=True):
+            assert store.put(step["key"], step["value"], step["ts"]) == want["valid_to"]
+        for want in gets:
+            found = store.get(want["key"], want.get("as_of"))
+            if want["value"] is None:
+                assert found is None
+                continue
+            assert found.value == want["value"]
+            assert found.timestamp == want.get("valid_from", want.get("ts"))
+            assert found.valid_to == want.get("valid_to")
+
+
 # -- nothing is left out ----------------------------------------------------------------------------------------------
 
 RUN = {
@@ -328,6 +554,9 @@ RUN = {
     "partition_group_choose_by_head_timestamp",
     "partition_time_is_max_processed",
     "partition_time_restored_from_commit_metadata",
+    *IDLE_MS,
+    "smoke_test_invariants",  # tests/integration/test_smoke.py
+    "versioned_store_as_of",
 }
 
 

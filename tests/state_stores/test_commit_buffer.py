@@ -185,7 +185,7 @@ class BufferMachine(RuleBasedStateMachine):
     def counts_its_bytes(self) -> None:
         if not hasattr(self, "buffer"):
             return
-        assert self.buffer.dirty == set(self.changed)
+        assert set(self.buffer.dirty) == set(self.changed)
         assert self.buffer.newest_ms >= max(self.buffer.timestamps.values(), default=-1)
         bytes_held = self.buffer.uncommitted_bytes
         assert bytes_held == 0 if not self.changed else bytes_held >= sum(map(len, self.changed))

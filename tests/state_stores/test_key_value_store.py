@@ -18,7 +18,7 @@ from state_stores.key_value_store import (
     ValueAndTimestamp,
 )
 from state_stores.spec import StoreKind, StoreSpec
-from streams import Serdes
+from streams import Serdes, SerializationError
 
 NOW = 42
 KEYS = st.sampled_from(["", "a", "aa", "ab", "b", "ba", "é", "z"])
@@ -101,6 +101,23 @@ class StoreMachine(RuleBasedStateMachine):
             with pytest.raises(KeyError):
                 del self.store[key]
 
+    @rule(key=KEYS, default=st.integers(-9, 9), give_default=st.booleans())
+    def take_out_as_a_mapping(self, key: str, default: int, *, give_default: bool) -> None:
+        if give_default:
+            assert self.store.get(key, default) == self.model.get(key, default)
+            assert self.store.pop(key, default) == self.model.pop(key, default)
+        elif key in self.model:
+            assert self.store.pop(key) == self.model.pop(key)
+        else:
+            with pytest.raises(KeyError):
+                self.store.pop(key)
+
+    @rule(key=KEYS, value=st.integers(-9, 9), rows=st.dictionaries(KEYS, st.integers(-9, 9)))
+    def fill_as_a_mapping(self, key: str, value: int, rows: dict[str, int]) -> None:
+        assert self.store.setdefault(key, value) == self.model.setdefault(key, value)
+        self.store.update(rows)
+        self.model.update(rows)
+
     @rule(lo=st.none() | KEYS, hi=st.none() | KEYS)
     def ranges(self, lo: str | None, hi: str | None) -> None:
         expected = [
@@ -126,7 +143,9 @@ class StoreMachine(RuleBasedStateMachine):
         if hasattr(self, "store"):
             assert list(self.store.all()) == self.rows()
             assert list(self.store.reverse_all()) == self.rows()[::-1]
-            assert list(self.store) == [key for key, _ in self.rows()]
+            assert list(self.store.items()) == self.rows()
+            assert list(self.store) == list(self.store.keys()) == [key for key, _ in self.rows()]
+            assert list(self.store.values()) == [value for _, value in self.rows()]
             assert len(self.store) >= len(self.model)
 
 
@@ -141,6 +160,62 @@ def test_null_keys_are_refused(kind: type[Any]) -> None:
     for call in (store.get, store.delete, lambda key: store.put(key, None), store.prefix_scan):
         with pytest.raises(ValueError, match="store store"):
             call(None)
+
+
+@pytest.mark.parametrize("kind", [KeyValueStore, TimestampedKeyValueStore])
+def test_a_key_that_the_serde_refuses_is_not_in_the_store(kind: type[Any]) -> None:
+    """As an object of another type is not in a dictionary."""
+    store = opened(kind)
+    assert 7 not in store
+    assert None not in store
+    assert "a" not in store
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda store: store.get(7), "expected str, got int"),
+        (lambda store: store.put(7, 1), "expected str, got int"),
+        (lambda store: store.put("a", "text"), "expected int, got str"),
+        (lambda store: store.put_all({"a": "text"}), "expected int, got str"),
+        (lambda store: store.range(7, None), "expected str, got int"),
+        (lambda store: store.prefix_scan(7), "expected str, got int"),
+    ],
+)
+def test_what_a_serde_refuses_is_told_with_the_store(call: Any, reason: str) -> None:
+    """It is an error of the program: no exception handler is advised, and nothing has changed."""
+    store = opened()
+    with pytest.raises(
+        SerializationError, match=rf"^store store: .*{reason}.*store serdes"
+    ) as told:
+        call(store)
+    assert "handler" not in str(told.value)
+    assert list(store.all()) == []
+
+
+def test_uncommitted_deletes_are_no_entries() -> None:
+    """Neither of rows that were never committed nor of those that were; a row that comes back is one again."""
+    store = opened()
+    store.put("a", 1)
+    store.put("a", None)
+    assert len(store) == 0
+    assert not store
+    store.put("a", 2)
+    store.put("b", 3)
+    commit(store)
+    assert len(store) == 2
+    store.put("a", 4)
+    assert len(store) == 2
+    assert store.delete("b") == 3
+    assert len(store) == 1
+    store.delete("a")
+    assert not store
+    store.buffer.fetch([b"a"])
+    store.buffer.values[b"a"] = 5
+    store.buffer.touched([b"a"], NOW)
+    assert len(store) == 1
+    commit(store)
+    assert len(store) == 1
 
 
 def test_changelog_records_have_the_time_of_the_record_being_processed() -> None:

@@ -17,7 +17,9 @@ from state_stores.restore import (
     position_name,
     restore_start,
 )
+from state_stores.segments import SegmentLayout
 from state_stores.spec import StoreKind, StoreSpec
+from state_stores.versions import version_key
 from streams import Serdes
 
 NOW_MS = 1_700_000_000_000
@@ -54,7 +56,11 @@ def folded(
     return fold(spec, keys, values, timestamps)
 
 
-@given(RECORDS, st.sampled_from(StoreKind), st.lists(st.integers(0, 100), max_size=4))
+@given(
+    RECORDS,
+    st.sampled_from([StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE]),
+    st.lists(st.integers(0, 100), max_size=4),
+)
 def test_the_last_per_key_equals_replay(
     records: list[Any], kind: StoreKind, cuts: list[int]
 ) -> None:
@@ -70,6 +76,36 @@ def test_the_last_per_key_equals_replay(
             else:
                 content[key] = value
     assert content == replay(records)
+
+
+def test_rows_that_ended_by_ttl_are_deleted() -> None:
+    """An older row in their place has ended too, but may have a later timestamp: it must not come back."""
+    spec = replace(SPEC, ttl_ms=10)
+    records = [(b"a", b"1", 100), (b"b", b"2", 91), (b"c", b"3", 90), (b"d", None, 100)]
+    expected = [(b"a", seal(b"1", 100)), (b"b", seal(b"2", 91)), (b"c", None), (b"d", None)]
+    assert folded(spec, records) == expected
+
+
+def test_rows_of_segments_that_have_expired_are_left_out() -> None:
+    """Seen from the largest time of the same records; keys that are too short to be rows are skipped."""
+    spec = replace(SPEC, kind=StoreKind.WINDOW, retention_ms=60_000)
+    layout = SegmentLayout.of(spec)
+    rows = [layout.window_key(b"k", start) for start in (0, 59_999, 60_000, 119_999)]
+    records = [(row[8:], b"v", 5) for row in rows]
+    assert folded(spec, [*records, (b"short", b"v", 5)]) == [
+        (row, seal(b"v", 5)) for row in rows[2:]
+    ]
+    assert folded(spec, records[:2]) == [(row, seal(b"v", 5)) for row in rows[:2]]
+
+
+def test_every_version_is_a_row() -> None:
+    """Versions of one key stand beside each other; one that is logged again is one row."""
+    spec = replace(SPEC, kind=StoreKind.VERSIONED, history_retention_ms=10)
+    records = [(b"k", b"1", 5), (b"k", None, 7), (b"k", b"2", 5), (b"k", None, 7), (None, b"x", 1)]
+    assert dict(folded(spec, records)) == {
+        version_key(b"k", 5): seal(b"\x012", 5),
+        version_key(b"k", 7): seal(b"\x00", 7),
+    }
 
 
 def start_from(position: Position | None, **facts: Any) -> StartFrom:

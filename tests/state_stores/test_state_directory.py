@@ -260,6 +260,22 @@ def test_obsolete_directories_go_after_their_time(directory: StateDirectory) -> 
     assert clean(set(), 10 * DAY_MS + 600) == ["0_0"]
 
 
+def test_the_global_directory_is_no_tasks(tmp_path: Path) -> None:
+    """It stands beside them, is never obsolete, and is removed only when somebody says so."""
+    with StateDirectory.acquire(tmp_path, "app") as slot:
+        place = slot.global_directory()
+        (place / "file").touch()
+        assert place == slot.path / "global"
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+        assert slot.tasks() == []
+        for now_ms in (0, 10_000_000):
+            assert slot.clean_obsolete((), older_than_ms=1, now_ms=now_ms) == []
+        assert (place / "file").exists()
+        slot.remove_global_directory()
+        slot.remove_global_directory()
+        assert not place.exists()
+
+
 def test_nothing_works_after_the_slot_was_given_back(tmp_path: Path) -> None:
     """A process without the lock makes and deletes nothing."""
     directory = StateDirectory.acquire(tmp_path, "app")

@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 
 from state_stores.spec import StoreKind
+from streams.app import KafkaStreams
 from streams.builder import StreamsBuilder
 from streams.config import StreamsConfig
 from streams.errors import TopologyError
-from streams.materialized import Materialized, Stores
+from streams.materialized import Materialized
 from streams.serdes import Serdes
+from streams.stores import Stores
+from streams.testing import TopologyTestDriver
 from streams.topology import Topology
 from tasks.processing.processor import Processor
 from tasks.processing.topology_spec import SinkSpec, SourceSpec
@@ -292,15 +295,24 @@ def test_empty_builder() -> None:
         StreamsBuilder().build()
 
 
-def test_unused_store_is_refused() -> None:
-    """A store that no processor names is refused, with the line that made it."""
+def test_unused_store_is_left_out() -> None:
+    """A store that no processor names is built without, as in Kafka Streams."""
     builder = StreamsBuilder()
     builder.stream("in", key_serde=str, value_serde=str)
     builder.add_state_store(Stores.key_value("seen", key_serde=str, value_serde=int))
-    with pytest.raises(
-        TopologyError, match=r"store 'seen' \(.*test_builder.py:\d+\): no processor uses it"
-    ):
-        builder.build()
+    assert [sub.stores for sub in builder.build().spec().subtopologies] == [()]
+
+
+def test_a_builder_is_no_topology() -> None:
+    """What runs a topology says what to give instead of its builder."""
+    builder: Any = StreamsBuilder()
+    builder.stream("in", key_serde=str, value_serde=str)
+    with pytest.raises(TopologyError, match=r"^TopologyTestDriver: .*StreamsBuilder; give builder"):
+        TopologyTestDriver(builder)
+    with pytest.raises(TopologyError, match=r"^KafkaStreams: .*StreamsBuilder; give builder.build"):
+        KafkaStreams(builder, config())
+    with pytest.raises(TopologyError, match=r"of type str; give a Topology"):
+        TopologyTestDriver("topology")  # type: ignore[arg-type]
 
 
 def test_unknown_store_of_a_processor() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from streams.builder import StreamsBuilder
 from streams.kstream import KStream
-from streams.materialized import Materialized, Stores
+from streams.materialized import Materialized
 from streams.serdes import Serdes
+from streams.stores import Stores
 from streams.topology import Topology
 from tasks.processing.processor import Processor
 

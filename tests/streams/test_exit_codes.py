@@ -5,6 +5,7 @@ import pytest
 from streams.errors import (
     ConfigError,
     FencedError,
+    MissingOutputTopicError,
     MissingSourceTopicError,
     RecordFailedError,
     StoreLockedError,
@@ -22,6 +23,7 @@ from streams.exit_codes import ExitCode, exit_code_of, markdown_table
         (RecordFailedError(""), ExitCode.RECORD_FAILED),
         (FencedError(""), ExitCode.FENCED),
         (MissingSourceTopicError(""), ExitCode.MISSING_SOURCE_TOPIC),
+        (MissingOutputTopicError(""), ExitCode.MISSING_OUTPUT_TOPIC),
         (StoreLockedError(""), ExitCode.REFUSED),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
         (StreamsError(""), ExitCode.FAILED),
@@ -68,4 +70,5 @@ def test_only_what_a_restart_cannot_help_is_final() -> None:
         ExitCode.USAGE,
         ExitCode.FENCED,
         ExitCode.MISSING_SOURCE_TOPIC,
+        ExitCode.MISSING_OUTPUT_TOPIC,
     }

@@ -1,5 +1,6 @@
 """User functions are called with what their signature asks for."""
 
+import asyncio
 import functools
 import inspect
 import operator
@@ -12,6 +13,7 @@ import pytest
 from streams import functions
 from streams.errors import TopologyError
 from streams.functions import FunctionKind, accepts, adapt, caller_location, function_name
+from tasks.processing.coroutines import close_loop
 
 
 def value_only(value: Any) -> Any:
@@ -199,15 +201,47 @@ def wrapped_waits(*args: Any) -> Any:
     return waits(*args)
 
 
+@pytest.mark.parametrize("kind", ["mapper", "predicate", "batch mapper"])
 @pytest.mark.parametrize(
     "function",
-    [waits, yields, Waiter(), Waiter().method, functools.partial(waits), wrapped_waits],
+    [waits, Waiter(), Waiter().method, functools.partial(waits), wrapped_waits],
     ids=function_name,
 )
-def test_coroutine_functions_are_refused_for_now(function: Callable[..., Any]) -> None:
-    """Until key-range workers come, an async function says so at build time instead of never being awaited."""
-    with pytest.raises(TopologyError, match=r"is an async function; this version runs plain"):
-        adapt(function, kind="mapper", node="map_values")
+def test_coroutine_functions_are_waited_for(kind: str, function: Callable[..., Any]) -> None:
+    """What an operator calls is a plain function that returns when the coroutine has ended."""
+    adapted = adapt(function, kind=kind, node="map_values")
+    assert adapted.call("value") == "value"
+    assert (adapted.takes_key, adapted.name) == (False, function_name(function))
+    close_loop()
+
+
+def test_a_wrapper_that_waits_itself_is_not_waited_for_again() -> None:
+    """It bears the signs of the coroutine function it wraps, but gives a result."""
+
+    @functools.wraps(waits)
+    def waited(value: Any) -> Any:
+        return asyncio.run(waits(value))
+
+    assert adapt(waited, kind="mapper", node="map_values").call(7) == 7
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "what"),
+    [
+        (yields, "joiner", "an async generator"),
+        (waits, "initializer", "an async function"),
+        (waits, "reducer", "an async function"),
+        (waits, "aggregator", "an async function"),
+        (waits, "joiner", "an async function"),
+        (waits, "merger", "an async function"),
+    ],
+)
+def test_where_coroutine_functions_do_not_belong(
+    function: Callable[..., Any], kind: str, what: str
+) -> None:
+    """Generators, and what works on a store in between, are refused at build time instead of never being awaited."""
+    with pytest.raises(TopologyError, match=rf"is {what}; only mappers, predicates"):
+        adapt(function, kind=kind, node="map_values")
 
 
 def test_a_class_with_an_async_call_is_a_plain_constructor() -> None:

@@ -16,6 +16,7 @@ from streams.operators.table import TableFilter, TableMapValues, TableSource
 from streams.topology import Topology
 from tasks.processing.operator import OperatorSupplier
 from tasks.processing.processor import Processor
+from tasks.processing.record import Record
 from tasks.processing.topology_spec import ProcessorSpec, SinkSpec
 
 Stream = KStream[Any, Any]
@@ -23,6 +24,9 @@ Stream = KStream[Any, Any]
 
 class Own(Processor[Any, Any, Any, Any]):
     """A processor."""
+
+    def process(self, record: Record[Any, Any]) -> None:
+        """Do nothing."""
 
 
 def built(use: Callable[[Stream], object]) -> Topology:
@@ -153,7 +157,7 @@ def test_operators_get_what_the_user_gave() -> None:
     topology = built(lambda s: s.group_by_key().reduce(max, store="best", name="r"))
     assert node(topology, "r").supplier.arguments == ("best", max)
     topology = built(lambda s: s.to_table(store="t").filter(bool, store="f", name="kept"))
-    assert node(topology, "kept").supplier.arguments[1:] == (False, "f")
+    assert node(topology, "kept").supplier.arguments[1:3] == (False, "f")
 
 
 def test_print_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -386,7 +390,30 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
         r"repartition \(.*\): repartition topic .* has 252 characters",
     ),
     "list of topics to write": (lambda s: s.to(["a", "b"]), r"to \(.*\): topic is of type list"),
-    "topic function": (lambda s: s.to(lambda key: key), "topic must take 3 parameters"),
+    "topic function": (
+        lambda s: s.to(lambda key: key),
+        r"topic must take 3 parameters: \(key, value, context\)",
+    ),
+    "async topic function": (
+        lambda s: s.to(_waits),
+        r"to \(.*\): topic is an async function.*give a plain function",
+    ),
+    "async partitioner": (
+        lambda s: s.to("out", partitioner=_waits),
+        "partitioner is an async function",
+    ),
+    "async partitioner of a repartition": (
+        lambda s: s.repartition(partitioner=_waits),
+        "partitioner is an async function",
+    ),
+    "extractor": (
+        lambda s: StreamsBuilder().stream("x", timestamp_extractor=lambda record: 0),
+        r"timestamp_extractor must take 2 parameters: \(record, partition_time\)",
+    ),
+    "async extractor": (
+        lambda s: StreamsBuilder().stream("x", timestamp_extractor=_waits),
+        r"stream \(.*\): timestamp_extractor is an async function",
+    ),
     "serde": (
         lambda s: s.to("out", key_serde="string"),
         r"to \(.*\): key_serde=<str> is not a serde",
@@ -425,7 +452,10 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
         ),
         "value_serde is given twice",
     ),
-    "async": (lambda s: s.peek(_async), "is an async function"),
+    "async generator": (
+        lambda s: s.flat_map(_async),
+        r"flat_map \(.*\): .*'_async' is an async generator.*return a list from an async def",
+    ),
     "two nodes of a name": (
         lambda s: s.peek(print, name="x").filter(bool, name="x"),
         r"'x' \(.*\): the topology has a node of this name already \(.*\)",
@@ -433,8 +463,13 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
 }
 
 
-async def _async(_value: str) -> None:
-    """What this version does not run."""
+async def _async(value: str) -> Any:
+    """What no mapper can be."""
+    yield value
+
+
+async def _waits(*arguments: Any) -> Any:
+    """What only mappers and predicates can be."""
 
 
 @pytest.mark.parametrize("what", REFUSED)

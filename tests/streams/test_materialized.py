@@ -1,14 +1,16 @@
 """`Materialized` and `Stores`: what they make, and what they refuse."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from state_stores.spec import StoreKind
+from state_stores.spec import StoreKind, StoreSpec
 from streams.errors import TopologyError
-from streams.materialized import Materialized, Stores
+from streams.materialized import Materialized
 from streams.serdes import Serdes
+from streams.stores import Stores
 
 
 def test_defaults_of_a_table() -> None:
@@ -46,6 +48,78 @@ def test_stores_of_processors(make: Callable[..., Any], kind: StoreKind) -> None
     assert tuned.spec.changelog_config == {"retention.ms": "1"}
 
 
+def test_every_kind_of_store_of_a_processor() -> None:
+    """The options of a kind reach its spec in milliseconds; an LRU store is in memory, as Kafka Streams'."""
+    serdes: dict[str, Any] = {"key_serde": str, "value_serde": int}
+    ended = Stores.key_value("s", ttl=timedelta(seconds=1), **serdes).spec
+    assert (ended.kind, ended.ttl_ms) == (StoreKind.KEY_VALUE, 1_000)
+    ended = Stores.timestamped_key_value("s", ttl=5, **serdes).spec
+    assert (ended.kind, ended.ttl_ms) == (StoreKind.TIMESTAMPED_KEY_VALUE, 5)
+    recent = Stores.lru("s", max_entries=7, **serdes).spec
+    assert (recent.kind, recent.max_entries, recent.persistent) == (StoreKind.KEY_VALUE, 7, False)
+    assert Stores.lru("s", max_entries=7, persistent=True, **serdes).spec.persistent
+    versions = Stores.versioned("s", history_retention=timedelta(minutes=1), **serdes).spec
+    assert (versions.kind, versions.history_retention_ms) == (StoreKind.VERSIONED, 60_000)
+    window = Stores.window("s", retention=9, window_size=5, retain_duplicates=True, **serdes).spec
+    assert (window.kind, window.retention_ms, window.window_size_ms) == (StoreKind.WINDOW, 9, 5)
+    assert window.retain_duplicates
+    window = Stores.timestamped_window("s", retention=9, window_size=5, **serdes).spec
+    assert window.kind is StoreKind.TIMESTAMPED_WINDOW
+    session = Stores.session("s", retention=9, **serdes).spec
+    assert (session.kind, session.retention_ms) == (StoreKind.SESSION, 9)
+
+
+def table_spec(**options: Any) -> StoreSpec:
+    """Return the store of a table without windows."""
+    return Materialized("s", **options).spec("s", Serdes.string(), Serdes.int64(), context="count")
+
+
+def window_spec(**options: Any) -> StoreSpec:
+    """Return the store of a table by windows of 10 ms that may change for 15 ms."""
+    return Materialized("s", **options).window_spec(
+        "s",
+        Serdes.string(),
+        Serdes.int64(),
+        needed_retention_ms=15,
+        window_size_ms=10,
+        context="count (app.py:1)",
+    )
+
+
+def test_the_store_types_of_tables() -> None:
+    """Versions and LRU need their option and have no cache; both are tables as any other else."""
+    versions = table_spec(store_type="versioned", history_retention=50)
+    assert (versions.kind, versions.history_retention_ms) == (StoreKind.VERSIONED, 50)
+    assert (versions.persistent, versions.caching) == (True, False)
+    recent = table_spec(store_type="lru", max_entries=5)
+    assert (recent.kind, recent.max_entries) == (StoreKind.TIMESTAMPED_KEY_VALUE, 5)
+    assert (recent.persistent, recent.caching) == (False, False)
+    ended = table_spec(ttl=timedelta(seconds=2))
+    assert (ended.ttl_ms, ended.caching, ended.persistent) == (2_000, True, True)
+    assert not table_spec(store_type="in_memory").persistent
+
+
+def test_a_windowed_table_is_kept_as_long_as_it_may_change() -> None:
+    """Without retention= for as long as needed; with it for that long, which can't be shorter."""
+    spec = window_spec()
+    assert (spec.kind, spec.retention_ms, spec.window_size_ms) == (
+        StoreKind.TIMESTAMPED_WINDOW,
+        15,
+        10,
+    )
+    assert window_spec(retention=15).retention_ms == 15
+    assert window_spec(retention=timedelta(seconds=1), store_type="in_memory").retention_ms == 1_000
+    message = (
+        r"count \(app.py:1\): retention=14 \(14 ms\) is too short, windows may change for 15 ms"
+    )
+    with pytest.raises(TopologyError, match=message):
+        window_spec(retention=14)
+    session = Materialized("s").session_spec(
+        "s", Serdes.string(), Serdes.int64(), needed_retention_ms=7, context="count"
+    )
+    assert (session.kind, session.retention_ms, session.caching) == (StoreKind.SESSION, 7, True)
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "name": (lambda: Materialized("a b"), "Materialized.*: store name 'a b' has ' '"),
     "name of another type": (lambda: Materialized(7), "store is of type int, not a name"),
@@ -66,6 +140,64 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "stores serde": (
         lambda: Stores.key_value("s", key_serde=str, value_serde=object),
         "value_serde=object: there is no plain serde of this type",
+    ),
+    "versions without history": (
+        lambda: Materialized(store_type="versioned"),
+        "store_type='versioned' and history_retention= go together, .* history_retention is None",
+    ),
+    "history without versions": (
+        lambda: Materialized(history_retention=5),
+        "go together, but store_type is 'rocksdb' and history_retention is 5",
+    ),
+    "lru without a maximum": (
+        lambda: Materialized(store_type="lru"),
+        "store_type='lru' and max_entries= go together",
+    ),
+    "maximum": (
+        lambda: Materialized(store_type="lru", max_entries=0),
+        "max_entries=0 must be an int of at least 1",
+    ),
+    "ttl of versions": (
+        lambda: Materialized(store_type="versioned", history_retention=5, ttl=5),
+        "a versioned table has no ttl",
+    ),
+    "ttl": (lambda: Materialized(ttl=0), "ttl=0 is too short; give at least 1 ms"),
+    "retention": (lambda: Materialized(retention="1h"), "retention='1h' is not a duration"),
+    "retention of a table": (lambda: table_spec(retention=5), "retention= is for windowed tables"),
+    "ttl of windows": (lambda: window_spec(ttl=5), "ttl= is not for windowed tables"),
+    "lru windows": (
+        lambda: window_spec(store_type="lru", max_entries=5),
+        r"count \(app.py:1\): store_type='lru' is not for windowed tables",
+    ),
+    "stores option": (
+        lambda: Stores.session("s", retention=5, key_serde=str, value_serde=int, size=5),
+        "there is no option size; beside those of its kind a store takes persistent, caching",
+    ),
+    "stores lru": (
+        lambda: Stores.lru("s", max_entries=None, key_serde=str, value_serde=int),
+        "max_entries=None must be an int of at least 1",
+    ),
+    "stores versioned cache": (
+        lambda: Stores.versioned(
+            "s", history_retention=5, caching=True, key_serde=str, value_serde=int
+        ),
+        "a versioned store has no cache",
+    ),
+    "stores window": (
+        lambda: Stores.window("s", retention=4, window_size=5, key_serde=str, value_serde=int),
+        r"Stores.window \(.*test_materialized.py:\d+\): retention=4 is shorter than a window of 5 ms",
+    ),
+    "stores duplicates cache": (
+        lambda: Stores.window(
+            "s",
+            retention=5,
+            window_size=5,
+            retain_duplicates=True,
+            caching=True,
+            key_serde=str,
+            value_serde=int,
+        ),
+        "a store that retains duplicates has no cache",
     ),
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.materialized import Stores
+from streams.stores import Stores
 from streams.topology import Topology
 from tasks.processing.processor import Processor
 from tasks.processing.topology_spec import ProcessorSpec, SourceSpec

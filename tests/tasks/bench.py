@@ -22,7 +22,8 @@ from tasks.ports import ChangelogReader, CommittedOffset
 from tasks.processing.output import OutputColumns
 from tasks.processing.record_batch import SourceRecords
 from tasks.state_updater import RestoreEvent
-from tasks.stream_worker import StreamWorker, WorkerPorts, WorkerSettings
+from tasks.stream_worker import StreamWorker
+from tasks.worker_ports import WorkerPorts, WorkerSettings
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeClients, FakeReader, FakeSinkProducer, FakeTransactionalProducer
 from tests.fakes.clock import FakeClock
@@ -122,8 +123,14 @@ class DiskDatabase:
         self,
         changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
         positions: Mapping[str, bytes],
+        *,
+        delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
         version = deepcopy(self._now())
+        for family, (first, end) in (delete_ranges or {}).items():
+            content = version.setdefault(family, {})
+            for key in [key for key in content if first <= key < end]:
+                del content[key]
         for family, rows in changes.items():
             assert family in self._families
             content = version.setdefault(family, {})
@@ -208,7 +215,8 @@ class Source(FakeReader):
         super().__init__(bench.broker)
         self._bench = bench
         self._worker = worker
-        self._idle = 0
+        #: Polls in a row in which nothing came and nothing was to be done.
+        self.idle = 0
         self.polls = 0
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
@@ -217,14 +225,14 @@ class Source(FakeReader):
         runs = super().poll(max_records, timeout_s)
         self._bench.clock.advance(1 if runs else 10)
         worker = self._worker()
+        busy = runs or any(task.group.records for task in worker.tasks.values()) or self.paused
+        restoring = any(task.state != "RUNNING" for task in worker.tasks.values())
+        self.idle = 0 if busy or restoring else self.idle + 1
         for hook in list(self._bench.at_poll):
             hook(worker, self)
         if self._bench.slice_records is not None:
             worker._slice_records = self._bench.slice_records
-        busy = runs or any(task.group.records for task in worker.tasks.values()) or self.paused
-        restoring = any(task.state != "RUNNING" for task in worker.tasks.values())
-        self._idle = 0 if busy or restoring else self._idle + 1
-        if self._idle > self._bench.idle_polls:
+        if self.idle > self._bench.idle_polls:
             worker.stop()
         return runs
 

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from state_stores.spec import StoreKind, StoreSpec
 from streams import MissingSourceTopicError, Serdes, StreamsError
-from tasks.internal_topics import ApplicationPlan, missing_source_topics, plan_application
+from tasks.internal_topics import (
+    ApplicationPlan,
+    is_internal,
+    missing_source_topics,
+    plan_application,
+)
 from tasks.processing.topology_spec import (
     SinkSpec,
     SourceSpec,
@@ -156,6 +161,41 @@ def test_repartition_topics_have_kafka_streams_settings() -> None:
     assert topic.config["message.timestamp.type"] == "CreateTime"
 
 
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (
+            {"kind": StoreKind.WINDOW, "retention_ms": 1_000},
+            {"cleanup.policy": "compact,delete", "retention.ms": "86401000"},
+        ),
+        (
+            {"kind": StoreKind.SESSION, "retention_ms": (1 << 63) - 1},
+            {"cleanup.policy": "compact,delete", "retention.ms": str((1 << 63) - 1)},
+        ),
+        (
+            {"kind": StoreKind.VERSIONED, "history_retention_ms": 5},
+            {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400005"},
+        ),
+        (
+            {
+                "kind": StoreKind.TIMESTAMPED_WINDOW,
+                "retention_ms": 1,
+                "changelog_config": {"retention.ms": "7"},
+            },
+            {"cleanup.policy": "compact,delete", "retention.ms": "7"},
+        ),
+    ],
+)
+def test_changelogs_of_rows_that_end_keep_them_a_day_longer(
+    limits: dict[str, Any], expected: dict[str, str]
+) -> None:
+    """As Kafka Streams': windows are deleted by age, versions are not compacted within the history."""
+    spec = StoreSpec(name="s", **BYTES, **limits)
+    plan = planned({"in": 1}, sub(0, [source("in")], stores=(spec,)))
+    (topic,) = plan.changelog_topics
+    assert topic.config == {**expected, "message.timestamp.type": "CreateTime"}
+
+
 def test_changelogs_are_compacted_and_take_the_stores_settings() -> None:
     """One per logged store, as many partitions as its sub-topology has tasks; the user's settings win."""
     stores = (
@@ -223,16 +263,53 @@ def test_topics_that_must_agree_are_compared() -> None:
     group = (frozenset({"a", "r"}),)
     inputs = [source("a"), source("r", internal=True)]
     first = sub(0, [source("in")], ["~r"])
-    planned(
-        {"a": 3, "in": 3}, first, sub(1, inputs, copartition_groups=group), repartition={"r": None}
-    )
+    second = sub(1, inputs, copartition_groups=group)
+    planned({"a": 3, "in": 3}, first, second, repartition={"r": 3})
     with pytest.raises(StreamsError, match="a has 2, r has 3"):
-        planned(
-            {"a": 2, "in": 3},
-            first,
-            sub(1, inputs, copartition_groups=group),
-            repartition={"r": None},
-        )
+        planned({"a": 2, "in": 3}, first, second, repartition={"r": 3})
+
+
+def test_a_repartition_topic_has_as_many_partitions_as_what_it_is_joined_with() -> None:
+    """Not as many as the topic its records come from, unless the user said so."""
+    group = (frozenset({"a", "r"}),)
+    inputs = [source("a"), source("r", internal=True)]
+    first, second = sub(0, [source("in")], ["~r"]), sub(1, inputs, copartition_groups=group)
+    plan = planned({"a": 2, "in": 3}, first, second, repartition={"r": None})
+    assert [each.partitions for each in plan.repartition_topics] == [2]
+
+
+def test_repartition_topics_that_are_joined_have_the_count_of_the_largest() -> None:
+    """Each would have that of its own source; one that is still unknown is waited for."""
+    group = (frozenset({"r", "s"}),)
+    inputs = [source("r", internal=True), source("s", internal=True)]
+    subtopologies = (
+        sub(0, [source("a")], ["~r"]),
+        sub(1, [source("b")], ["~q"]),
+        sub(2, [source("q", internal=True)], ["~s"]),
+        sub(3, inputs, copartition_groups=group),
+    )
+    for small, large in ((2, 4), (4, 2)):
+        topics = dict.fromkeys("qrs")
+        plan = planned({"a": small, "b": large}, *subtopologies, repartition=topics)
+        assert [each.partitions for each in plan.repartition_topics] == [large, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("topic", "internal"),
+    [
+        ("app-counts-changelog", True),
+        ("app-counts-repartition", True),
+        ("app-KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-0000000006-topic", True),
+        ("app-KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-0000000014-topic", True),
+        ("app-mine-subscription-registration-topic", True),
+        ("app-mine-subscription-response-topic", True),
+        ("app-news-topic", False),
+        ("other-counts-changelog", False),
+    ],
+)
+def test_internal_topics_are_told_by_their_names(topic: str, internal: bool) -> None:
+    """As Kafka Streams' StreamsResetter tells them."""
+    assert is_internal(topic, "app") is internal
 
 
 def test_dynamic_sinks_need_no_topic_beforehand() -> None:

@@ -168,12 +168,12 @@ def test_damage_that_also_breaks_close_is_still_healed(monkeypatch: pytest.Monke
     damaged = {"yes": True}
     write, close, wipe = DiskDatabase.write, DiskDatabase.close, bench.disk.wipe
 
-    def bad_write(self: Any, changes: Any, positions: Any) -> None:
+    def bad_write(self: Any, changes: Any, positions: Any, **more: Any) -> None:
         if damaged["yes"] and changes:
             raise StoreCorruptedError(
                 "Corruption: block checksum mismatch"
             )  # RocksDB's background error
-        write(self, changes, positions)
+        write(self, changes, positions, **more)
 
     def bad_close(self: Any) -> None:
         close(self)

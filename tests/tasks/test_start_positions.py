@@ -57,10 +57,30 @@ def test_without_a_commit_the_reset_policy_decides(found: CommittedOffset | None
         begin(found, reset="none")
 
 
-def test_commits_of_others_are_followed_without_a_time() -> None:
-    """An offset that a tool or Kafka Streams committed is an offset like any other."""
-    start = begin(CommittedOffset(40, "AgAAAAAAAAPo"))
+@pytest.mark.parametrize("metadata", ["", "by hand", "AwAAAAAAAAPo", "AgAAAAAA"])
+def test_commits_of_others_are_followed_without_a_time(metadata: str) -> None:
+    """An offset that a tool committed is an offset like any other."""
+    start = begin(CommittedOffset(40, metadata))
     assert (start.offset, start.partition_time_ms, start.progress) == (40, -1, None)
+    assert not start.by_kafka_streams
+
+
+@pytest.mark.parametrize(
+    ("metadata", "time_ms"),
+    [
+        ("AgAAAAAAAAPo", 1_000),
+        ("Af//////////", -1),
+        ("AgAAAAAAAAPoAAAAAQAAAAFhAAAAAAAAAAE=", 1_000),
+        # The client reads metadata of others past its end.
+        ("AgAAAAAAAAPo\x7f", 1_000),
+    ],
+    ids=["newest", "version 1", "times of processors", "garbage behind"],
+)
+def test_commits_of_kafka_streams_are_followed_with_their_time(metadata: str, time_ms: int) -> None:
+    """The partition's time is what Kafka Streams knew, so records of before don't hold it back."""
+    start = begin(CommittedOffset(40, metadata))
+    assert (start.offset, start.partition_time_ms, start.progress) == (40, time_ms, None)
+    assert start.by_kafka_streams
 
 
 def test_a_recreated_topic_is_not_read_on() -> None:

@@ -9,6 +9,7 @@ from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
 from state_stores.in_memory import InMemoryDatabase
 from state_stores.key_value_store import TimestampedKeyValueStore
 from state_stores.position import Position
+from state_stores.restore import fold
 from state_stores.spec import StoreKind, StoreSpec
 from streams import Serdes, TaskCorruptedError
 from tasks.state_manager import StateManager, StateSettings
@@ -38,9 +39,9 @@ class Noted(InMemoryDatabase):
         self.writes: list[tuple[dict[str, Any], dict[str, bytes]]] = []
         self.closed = 0
 
-    def write(self, changes: Any, positions: Any) -> None:
+    def write(self, changes: Any, positions: Any, *, delete_ranges: Any = None) -> None:
         self.writes.append((dict(changes), dict(positions)))
-        super().write(changes, positions)
+        super().write(changes, positions, delete_ranges=delete_ranges)
 
     def close(self) -> None:
         self.closed += 1
@@ -211,3 +212,60 @@ def test_damage_is_told_with_its_task() -> None:
         stage.manager.stores["a"].get("k")
     assert caught.value.task_id == "0_2"
     assert isinstance(caught.value.__cause__, StoreCorruptedError)
+
+
+def window_spec(name: str, **changes: Any) -> StoreSpec:
+    """Return a window store with segments of a minute."""
+    return spec(name, kind=StoreKind.WINDOW, retention_ms=60_000, window_size_ms=10, **changes)
+
+
+def test_a_restored_store_goes_on_with_its_time() -> None:
+    """Rows, time and what has expired are the same after a restore, in the same write as the position."""
+    stage = Stage(window_spec("w"))
+    store: Any = stage.manager.stores["w"]
+    for start in (0, 70_000, 140_000):
+        store.put("k", start, start)
+    drained = stage.manager.drain()
+    stage.manager.apply(drained, {changelog("w"): 3}, now_ms=5)
+    again = Stage(window_spec("w"))
+    changes = drained["w"]
+    rows = fold(window_spec("w"), changes.keys, changes.values, changes.timestamps)
+    again.manager.write_restored({"w": rows}, {changelog("w"): 3}, now_ms=5)
+    assert again.disk is not None
+    ((_, stored),) = again.disk.writes
+    assert set(stored) == {"changelog:app-w-changelog-2", "stream-time:w"}
+    restored: Any = again.manager.stores["w"]
+    assert list(restored.fetch("k", 0, 1 << 62)) == list(store.fetch("k", 0, 1 << 62))
+    assert list(restored.fetch("k", 0, 1 << 62)) == [(140_000, 140_000)]
+    assert restored.times() == (140_000,)
+    restored.put("k", 1, 0)
+    assert again.manager.expired_puts == 1
+
+
+def test_a_forgotten_store_has_seen_no_time() -> None:
+    """A restore from the beginning judges rows by their own times, not by those before."""
+    stage = Stage(window_spec("w"))
+    store: Any = stage.manager.stores["w"]
+    store.put("k", 1, 500_000)
+    stage.manager.apply(stage.manager.drain(), {changelog("w"): 1}, now_ms=5)
+    assert store.is_expired(0)
+    stage.manager.forget("w")
+    assert store.observed_stream_time_ms == -1
+    assert list(store.all()) == []
+    assert stage.manager.position("w") is None
+
+
+def test_rows_that_end_are_drained_without_a_put() -> None:
+    """A commit deletes what time has ended, also when nothing was written."""
+    stage = Stage(spec("t", ttl_ms=10))
+    store: Any = stage.manager.stores["t"]
+    store.put("k", 1)
+    stage.manager.apply(stage.manager.drain(), {changelog("t"): 1}, now_ms=5)
+    assert stage.manager.drain() == {}
+    store.buffer.observe(87)
+    drained = stage.manager.drain()
+    assert (drained["t"].keys, drained["t"].values, drained["t"].timestamps) == (
+        [b"k"],
+        [None],
+        [87],
+    )

@@ -1,22 +1,35 @@
-"""The DSL's types: users' programs pass mypy and pyright in strict mode, wrong ones don't."""
+"""The public types: users' programs pass mypy and pyright in strict mode, wrong ones don't.
+
+`correct/` and `wrong/` hold programs that are checked and never run. A line that ends with `# error` must be refused by
+both checkers; all others must pass without a cast, an ignore or an annotation.
+"""
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = Path(__file__).with_name("dsl.py")
+HERE = Path(__file__).parent
+FOLDERS = [str(HERE / "correct"), str(HERE / "wrong")]
+
+Line = tuple[str, int]
 
 pytestmark = pytest.mark.slow
 
 
-def expected_errors() -> set[int]:
-    """Return the lines of the program that must be refused."""
-    lines = PROGRAM.read_text(encoding="utf-8").splitlines()
-    return {number for number, line in enumerate(lines, 1) if line.endswith("  # error")}
+def expected_errors() -> set[Line]:
+    """Return the lines of all programs that must be refused."""
+    return {
+        (f"{path.parent.name}/{path.name}", number)
+        for folder in FOLDERS
+        for path in Path(folder).glob("*.py")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if line.endswith("  # error")
+    }
 
 
 def run(*command: str) -> str:
@@ -33,20 +46,40 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+def compare(found: Iterable[tuple[str, int, str]]) -> None:
+    """Compare a checker's errors (file, line, text) with the marks, line by line."""
+    lines: dict[Line, str] = {}
+    for file, number, text in found:
+        path = Path(file)
+        if path.resolve().is_relative_to(HERE) or not path.is_absolute():
+            lines.setdefault((f"{path.parent.name}/{path.name}", number), text)
+    expected = expected_errors()
+    refused = {f"{line[0]}:{line[1]} {lines[line]}" for line in lines.keys() - expected}
+    assert not refused, "refused without a mark:\n" + "\n".join(sorted(refused))
+    passed = {f"{file}:{number}" for file, number in expected - lines.keys()}
+    assert not passed, "marked, but passes:\n" + "\n".join(sorted(passed))
+
+
+def test_there_is_something_to_refuse() -> None:
+    """Every file of `wrong/` has marked lines, and none of `correct/` has."""
+    marked = {file for file, _ in expected_errors()}
+    assert marked == {f"wrong/{path.name}" for path in Path(FOLDERS[1]).glob("[!_]*.py")}
+
+
 def test_mypy() -> None:
     """mypy --strict refuses exactly the lines marked as errors."""
     pytest.importorskip("mypy")
-    output = run("mypy", "--strict", "--output=json", "--follow-imports=silent", str(PROGRAM))
+    output = run("mypy", "--strict", "--output=json", "--follow-imports=silent", *FOLDERS)
     found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    errors = [e for e in found if e["severity"] == "error" and Path(e["file"]).name == PROGRAM.name]
-    assert {error["line"] for error in errors} == expected_errors(), errors
+    compare((e["file"], e["line"], e["message"]) for e in found if e["severity"] == "error")
 
 
 def test_pyright() -> None:
     """Pyright in strict mode refuses exactly the lines marked as errors."""
     pytest.importorskip("pyright")
-    output = run("pyright", "--outputjson", "--pythonpath", sys.executable, str(PROGRAM))
-    errors = [
-        found for found in json.loads(output)["generalDiagnostics"] if found["severity"] == "error"
-    ]
-    assert {error["range"]["start"]["line"] + 1 for error in errors} == expected_errors(), errors
+    output = run("pyright", "--outputjson", "--pythonpath", sys.executable, *FOLDERS)
+    compare(
+        (found["file"], found["range"]["start"]["line"] + 1, found["message"])
+        for found in json.loads(output)["generalDiagnostics"]
+        if found["severity"] == "error"
+    )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streams import Materialized, Serdes, StreamsBuilder
+from tests.integration.programs.smoke import smoke
 
 #: Name of the store of every job that has one.
 STORE: Final = "counts"
@@ -61,5 +62,5 @@ def copy(source: str, sink: str) -> StreamsBuilder:
 
 
 JOBS: Final[dict[str, Callable[[str, str], StreamsBuilder]]] = {
-    job.__name__: job for job in (count_by_key, word_count, count_in_memory, copy)
+    job.__name__: job for job in (count_by_key, word_count, count_in_memory, copy, smoke)
 }

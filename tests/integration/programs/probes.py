@@ -63,11 +63,11 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
     """
     start, process, carry_out = ActiveTask.start, ActiveTask.process, Committer.carry_out
 
-    def counting_start(self: ActiveTask, offsets: Any, times: Any) -> None:
+    def counting_start(self: ActiveTask, offsets: Any, *times: Any) -> None:
         for partition, offset in offsets.items():
             board[f"position:{partition}"] = offset
             board[f"start:{partition}"] = offset
-        start(self, offsets, times)
+        start(self, offsets, *times)
 
     def counting_process(self: ActiveTask, *arguments: Any) -> int:
         done = process(self, *arguments)
@@ -87,8 +87,8 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
         board[f"restore-from:{where}"] = event.start
         board[f"restored:{where}"] = event.restored
 
-    ActiveTask.start = counting_start  # type: ignore[method-assign]
-    ActiveTask.process = counting_process  # type: ignore[method-assign]
+    ActiveTask.start = counting_start  # type: ignore[assignment,method-assign]
+    ActiveTask.process = counting_process  # type: ignore[assignment,method-assign]
     Committer.carry_out = counting_carry_out  # type: ignore[method-assign]
     return on_restore
 

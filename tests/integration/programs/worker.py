@@ -59,9 +59,10 @@ def main() -> int:
     orders = msgspec.json.decode(line, type=Orders)
     threading.Thread(target=_stop_when_alone, daemon=True).start()
     board = Scoreboard(Path(orders.board))
+    config = StreamsConfig(**orders.config)
     app = KafkaStreams(
-        JOBS[orders.job](orders.source, orders.sink).build(),
-        StreamsConfig(**orders.config),
+        JOBS[orders.job](orders.source, orders.sink).build(config),
+        config,
         options=RunOptions(
             slot=orders.slot,
             workers=orders.workers,

@@ -18,6 +18,7 @@ ROUNDS = 40
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_no_family_is_behind_its_position_after_a_kill(path: Path) -> None:
     """After each kill -9 at a random moment every store has every row up to the stored position."""
     chance = random.Random(20)

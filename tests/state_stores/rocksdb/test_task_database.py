@@ -165,6 +165,21 @@ def test_close_releases_scans_that_were_left_open(open_database: OpenDatabase) -
             list(scan)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_ends_where_it_was_told_though_nobody_else_knows(
+    open_database: OpenDatabase, reverse: bool
+) -> None:
+    """Its upper end is its own: what the caller does with the memory of the bytes it gave does not move it."""
+    database = open_database()
+    rows = [(bytes((0, number)), b"v") for number in range(9)]
+    database.write({"counts": rows}, {})
+    for upper in range(1, 9):
+        scan = database.iterate("counts", b"\x00", bytes((0, upper)), reverse=reverse)
+        junk = [bytes((255, number)) for number in range(200)]
+        assert len(list(scan)) == upper
+        assert len(junk) == 200
+
+
 def test_dropped_and_finished_scans_are_forgotten(open_database: OpenDatabase) -> None:
     """A scan counts as open until it has come to its end or nobody refers to it."""
     database = open_database()

@@ -21,6 +21,11 @@ def handler(context: ErrorContext, record: Record[Any, Any], exception: Exceptio
     return ErrorResponse(action="continue")
 
 
+async def async_extractor(record: ConsumedRecord, highest: int) -> int:
+    """What no setting can be."""
+    return max(record.timestamp, highest)
+
+
 def extractor(record: ConsumedRecord, highest: int) -> int:
     """Take the record's."""
     return record.timestamp

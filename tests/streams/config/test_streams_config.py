@@ -190,6 +190,7 @@ def test_values_in_all_spellings(option: str, given: Any, value: Any) -> None:
         ("default_key_serde", "nowhere:serde", "can't import module 'nowhere'"),
         ("default_key_serde", "json:serde", "module 'json' has no 'serde'"),
         ("default_timestamp_extractor", lambda record: 0, "must be a function (record, highest timestamp so far)"),
+        ("default_timestamp_extractor", objects.async_extractor, "must be a plain function"),
         ("default_timestamp_extractor", "wallclock", 'or the "module:name" of one'),
         ("production_exception_handler", "retry", "'fail', 'continue' or a function"),
         ("production_exception_handler", lambda error: None, "can't be called so"),

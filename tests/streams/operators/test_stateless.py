@@ -1,13 +1,14 @@
 """Operators without state: what they keep, change and drop, and what becomes of records whose function fails."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import RecordFailedError
+from streams import ErrorContext, ErrorResponse, RecordFailedError
 from tests.streams.operators.run import JSON, driver_of, outputs, run
 
 ROWS = [("a", 1, 10), ("b", 2, 11), (None, 3, 12), ("d", None, 13)]
@@ -86,14 +87,14 @@ def test_split_gives_each_record_to_the_first_branch_that_takes_it(
         )
         got = {
             name: [value for _, value, _ in outputs(driver, f"to-{name}")]
-            for name in ("big", "odd", "rest")
+            for name in ("big", "odd", *(["rest"] if default else []))
         }
     small = [value for value in values if value <= 6]
     assert asked == small
     assert got == {
         "big": [value for value in values if value > 6],
         "odd": [value for value in small if value % 2],
-        "rest": [value for value in small if value % 2 == 0] if default else [],
+        **({"rest": [value for value in small if value % 2 == 0]} if default else {}),
     }
 
 
@@ -196,3 +197,124 @@ def test_results_of_a_wrong_shape_fail_like_the_call(use: Any, message: str) -> 
     with pytest.raises(RecordFailedError, match=message):
         run(use, [("a", 1, 1)])
     assert run(use, [("a", 1, 1)], processing_exception_handler="continue") == []
+
+
+# -- whole batches ----------------------------------------------------------------------------------------------------
+
+
+def test_map_values_batch_calls_once_for_a_batch() -> None:
+    """The function sees all values in order, nulls too; with single records it sees one at a time."""
+    calls: list[list[Any]] = []
+
+    def double(values: list[Any]) -> list[Any]:
+        calls.append(values)
+        return [value and value * 2 for value in values]
+
+    expected = [("a", 2, 10), ("b", 4, 11), (None, 6, 12), ("d", None, 13)]
+    assert run(lambda s: s.map_values_batch(double), ROWS) == expected
+    assert calls == [[1, 2, 3, None]]
+    calls.clear()
+    assert run(lambda s: s.map_values_batch(double), ROWS, record_by_record=True) == expected
+    assert calls == [[1], [2], [3], [None]]
+
+
+async def _answer(value: Any) -> bool:
+    return value is None
+
+
+@pytest.mark.parametrize("operator", ["filter", "filter_not", "map", "split"])
+def test_a_coroutine_that_nobody_waits_for_fails_its_record(operator: str) -> None:
+    """A plain function that returns one would else be true for every record; the error says what to give."""
+
+    def use(stream: Any) -> Any:
+        function: Any = lambda value: _answer(value)  # noqa: E731, PLW0108 - what users write
+        if operator == "split":
+            return stream.split({"yes": function})["yes"]
+        return getattr(stream, operator)(function)
+
+    with pytest.raises(RecordFailedError, match=r"give the coroutine function itself"):
+        run(use, ROWS)
+
+
+@pytest.mark.parametrize(
+    "make", [tuple, iter, lambda values: (each for each in values), dict.fromkeys]
+)
+def test_map_values_batch_takes_any_iterable_of_as_many_values(make: Callable[..., Any]) -> None:
+    """An array of another library, for one."""
+    assert run(lambda s: s.map_values_batch(make), ROWS) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("mapper", "error"),
+    [
+        (lambda values: values[1:], r"ValueError: .* returned 3 values for 4; return one for each"),
+        (lambda values: [*values, 5], r"returned 5 values for 4"),
+        (lambda values: None, r"<lambda> returned no values but NoneType; return a list"),
+        (lambda values: 1 // 0, "ZeroDivisionError"),
+        (lambda values: (1 // value for value in [1, 0, 1, 1]), "ZeroDivisionError"),
+    ],
+)
+def test_a_batch_that_fails_goes_to_the_handler_record_by_record(
+    mapper: Callable[..., Any], error: str
+) -> None:
+    """The function is never called twice for a record, so all of them fail; the next batch is another one."""
+    told: list[int | None] = []
+
+    def skip(context: ErrorContext, record: Any, raised: Exception) -> ErrorResponse:
+        told.append(context.offset)
+        return ErrorResponse(action="continue")
+
+    assert run(lambda s: s.map_values_batch(mapper), ROWS, processing_exception_handler=skip) == []
+    assert told == [0, 1, 2, 3]
+    with pytest.raises(RecordFailedError, match=error):
+        run(lambda s: s.map_values_batch(mapper), ROWS)
+
+
+def test_a_failed_batch_does_not_touch_the_next_one() -> None:
+    """Its records went to the handler; the function is called again for other records only."""
+    calls: list[list[Any]] = []
+
+    def picky(values: list[Any]) -> list[Any]:
+        calls.append(values)
+        if 2 in values:
+            raise ValueError("as told")
+        return values
+
+    use = lambda s: s.map_values_batch(picky)  # noqa: E731 - used twice
+    with driver_of(use, processing_exception_handler="continue") as driver:
+        source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
+        source.pipe_batch(ROWS)
+        source.pipe_batch([("e", 5, 20)])
+        assert outputs(driver) == [("e", 5, 20)]
+    assert calls == [[1, 2, 3, None], [5]]
+
+
+def test_print_writes_label_key_and_value(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As Kafka Streams' Printed: to standard output, or to the end of a file, a line for each record."""
+
+    def pipe(use: Callable[..., Any], rows: list[Any]) -> None:
+        with driver_of(use) as driver:
+            driver.create_input_topic("in", key_serde=JSON, value_serde=JSON).pipe_batch(rows)
+
+    pipe(lambda s: s.print("seen"), ROWS[:2])
+    pipe(lambda s: s.print(), ROWS[:1])
+    assert (
+        capsys.readouterr().out == "[seen]: a, 1\n[seen]: b, 2\n[KSTREAM-SOURCE-0000000000]: a, 1\n"
+    )
+    path = tmp_path / "printed.txt"
+    for _ in range(2):
+        pipe(lambda s: s.print("seen", path), ROWS[:1])
+    assert path.read_text() == "[seen]: a, 1\n" * 2
+
+
+def test_merge_of_many_keeps_the_order_of_each() -> None:
+    """Any number of streams at once."""
+
+    def use(stream: Any) -> Any:
+        parts = [stream.filter(lambda v, n=n: v is not None and v % 3 == n) for n in range(3)]
+        return parts[0].merge(*parts[1:])
+
+    assert run(use, ROWS) == ROWS[:3]
+    assert run(use, ROWS, record_by_record=True) == ROWS[:3]

@@ -10,7 +10,7 @@ from streams import Materialized, StreamsBuilder, StreamsConfig
 from streams.testing import TopologyTestDriver
 from tests.streams.operators.run import JSON, driver_of, outputs, run
 
-KEYED = {"key_serde": JSON, "value_serde": JSON}
+KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 
 
 def table_of(stream: Any, name: str | None = "table") -> Any:
@@ -31,7 +31,7 @@ def test_the_last_offset_wins_whatever_its_time(record_by_record: bool) -> None:
 
 @pytest.mark.parametrize("materialised", [False, True])
 def test_a_filter_makes_tombstones_of_rejected_rows(materialised: bool) -> None:
-    """A deleted row is not asked about."""
+    """A deleted row is not asked about, and a row that downstream never saw needs no tombstone."""
     asked: list[Any] = []
 
     def even(value: int) -> bool:
@@ -42,19 +42,29 @@ def test_a_filter_makes_tombstones_of_rejected_rows(materialised: bool) -> None:
     rows = [("a", 2, 1), ("a", 3, 2), ("b", None, 3), ("a", 4, 4)]
     with driver_of(lambda s: table_of(s).filter(even, store=kept).to_stream()) as driver:
         driver.create_input_topic("in", **KEYED).pipe_batch(rows)
-        assert outputs(driver) == [("a", 2, 1), ("a", None, 2), ("b", None, 3), ("a", 4, 4)]
+        assert outputs(driver) == [("a", 2, 1), ("a", None, 2), ("a", 4, 4)]
         if materialised:
             assert [
                 (key, row.value, row.timestamp) for key, row in driver.get_state_store("kept").all()
             ] == [("a", 4, 4)]
-    assert asked == [2, 3, 4]
+    # Without a store of its own the filter tells by the old row's value whether downstream saw it.
+    assert asked == ([2, 3, 4] if materialised else [2, 3, 2, 4, 3])
+
+
+def test_a_filter_of_a_table_that_is_not_kept_sends_every_tombstone() -> None:
+    """It can't know what downstream saw, and keeps no store to find out."""
+    rows = [("a", 1, 1), ("a", 2, 2), ("b", None, 3)]
+    assert run(lambda s: table_of(s, None).filter(lambda v: v % 2 == 0).to_stream(), rows) == [
+        ("a", None, 1),
+        ("a", 2, 2),
+        ("b", None, 3),
+    ]
 
 
 def test_filter_not_is_the_other_half() -> None:
     """Deleted rows stay deleted in both."""
     rows = [("a", 2, 1), ("a", 3, 2), ("a", None, 3)]
     assert run(lambda s: table_of(s).filter_not(lambda k, v: v % 2 == 0).to_stream(), rows) == [
-        ("a", None, 1),
         ("a", 3, 2),
         ("a", None, 3),
     ]
@@ -96,9 +106,14 @@ def test_rows_whose_function_fails_are_skipped(
         ).to_stream()
 
     changes = [(key, value, time) for time, (key, value) in enumerate(rows)]
-    assert run(use, changes, processing_exception_handler="continue") == [
-        change for change in changes if change[1] is None or change[1] >= 0
-    ]
+    expected: list[tuple[str, int | None, int]] = []
+    rows_of: dict[str, int | None] = {}
+    for key, value, time in changes:
+        unseen = as_filter and value is None and rows_of.get(key) is None
+        rows_of[key] = value
+        if not unseen and (value is None or value >= 0):
+            expected.append((key, value, time))
+    assert run(use, changes, processing_exception_handler="continue") == expected
 
 
 def test_to_stream_may_choose_new_keys() -> None:
@@ -130,3 +145,38 @@ def test_with_a_cache_a_table_forwards_its_last_changes() -> None:
         assert outputs(driver) == [("a", 3, 4), ("b", 5, 3)]
         source.pipe_batch([("a", 1, 6), ("b", 6, 7), ("b", None, 8)])
         assert outputs(driver) == [("a", None, 6), ("b", None, 8)]
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+def test_a_versioned_table_passes_on_late_versions_but_not_those_before_its_history(
+    record_by_record: bool,
+) -> None:
+    """What is too old for the store is dropped and counted (KIP-914)."""
+    versions = Materialized("versions", store_type="versioned", history_retention=20, **KEYED)
+    rows = [("a", 1, 50), ("a", 2, 40), ("a", 3, 29), ("a", None, 60), ("b", 4, 39), ("b", 5, 40)]
+    with driver_of(
+        lambda s: s.to_table(store=versions, **KEYED).to_stream(), record_by_record=record_by_record
+    ) as driver:
+        driver.create_input_topic("in", **KEYED).pipe_batch(rows)
+        assert outputs(driver) == [("a", 1, 50), ("a", 2, 40), ("a", None, 60), ("b", 5, 40)]
+        assert driver.metrics()["0_0"]["dropped-records-total"] == 2
+        assert driver.get_state_store("versions").get("a", as_of=45).value == 2
+
+
+def test_a_filter_of_a_versioned_table_passes_tombstones_on() -> None:
+    """Also of rows nobody saw: a version that ends between two others matters to who looks back."""
+    versions = Materialized("versions", store_type="versioned", history_retention=20, **KEYED)
+    rows = [("a", 1, 50), ("a", 3, 55), ("a", 2, 60), ("a", 4, 58)]
+    assert run(
+        lambda s: s.to_table(store=versions, **KEYED).filter(lambda v: v % 2 == 0).to_stream(), rows
+    ) == [("a", None, 50), ("a", None, 55), ("a", 2, 60), ("a", 4, 58)]
+
+
+def test_an_aggregation_may_be_kept_in_a_versioned_store() -> None:
+    """Its results are never late, so each is a version."""
+    store = Materialized("counts", store_type="versioned", history_retention=100, key_serde=JSON)
+    rows = [("a", 0, 10), ("a", 0, 30), ("a", 0, 20)]
+    with driver_of(lambda s: s.group_by_key(**KEYED).count(store=store).to_stream()) as driver:
+        driver.create_input_topic("in", **KEYED).pipe_batch(rows)
+        assert outputs(driver) == [("a", 1, 10), ("a", 2, 30), ("a", 3, 30)]
+        assert driver.get_state_store("counts").get("a", as_of=29).value == 1

@@ -272,3 +272,37 @@ def test_errors_hold_nothing_of_the_data(serde: Serde[Any], direction: str) -> N
 
     assert "canary" not in str(caught.value)
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        (lambda number: number, r"\$ is"),
+        (lambda number: {"a": [{"b": None}, {"b": number}]}, r"\$\.a\[1\]\.b is"),
+        (lambda number: [[1.5, None], (2, number)], r"\$\[1\]\[1\] is"),
+    ],
+)
+def test_json_refuses_numbers_it_cannot_hold(number: float, value: Any, place: str) -> None:
+    """orjson writes null for them, and nobody would notice; the error says where the number is."""
+    with pytest.raises(SerializationError, match=place):
+        Serdes.json().serialize("topic", value(number))
+    with pytest.raises(SerializationError, match=place):
+        Serdes.json().serialize_batch("topic", [{"a": None}, value(number), 1])
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.sampled_from(["null", "x"]),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+@settings(deadline=None)
+def test_json_changes_nothing_silently(value: Any) -> None:
+    """What is written is read back equal, or it is not written."""
+    try:
+        data = Serdes.json().serialize("topic", value)
+    except SerializationError:
+        assert any(word in repr(value) for word in ("nan", "inf"))
+    else:
+        assert Serdes.json().deserialize("topic", data or b"") == value

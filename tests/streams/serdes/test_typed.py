@@ -190,3 +190,100 @@ def test_typed_serdes_are_made_once() -> None:
 
     assert [id(serde) for serde in typed] == [id(serde) for serde in again]
     assert len({id(serde) for serde in typed}) == len(typed)
+
+
+class Measured(msgspec.Struct):
+    at: dict[str, list[float | None]]
+
+
+@dataclass
+class MeasuredData:
+    at: dict[str, list[float | None]]
+
+
+class MeasuredModel(BaseModel):
+    at: dict[str, list[float | None]]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("python_type", [Measured, MeasuredData, MeasuredModel])
+def test_numbers_that_json_cannot_hold_are_refused(python_type: Any, number: float) -> None:
+    """All three libraries write null for them; the error says where the number is. MessagePack holds them."""
+    good = python_type(at={"ulm": [1.0, None]})
+    bad = python_type(at={"ulm": [1.0, None, number]})
+    serde = Serdes.json(python_type)
+
+    assert serde.deserialize("topic", serde.serialize("topic", good) or b"") == good
+    with pytest.raises(SerializationError, match=rf"\$\.at\.ulm\[2\] is {number}, which JSON"):
+        serde.serialize("topic", bad)
+    with pytest.raises(SerializationError, match=r"\$\.at\.ulm\[2\] is"):
+        serde.serialize_batch("topic", [good, bad])
+    packed = Serdes.msgpack(python_type)
+    read = packed.deserialize("topic", packed.serialize("topic", bad) or b"")
+    assert str(read.at["ulm"][2]) == str(number)
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    ("python_type", "value", "reason"),
+    [
+        (Struct, Data(id=1, name="x"), "expected Struct, got Data"),
+        (Data, {"id": 1, "name": "canary"}, "expected Data, got dict"),
+        (Model, {"id": 1, "name": "canary"}, "expected Model, got dict"),
+        (int, True, "Expected `int`, got `bool`"),
+        (list[int], [1, "canary"], r"Expected `int`, got `str` - at `\$\[1\]`"),
+        (list[Struct], [Data(id=1, name="canary")], "Expected `object`"),
+        (list[Model], [Model(id=1, name="x"), 5], r"model_type at \$\.1"),
+        (Table, {"id": 1}, "missing required field `name`"),
+        (Color, "green", "Invalid enum value"),
+        (int | str, 1.5, r"Expected `int \| str`, got `float`"),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(
+    make: Any, python_type: Any, value: Any, reason: str
+) -> None:
+    """A value that is none of the type is refused where it is written, alone and among others."""
+    serde: Serde[Any] = make(python_type)
+    with pytest.raises(SerializationError, match=f"can't serialise .*{reason}") as caught:
+        serde.serialize("topic", value)
+    with pytest.raises(SerializationError, match=f"can't serialise .*{reason}"):
+        serde.serialize_batch("topic", [value])
+
+    assert "canary" not in str(caught.value)
+
+
+class SubStruct(Struct):
+    more: int = 0
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_subclasses_are_values_of_their_type(make: Any) -> None:
+    """An object of a subclass is written, and read as the type that was asked for."""
+    serde: Serde[Any] = make(Struct)
+    data = serde.serialize_batch(
+        "topic", [Struct(id=1, name="x"), SubStruct(id=2, name="y", more=3)]
+    )
+
+    assert serde.deserialize_batch("topic", [item or b"" for item in data]) == [
+        Struct(id=1, name="x"),
+        Struct(id=2, name="y"),
+    ]
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_models_within_other_types_are_read(make: Any) -> None:
+    """`list[Model]` is a type as any other."""
+    serde: Serde[Any] = make(list[Model])
+    value = [Model(id=1, name="x"), Model(id=2, name="y")]
+
+    assert serde.deserialize("topic", serde.serialize("topic", value) or b"") == value
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize("python_type", [list[Ordinary], dict[str, Ordinary | None]])
+def test_ordinary_classes_within_other_types_are_refused_at_build_time(
+    make: Any, python_type: Any
+) -> None:
+    """The error names the class, however deep it is."""
+    with pytest.raises(TopologyError, match="Ordinary is an ordinary class"):
+        make(python_type)

@@ -1,6 +1,7 @@
 """The test driver: topics in and out, times, repartition topics, stores, clean-up."""
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from streams import (
+    ErrorContext,
+    ErrorResponse,
     Materialized,
     Processor,
     PunctuationType,
@@ -290,3 +293,53 @@ def test_time_that_does_not_pass_fires_nothing() -> None:
         assert (fired, driver.wall_clock_ms) == ([], 500)
         driver.advance_wall_clock_time(1_000)
         assert fired == [1_500]
+
+
+def test_a_topic_that_nothing_writes_to_can_not_be_read() -> None:
+    """As in Kafka Streams' driver, when it is read; dead letters and repartition topics can be."""
+    config = StreamsConfig(
+        application_id="app", bootstrap_servers="unused:9092", dead_letter_queue_topic="dead"
+    )
+    with TopologyTestDriver(counting(), config) as driver:
+        wrong = driver.create_output_topic("uot", **TEXT)
+        sinks = "app-counts-repartition, dead, out"
+        reads: list[Callable[[], object]] = [
+            wrong.read_record,
+            wrong.read_records,
+            wrong.read_key_values,
+            lambda: wrong.is_empty,
+            lambda: wrong.queue_size,
+        ]
+        for read in reads:
+            with pytest.raises(StreamsError, match=rf"^uot is not a topic .*: {sinks}\)$"):
+                read()
+        for topic in sinks.split(", "):
+            assert driver.create_output_topic(topic, **TEXT).read_records() == []
+
+
+def test_a_topic_that_a_function_may_choose_can_be_read() -> None:
+    """Nobody knows what it will choose, nor where a handler sends dead letters."""
+    with TopologyTestDriver(copying(to=lambda key, value, context: value)) as driver:
+        assert driver.create_output_topic("chosen", **TEXT).read_records() == []
+
+    def skip(context: ErrorContext, record: Any, error: Exception) -> ErrorResponse:
+        return ErrorResponse(action="continue")
+
+    config = StreamsConfig(
+        application_id="app", bootstrap_servers="unused:9092", processing_exception_handler=skip
+    )
+    with TopologyTestDriver(copying(), config) as driver:
+        assert driver.create_output_topic("letters", **TEXT).read_records() == []
+
+
+def test_times_that_can_not_be_are_refused() -> None:
+    """The error names the parameter and what to give."""
+    with pytest.raises(ValueError, match="initial_wall_clock_ms=-1; give a time from 0"):
+        TopologyTestDriver(copying(), initial_wall_clock_ms=-1)
+    with TopologyTestDriver(copying()) as driver:
+        with pytest.raises(ValueError, match="auto_advance_ms=-1; give 0 or more ms"):
+            driver.create_input_topic("in", **TEXT, auto_advance_ms=-1)
+        source = driver.create_input_topic("in", **TEXT)
+        for time in (1.5, "5", True):
+            with pytest.raises(TypeError, match=rf"timestamp={time!r}: .* int ms since the epoch"):
+                source.pipe_input("k", "v", time)  # type: ignore[arg-type]

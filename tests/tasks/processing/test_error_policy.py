@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from streams import RecordFailedError
-from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
+from streams import RecordFailedError, SchemaRegistryError
+from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy, describe
 from tasks.processing.handlers import DeadLetter, ErrorContext, ErrorResponse, ErrorStage
 from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record import Record
@@ -229,6 +229,7 @@ class UnspeakableError(Exception):
 @pytest.mark.parametrize("error", [ValueError("half a pair: \ud83d"), UnspeakableError()])
 def test_errors_with_strange_texts_are_reported_all_the_same(error: Exception) -> None:
     """Bad input is quoted in errors; neither a lone surrogate nor a broken `__str__` hides the record's place."""
+    assert describe(context_of("processing"), error, "failed").encode()
     outcome = Outcome("processing", "continue", dead_letter_topic="dead")
     assert outcome.fail(error) == "continue"
     (letter,) = outcome.emitted
@@ -250,3 +251,18 @@ def test_errors_of_modules_are_named_with_their_module() -> None:
     assert (dict(headers[0])["__streams.errors.exception"] or b"").endswith(
         b"test_error_policy.UnspeakableError"
     )
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "setting", ["fail", "continue", lambda *_: ErrorResponse(action="continue")]
+)
+def test_a_registry_that_is_down_is_no_handlers_business(stage: ErrorStage, setting: Any) -> None:
+    """The record is good and would be lost, so the error is raised as it is, and no dead letter is written."""
+    outcome = Outcome(stage, setting, dead_letter_topic="dead")
+    error = SchemaRegistryError("schema registry http://r can't be reached")
+
+    with pytest.raises(SchemaRegistryError, match="http://r"):
+        outcome.fail(error)
+    assert outcome.emitted == []
+    assert outcome.policy.skipped == 0

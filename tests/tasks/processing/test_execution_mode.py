@@ -1,13 +1,43 @@
 """Which sub-topologies run on whole batches."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from streams import KStream, Materialized, Processor, Serdes, Stores, StreamsBuilder
+from state_stores.spec import StoreKind, StoreSpec
+from streams import (
+    BufferConfig,
+    JoinWindows,
+    KStream,
+    KTable,
+    Materialized,
+    Processor,
+    Serdes,
+    SessionWindows,
+    SlidingWindows,
+    Stores,
+    StreamsBuilder,
+    StreamsConfig,
+    Suppressed,
+    TimeWindows,
+)
+from streams.operators.stateless import PassThrough
+from tasks.processing.execution import execution_mode
+from tasks.processing.operator import OperatorSupplier
+from tasks.processing.topology_spec import ProcessorSpec, SourceSpec, SubtopologySpec
 
-Apply = Callable[[KStream[str, str]], Any]
+Text = KStream[str, str]
+Rows = KTable[str, str]
+Apply = Callable[[Text], Any]
+
+SETTINGS: dict[str, Any] = {
+    "application_id": "modes",
+    "bootstrap_servers": "unused:9092",
+    "default_key_serde": "string",
+    "default_value_serde": "string",
+}
 
 BATCHED: dict[str, Apply] = {
     "filter": lambda s: s.filter(lambda v: v != ""),
@@ -43,6 +73,38 @@ BATCHED: dict[str, Apply] = {
     ),
 }
 
+#: Windows, and what takes two inputs: (a stream, another stream, a table).
+JOINING: dict[str, Callable[[Text, Text, Rows], Any]] = {
+    "tumbling": lambda s, o, t: s.group_by_key().windowed_by(TimeWindows(5)).count(),
+    "hopping": lambda s, o, t: s.group_by_key().windowed_by(TimeWindows(5, advance=2)).count(),
+    "sliding": lambda s, o, t: s.group_by_key().windowed_by(SlidingWindows(5)).count(),
+    "session": lambda s, o, t: s.group_by_key().windowed_by(SessionWindows(5)).count(),
+    "on close": lambda s, o, t: (
+        s.group_by_key().windowed_by(TimeWindows(5)).emit_strategy("on_window_close").count()
+    ),
+    "cogroup": lambda s, o, t: (
+        s.group_by_key().cogroup(_added).cogroup(o.group_by_key(), _added).aggregate(str)
+    ),
+    "stream-table join": lambda s, o, t: s.join(t, _joined),
+    "stream-table left join": lambda s, o, t: s.left_join(t.map_values(str.upper), _joined),
+    "stream-stream join": lambda s, o, t: s.join(o, _joined, within=JoinWindows(5)),
+    "stream-stream outer join": lambda s, o, t: s.outer_join(o, _joined, within=JoinWindows(5)),
+    "table-table join": lambda s, o, t: t.join(s.to_table(), _joined),
+    "foreign-key join": lambda s, o, t: t.join(s.to_table(), _joined, foreign_key=lambda v: v),
+    "grouped table": lambda s, o, t: t.group_by(lambda v: (v, v)).count(),
+    "suppress": lambda s, o, t: t.suppress(
+        Suppressed.until_time_limit(5, BufferConfig.unbounded())
+    ),
+}
+
+
+def _added(key: str, value: str, aggregate: str) -> str:
+    return aggregate + key + value
+
+
+def _joined(left: object, right: object) -> str:
+    return f"{left}{right}"
+
 
 def modes(apply: Apply) -> list[str]:
     """Return the execution line of each sub-topology."""
@@ -62,6 +124,20 @@ def test_operators_of_the_dsl_run_on_batches(operator: str) -> None:
     found = modes(BATCHED[operator])
     assert found
     assert set(found) == {"batch"}
+
+
+@pytest.mark.parametrize("operator", JOINING)
+def test_windows_and_joins_run_on_batches(operator: str) -> None:
+    """A batch comes from one input, so what takes two inputs needs no single records."""
+    builder = StreamsBuilder()
+    left, right = (
+        builder.stream(topic, key_serde=str, value_serde=str) for topic in ("left", "right")
+    )
+    rows = builder.table("rows", key_serde=str, value_serde=str, store="rows-store")
+    JOINING[operator](left, right, rows)
+    text = str(builder.build(StreamsConfig(**SETTINGS)).describe(execution=True))
+    found = {line.strip() for line in text.splitlines() if "Execution:" in line}
+    assert found == {"Execution: batch"}
 
 
 def test_a_users_processor_runs_record_by_record_and_says_why() -> None:
@@ -91,3 +167,40 @@ def test_a_processor_elsewhere_does_not_slow_other_sub_topologies_down() -> None
     lines = str(builder.build().describe(execution=True)).splitlines()
     modes_seen = [line.strip() for line in lines if "Execution:" in line]
     assert [mode == "Execution: batch" for mode in modes_seen] == [False, True]
+
+
+def subtopology(*, right_parent: str, right_reads: bool) -> SubtopologySpec:
+    """Return two nodes that use one store: one below source "a", one below `right_parent`."""
+    serde = Serdes.string()
+    shared = StoreSpec(name="shared", kind=StoreKind.KEY_VALUE, key_serde=serde, value_serde=serde)
+    sources = [
+        SourceSpec(name=name, topics=(name,), key_serde=serde, value_serde=serde) for name in "ab"
+    ]
+    supplier = OperatorSupplier(PassThrough)
+    left = ProcessorSpec(name="left", supplier=supplier, parents=("a",), stores=("shared",))
+    right = ProcessorSpec(
+        name="right",
+        supplier=supplier,
+        parents=(right_parent,),
+        stores=("shared",),
+        reads=frozenset({"shared"} if right_reads else ()),
+    )
+    return SubtopologySpec(id=0, nodes=(*sources, left, right), stores=(shared,))
+
+
+def test_nodes_below_different_inputs_may_share_a_store_on_batches() -> None:
+    """A batch comes from one input, and the next one only when every node is done with it: joins run on batches."""
+    assert execution_mode(subtopology(right_parent="b", right_reads=False)).batch
+
+
+def test_a_writer_and_a_reader_below_one_input_run_record_by_record() -> None:
+    """Only where nobody writes may one batch reach two users of a store."""
+    mode = execution_mode(subtopology(right_parent="a", right_reads=True))
+    assert str(mode) == (
+        "record by record: left and right share the store shared, and one batch of a reaches them"
+    )
+    both_read = subtopology(right_parent="a", right_reads=True)
+    *rest, left, right = both_read.nodes
+    assert isinstance(left, ProcessorSpec)
+    readers = (*rest, replace(left, reads=frozenset({"shared"})), right)
+    assert execution_mode(replace(both_read, nodes=readers)).batch

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from state_stores.errors import StoreCorruptedError
 from streams import (
+    FixedKeyProcessor,
     Processor,
     ProcessorContext,
     PunctuationType,
@@ -236,8 +238,8 @@ def test_only_connected_stores_are_given() -> None:
 
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
         with pytest.raises(
-            KeyError,
-            match=r"store is not connected to processor p1 \(connected: none\).*connect_processor",
+            StreamsError,
+            match=r"processor p1 has no access to store 'store' \(connected: none\).*connect_processor",
         ):
             context.get_state_store("store")
         seen.append(record.value)
@@ -553,20 +555,32 @@ def test_only_what_was_initialised_is_closed() -> None:
     assert "third" not in closed
 
 
-class Waiting(Processor[Any, Any, Any, Any]):
-    """A processor of a later version."""
+class Yielding(Processor[Any, Any, Any, Any]):
+    """A processor that yields what it should forward."""
 
-    async def process(self, record: Record[Any, Any]) -> None:  # type: ignore[override]
-        raise AssertionError
+    def process(self, record: Record[Any, Any]) -> Any:
+        yield record
+
+
+class YieldingAsync(Processor[Any, Any, Any, Any]):
+    """The same, asynchronously."""
+
+    async def process(self, record: Record[Any, Any]) -> Any:
+        yield record
 
 
 @pytest.mark.parametrize(
     ("supplier", "message"),
-    [(Waiting, "async"), (lambda: None, "NoneType"), (dict, "dict")],
+    [
+        (Yielding, "generator"),
+        (YieldingAsync, "generator"),
+        (lambda: None, "NoneType"),
+        (dict, "dict"),
+        (FixedKeyProcessor, r"FixedKeyProcessor, not a Processor; give it to process_values"),
+        (partial(FixedKeyProcessor), r"give it to process_values"),
+    ],
 )
-def test_what_this_version_cannot_run_is_refused_before_the_first_record(
-    supplier: Any, message: str
-) -> None:
-    """An async processor would drop every record silently, anything else would fail at each of them."""
+def test_what_cannot_run_is_refused_before_the_first_record(supplier: Any, message: str) -> None:
+    """A generator would drop every record silently, anything else would fail at each of them."""
     with pytest.raises(StreamsError, match=rf"p0.*{message}"):
         Driver(chain(supplier))

@@ -41,6 +41,7 @@ def batch_of(rows: list[int], *, full: bool = True, order: list[Any] | None = No
         rows,
         source_of(50, headers=full),
         old_values=[row * 10 - 1 for row in rows] if full else None,
+        latest=[row % 3 > 0 for row in rows] if full else None,
         order=order,
         key_bytes=[b"k%d" % row for row in rows] if full else None,
         key_serde="serde" if full else None,
@@ -55,7 +56,13 @@ def rows_of(batch: RecordBatch) -> list[Row]:
     columns = [batch.keys, batch.values, batch.timestamps, list(batch.rows)]
     columns += [
         column
-        for column in (batch.headers, batch.old_values, batch.key_bytes, batch.order)
+        for column in (
+            batch.headers,
+            batch.old_values,
+            batch.latest,
+            batch.key_bytes,
+            batch.order,
+        )
         if column is not None
     ]
     assert {len(column) for column in columns} == {len(batch)}
@@ -120,13 +127,14 @@ def test_merging_restores_the_order_the_records_had(
 
 
 def test_merging_fills_what_only_some_batches_have() -> None:
-    """Headers and old values appear where any batch has them; serialised keys only where all have them."""
+    """Headers and what is said of rows appear where any batch has it; serialised keys only where all have them."""
     full = batch_of([0, 2], order=[0, 2])
     bare = batch_of([1], full=False, order=[1])
     merged = merge_in_order([full, bare])
     assert merged.keys == ["k0", "k1", "k2"]
     assert merged.headers == [(("row", b"0"),), (), (("row", b"2"),)]
     assert merged.old_values == [-1, None, 19]
+    assert merged.latest == [False, True, True]
     assert (merged.key_bytes, merged.key_serde) == (None, None)
 
 

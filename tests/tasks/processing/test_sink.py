@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from streams import Serdes
 from streams.serdes import Serde
+from tasks.errors import MissingOutputTopicError
 from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record import RecordContext
 from tasks.processing.record_batch import RecordBatch, SourceRecords
@@ -26,6 +27,10 @@ class Context:
 
     def __init__(self) -> None:
         self.failures: list[tuple[int, str]] = []
+        self.drops: list[tuple[int, str]] = []
+
+    def dropped(self, count: int, reason: str) -> None:
+        self.drops.append((count, reason))
 
     def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
         self.failures.append((batch.rows[index], type(error).__name__))
@@ -38,6 +43,7 @@ class Stage:
         self.staged: list[tuple[OutputColumns, bool]] = []
         self.unserializable: list[tuple[str, int, str]] = []
         self.context = Context()
+        self.missing: set[str] = set()
         self.sink = Sink(
             SinkSpec(
                 **{
@@ -59,6 +65,8 @@ class Stage:
         self.staged.append((columns, internal))
 
     def partition_count(self, topic: str) -> int:
+        if topic in self.missing:
+            raise MissingOutputTopicError(topic)
         return PARTITIONS
 
     def on_unserializable(
@@ -227,6 +235,28 @@ def test_a_topic_function_that_fails_goes_to_the_processing_handler(chosen: Any)
     ]
 
 
+@pytest.mark.parametrize("bad", ["not there", "missing", "x" * 250, ".", "schräg"])
+def test_a_topic_that_cannot_be_written_goes_to_the_production_handler(bad: str) -> None:
+    """A function may name a topic that is missing or has no legal name; the other records go their way."""
+    stage = Stage(lambda key, value, context: bad if value == 2 else "out")
+    stage.missing.add("missing")
+    (columns,) = stage.process(batch_of([("a", 1), ("b", 2), ("c", 3), ("d", 2)]))
+    assert columns.keys == [b"a", b"c"]
+    assert [(sink, row) for sink, row, _ in stage.unserializable] == [
+        ("the-sink", 1),
+        ("the-sink", 3),
+    ]
+    assert stage.context.failures == []
+
+
+def test_every_partition_is_a_broadcast() -> None:
+    """A partitioner may return any iterable of partitions, such as a range or a set."""
+    stage = Stage(partitioner=lambda topic, key, value, count: range(count))
+    (columns,) = stage.process(batch_of([("a", 1)]))
+    assert columns.partitions == list(range(PARTITIONS))
+    assert columns.keys == [b"a"] * PARTITIONS
+
+
 # -- partitions -------------------------------------------------------------------------------------------------------
 
 CHOICES = (
@@ -238,7 +268,7 @@ CHOICES = (
 
 @given(st.lists(CHOICES, min_size=1, max_size=8))
 def test_partitioners_place_multicast_drop_or_leave_it_to_the_default(choices: list[Any]) -> None:
-    """A number places the record, several send it several times, none drops it, None is the default."""
+    """A number places the record, several send it to each of them once, none drops it, None is the default (KIP-837)."""
     asked: list[Any] = []
 
     def partitioner(topic: str, key: str, value: int, count: int) -> Any:
@@ -246,13 +276,19 @@ def test_partitioners_place_multicast_drop_or_leave_it_to_the_default(choices: l
         return choices[value]
 
     rows = [(f"k{index}", index) for index in range(len(choices))]
-    staged = Stage(partitioner=partitioner).process(batch_of(rows))
+    stage = Stage(partitioner=partitioner)
+    staged = stage.process(batch_of(rows))
+    assert len(stage.context.drops) == choices.count([])
     assert asked == [("out", key, value, PARTITIONS) for key, value in rows]
     expected = [
         (partition, key.encode(), int64(value))
         for (key, value), choice in zip(rows, choices, strict=True)
         for partition in (
-            [ANY_PARTITION] if choice is None else [choice] if isinstance(choice, int) else choice
+            [ANY_PARTITION]
+            if choice is None
+            else [choice]
+            if isinstance(choice, int)
+            else dict.fromkeys(choice)
         )
     ]
     rows_staged = [

@@ -199,3 +199,7 @@ def test_an_extractor_that_fails_stops_the_worker(result: Any) -> None:
     ) as caught:
         Decoder(extract).decode(records_of([b"a", b"b"], [None, None]))
     assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("in", 1, 40)
+    returned = not isinstance(result, Exception)
+    assert (
+        f"returned {type(result).__name__}; return int milliseconds" in str(caught.value)
+    ) is returned

@@ -1,10 +1,11 @@
-"""A serde's type reaches the values it gives (checked by mypy and pyright, never run)."""
+"""A serde's type reaches the values it gives."""
 
 from dataclasses import dataclass
 from typing import Any, assert_type
 from uuid import UUID
 
-from streams.serdes import Serde, SerdeLike, Serdes, as_serde
+from streams import KStream, Serde, Serdes, StreamsBuilder
+from streams.serdes import SerdeLike, as_serde
 
 
 @dataclass
@@ -39,3 +40,18 @@ assert_type(as_serde(Methods()), Serde[Order])
 assert_type(Serdes.string().deserialize_batch("t", [b"a"]), list[str])
 
 shorthand: SerdeLike[Order] = Methods()
+
+# Formats with a schema: dicts, except for Protobuf's classes.
+assert_type(Serdes.avro({"type": "string"}), Serde[Any])
+assert_type(Serdes.avro("{}", "http://localhost:8081"), Serde[Any])
+assert_type(Serdes.json_schema({}, {"url": "http://localhost:8081"}), Serde[Any])
+assert_type(Serdes.protobuf(Order), Serde[Order])
+
+# A serde's type is the stream's, and that of all that comes after.
+orders = StreamsBuilder().stream("orders", key_serde=str, value_serde=Serdes.json(Order))
+assert_type(
+    orders.map_values(lambda order: order.id).group_by_key().reduce(max).to_stream(),
+    KStream[str, int],
+)
+
+celsius = Serde(lambda topic, degrees: str(degrees).encode(), lambda topic, data: float(data))

@@ -1,0 +1,42 @@
+"""What tests with Kafka Streams on a real broker share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.java import find_compiler, kafka_streams_jars
+from streams.broker import RunningBroker
+from streams.broker.errors import BrokerError
+from streams.broker.java import find_java
+from tests.integration.cluster import Cluster
+from tests.interop.kafka_streams_process import KafkaStreamsProcess
+
+
+@pytest.fixture(scope="session")
+def kafka_streams() -> None:
+    """Kafka Streams' jars and a compiler, or why there are none."""
+    try:
+        compiler = find_compiler(find_java())
+        kafka_streams_jars()
+    except BrokerError as error:
+        pytest.skip(f"no Kafka Streams to ask: {error}")
+    if compiler is None:
+        pytest.skip("no JDK to compile a Kafka Streams program with")
+
+
+@pytest.fixture(scope="module")
+def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
+    """The session's broker."""
+    made = Cluster(kafka_broker.bootstrap_servers)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def java(
+    kafka_streams: None, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaStreamsProcess]:
+    """A running process of Kafka Streams."""
+    log = tmp_path_factory.mktemp("java") / "log"
+    with KafkaStreamsProcess(cluster.bootstrap_servers, log) as process:
+        yield process

@@ -1,0 +1,307 @@
+"""Kafka Streams and we on one broker: each reads what the other wrote, and goes on where the other stopped.
+
+`SharedTopics.java` has the Java half: Kafka's serializers, and the applications of `shared_topologies.py`.
+"""
+
+import base64
+import logging
+import secrets
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+import pytest
+
+from state_stores.windowed import Windowed
+from streams import KafkaStreams, Serde, Serdes, StreamsBuilder, StreamsConfig, StreamsError
+from streams.app import SystemClock
+from tests.integration.cluster import PATIENCE_S, Cluster
+from tests.interop.kafka_streams_process import KafkaStreamsProcess, Row
+from tests.interop.shared_topologies import (
+    OUTPUTS,
+    STORES,
+    TABLES,
+    TOPOLOGIES,
+    TWO_SIDED,
+    WINDOW_MS,
+)
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(300)]
+
+_SERDES: Final[Mapping[str, tuple[Serde[Any], Sequence[Any]]]] = {
+    "string": (Serdes.string(), ["", "a", "grüße", "\U0001f30a"]),
+    "int64": (Serdes.int64(), [0, -1, 2**63 - 1, -(2**63)]),
+    "int32": (Serdes.int32(), [0, -1, 2**31 - 1, -(2**31)]),
+    "float64": (Serdes.float64(), [0.0, -0.0, 1.5, 5e-324, 1.7976931348623157e308, -0.1]),
+    "boolean": (Serdes.boolean(), [True, False]),
+    "uuid": (Serdes.uuid(), [uuid.UUID(int=0), uuid.UUID("01234567-89ab-cdef-fedc-ba9876543210")]),
+    "bytes": (Serdes.bytes(), [b"", b"\x00\xff"]),
+    "windowed": (
+        Serdes.windowed(str, WINDOW_MS),
+        [Windowed("a", 0, WINDOW_MS), Windowed("", 1_700_000_000_000, 1_700_000_010_000)],
+    ),
+    "session_windowed": (
+        Serdes.session_windowed(str),
+        [Windowed("a", 5, 5), Windowed("é", 1_700_000_000_000, 1_700_000_000_001)],
+    ),
+}
+
+#: Who runs an application, one after the other, each without local state.
+_LIVES: Final = ("ours", "java", "ours")
+_ROWS_PER_LIFE: Final = 20
+
+#: Longer than what is committed takes to be seen in the next topic.
+_ON_ITS_WAY_S: Final = 0.3
+
+#: The live rows of a changelog: partition, key, value and timestamp.
+_State = list[tuple[int, bytes, bytes, int]]
+
+#: Keys of these stores end with a number that tells apart what has the same key and time; it begins anew with each life.
+_NUMBERED: Final = ("join-outer-this-join-store", "join-outer-other-join-store")
+_NUMBER_BYTES: Final = 4
+
+
+def _unique() -> str:
+    return f"shared-{secrets.token_hex(4)}"
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case Windowed():
+            windowed = cast("Windowed[str]", value)
+            return [windowed.key, windowed.start, windowed.end]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case float() | uuid.UUID():
+            return str(value)
+        case _:
+            return value
+
+
+def _comparable(name: str, row: Row) -> Row:
+    """Return a row with doubles in one notation: Java writes them another way."""
+    key, value, timestamp = row
+    if name == "float64":
+        return repr(float(key)), repr(float(value)), timestamp
+    return row
+
+
+@pytest.fixture(scope="module")
+def serde_topics(cluster: Cluster) -> dict[str, tuple[str, str]]:
+    """Two topics for each serde: what Kafka's serializer writes, and what ours does."""
+    topics = {name: (f"{_unique()}-theirs", f"{_unique()}-ours") for name in _SERDES}
+    cluster.create({topic: 1 for pair in topics.values() for topic in pair})
+    return topics
+
+
+@pytest.mark.parametrize("name", _SERDES)
+def test_serdes_are_kafkas(
+    cluster: Cluster,
+    java: KafkaStreamsProcess,
+    serde_topics: dict[str, tuple[str, str]],
+    name: str,
+) -> None:
+    """What Kafka's serializer writes is what our serde reads, as key and as value, and the other way round."""
+    serde, values = _SERDES[name]
+    theirs, ours = serde_topics[name]
+    rows = [(_as_json(value), _as_json(value), 1_000 + n) for n, value in enumerate(values)]
+
+    java.write(theirs, name, name, rows)
+    cluster.send(
+        ours, [(serde.serialize(ours, value), serde.serialize(ours, value)) for value in values]
+    )
+
+    read = cluster.read(theirs)
+    assert [repr(serde.deserialize(theirs, each.key)) for each in read] == list(map(repr, values))
+    assert [repr(serde.deserialize(theirs, each.value or b"")) for each in read] == list(
+        map(repr, values)
+    )
+    assert [_comparable(name, row) for row in java.read(ours, name, name)] == [
+        _comparable(name, row) for row in rows
+    ]
+
+
+class _Application:
+    """An application of `shared_topologies.py` with topics and an id of its own, run by us or by Kafka Streams."""
+
+    def __init__(
+        self, cluster: Cluster, java: KafkaStreamsProcess, name: str, folder: Path
+    ) -> None:
+        self.name = name
+        self.id = _unique()
+        self.inputs = [f"{self.id}-left", f"{self.id}-right"]
+        self._cluster = cluster
+        self._java = java
+        self._folder = folder
+        self._guarantee: Literal["at_least_once", "exactly_once"] = (
+            "at_least_once" if name == "counts" else "exactly_once"
+        )
+        outputs = [f"{self.id}-{output}" for output in OUTPUTS[name]]
+        partitions = 2 if name in TABLES else 1
+        cluster.create(dict.fromkeys((*self.inputs, *outputs), partitions))
+
+    def feed(self, rows: Sequence[tuple[str, str, str | None, int]]) -> None:
+        """Write input: side, key, value, timestamp."""
+        for side in ("left", "right"):
+            records = [row[1:] for row in rows if row[0] == side]
+            if records:
+                self._java.write(f"{self.id}-{side}", "string", "string", records)
+
+    def live(self, who: str, life: int) -> None:
+        """Run without local state until everything is processed, then stop."""
+        state_dir = str(self._folder / self.id / str(life))
+        if who == "java":
+            self.start_java(state_dir)
+            self._wait()
+            self._java.stop(self.id)
+        else:
+            self._live_ours(state_dir)
+
+    def start_java(self, state_dir: str) -> None:
+        """Start Kafka Streams' application."""
+        guarantee = "exactly_once_v2" if self._guarantee == "exactly_once" else self._guarantee
+        self._java.start(
+            self.id, self.name, prefix=self.id, state_dir=state_dir, guarantee=guarantee
+        )
+
+    def stop_java(self) -> None:
+        """Have Kafka Streams' application process everything, and stop it."""
+        self._wait()
+        self._java.stop(self.id)
+
+    def _live_ours(self, state_dir: str) -> None:
+        config = StreamsConfig(
+            application_id=self.id,
+            bootstrap_servers=self._cluster.bootstrap_servers,
+            state_dir=state_dir,
+            processing_guarantee=self._guarantee,
+            commit_interval_ms=50,
+            emit_interval_ms=0,
+            statestore_cache_max_bytes=0,
+            topology_optimization="none",
+        )
+        builder = StreamsBuilder()
+        TOPOLOGIES[self.name](builder, self.id)
+        app = KafkaStreams(builder.build(config), config)
+        app.start()
+        try:
+            if app.wait_until_running(PATIENCE_S):
+                self._wait()
+        finally:
+            assert app.close(timeout=int(PATIENCE_S * 1000))
+        if app.error is not None:
+            raise app.error
+
+    def _wait(self) -> None:
+        """Wait until input and internal topics are consumed, and nothing comes after."""
+        internal = [
+            topic
+            for topic in self._cluster.admin.list_topics()
+            if topic.startswith(f"{self.id}-") and topic.endswith(("-repartition", "-topic"))
+        ]
+        used = [topic for topic in self.inputs if topic.endswith("left") or self.name in TWO_SIDED]
+        topics = (*used, *internal)
+        self._cluster.wait_until_consumed(self.id, *topics)
+        known: object = None
+        while internal and known != (now := [self._cluster.ends(topic) for topic in topics]):
+            known = now
+            time.sleep(_ON_ITS_WAY_S)
+            self._cluster.wait_until_consumed(self.id, *topics)
+
+    def state(self) -> dict[str, _State]:
+        """Return what stands in the changelogs: value and timestamp of each row that is not deleted."""
+        return {store: self._live_rows(store) for store in STORES[self.name]}
+
+    def _live_rows(self, store: str) -> _State:
+        number_bytes = _NUMBER_BYTES if store in _NUMBERED else 0
+        last = {
+            (each.partition, each.key): each
+            for each in self._cluster.read(f"{self.id}-{store}-changelog")
+        }
+        return sorted(
+            (partition, key[: len(key) - number_bytes], record.value, record.timestamp)
+            for (partition, key), record in last.items()
+            if record.value is not None
+        )
+
+    def outputs(self) -> dict[str, list[tuple[bytes, bytes | None, int]]]:
+        """Return what came out: every record, of tables that wait for other partitions the last of each key."""
+        return {output: self._output(output) for output in OUTPUTS[self.name]}
+
+    def _output(self, output: str) -> list[tuple[bytes, bytes | None, int]]:
+        records = [
+            (each.key, each.value, each.timestamp)
+            for each in self._cluster.read(f"{self.id}-{output}")
+        ]
+        if self.name in TABLES:
+            records = list({record[0]: record for record in records}.values())
+        return sorted(records, key=repr)
+
+
+def _rows(name: str) -> list[tuple[str, str, str | None, int]]:
+    """Return the input of all lives: three keys, one side rarer, rows that go, and a jump of time in each life."""
+    # Changelogs of windows forget what is days old.
+    begin = SystemClock().now_ms() // 100_000 * 100_000
+    rows: list[tuple[str, str, str | None, int]] = []
+    for number in range(len(_LIVES) * _ROWS_PER_LIFE):
+        side = "right" if number % 3 == 0 and name in TWO_SIDED else "left"
+        key = "abc"[number % 7 % 3]
+        value = "abcde"[number * number % 5] + ("" if name == "counts" else str(number))
+        deleted = number % 17 == 16 and name == "table_join"
+        jumps = (number + _ROWS_PER_LIFE // 2) // _ROWS_PER_LIFE
+        rows.append((side, key, None if deleted else value, begin + number * 700 + jumps * 30_000))
+    return rows
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_each_goes_on_where_the_other_stopped(
+    cluster: Cluster, java: KafkaStreamsProcess, tmp_path: Path, name: str
+) -> None:
+    """An application that runs here and in Kafka Streams by turns ends as one that Kafka Streams ran all the time.
+
+    All it puts out is the same, its changelogs have the same rows with the same timestamps, and its internal topics the
+    same names.
+    """
+    rows = _rows(name)
+    alone = _Application(cluster, java, name, tmp_path)
+    alone.feed(rows)
+    alone.start_java(str(tmp_path / "alone"))
+    shared = _Application(cluster, java, name, tmp_path)
+    for life, who in enumerate(_LIVES):
+        begin = life * _ROWS_PER_LIFE
+        shared.feed(rows[begin : begin + _ROWS_PER_LIFE])
+        shared.live(who, life)
+    alone.stop_java()
+
+    assert shared.outputs() == alone.outputs()
+    assert shared.state() == alone.state()
+    topics = cluster.admin.list_topics()
+    internal = [
+        {topic.removeprefix(app.id) for topic in topics if topic.startswith(f"{app.id}-")}
+        for app in (alone, shared)
+    ]
+    assert internal[0] == internal[1]
+    assert any(alone.outputs().values())
+
+
+def test_offsets_go_on_where_the_other_stopped(
+    cluster: Cluster,
+    java: KafkaStreamsProcess,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each goes by the other's committed offsets and says that it does; members that are left of Kafka Streams stop us."""
+    app = _Application(cluster, java, "stream_join", tmp_path)
+    app.feed(_rows("stream_join"))
+    app.live("java", 0)
+    with caplog.at_level(logging.INFO, "tasks.start_positions"):
+        app.live("ours", 1)
+    assert f"going on where Kafka Streams left off, in {app.id}-left-0" in caplog.text
+
+    app.start_java(str(tmp_path / "again"))
+    java.stop(app.id, leave_group=False)
+    assert "Unsupported offset metadata" in java.log
+    with pytest.raises(StreamsError, match=rf"{app.id} has 1 subscribed members.*LEAVE_GROUP"):
+        app.live("ours", 2)

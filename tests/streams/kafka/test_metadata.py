@@ -1,0 +1,26 @@
+"""Metadata of committed offsets, as the client hands it out."""
+
+from typing import Any
+
+import pytest
+
+from streams.kafka.admin import metadata_text
+
+
+class _Partition:
+    """A partition whose metadata is made from bytes, as the client's is."""
+
+    def __init__(self, data: bytes | None) -> None:
+        self._data = data
+
+    @property
+    def metadata(self) -> Any:
+        return None if self._data is None else self._data.decode()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"), [(None, ""), (b"", ""), (b"AgAA", "AgAA"), (b"AgAA\x88U", "AgAA\ufffdU")]
+)
+def test_metadata_is_text_whatever_stands_behind_it(data: bytes | None, text: str) -> None:
+    """Bytes behind the metadata of others that are no text don't stop a start."""
+    assert metadata_text(_Partition(data)) == text

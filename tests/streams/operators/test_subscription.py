@@ -1,0 +1,112 @@
+"""Messages of foreign-key joins: their bytes are those of Kafka Streams, and nothing else passes for them."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_stores.key_schema import prefix_end
+from streams import SerializationError
+from streams.operators.subscription import (
+    RESPONSES,
+    SUBSCRIPTIONS,
+    Instruction,
+    Response,
+    Subscription,
+    combined_key,
+    key_prefix,
+    to_primary_partition,
+)
+
+HASH = bytes(range(16))
+HASHES = st.none() | st.binary(min_size=16, max_size=16)
+SUBSCRIPTION = st.builds(
+    Subscription,
+    hash=HASHES,
+    instruction=st.sampled_from(Instruction),
+    primary_key=st.binary(max_size=8),
+    primary_partition=st.none() | st.integers(0, 2**31 - 1),
+)
+RESPONSE = st.builds(
+    Response,
+    hash=HASHES,
+    foreign_value=st.none() | st.binary(max_size=8),
+    primary_partition=st.none(),
+)
+
+
+def test_a_subscription_is_laid_out_as_in_kafka_streams() -> None:
+    """Version, instruction, hash, key, partition; without a hash the first bit says so (SubscriptionWrapperSerde)."""
+    wanted = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
+    data = SUBSCRIPTIONS.serialize("t", Subscription(HASH, wanted, b"pk", 258))
+    assert data == b"\x01\x03" + HASH + b"pk" + b"\x00\x00\x01\x02"
+    forget = Instruction.DELETE_KEY_NO_PROPAGATE
+    assert (
+        SUBSCRIPTIONS.serialize("t", Subscription(None, forget, b"pk", 0)) == b"\x81\x00pk\0\0\0\0"
+    )
+
+
+def test_a_subscription_of_version_0_has_no_partition() -> None:
+    """Kafka Streams before 3.3 wrote such ones; the response then goes where its key belongs."""
+    old = SUBSCRIPTIONS.deserialize("t", b"\x00\x02" + HASH + b"pk")
+    wanted = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
+    assert old == Subscription(HASH, wanted, b"pk", None)
+    assert to_primary_partition("t", "k", Response(None, None, old.primary_partition), 3) is None
+    assert to_primary_partition("t", "k", Response(None, None, 2), 3) == 2
+
+
+def test_a_response_is_laid_out_as_in_kafka_streams() -> None:
+    """Version, hash, the value's bytes; the partition does not travel (SubscriptionResponseWrapperSerde)."""
+    assert RESPONSES.serialize("t", Response(HASH, b"value", 3)) == b"\x00" + HASH + b"value"
+    assert RESPONSES.serialize("t", Response(None, None, 3)) == b"\x80"
+
+
+def test_an_empty_value_is_not_a_missing_one() -> None:
+    """Kafka Streams writes both alike and reads no value; version 1 keeps them apart."""
+    empty = RESPONSES.serialize("t", Response(HASH, b""))
+    assert empty == b"\x01" + HASH
+    assert RESPONSES.deserialize("t", empty or b"").foreign_value == b""
+    assert RESPONSES.deserialize("t", b"\x00" + HASH).foreign_value is None
+
+
+@given(SUBSCRIPTION, RESPONSE)
+def test_messages_survive_their_serdes(subscription: Subscription, response: Response) -> None:
+    """What was written is read back."""
+    written = SUBSCRIPTIONS.serialize("t", subscription)
+    assert SUBSCRIPTIONS.deserialize("t", written or b"") == subscription
+    assert RESPONSES.deserialize("t", RESPONSES.serialize("t", response) or b"") == response
+
+
+@pytest.mark.parametrize(
+    ("serde", "data", "reason"),
+    [
+        (
+            SUBSCRIPTIONS,
+            b"\x02\x00" + HASH,
+            "version 2 of a subscription, this program knows 0 to 1",
+        ),
+        (SUBSCRIPTIONS, b"\x01\x00" + HASH, "the primary partition is missing"),
+        (SUBSCRIPTIONS, b"\x01\x00abc", "the hash is cut off"),
+        (SUBSCRIPTIONS, b"\x81\x07pk\0\0\0\0", "7 is not a valid Instruction"),
+        (SUBSCRIPTIONS, b"", "0 bytes"),
+        (RESPONSES, b"\x05" + HASH, "version 5 of a response, this program knows 0 to 1"),
+        (RESPONSES, b"\x00abc", "the hash is cut off"),
+    ],
+)
+def test_bytes_of_no_message_are_refused(serde: Any, data: bytes, reason: str) -> None:
+    """The error says what is wrong, and holds nothing of the data."""
+    with pytest.raises(SerializationError, match=re.escape(reason)):
+        serde.deserialize("app-topic", data)
+
+
+@given(st.binary(max_size=4), st.binary(max_size=4), st.binary(max_size=4))
+def test_a_prefix_finds_the_subscriptions_of_one_foreign_key(
+    key: bytes, other: bytes, primary_key: bytes
+) -> None:
+    """All of them and no others, also where one key is the start of another (CombinedKeySchema)."""
+    lower, upper = key_prefix(key), prefix_end(key_prefix(key))
+    stored = combined_key(other, primary_key)
+    assert (lower <= stored and (upper is None or stored < upper)) is (key == other)
+    assert combined_key(key, primary_key) == len(key).to_bytes(4, "big") + key + primary_key

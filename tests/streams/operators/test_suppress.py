@@ -1,0 +1,358 @@
+"""`suppress`: of many changes of a row the last one goes on, when it is due or when the buffer is full."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams import (
+    BufferConfig,
+    KTable,
+    Materialized,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+    StreamsError,
+    Suppressed,
+)
+from streams.testing import TopologyTestDriver
+from streams.windows import SessionWindows, SlidingWindows, TimeWindows, Windows
+from tests.streams.operators.run import JSON, driver_of, outputs, run
+
+KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
+UNBOUNDED = BufferConfig.unbounded()
+MEMORY = Materialized("table", store_type="in_memory", **KEYED)
+
+
+def held(limit: int | None, buffer: BufferConfig = UNBOUNDED) -> Callable[[Any], Any]:
+    """Return a topology that holds back the rows of the input, read as a table."""
+    suppressed = Suppressed.until_time_limit(limit, buffer)
+    return lambda stream: stream.to_table(store=MEMORY, **KEYED).suppress(suppressed).to_stream()
+
+
+def test_no_time_to_wait_emits_every_change() -> None:
+    """A limit of 0, and then a tombstone is one of them."""
+    rows = [("a", 1, 0), ("a", 0, 1), ("b", 1, 1), ("a", None, 1), ("b", 2, 0)]
+    assert run(held(0), rows) == rows
+
+
+def test_the_time_limit_counts_from_the_first_change_of_a_row() -> None:
+    """Later changes replace the value and do not renew the time; the last value comes with its own time."""
+    with driver_of(held(10)) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_batch([("a", 1, 0), ("a", 2, 9), ("b", 3, 9)])
+        assert outputs(driver) == []
+        source.pipe_input("c", 4, 10)
+        assert outputs(driver) == [("a", 2, 9)]
+        source.pipe_batch([("a", 5, 11), ("b", None, 15), ("d", 6, 18)])
+        assert outputs(driver) == []
+        source.pipe_input("e", 7, 21)
+        assert outputs(driver) == [("b", None, 15), ("c", 4, 10), ("a", 5, 11)]
+
+
+def test_an_older_record_does_not_turn_the_time_back() -> None:
+    """Stream time is the largest timestamp seen, and a row that is overdue when it comes goes on at once."""
+    assert run(held(5), [("a", 1, 20), ("b", 2, 3), ("a", 3, 1)]) == [("b", 2, 3)]
+
+
+def test_rows_of_equal_time_come_in_the_order_of_their_keys() -> None:
+    """Of their serialised keys, as in Kafka Streams."""
+    rows = [("b", 1, 0), ("a", 1, 0), ("z", 0, 10)]
+    assert run(held(10), rows) == [("a", 1, 0), ("b", 1, 0)]
+
+
+def test_a_full_buffer_emits_its_oldest_rows_early() -> None:
+    """A limit of records; without a time limit nothing else emits."""
+    rows = [("a", 1, 5), ("a", 0, 6), ("b", 1, 4), ("c", 1, 9), ("c", 2, 9)]
+    buffer = BufferConfig.max_records(1).emit_early_when_full()
+    assert run(held(None, buffer), rows) == [("b", 1, 4), ("a", 0, 6)]
+
+
+def test_a_buffer_of_no_records_emits_every_change() -> None:
+    """Deletions too: downstream may have seen the row."""
+    rows = [("a", 1, 100), ("a", None, 100)]
+    assert run(held(100, BufferConfig.max_records(0)), rows) == rows
+
+
+def test_bytes_are_counted_as_kafka_streams_counts_them() -> None:
+    """Each row: 8, the key, 8 + 8 + 4 for its record, the topic, its headers, the value, and the values before."""
+
+    # Keys are '"a"' (3 bytes), values of one digit, the topic is "in": 8 + 3 + 20 + 2 + 1 = 34 bytes a row.
+    def use(limit: int) -> list[Any]:
+        rows = [("a", 1, 0), ("b", 2, 1)]
+        return run(held(None, BufferConfig.max_bytes(limit)), rows)
+
+    assert use(68) == []
+    assert use(67) == [("a", 1, 0)]
+
+
+def test_the_values_before_count_for_the_size() -> None:
+    """The one that was sent last, and once more that of the change if it is another one."""
+    with driver_of(held(None, BufferConfig.max_bytes(34 + 1 + 1))) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_batch([("a", 1, 0), ("a", 2, 1)])  # 34, and 1 for the old value
+        assert outputs(driver) == []
+        source.pipe_input("b", 1, 0)
+        assert outputs(driver) == [("a", 2, 1)]
+        source.pipe_batch([("b", 22, 2), ("b", 333, 2)])  # 36, then 33 + 3 + 2
+        assert outputs(driver) == [("b", 333, 2)]
+        source.pipe_input("b", 4, 3)  # 34, and 3 for what was sent before
+        assert outputs(driver) == [("b", 4, 3)]
+
+
+def test_headers_go_with_the_change_they_came_with_and_count_for_the_size() -> None:
+    """The emitted record has those of the row's last change."""
+    with driver_of(held(5)) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_input("a", 1, 0, headers=(("first", b"1"),))
+        source.pipe_input("a", 2, 1, headers=(("h", b"xy"), ("none", None)))
+        source.pipe_input("b", 2, 1)
+        source.pipe_input("c", 3, 6)
+        records = driver.create_output_topic("out", **KEYED).read_records()
+        assert [(record.key, record.headers) for record in records] == [
+            ("a", (("h", b"xy"), ("none", None))),
+            ("b", ()),
+        ]
+    with driver_of(held(None, BufferConfig.max_bytes(34))) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_input("a", 1, 0)
+        assert outputs(driver) == []
+        source.pipe_input("a", 1, 0, headers=(("h", b""),))
+        assert outputs(driver) == [("a", 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("buffer", "figures"),
+    [
+        (BufferConfig.max_records(1), "2 of at most 1 records"),
+        (BufferConfig.max_bytes(60), "68 of at most 60 bytes"),
+        (
+            BufferConfig.max_bytes(60).with_max_records(1),
+            "2 of at most 1 records and 68 of at most 60 bytes",
+        ),
+    ],
+)
+@pytest.mark.parametrize("handler", ["fail", "continue"])
+def test_a_full_buffer_that_must_not_emit_stops_the_application(
+    buffer: BufferConfig, figures: str, handler: str
+) -> None:
+    """Whatever the processing handler says: no record is at fault."""
+    use = held(100, buffer.shut_down_when_full())
+    with driver_of(use, processing_exception_handler=handler) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_input("a", 1, 0)
+        with pytest.raises(StreamsError, match=rf"SUPPRESS-\d+: suppress holds {figures}, and"):
+            source.pipe_input("b", 2, 1)
+
+
+def test_an_aggregation_below_subtracts_what_it_added() -> None:
+    """The old value of an emitted change is the one emitted last, not the one the table had last."""
+
+    def totals(stream: Any) -> Any:
+        held_back = stream.to_table(store=MEMORY, **KEYED).suppress(
+            Suppressed.until_time_limit(10, UNBOUNDED)
+        )
+        grouped = held_back.group_by(lambda k, v: ("all", v), **KEYED)
+        return grouped.reduce(lambda total, v: total + v, lambda total, v: total - v).to_stream()
+
+    rows = [
+        ("a", 1, 0),
+        ("a", 2, 1),
+        ("a", 3, 2),
+        ("b", 9, 10),
+        ("a", 4, 11),
+        ("a", 5, 12),
+        ("c", 9, 21),
+    ]
+    assert run(totals, rows) == [("all", 3, 2), ("all", 12, 10), ("all", 14, 12)]
+
+
+# -- joins with what is held back --------------------------------------------------------------------------------------
+
+
+def joined(*, suppress_left: bool) -> StreamsBuilder:
+    """Return an outer join of two tables, one of them held back for 10 ms."""
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+    tables: dict[str, KTable[str, str]] = {
+        name: builder.table(name, **text) for name in ("left", "right")
+    }
+    name = "left" if suppress_left else "right"
+    tables[name] = tables[name].suppress(Suppressed.until_time_limit(10, UNBOUNDED))
+    result = tables["left"].outer_join(tables["right"], lambda one, two: f"({one},{two})")
+    result.to_stream().to("out", **text)
+    return builder
+
+
+@pytest.mark.parametrize("suppress_left", [False, True])
+def test_a_join_sees_the_row_that_was_sent_last(suppress_left: bool) -> None:
+    """While a newer one is held back (Kafka Streams' prior value view); a row that is not held back is the table's."""
+    config = StreamsConfig(
+        application_id="t", bootstrap_servers="unused:9092", statestore_cache_max_bytes=0
+    )
+    pair = "({1},{0})" if suppress_left else "({0},{1})"
+
+    def both(other: str | None, own: str | None) -> str:
+        return pair.format(other, own)
+
+    with TopologyTestDriver(joined(suppress_left=suppress_left).build(config), config) as driver:
+        text: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+        out = driver.create_output_topic("out", **text)
+        own = driver.create_input_topic("left" if suppress_left else "right", **text)
+        other = driver.create_input_topic("right" if suppress_left else "left", **text)
+
+        def seen() -> list[Any]:
+            return [(record.key, record.value, record.timestamp) for record in out.read_records()]
+
+        own.pipe_input("B", "1", 0)
+        own.pipe_input("A", "1", 0)
+        assert seen() == []
+        own.pipe_input("tick", "tick", 10)
+        assert seen() == [("A", both(None, "1"), 0), ("B", both(None, "1"), 0)]
+        own.pipe_input("A", "2", 11)
+        assert seen() == []
+        other.pipe_input("A", "a", 12)
+        assert seen() == [("A", both("a", "1"), 12)]
+        other.pipe_input("B", "b", 12)
+        assert seen() == [("B", both("b", "1"), 12)]
+        other.pipe_input("A", "b", 13)
+        assert seen() == [("A", both("b", "1"), 13)]
+        own.pipe_input("tick", "tick1", 21)
+        assert seen() == [("tick", both(None, "tick1"), 21), ("A", both("b", "2"), 13)]
+
+
+# -- final results -----------------------------------------------------------------------------------------------------
+
+
+def final_counts(windows: Windows) -> Callable[[Any], Any]:
+    """Return a topology that counts the records of each key and window, once the window is closed."""
+
+    def use(stream: Any) -> Any:
+        counts = stream.group_by_key(**KEYED).windowed_by(windows).count()
+        final = counts.suppress(Suppressed.until_window_closes(UNBOUNDED))
+        return final.to_stream(lambda key, _: [key.key, key.start, key.end])
+
+    return use
+
+
+def test_time_windows_give_one_result_each_in_the_order_in_which_they_close() -> None:
+    """SuppressScenarioTest: a jump of stream time closes several windows."""
+    times = [0, 1, 2, 0, 3, 0, 4, 0, 30]
+    rows = [("k1", "v1", time) for time in times]
+    assert run(final_counts(TimeWindows(2, grace=2)), rows) == [
+        (["k1", 0, 2], 4, 1),
+        (["k1", 2, 4], 2, 3),
+        (["k1", 4, 6], 1, 4),
+    ]
+
+
+def test_sliding_windows_give_one_result_each() -> None:
+    """SuppressScenarioTest; late records count until the window is closed."""
+    times = [10, 11, 10, 13, 10, 24, 5, 7, 90]
+    rows = [("k1", "v1", time) for time in times]
+    assert run(final_counts(SlidingWindows(5, grace=15)), rows) == [
+        (["k1", 5, 10], 5, 10),
+        (["k1", 6, 11], 5, 11),
+        (["k1", 8, 13], 5, 13),
+        (["k1", 11, 16], 2, 13),
+        (["k1", 12, 17], 1, 13),
+        (["k1", 19, 24], 1, 24),
+    ]
+
+
+def test_a_sliding_window_has_one_closing_time() -> None:
+    """Kafka Streams gives two final results here, because its suppress closes a millisecond before its aggregate."""
+    rows = [("k1", "v", 10), ("k2", "v", 25), ("k1", "v", 9), ("k2", "v", 100)]
+    results = run(final_counts(SlidingWindows(5, grace=15)), rows)
+    windows = [window for window, _, _ in results]
+    assert len(windows) == len({tuple(window) for window in windows})
+    assert (["k1", 5, 10], 2, 10) in results
+
+
+def test_sessions_that_were_merged_away_give_no_tombstones() -> None:
+    """SuppressScenarioTest; the session that a late record belongs to is closed by then."""
+    rows = [
+        ("k1", "v", 0),
+        ("k1", "v", 5),
+        ("k1", "v", 1),
+        ("k2", "v", 11),
+        ("k1", "v", 5),
+        ("k1", "v", 30),
+    ]
+    assert run(final_counts(SessionWindows(5)), rows) == [
+        (["k1", 0, 5], 3, 5),
+        (["k2", 11, 11], 1, 11),
+    ]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40)), min_size=5, max_size=20),
+    st.sampled_from(
+        [
+            TimeWindows(4, grace=3),
+            TimeWindows(4, 2),
+            SlidingWindows(3, grace=2),
+            SessionWindows(3, grace=1),
+        ]
+    ),
+)
+def test_a_window_has_one_final_result_and_it_is_the_last_update(
+    records: list[tuple[str, int]], windows: Windows
+) -> None:
+    """Of every kind of window: once it is closed, no update of it comes any more."""
+
+    def use(stream: Any) -> Any:
+        counts = stream.group_by_key(**KEYED).windowed_by(windows).count()
+        counts.to_stream(lambda key, _: [key.key, key.start, key.end]).to("raw", **KEYED)
+        final = counts.suppress(Suppressed.until_window_closes(UNBOUNDED))
+        return final.to_stream(lambda key, _: [key.key, key.start, key.end])
+
+    last: dict[tuple[Any, ...], Any] = {}
+    with driver_of(use) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_batch([(key, "v", time) for key, time in records] + [("end", "v", 1_000)])
+        for window, count, time in outputs(driver, "raw"):
+            if window[0] != "end":
+                last[tuple(window)] = (count, time)
+        final = [(tuple(window), (count, time)) for window, count, time in outputs(driver)]
+    assert len(final) == len(dict(final))
+    assert dict(final) == {window: row for window, row in last.items() if row[0] is not None}
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.none() | st.integers(0, 3), st.integers(0, 15)),
+    min_size=6,
+    max_size=25,
+)
+
+
+def model(changes: list[Any], limit: int | None, records: int | None) -> list[Any]:
+    """Say what comes out, by a list that is sorted anew for every record."""
+    observed, emitted = -1, list[Any]()
+    rows: dict[str, tuple[int, Any, int]] = {}
+    for key, value, time in changes:
+        observed = max(observed, time)
+        rows[key] = (rows[key][0] if key in rows else time, value, time)
+        for first in sorted(rows, key=lambda name: (rows[name][0], name)):
+            is_due = limit is not None and rows[first][0] <= observed - limit
+            if is_due or (records is not None and len(rows) > records):
+                _, last, last_time = rows.pop(first)
+                emitted.append((first, last, last_time))
+    return emitted
+
+
+@settings(deadline=None, max_examples=60)
+@given(CHANGES, st.none() | st.integers(0, 10), st.none() | st.integers(0, 3), st.booleans())
+def test_what_comes_out_is_what_the_model_says(
+    changes: list[Any], limit: int | None, records: int | None, record_by_record: bool
+) -> None:
+    """For any changes and limits, in a batch and record by record."""
+    buffer = UNBOUNDED if records is None else BufferConfig.max_records(records)
+    with driver_of(held(limit, buffer), record_by_record=record_by_record) as driver:
+        driver.create_input_topic("in", **KEYED).pipe_batch(changes)
+        assert outputs(driver) == model(changes, limit, records)

@@ -1,0 +1,350 @@
+"""Grouped tables: an aggregate stands for the rows the table has now, whatever happened before."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams import Materialized, StreamsBuilder, StreamsConfig, ValueAndTimestamp
+from streams.testing import TopologyTestDriver
+from tests.streams.operators.run import JSON, driver_of, outputs, run
+
+KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
+IN_MEMORY = Materialized(store_type="in_memory")
+
+
+def strings(stream: Any, selector: Any, store: Materialized | None = None) -> Any:
+    """Aggregate a table of the stream to texts that tell what was added and subtracted, in order."""
+    table = stream.to_table(store=store, **KEYED)
+    return (
+        table.group_by(selector, **KEYED)
+        .aggregate(
+            lambda: "0",
+            lambda key, value, total: f"{total}+{value}",
+            lambda key, value, total: f"{total}-{value}",
+            value_serde=JSON,
+            store=IN_MEMORY,
+        )
+        .to_stream()
+    )
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+def test_a_row_that_stays_in_its_group_gives_one_result(record_by_record: bool) -> None:
+    """KIP-904: subtract and add are one update; a row that moves gives two, the old group's first."""
+    rows = [("k", ["a", 1], 1), ("k", ["a", 2], 2), ("k", ["b", 3], 3), ("k", None, 4)]
+    with driver_of(lambda s: strings(s, tuple), record_by_record=record_by_record) as driver:
+        driver.create_input_topic("in", **KEYED).pipe_batch(rows)
+        assert outputs(driver) == [
+            ("a", "0+1", 1),
+            ("a", "0+1-1+2", 2),
+            ("a", "0+1-1+2-2", 3),
+            ("b", "0+3", 3),
+            ("b", "0+3-3", 4),
+        ]
+
+
+def test_groups_are_told_apart_by_their_bytes() -> None:
+    """1 and 1.0 and True are equal in Python, but not the same keys in JSON."""
+    selected = {1: (1, "x"), 2: (1.0, "y"), 3: (True, "z")}
+    rows = [("k", 1, 1), ("k", 2, 2), ("k", 3, 3)]
+    assert run(lambda s: strings(s, selected.get), rows) == [
+        (1, "0+x", 1),
+        (1, "0+x-x", 2),
+        (1.0, "0+y", 2),
+        (1.0, "0+y-y", 3),
+        (True, "0+z", 3),
+    ]
+
+
+def test_a_row_whose_key_or_value_is_none_is_in_no_group() -> None:
+    """As is one for which the function returns None; it still leaves the group it was in."""
+    rows = [
+        ("k", ["a", 1], 1),
+        ("k", [None, 2], 2),
+        ("k", ["a", 3], 3),
+        ("k", ["a", None], 4),
+        ("k", [], 5),
+    ]
+    assert run(lambda s: strings(s, lambda v: tuple(v) or None), rows) == [
+        ("a", "0+1", 1),
+        ("a", "0+1-1", 2),
+        ("a", "0+1-1+3", 3),
+        ("a", "0+1-1+3-3", 4),
+    ]
+
+
+def test_the_function_may_take_the_key() -> None:
+    """One parameter is the value, two are key and value."""
+    rows = [("k", 1, 1), ("l", 2, 2)]
+    assert run(lambda s: strings(s, lambda k, v: ("all", f"{k}{v}")), rows) == [
+        ("all", "0+k1", 1),
+        ("all", "0+k1+l2", 2),
+    ]
+
+
+def test_a_result_is_as_new_as_the_newest_record_it_came_from() -> None:
+    """Also if that one was taken out again."""
+    rows = [("k", ["a", 1], 9), ("k", None, 5), ("l", ["a", 2], 3)]
+    assert run(lambda s: strings(s, tuple), rows) == [
+        ("a", "0+1", 9),
+        ("a", "0+1-1", 9),
+        ("a", "0+1-1+2", 9),
+    ]
+
+
+def test_a_result_of_none_deletes_the_row_and_the_next_value_starts_anew() -> None:
+    """In reduce the first value is the first result, also after a subtractor returned None."""
+    with driver_of(
+        lambda s: (
+            s.to_table(**KEYED)
+            .group_by(tuple, **KEYED)
+            .reduce(
+                lambda total, value: total + value,
+                lambda total, value: None if total == value else total - value,
+                store="sums",
+            )
+            .to_stream()
+        )
+    ) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_batch([("k", ["a", 1], 1), ("l", ["a", 2], 2), ("k", None, 3), ("l", None, 4)])
+        assert outputs(driver) == [("a", 1, 1), ("a", 3, 2), ("a", 2, 3), ("a", None, 4)]
+        assert list(driver.get_state_store("sums").all()) == []
+        source.pipe_input("m", ["a", 5], 5)
+        assert outputs(driver) == [("a", 5, 5)]
+
+
+def test_a_group_without_rows_counts_nought() -> None:
+    """Its row is not deleted, as in Kafka Streams."""
+    rows = [("k", "a", 1), ("l", "a", 2), ("k", "b", 3), ("l", None, 4)]
+    counted = run(
+        lambda s: (
+            s.to_table(**KEYED)
+            .group_by(lambda k, v: (v, k), **KEYED)
+            .count(store="counts")
+            .to_stream()
+        ),
+        rows,
+    )
+    assert counted == [("a", 1, 1), ("a", 2, 2), ("a", 1, 3), ("b", 1, 3), ("a", 0, 4)]
+
+
+def test_old_values_come_through_filters_and_mappers_without_stores() -> None:
+    """A row that the filter rejects leaves its group."""
+    rows = [("k", 2, 1), ("k", 3, 2), ("k", 4, 3), ("k", 6, 4), ("k", None, 5)]
+
+    def use(stream: Any) -> Any:
+        table = stream.to_table(**KEYED).filter(lambda v: v % 2 == 0).map_values(lambda v: v * 10)
+        return (
+            table.group_by(lambda k, v: ("all", v), **KEYED)
+            .reduce(lambda total, v: total + v, lambda total, v: total - v)
+            .to_stream()
+        )
+
+    assert run(use, rows) == [
+        ("all", 20, 1),
+        ("all", 0, 2),
+        ("all", 40, 3),
+        ("all", 60, 4),
+        ("all", 0, 5),
+    ]
+
+
+def test_a_row_on_which_the_function_fails_is_skipped() -> None:
+    """The next change of its key goes on, and does not subtract what was never added."""
+    rows = [("k", ["a", 1], 1), ("k", 7, 2), ("k", ["a", 3], 3)]
+    with driver_of(lambda s: strings(s, tuple), processing_exception_handler="continue") as driver:
+        driver.create_input_topic("in", **KEYED).pipe_batch(rows)
+        assert outputs(driver) == [("a", "0+1", 1), ("a", "0+1+3", 3)]
+
+
+def test_of_a_versioned_table_what_comes_out_of_order_is_ignored() -> None:
+    """KTableAggregateTest#testAggOfVersionedStore, with the inputs of the golden case table_aggregate_repartition."""
+    versioned = Materialized(store_type="versioned", history_retention=300_000, **KEYED)
+
+    def by_value(key: str, value: str) -> tuple[str | None, str] | None:
+        return None if key == "NULL" else (None if key == "null" else value, value)
+
+    rows = [
+        ("A", "1", 10),
+        ("A", None, 15),
+        ("A", "1", 12),
+        ("B", "2", 20),
+        ("null", "3", 25),
+        ("B", "4", 23),
+    ]
+    rows += [("NULL", "5", 24), ("B", "7", 22)]
+    assert run(lambda s: strings(s, by_value, versioned), rows) == [
+        ("1", "0+1", 10),
+        ("1", "0+1-1", 15),
+        ("2", "0+2", 20),
+        ("2", "0+2-2", 23),
+        ("4", "0+4", 23),
+    ]
+
+
+def test_old_is_removed_before_new_is_added() -> None:
+    """KTableAggregateTest#testRemoveOldBeforeAddNew."""
+
+    def use(stream: Any) -> Any:
+        grouped = stream.to_table(**KEYED).group_by(lambda key, _: (key[0], key[1]), **KEYED)
+        return grouped.aggregate(
+            lambda: "",
+            lambda key, value, text: text + value,
+            lambda key, value, text: text.replace(value, ""),
+            value_serde=JSON,
+        ).to_stream()
+
+    rows = [("11", "A", 10), ("12", "B", 8), ("11", None, 12), ("12", "C", 6)]
+    assert run(use, rows) == [("1", "1", 10), ("1", "12", 10), ("1", "2", 12), ("1", "2", 12)]
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.none() | st.tuples(st.sampled_from(["x", "y", None]), st.integers(0, 3)),
+        st.integers(0, 20),
+    ),
+    min_size=5,
+    max_size=25,
+)
+
+
+def sums(stream: Any) -> Any:
+    """Sum the values of each group."""
+    grouped = stream.to_table(**KEYED).group_by(lambda v: None if v is None else tuple(v), **KEYED)
+    return grouped.reduce(
+        lambda total, value: total + value, lambda total, value: total - value, store="sums"
+    ).to_stream()
+
+
+@settings(deadline=None, max_examples=40)
+@given(ROWS, st.booleans(), st.integers(0, 25))
+def test_the_aggregate_is_that_of_the_rows_there_are(
+    rows: list[Any], cached: bool, cut: int
+) -> None:
+    """After any changes, in one batch or two, with a cache or without: each group's sum is that of its rows now."""
+    table = {key: value for key, value, _ in rows}
+    expected: Counter[str] = Counter()
+    for value in table.values():
+        if value is not None and value[0] is not None:
+            expected[value[0]] += value[1]
+    cache_bytes = 1 << 20 if cached else 0
+    with driver_of(sums, statestore_cache_max_bytes=cache_bytes) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_batch(rows[:cut])
+        source.pipe_batch(rows[cut:])
+        found = {key: row.value for key, row in driver.get_state_store("sums").all()}
+    assert {group: total for group, total in found.items() if total} == {
+        group: total for group, total in expected.items() if total
+    }
+
+
+@settings(deadline=None, max_examples=40)
+@given(ROWS)
+def test_a_batch_gives_what_single_records_give(rows: list[Any]) -> None:
+    """The same results in the same order."""
+    seen: list[Any] = []
+    for record_by_record in (False, True):
+        with driver_of(
+            lambda s: strings(s, tuple, IN_MEMORY), record_by_record=record_by_record
+        ) as driver:
+            driver.create_input_topic("in", **KEYED).pipe_batch(rows)
+            seen.append(outputs(driver))
+    assert seen[0] == seen[1]
+
+
+def test_with_a_cache_the_old_value_is_the_one_that_was_forwarded_last() -> None:
+    """So that what is subtracted is what was added, though values between them were never seen."""
+    builder = StreamsBuilder()
+    table = builder.table("in", store=Materialized("table", **KEYED), **KEYED)
+    table.group_by(lambda k, v: ("all", v), **KEYED).aggregate(
+        lambda: "0",
+        lambda key, value, total: f"{total}+{value}",
+        lambda key, value, total: f"{total}-{value}",
+        store=Materialized("all", value_serde=JSON, caching=False),
+    ).to_stream().to("out", **KEYED)
+    config = StreamsConfig(
+        application_id="t", bootstrap_servers="unused:9092", statestore_cache_max_bytes=1 << 20
+    )
+    with TopologyTestDriver(builder.build(config), config) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        source.pipe_batch([("k", 1, 1), ("k", 2, 2)])
+        assert outputs(driver) == [("all", "0+2", 2)]
+        source.pipe_batch([("k", 3, 3), ("k", None, 4), ("k", 4, 5)])
+        assert outputs(driver) == [("all", "0+2-2+4", 5)]
+
+
+def test_aggregations_of_a_versioned_table_count_the_latest_versions_only() -> None:
+    """KIP-914: a version that came late changes the history, not the aggregate."""
+    versioned = Materialized(
+        "prices", store_type="versioned", history_retention=1_000, key_serde=JSON, value_serde=JSON
+    )
+
+    def use(stream: Any) -> Any:
+        table = stream.to_table(store=versioned, **KEYED).filter(lambda v: v != [])
+        return (
+            table.group_by(tuple, **KEYED)
+            .reduce(lambda total, v: total + v, lambda total, v: total - v)
+            .to_stream()
+        )
+
+    rows = [("k", ["a", 1], 10), ("k", ["a", 5], 4), ("k", ["a", 7], 12), ("k", None, 11)]
+    with driver_of(use) as driver:
+        driver.create_input_topic("in", **KEYED).pipe_batch(rows)
+        assert outputs(driver) == [("a", 1, 10), ("a", 7, 12)]
+        assert driver.get_state_store("prices").get("k", as_of=5).value == ["a", 5]
+
+
+def summing(builder: StreamsBuilder, *, counted: bool) -> None:
+    """Sum the rows of a cached table: records of "in", or how many of them each key has."""
+    stream = builder.stream("in", **KEYED)
+    store = Materialized("table", **KEYED)
+    if counted:
+        table: Any = stream.group_by_key(**KEYED).count(store=Materialized("table", key_serde=JSON))
+    else:
+        table = stream.to_table(store=store, **KEYED)
+    table.group_by(lambda k, v: ("all", v), **KEYED).reduce(
+        lambda total, value: total + value,
+        lambda total, value: total - value,
+        store=Materialized("all", caching=False),
+    ).to_stream().to("out", **KEYED)
+
+
+def cached_driver(*, counted: bool, cache_bytes: int) -> TopologyTestDriver:
+    """Return a driver of `summing`."""
+    builder = StreamsBuilder()
+    summing(builder, counted=counted)
+    config = StreamsConfig(
+        application_id="t", bootstrap_servers="unused:9092", statestore_cache_max_bytes=cache_bytes
+    )
+    return TopologyTestDriver(builder.build(config), config)
+
+
+def test_what_a_processor_writes_into_a_cached_table_is_subtracted_likewise() -> None:
+    """A store of a table may be written by others; the old value is still the one that was forwarded last."""
+    with cached_driver(counted=False, cache_bytes=1 << 20) as driver:
+        source, store = driver.create_input_topic("in", **KEYED), driver.get_state_store("table")
+        source.pipe_batch([("a", 1, 1), ("b", 10, 1)])
+        store.put("a", ValueAndTimestamp(5, 2))
+        store.put("c", ValueAndTimestamp(100, 2))
+        source.pipe_input("b", 20, 3)
+        assert [value for _, value, _ in outputs(driver)][-1] == 5 + 20 + 100
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_counts_send_old_values_where_they_stand(cache_bytes: int) -> None:
+    """In order and out of order, for keys that come once and keys that come again."""
+    batches = [
+        [("a", 0, 5), ("b", 0, 6), ("a", 0, 7)],
+        [("a", 0, 3), ("c", 0, 9), ("c", 0, 8)],
+        [("b", 0, 10), ("c", 0, 11)],
+    ]
+    with cached_driver(counted=True, cache_bytes=cache_bytes) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        for records, total in zip(batches, (3, 6, 8), strict=True):
+            source.pipe_batch(records)
+            assert [value for _, value, _ in outputs(driver)][-1] == total

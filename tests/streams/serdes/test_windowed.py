@@ -1,0 +1,156 @@
+"""Serdes of windowed keys: Kafka's bytes, ends that follow from sizes, errors, and the partition of the key inside."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams import (
+    CalendarWindows,
+    Serdes,
+    SerializationError,
+    SlidingWindows,
+    StreamsBuilder,
+    StreamsConfig,
+    TimeWindows,
+    TopologyError,
+    Windowed,
+)
+from streams.serdes.partitioning import WindowedPartitioner, murmur2
+from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
+from streams.windows import FOREVER
+from tasks.processing.topology_spec import SinkSpec
+from tests.fakes.murmur2 import partition_of
+
+TIMES = st.integers(0, FOREVER)
+
+
+def test_bytes_are_those_of_kafkas_serializers() -> None:
+    """Key and start; for sessions key, end and start; eight bytes each, big-endian."""
+    timed = Serdes.windowed(str, 10).serialize("t", Windowed("key", 258, 268))
+    assert timed == b"key" + bytes(6) + b"\x01\x02"
+    session = Serdes.session_windowed(str).serialize("t", Windowed("key", 258, 268))
+    assert session == b"key" + bytes(6) + b"\x01\x0c" + bytes(6) + b"\x01\x02"
+
+
+@given(st.text(), TIMES, st.integers(1, 1_000))
+def test_what_was_written_is_read(key: str, start: int, size: int) -> None:
+    """The end of a time window follows from the size, and never passes the largest time."""
+    end = min(start + size, FOREVER)
+    for serde in (Serdes.windowed(str, size), Serdes.session_windowed(str)):
+        data = serde.serialize("t", Windowed(key, start, end))
+        assert data is not None
+        assert serde.deserialize("t", data) == Windowed(key, start, end)
+        assert serde.serialize_batch("t", [Windowed(key, start, end)]) == [data]
+
+
+def test_windows_stand_for_their_size() -> None:
+    """Calendar windows have no one size; others may be given, too."""
+    days = CalendarWindows("day", "Europe/Berlin")
+    (start,) = days.starts_for(1_711_843_200_000)
+    data = bytes(Serdes.windowed(str, days).serialize("t", Windowed("a", start, 0)) or b"")
+    assert Serdes.windowed(str, days).deserialize("t", data).end == days.end_of(start)
+    assert Serdes.windowed(str, SlidingWindows(5)).deserialize("t", data).end == start + 5
+    assert Serdes.windowed(str, TimeWindows(5)).deserialize("t", data).end == start + 5
+
+
+def test_the_same_arguments_give_the_same_serde() -> None:
+    """So that bytes made for one node serve the next."""
+    assert Serdes.windowed(str, 10) is Serdes.windowed(Serdes.string(), 10)
+    assert Serdes.session_windowed(str) is Serdes.session_windowed(str)
+
+
+@pytest.mark.parametrize("serde", [Serdes.windowed(str, 10), Serdes.session_windowed(str)])
+def test_what_is_no_windowed_key_is_an_error(serde: Any) -> None:
+    """A plain key, and bytes too short for a window, are named."""
+    with pytest.raises(SerializationError, match="str is not a Windowed"):
+        serde.serialize("t", "key")
+    with pytest.raises(SerializationError, match="7 bytes have no window at their end"):
+        serde.deserialize("t", bytes(7))
+
+
+def test_a_bad_size_or_serde_is_refused() -> None:
+    """With the name of the parameter."""
+    with pytest.raises(TopologyError, match=r"Serdes\.windowed: size=-1 is too short"):
+        Serdes.windowed(str, -1)
+    with pytest.raises(
+        TopologyError, match=r"Serdes\.windowed: size=0 is too short; give at least 1 ms"
+    ):
+        Serdes.windowed(str, 0)
+    with pytest.raises(TopologyError, match=r"Serdes\.windowed: inner=dict"):
+        Serdes.windowed(dict, 1)
+
+
+# -- partitions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_the_hash_is_kafkas(key: bytes, hashed: int) -> None:
+    """Values of Kafka's own tests (UtilsTest#testMurmur2)."""
+    assert murmur2(key) == hashed % (1 << 32)
+
+
+@given(st.text(), TIMES, st.integers(1, 50))
+def test_windows_of_a_key_go_where_the_key_goes(key: str, start: int, partitions: int) -> None:
+    """Whatever the window, as Kafka Streams' WindowedStreamPartitioner has it."""
+    partitioner = WindowedPartitioner(SessionWindowedSerde(Serdes.string()))
+    found = partitioner("t", Windowed(key, start, start), 1, partitions)
+    assert found == partition_of(key.encode(), partitions)
+    assert partitioner("t", None, 1, partitions) is None
+
+
+def sink_of(builder: StreamsBuilder, **settings: Any) -> SinkSpec:
+    """Return the sink of a topology with one."""
+    config = StreamsConfig(application_id="a", bootstrap_servers="unused:9092", **settings)
+    (subtopology,) = builder.build(config).spec(config).subtopologies
+    (sink,) = subtopology.sinks
+    return sink
+
+
+def test_a_sink_of_windowed_keys_gets_that_partitioner() -> None:
+    """By the derived serde; the user's own partitioner wins."""
+    builder = StreamsBuilder()
+    counts = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
+    table = counts.windowed_by(TimeWindows(10)).count()
+    table.to_stream().to("out")
+    partitioner = sink_of(builder).partitioner
+    assert isinstance(partitioner, WindowedPartitioner)
+    assert partitioner.serde.inner is Serdes.string()
+
+    builder = StreamsBuilder()
+    counts = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
+    stream = counts.windowed_by(TimeWindows(10)).count().to_stream()
+    stream.to("out", partitioner=lambda topic, key, value, count: 0)
+    assert not isinstance(sink_of(builder).partitioner, WindowedPartitioner)
+
+
+def test_the_default_serde_goes_inside_a_derived_windowed_serde() -> None:
+    """Where the stream has no key serde, the configured one is that of the key inside."""
+    builder = StreamsBuilder()
+    grouped = builder.stream("in").group_by_key()
+    grouped.windowed_by(TimeWindows(10)).count().to_stream().to("out")
+    sink = sink_of(builder, default_key_serde=str, default_value_serde=str)
+    assert isinstance(sink.key_serde, TimeWindowedSerde)
+    assert sink.key_serde.inner is Serdes.string()
+    assert isinstance(sink.partitioner, WindowedPartitioner)
+    assert sink.partitioner.serde is sink.key_serde
+
+
+def test_without_a_default_serde_the_sink_is_named() -> None:
+    """As for any serde that is missing."""
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", value_serde=str).group_by_key()
+    grouped.windowed_by(TimeWindows(10)).count().to_stream().to("out")
+    with pytest.raises(TopologyError, match="no key serde"):
+        sink_of(builder)

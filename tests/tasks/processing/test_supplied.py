@@ -1,0 +1,324 @@
+"""Users' objects that could not do what they look like: refused where they are given, or with an error that says why."""
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+import pytest
+
+from streams import (
+    FixedKeyProcessor,
+    KStream,
+    Processor,
+    ProcessorContext,
+    PunctuationType,
+    Record,
+    RecordFailedError,
+    Stores,
+    StreamsBuilder,
+    StreamsError,
+    Topology,
+    TopologyError,
+    ValueTransformerWithKey,
+)
+from streams.testing import TopologyTestDriver
+
+TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
+
+
+class Plain(Processor[str, str, str, str]):
+    """Forwards everything."""
+
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record)
+
+
+class AsyncInit(Plain):
+    """Would never be initialised."""
+
+    async def init(self, context: Any) -> None:  # type: ignore[override]
+        self.context = context
+
+
+class AsyncClose(Plain):
+    """Would never be closed."""
+
+    async def close(self) -> None:  # type: ignore[override]
+        pass
+
+
+class YieldingInit(Plain):
+    """Would never be initialised either."""
+
+    def init(self, context: Any) -> Any:
+        yield context
+
+
+class OldHabit(Processor[str, str, str, str]):
+    """Takes key and value, as processors did long ago."""
+
+    def process(self, key: str, value: str) -> None:  # type: ignore[override]
+        pass
+
+
+class Mistyped(Processor[str, str, str, str]):
+    """Has no `process`."""
+
+    def proces(self, record: Record[str, str]) -> None:
+        pass
+
+
+class FixedAsyncInit(FixedKeyProcessor[str, str, str]):
+    """The same for fixed keys."""
+
+    async def init(self, context: Any) -> None:  # type: ignore[override]
+        pass
+
+    def process(self, record: Any) -> None:
+        pass
+
+
+class FixedOldHabit(FixedKeyProcessor[str, str, str]):
+    """The same for fixed keys."""
+
+    def process(self, key: str, value: str) -> None:  # type: ignore[override]
+        pass
+
+
+class Rows(ValueTransformerWithKey[str, str, str]):
+    """A transformer that can run."""
+
+    def transform(self, key: str, value: str | None) -> str | None:
+        return value
+
+
+class AsyncTransform(ValueTransformerWithKey[str, str, str]):
+    """Its values would be coroutines."""
+
+    async def transform(self, key: str, value: str | None) -> str | None:  # type: ignore[override]
+        return value
+
+
+class AsyncRowsInit(Rows):
+    """Would never be initialised."""
+
+    async def init(self, context: Any) -> None:  # type: ignore[override]
+        pass
+
+
+class OneArgument(ValueTransformerWithKey[str, str, str]):
+    """Takes no key."""
+
+    def transform(self, value: str | None) -> str | None:  # type: ignore[override]
+        return value
+
+
+def stream_of(builder: StreamsBuilder) -> KStream[str, str]:
+    """Return the stream of the topic "in"."""
+    return builder.stream("in", **TEXT)
+
+
+def give_to_process(supplier: Any) -> None:
+    stream_of(StreamsBuilder()).process(supplier)
+
+
+def give_to_process_values(supplier: Any) -> None:
+    stream_of(StreamsBuilder()).process_values(supplier)
+
+
+def give_to_transform_values(supplier: Any) -> None:
+    StreamsBuilder().table("in", **TEXT).transform_values(supplier)
+
+
+def give_to_add_processor(supplier: Any) -> None:
+    Topology().add_source("read", "in", **TEXT).add_processor("p", supplier, ["read"])
+
+
+def give_to_global_store(supplier: Any) -> None:
+    builder = Stores.key_value("kept", logging=False, **TEXT)
+    StreamsBuilder().add_global_store(builder, "in", supplier)
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+@pytest.mark.parametrize(
+    ("give", "made", "message"),
+    [
+        (give_to_process, AsyncInit, "AsyncInit.init is an async function; give a plain one"),
+        (give_to_process, AsyncClose, "AsyncClose.close is an async function; give a plain one"),
+        (give_to_process, YieldingInit, "YieldingInit.init is a generator, which would never run"),
+        (give_to_process, OldHabit, r"OldHabit.process can't be called as process\(record\)"),
+        (
+            give_to_process,
+            Mistyped,
+            r"Mistyped has no process of its own; override process\(record\)",
+        ),
+        (give_to_add_processor, AsyncInit, "AsyncInit.init is an async function"),
+        (give_to_global_store, AsyncInit, "AsyncInit.init is an async function"),
+        (give_to_global_store, OldHabit, "OldHabit.process can't be called"),
+        (give_to_process_values, FixedAsyncInit, "FixedAsyncInit.init is an async function"),
+        (give_to_process_values, FixedOldHabit, "FixedOldHabit.process can't be called"),
+        (
+            give_to_transform_values,
+            AsyncTransform,
+            "AsyncTransform.transform is an async function; give a plain one",
+        ),
+        (give_to_transform_values, AsyncRowsInit, "AsyncRowsInit.init is an async function"),
+        (
+            give_to_transform_values,
+            OneArgument,
+            r"OneArgument.transform can't be called as transform\(key, value\)",
+        ),
+    ],
+)
+def test_methods_that_would_never_run_are_refused_where_the_supplier_is_given(
+    give: Callable[[Any], None], made: Callable[[], Any], message: str, *, as_function: bool
+) -> None:
+    """A class and a function that makes one; the message names the class and the user's line."""
+    supplier = partial(made) if as_function else made
+    with pytest.raises(TopologyError, match=rf"\(.*test_supplied\.py:\d+\): {message}"):
+        give(supplier)
+
+
+def test_what_a_wrapper_takes_counts_and_not_what_it_wraps() -> None:
+    """A decorator may make a function of one record of one of key and value, and static methods count without self."""
+    told: list[Any] = []
+
+    def of_key_and_value(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def process(self: Any, record: Record[str, str]) -> None:
+            function(self, record.key, record.value)
+
+        return process
+
+    class Wrapped(Processor[str, str, str, str]):
+        @of_key_and_value
+        def process(self, key: str, value: str) -> None:
+            told.append((key, value))
+
+    class Static(Processor[str, str, str, str]):
+        @staticmethod
+        def process(record: Record[str, str]) -> None:
+            told.append(record.value)
+
+    run(Wrapped)
+    run(Static)
+    assert told == [("k", "v"), "v"]
+
+
+def run(supplier: Callable[[], Processor[str, str, str, str]], **record: Any) -> list[Any]:
+    """Give one record to a processor; return what it forwarded."""
+    builder = StreamsBuilder()
+    stream_of(builder).process(supplier, name="mine").to("out", **TEXT)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in", **TEXT).pipe_input("k", "v", **{"timestamp": 5, **record})
+        return driver.create_output_topic("out", **TEXT).read_records()
+
+
+def doing(work: Callable[[Any, Any], Any]) -> type[Processor[str, str, str, str]]:
+    """Return a processor whose `process` does this with its context and a record, and returns what that returns."""
+
+    class Doing(Processor[str, str, str, str]):
+        def process(self, record: Record[str, str]) -> Any:
+            return work(self.context, record)
+
+    return Doing
+
+
+def test_forwarding_while_nodes_are_initialised_is_refused() -> None:
+    """The nodes below are not there yet; the message names the node and what to use."""
+
+    class Eager(Plain):
+        def init(self, context: ProcessorContext[str, str]) -> None:
+            super().init(context)
+            context.forward(Record("k", "v", 1))
+
+    with pytest.raises(
+        StreamsError,
+        match=r"mine: forward\(\) before the topology is initialised; use process\(\) or a punctuator",
+    ):
+        run(Eager)
+
+
+def wait_for_nothing(_context: Any, _record: Any) -> Any:
+    """Return what nobody waits for."""
+    return partial(int)
+
+
+@pytest.mark.parametrize("result", ["text", 0, False, [], wait_for_nothing])
+def test_what_process_returns_must_be_nothing(result: Any) -> None:
+    """It would be lost, so the processing handler gets an error; from a coroutine as well."""
+
+    class Waits(Processor[str, str, str, str]):
+        async def process(self, record: Record[str, str]) -> Any:
+            return result
+
+    for supplier in (doing(lambda _context, _record: result), Waits):
+        with pytest.raises(
+            RecordFailedError,
+            match=rf"failed in processing at mine .*{supplier.__name__} returned .* use context\.forward\(record\)",
+        ):
+            run(supplier)
+
+
+def test_a_coroutine_that_a_plain_process_returns_is_run() -> None:
+    """As that of an async process: a record is done when its coroutine has ended."""
+
+    async def later(context: Any, record: Record[str, str]) -> None:
+        context.forward(record.replace(value="later"))
+
+    assert [record.value for record in run(doing(later))] == ["later"]
+
+
+@pytest.mark.parametrize("thing", ["v", ("k", "v"), None, {"key": "k"}])
+def test_only_records_are_forwarded(thing: Any) -> None:
+    """Anything else is an error that says what a record is made of."""
+    with pytest.raises(
+        RecordFailedError,
+        match=rf"mine: forward takes a Record\(key, value, timestamp\), .*{type(thing).__name__}",
+    ):
+        run(doing(lambda context, _record: context.forward(thing)))
+
+
+def test_headers_in_a_list_are_taken_and_in_a_dictionary_refused() -> None:
+    """A dictionary would be read as its names only."""
+
+    def forwarded(headers: Any) -> list[Any]:
+        return run(doing(lambda context, record: context.forward(record.replace(headers=headers))))
+
+    (record,) = forwarded([("trace", b"1"), ("none", None)])
+    assert record.headers == (("trace", b"1"), ("none", None))
+    with pytest.raises(
+        RecordFailedError, match=r"mine: headers are a tuple of \(name, bytes\) pairs, .* type dict"
+    ):
+        forwarded({"trace": b"1"})
+
+
+def ticks_nothing() -> None:
+    """Take no time."""
+
+
+def yields(now_ms: int) -> Any:
+    """Run only when somebody asks for its items."""
+    yield now_ms
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (ticks_nothing, "ticks_nothing, which can't be called with one timestamp"),
+        (lambda now_ms, more: None, "<lambda>, which can't be called with one timestamp"),
+        (yields, "a generator"),
+    ],
+)
+def test_a_callback_takes_one_timestamp(callback: Any, message: str) -> None:
+    """Found when it is scheduled, not when it is due."""
+
+    class Scheduling(Plain):
+        def init(self, context: ProcessorContext[str, str]) -> None:
+            context.schedule(10, PunctuationType.WALL_CLOCK_TIME, callback)
+
+    with pytest.raises(
+        TypeError,
+        match=f"mine: a schedule's callback must be a plain function .* it is .*{message}",
+    ):
+        run(Scheduling)

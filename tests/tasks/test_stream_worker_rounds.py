@@ -1,0 +1,192 @@
+"""A worker's rounds: purging, pausing, caches, schedules, and what each commit says."""
+
+import itertools
+from typing import Any
+
+from rebalance.model import TaskId, TopicPartition
+from streams import (
+    Processor,
+    PunctuationType,
+    Serdes,
+    StreamsError,
+    Topology,
+)
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tests.tasks.bench import APP, Bench, Source
+from tests.tasks.test_stream_worker import counting, counts_of, fill, outputs_of
+
+STRING, INT = Serdes.string(), Serdes.int64()
+
+
+def test_purging_is_no_reason_to_stop() -> None:
+    """A cluster that does not delete records now will later."""
+    bench = Bench(counting(repartition=True), {"in": 1, "out": 1}, repartition_purge_interval_ms=20)
+    fill(bench, "abc", repartition=True)
+    admin = bench.clients.admin()
+    calls: list[int] = []
+
+    def refuse(before: Any) -> None:
+        calls.append(len(before))
+        raise StreamsError("no controller")
+
+    admin.delete_records = refuse  # type: ignore[method-assign]
+    bench.clients.admin = lambda: admin  # type: ignore[method-assign]
+    assert bench.live()
+    assert calls
+    assert counts_of(bench) == {"a": 1, "b": 1, "c": 1}
+
+
+# -- pace -------------------------------------------------------------------------------------------------------------
+
+
+def test_full_partitions_are_paused_and_resumed() -> None:
+    """Back-pressure by records: paused when full, resumed below a quarter, and nothing is lost."""
+    bench = Bench(
+        counting(), {"in": 2, "out": 1}, max_poll_records=1_000, buffered_records_per_partition=40
+    )
+    for number in range(400):
+        bench.send("in", f"{number % 2}-{number % 7}", "x", partition=number % 2)
+    moves: list[tuple[str, int]] = []
+    largest = 0
+
+    def watch(worker: Any, source: Source) -> None:
+        nonlocal largest
+        if source.polls == 1:
+            worker.paused = True
+            for name in ("pause", "resume"):
+                inner = getattr(source, name)
+
+                def noted(partitions: Any, name: str = name, inner: Any = inner) -> None:
+                    buffered = worker.tasks[TaskId(0, partitions[0].partition)].group.records
+                    moves.append((name, buffered))
+                    inner(partitions)
+
+                setattr(source, name, noted)
+        if source.polls == 10:
+            worker.paused = False
+        largest = max(largest, *(task.group.records for task in worker.tasks.values()))
+
+    bench.at_poll.append(watch)
+    assert bench.live()
+    assert sum(counts_of(bench).values()) == 400
+    assert {name for name, _ in moves} == {"pause", "resume"}
+    assert all(buffered >= 40 for name, buffered in moves if name == "pause")
+    assert all(buffered <= 10 for name, buffered in moves if name == "resume")
+
+
+def test_a_paused_worker_processes_nothing_and_goes_on_where_it_was() -> None:
+    """Commits go on too, so that nothing expires meanwhile."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "aab")
+    processed: list[int] = []
+
+    def watch(worker: Any, source: Source) -> None:
+        worker.paused = source.polls < 40
+        if worker.paused:
+            processed.append(worker.metrics.processed)
+
+    bench.at_poll.append(watch)
+    assert bench.live()
+    # The first poll may come before the pause.
+    assert set(processed[2:]) == {processed[2]}
+    assert counts_of(bench) == {"a": 2, "b": 1}
+
+
+def test_uncommitted_bytes_force_a_commit() -> None:
+    """Long before the interval is over."""
+    small = Bench(
+        counting(),
+        {"in": 1, "out": 1},
+        commit_interval_ms=60_000,
+        statestore_uncommitted_max_bytes=1,
+    )
+    fill(small, "abcdef" * 20)
+    large = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000)
+    fill(large, "abcdef" * 20)
+    assert small.live()
+    assert large.live()
+    assert small.worker is not None
+    assert large.worker is not None
+    assert small.worker.metrics.commits > large.worker.metrics.commits
+    assert counts_of(small) == counts_of(large)
+
+
+def test_a_full_cache_forwards_the_least_recently_changed() -> None:
+    """Before the commit, so that what is held back stays within its budget."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, cache_bytes=60, commit_interval_ms=60_000)
+    fill(bench, "abcdefgh" * 3)
+    assert bench.live()
+    assert {key: numbers[-1] for key, numbers in outputs_of(bench).items()} == dict.fromkeys(
+        "abcdefgh", 3
+    )
+
+
+def test_lag_is_told_from_what_the_client_knows() -> None:
+    """Before the first poll nothing is known, and asking is fine."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    assert bench.make_worker().lags() == {}
+    fill(bench, "aaaa")
+    lags: list[Any] = []
+    bench.at_poll.append(lambda worker, source: lags.append(worker.lags()))
+    assert bench.live()
+    assert lags[-1] == {TopicPartition("in", 0): 0}
+
+
+def test_wall_clock_schedules_run_in_a_worker() -> None:
+    """With nothing to read, by the worker's clock."""
+    fired: list[int] = []
+
+    class Ticking(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(40, PunctuationType.WALL_CLOCK_TIME, fired.append)
+
+        def process(self, record: Any) -> None:
+            pass
+
+    topology = (
+        Topology()
+        .add_source("read", "in", key_serde=STRING, value_serde=STRING)
+        .add_processor("tick", Ticking, "read")
+    )
+    bench = Bench(topology, {"in": 1})
+    begin_ms = bench.clock.now_ms()
+    assert bench.live()
+    assert len(fired) >= 3
+    assert all(later - earlier >= 40 for earlier, later in itertools.pairwise(fired))
+    assert fired[0] >= begin_ms + 40
+
+
+def test_quiet_partitions_are_committed_again() -> None:
+    """Brokers forget offsets that nobody commits for long."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "a")
+    assert bench.live()
+    commits: list[int] = []
+
+    def later(worker: Any, source: Source) -> None:
+        commits.append(worker.metrics.commits)
+        if source.polls == 25:
+            bench.clock.advance(13 * 3_600_000)
+
+    bench.at_poll.append(later)
+    bench.idle_polls = 60
+    assert bench.live()
+    assert commits[20] == commits[24]
+    assert commits[-1] == commits[24] + 1
+
+
+def test_metadata_of_a_commit_says_who_and_how_far() -> None:
+    """Transactional id, topic id, one range from hash 0, the partition's time."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    bench.send("in", "a", "x", 700)
+    bench.send("in", "a", "x", 650)
+    assert bench.live()
+    found: CommittedOffset = bench.broker.groups[APP][TopicPartition("in", 0)]
+    progress = Progress.decode(found.metadata, committed_offset=found.offset)
+    assert progress is not None
+    assert progress.transactional_id == "app-0"
+    assert progress.topic_id == bench.broker.topics["in"].topic_id
+    assert progress.ranges == (RangeProgress(0, 2),)
+    assert progress.stream_time_ms == 700

@@ -1,0 +1,59 @@
+"""Grouped tables, suppress and transform_values: what type checkers must infer without help."""
+
+from datetime import timedelta
+from typing import assert_type
+
+from streams import (
+    BufferConfig,
+    KGroupedTable,
+    KTable,
+    StreamsBuilder,
+    Suppressed,
+    ValueTransformerWithKey,
+)
+
+builder = StreamsBuilder()
+users = builder.table("users", key_serde=str, value_serde=str)
+stock = builder.table("stock", key_serde=str, value_serde=int)
+
+by_city = users.group_by(lambda name, city: (city, len(name)), key_serde=str, value_serde=int)
+assert_type(by_city, KGroupedTable[str, int])
+assert_type(by_city.count(), KTable[str, int])
+assert_type(
+    by_city.reduce(lambda total, n: total + n, lambda total, n: total - n), KTable[str, int]
+)
+assert_type(
+    by_city.aggregate(
+        lambda: 0.5,
+        lambda city, n, total: total + n * len(city),
+        lambda city, n, total: total - n * len(city),
+        value_serde=float,
+    ),
+    KTable[str, float],
+)
+
+
+def by_length(city: str) -> tuple[int, str] | None:
+    """Leave the rows without a city out."""
+    return (len(city), city) if city else None
+
+
+assert_type(users.group_by(by_length), KGroupedTable[int, str])
+
+buffer = BufferConfig.max_records(10).with_max_bytes(1 << 20).shut_down_when_full()
+assert_type(buffer, BufferConfig)
+assert_type(stock.suppress(Suppressed.until_window_closes(buffer)), KTable[str, int])
+held = stock.suppress(Suppressed.until_time_limit(timedelta(seconds=5), BufferConfig.unbounded()))
+assert_type(held, KTable[str, int])
+
+
+class Length(ValueTransformerWithKey[str, str, int]):
+    """Makes lengths of texts."""
+
+    def transform(self, key: str, value: str | None) -> int | None:
+        """Return the length."""
+        return None if value is None else len(key + value) + self.context.current_stream_time_ms()
+
+
+assert_type(users.transform_values(Length), KTable[str, int])
+assert_type(users.transform_values(Length, store="lengths"), KTable[str, int])

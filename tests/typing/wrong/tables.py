@@ -1,0 +1,24 @@
+"""Grouped tables, suppress and transform_values: what type checkers must refuse."""
+
+from streams import BufferConfig, StreamsBuilder, Suppressed, ValueTransformerWithKey
+
+builder = StreamsBuilder()
+users = builder.table("users", key_serde=str, value_serde=str)
+stock = builder.table("stock", key_serde=str, value_serde=int)
+
+
+class Length(ValueTransformerWithKey[str, str, int]):
+    """Makes lengths of texts."""
+
+    def transform(self, key: str, value: str | None) -> int | None:
+        """Forget that rows may be deleted."""
+        return len(value)  # error
+
+
+users.group_by(lambda name, city: city)  # error
+stock.group_by(lambda item, pieces: (item, pieces)).reduce(max)  # error
+stock.suppress(BufferConfig.unbounded())  # error
+Suppressed.until_window_closes(5)  # error
+BufferConfig.max_records("many")  # error
+stock.transform_values(Length)  # error
+users.transform_values(Length())  # error
