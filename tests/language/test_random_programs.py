@@ -175,13 +175,13 @@ def _live_through(bench: Bench, chunks: list[Chunk]) -> None:
 
 _SETTINGS = settings(
     deadline=None,
-    max_examples=25,
+    max_examples=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 _SEEDS = st.integers(0, 1_000_000)
 _COUNTS = st.integers(50, 90)
 #: Programs that are run whatever hypothesis draws beside them.
-_GIVEN = 100
+_GIVEN = 150
 
 
 def test_batches_give_what_single_records_give() -> None:
