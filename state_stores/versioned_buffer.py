@@ -4,6 +4,7 @@ It is keyed by disk key (see `versions`). The timestamp of a key's latest versio
 that puts in order and reads of the latest version need no scan.
 """
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from heapq import merge
@@ -35,7 +36,27 @@ _SWEPT_PER_ROW: Final = 4
 _first = itemgetter(0)
 
 
-class VersionedBuffer(TimedBuffer):
+class _ByKey(ABC):
+    """Versions by key, in both directions of time."""
+
+    def newest_first(
+        self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
+    ) -> Iterator[Version]:
+        """Return the versions of a key with oldest <= timestamp <= newest, as of now."""
+        return self._scan(key, newest, oldest, reverse=False)
+
+    def oldest_first(
+        self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
+    ) -> Iterator[Version]:
+        """Return the same as `newest_first`, the oldest first."""
+        return self._scan(key, newest, oldest, reverse=True)
+
+    @abstractmethod
+    def _scan(self, key: bytes, newest: int, oldest: int, *, reverse: bool) -> Iterator[Version]:
+        """Return the versions of a key in an interval of time, the newest first unless `reverse`."""
+
+
+class VersionedBuffer(_ByKey, TimedBuffer):
     """Buffered access to a family of a versioned store."""
 
     def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
@@ -55,18 +76,6 @@ class VersionedBuffer(TimedBuffer):
         return self.observed_stream_time_ms - self.spec.history_retention_ms
 
     # -- reading ---------------------------------------------------------------------------------------------------
-
-    def newest_first(
-        self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
-    ) -> Iterator[Version]:
-        """Return the versions of a key with oldest <= timestamp <= newest, as of now."""
-        return self._scan(key, newest, oldest, reverse=False)
-
-    def oldest_first(
-        self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
-    ) -> Iterator[Version]:
-        """Return the same as `newest_first`, the oldest first."""
-        return self._scan(key, newest, oldest, reverse=True)
 
     def latest(self, key: bytes) -> Version | None:
         """Return the latest version of a key, also a deletion; None if there is none."""
@@ -199,7 +208,7 @@ class VersionedBuffer(TimedBuffer):
         self._index.clear()
 
 
-class CommittedVersions:
+class CommittedVersions(_ByKey):
     """The committed versions of a store in one database, for queries; reads as `VersionedBuffer`."""
 
     def __init__(self, spec: StoreSpec, topic: str, database: Database) -> None:
@@ -208,18 +217,6 @@ class CommittedVersions:
         self._topic = topic
         self._database = database
         self.horizon_ms = read_note(database, spec.name)[0] - spec.history_retention_ms
-
-    def newest_first(
-        self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
-    ) -> Iterator[Version]:
-        """Return the versions of a key with oldest <= timestamp <= newest."""
-        return self._scan(key, newest, oldest, reverse=False)
-
-    def oldest_first(
-        self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
-    ) -> Iterator[Version]:
-        """Return the same as `newest_first`, the oldest first."""
-        return self._scan(key, newest, oldest, reverse=True)
 
     def latest(self, key: bytes) -> Version | None:
         """Return the latest version of a key, also a deletion; None if there is none."""

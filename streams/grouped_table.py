@@ -28,7 +28,7 @@ from streams.operators.table_groups import (
     subtract_one,
 )
 from streams.serdes import SerdeLike, Serdes
-from streams.stream_aggregations import aggregate_serde, aggregation_store
+from streams.stream_aggregations import aggregate_serde, aggregation_store, aggregation_table
 from tasks.processing.operator import Operator, OperatorSupplier
 
 K = TypeVar("K")
@@ -189,21 +189,7 @@ class KGroupedTable(Generic[K, V]):
     ) -> TablePart:
         graph = self._part.graph
         parent = self._repartitioned(call, kept, name)
-        made, arguments = operator
-        node = ProcessorNode(
-            name=graph.node_name(prefix, name),
-            location=call.location,
-            supplier=OperatorSupplier(made, (kept.name, *arguments)),
-            store=kept,
-        )
-        graph.add(node, parent)
-        return TablePart(
-            graph=graph,
-            node=node,
-            store=kept,
-            key_serde=kept.key_serde,
-            value_serde=kept.value_serde,
-        )
+        return aggregation_table(call, graph, parent, kept, graph.node_name(prefix, name), operator)
 
     def _repartitioned(
         self, call: Call, kept: TableStore, name: str | None

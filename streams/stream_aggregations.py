@@ -94,21 +94,8 @@ class StreamAggregations:
             name: The node's name.
             operator: The operator's class, and its arguments after the store's name.
         """
-        graph, parent = self.part.graph, self.parent(call, kept)
-        made, arguments = operator
-        node = ProcessorNode(
-            name=name,
-            location=call.location,
-            supplier=OperatorSupplier(made, (kept.name, *arguments)),
-            store=kept,
-        )
-        graph.add(node, parent)
-        return TablePart(
-            graph=graph,
-            node=node,
-            store=kept,
-            key_serde=key_serde_of(kept),
-            value_serde=kept.value_serde,
+        return aggregation_table(
+            call, self.part.graph, self.parent(call, kept), kept, name, operator
         )
 
     def parent(self, call: Call, kept: TableStore) -> GraphNode:
@@ -172,6 +159,32 @@ def aggregation_store(
         kept.windows, kept.emit = cut
     kept.spec(call.context)  # so that a store that can't be is refused here, not at build()
     return kept
+
+
+def aggregation_table(
+    call: Call,
+    graph: LogicalGraph,
+    parent: GraphNode,
+    kept: TableStore,
+    name: str,
+    operator: tuple[type[Operator], tuple[Any, ...]],
+) -> TablePart:
+    """Add the node of an aggregation below `parent`, and return its table; see `StreamAggregations.table`."""
+    made, arguments = operator
+    node = ProcessorNode(
+        name=name,
+        location=call.location,
+        supplier=OperatorSupplier(made, (kept.name, *arguments)),
+        store=kept,
+    )
+    graph.add(node, parent)
+    return TablePart(
+        graph=graph,
+        node=node,
+        store=kept,
+        key_serde=key_serde_of(kept),
+        value_serde=kept.value_serde,
+    )
 
 
 def aggregate_serde(

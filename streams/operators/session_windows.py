@@ -40,14 +40,7 @@ class SessionWindowAggregate(WindowedOperator):
 
     def process(self, batch: RecordBatch) -> Output:
         """Return the deleted sessions and the new ones, or the final ones that closed."""
-        batch = self.without_nulls(batch, values=False)
-        batch, key_bytes = self.with_key_bytes(batch)
-        keys, values, timestamps = batch.keys, batch.values, batch.timestamps
-
-        def changes_of(index: int) -> list[Change]:
-            return self._changes(keys[index], values[index], key_bytes[index], timestamps[index])
-
-        return self.each(batch, changes_of) if len(batch) else None
+        return self.each_record(self.without_nulls(batch, values=False), self._changes)
 
     def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[Change]:
         earliest_end = max(timestamp - self._gap, self._stream_time - self._shown_ms + 1)

@@ -70,14 +70,7 @@ class SlidingWindowAggregate(WindowedOperator):
 
     def process(self, batch: RecordBatch) -> Output:
         """Return the new aggregates, or the final ones of windows that closed."""
-        batch = self.without_nulls(batch, values=True)
-        batch, key_bytes = self.with_key_bytes(batch)
-        keys, values, timestamps = batch.keys, batch.values, batch.timestamps
-
-        def changes_of(index: int) -> list[Change]:
-            return self._changes(keys[index], values[index], key_bytes[index], timestamps[index])
-
-        return self.each(batch, changes_of) if len(batch) else None
+        return self.each_record(self.without_nulls(batch, values=True), self._changes)
 
     def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[Change]:
         if self.is_closed(timestamp + self._difference):

@@ -160,6 +160,18 @@ class WindowedOperator(MaterializedOperator):
             self.emit_closed(noted)
         return self.forwarded(batch, results)
 
+    def each_record(
+        self, batch: RecordBatch, changes_of: Callable[[Any, Any, bytes, int], Sequence[Change]]
+    ) -> RecordBatch | None:
+        """Do what `each` does with what `changes_of` a key, a value, the key's bytes and a timestamp gives."""
+        batch, key_bytes = self.with_key_bytes(batch)
+        keys, values, timestamps = batch.keys, batch.values, batch.timestamps
+
+        def changes(index: int) -> Sequence[Change]:
+            return changes_of(keys[index], values[index], key_bytes[index], timestamps[index])
+
+        return self.each(batch, changes) if len(batch) else None
+
     def old_value(self, data: bytes) -> Any:
         """Return the value of a window before a change, if somebody asked for it: an object of its own."""
         return self.buffer.get(data) if self.sends_old_values else None

@@ -13,6 +13,7 @@ from tasks.processing.processor import (
     Cancellable,
     FixedKeyProcessor,
     FixedKeyProcessorContext,
+    ProcessingContext,
     ProcessorContext,
     PunctuationType,
 )
@@ -96,8 +97,9 @@ class ProcessorNode(Operator):
         """Initialise the user's processor."""
         self.context = context
         assert self._push is not None, "connect comes first"
-        self.user_context = _Context(context, self._host, self._stores, self._push)
-        users: Any = _FixedKeyContext(self.user_context) if self._fixed_key else self.user_context
+        made = _FixedKeyContext if self._fixed_key else _RecordContext
+        self.user_context = made(context, self._host, self._stores, self._push)
+        users: Any = self.user_context
         self._processor.init(users)
 
     def process(self, batch: RecordBatch) -> Output:
@@ -175,7 +177,9 @@ class ProcessorNode(Operator):
         self._processor.close()
 
 
-class _Context(ProcessorContext[Any, Any]):
+class _Context(ProcessingContext):
+    """What both kinds of processors get; `forward` differs between them."""
+
     def __init__(
         self, node: NodeContext, host: ProcessorHost, stores: frozenset[str], push: Push
     ) -> None:
@@ -223,7 +227,8 @@ class _Context(ProcessorContext[Any, Any]):
         source, row, _ = self.current
         return None if source is None else source.metadata(row)
 
-    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+    def pass_on(self, record: Record[Any, Any], child: str | None) -> None:
+        """Give a record to all children, or to the one named `child`."""
         if type(record) is not Record:
             _check_record(record, self._node.node_name)
         if type(record.timestamp) is not int or not 0 <= record.timestamp <= TIMESTAMP_MAX_MS:
@@ -360,60 +365,19 @@ def _check_callback(callback: object, node: str) -> None:
     )
 
 
-class _FixedKeyContext(FixedKeyProcessorContext[Any, Any]):
-    """The same context for a fixed-key processor: only `forward` is another."""
+class _RecordContext(_Context, ProcessorContext[Any, Any]):
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        self.pass_on(record, child)
 
-    def __init__(self, context: _Context) -> None:
-        self._context = context
 
-    @property
-    def application_id(self) -> str:
-        return self._context.application_id
-
-    @property
-    def task_id(self) -> str:
-        return self._context.task_id
-
-    @property
-    def state_dir(self) -> Path:
-        return self._context.state_dir
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        return self._context.metrics
-
-    @property
-    def record_metadata(self) -> RecordMetadata | None:
-        return self._context.record_metadata
-
+class _FixedKeyContext(_Context, FixedKeyProcessorContext[Any, Any]):
     def forward(self, record: FixedKeyRecord[Any, Any], child: str | None = None) -> None:
         if not isinstance(record, FixedKeyRecord):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
             raise TypeError(
                 f"a fixed-key processor forwards the records it gets, changed with record.replace(value=...), not a "
                 f"{type(record).__name__}"
             )
-        self._context.forward(record.thawed(), child)
-
-    def get_state_store(self, name: str) -> Any:
-        return self._context.get_state_store(name)
-
-    def schedule(
-        self,
-        interval: timedelta | int,
-        clock: PunctuationType,
-        callback: Callable[[int], None],
-        start: int | None = None,
-    ) -> Cancellable:
-        return self._context.schedule(interval, clock, callback, start)
-
-    def commit(self) -> None:
-        self._context.commit()
-
-    def current_stream_time_ms(self) -> int:
-        return self._context.current_stream_time_ms()
-
-    def current_system_time_ms(self) -> int:
-        return self._context.current_system_time_ms()
+        self.pass_on(record.thawed(), child)
 
 
 class DownstreamError(Exception):

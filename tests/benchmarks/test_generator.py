@@ -42,7 +42,7 @@ def test_the_sequence_does_not_change_between_versions() -> None:
     ]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(records_a=st.integers(1, 3 * BLOCK_RECORDS), records_b=st.integers(1, 3 * BLOCK_RECORDS))
 def test_a_shorter_input_is_a_prefix_of_a_longer_one(records_a: int, records_b: int) -> None:
     """Peers that read fewer records read the same ones."""

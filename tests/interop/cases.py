@@ -121,8 +121,6 @@ PARAMS: Mapping[str, Callable[[_Chance], dict[str, Any]]] = {
     "foreign_key_join": lambda chance: {**_how(chance, "inner", "left"), **_history(chance)},
 }
 
-#: Whose user functions, in Java as here, can't take a null value; and whose keys must be there.
-_NEEDS_VALUES = frozenset[str]()
 _TWO_INPUTS = frozenset(
     {
         "grouped_table", "cogroup", "stream_stream_join", "stream_table_join", "stream_global_join",
@@ -149,15 +147,11 @@ def _inputs(name: str, chance: _Chance, *, versioned: bool) -> Iterator[dict[str
     keys: list[str | None] = ["a", "b", "c", *([None] if chance.random() < 0.4 else [])]
     letters = "abcd" if chance.random() < 0.7 else "abc"
     for number in range(chance.randint(10, 45)):
-        match chance.random():
-            case draw if draw < 0.3:
-                pass
-            case draw if draw < 0.75:
-                now += chance.randint(1, 4)
-            case draw if draw < 0.85:
-                now += chance.randint(5, 40)
-            case _:
-                pass
+        draw = chance.random()
+        if 0.3 <= draw < 0.75:
+            now += chance.randint(1, 4)
+        elif 0.75 <= draw < 0.85:
+            now += chance.randint(5, 40)
         late = chance.randint(0, 25) if chance.random() < 0.3 else 0
         topic = chance.choice(topics)
         key = chance.choice(keys)

@@ -129,12 +129,12 @@ def driven(
             name: driver.create_output_topic(name, **_TEXT) for name in sinks_of(topology, config)
         }
         for topic, rows in chunks:
-            if topic in topology.source_topics or topic in _global_topics(topology, config):
+            if topic in topology.source_topics or topic in _global_topics(topology):
                 driver.create_input_topic(topic, **_TEXT).pipe_batch(rows)
         return {name: list(output.read_records()) for name, output in outputs.items()}
 
 
-def _global_topics(topology: Topology, config: StreamsConfig) -> set[str]:
+def _global_topics(topology: Topology) -> set[str]:
     return {GLOBAL} if GLOBAL in str(topology.describe()) else set()
 
 
@@ -174,7 +174,6 @@ def _live_through(bench: Bench, chunks: list[Chunk]) -> None:
 
 
 _SETTINGS = settings(
-    deadline=None,
     max_examples=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

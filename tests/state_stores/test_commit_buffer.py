@@ -201,7 +201,6 @@ TestBufferMachine = pytest.mark.slow(BufferMachine.TestCase)
 TestBufferMachine.settings = settings(
     max_examples=80,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 

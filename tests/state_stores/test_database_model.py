@@ -129,6 +129,5 @@ TestDatabaseModel = DatabaseModel.TestCase
 TestDatabaseModel.settings = settings(
     max_examples=20,
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

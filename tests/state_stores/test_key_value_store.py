@@ -150,7 +150,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = pytest.mark.slow(StoreMachine.TestCase)
-TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("kind", [KeyValueStore, TimestampedKeyValueStore])

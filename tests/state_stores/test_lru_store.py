@@ -84,7 +84,7 @@ class RocksDBLruMachine(LruMachine):
 
 
 TestRocksDB = pytest.mark.slow(RocksDBLruMachine.TestCase)
-TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30)
 
 
 def bench_of(most: int) -> StoreBench:

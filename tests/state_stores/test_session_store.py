@@ -127,7 +127,7 @@ class RocksDBSessionMachine(SessionMachine):
 
 
 TestRocksDB = pytest.mark.slow(RocksDBSessionMachine.TestCase)
-TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30)
 
 
 def bench_of(**changes: Any) -> StoreBench:

@@ -106,7 +106,7 @@ class RocksDBTtlMachine(TtlMachine):
 
 
 TestRocksDB = pytest.mark.slow(RocksDBTtlMachine.TestCase)
-TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30)
 
 
 def bench_of(ttl_ms: int = TTL) -> StoreBench:

@@ -158,7 +158,7 @@ class RocksDBVersionedMachine(VersionedMachine):
 
 
 TestRocksDB = pytest.mark.slow(RocksDBVersionedMachine.TestCase)
-TestRocksDB.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+TestRocksDB.settings = settings(max_examples=20, stateful_step_count=40)
 
 
 def bench_of(**changes: Any) -> StoreBench:

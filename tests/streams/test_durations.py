@@ -4,14 +4,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.durations import parse_ms, to_ms
 from streams.errors import ConfigError, TopologyError
 
 
-@settings(deadline=None)
 @given(st.integers(min_value=0, max_value=10**12))
 def test_int_and_timedelta_mean_the_same(ms: int) -> None:
     """An int is milliseconds, and so is the timedelta of as many."""

@@ -125,7 +125,7 @@ SAYS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     steps=st.lists(st.tuples(st.integers(0, 2), SAYS), min_size=1, max_size=8),
     topics=st.integers(1, 3),

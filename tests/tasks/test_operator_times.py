@@ -76,7 +76,7 @@ def test_a_late_record_is_late_after_a_restart() -> None:
     assert progress.operator_times_ms == (100, -1)
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     rows=st.lists(st.integers(0, 60), min_size=1, max_size=30), cut=st.integers(0, 30), crash=st.integers(0, 40)
 )  # fmt: skip

@@ -145,7 +145,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroupMachine = pytest.mark.slow(GroupMachine.TestCase)
-TestGroupMachine.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestGroupMachine.settings = settings(max_examples=50, stateful_step_count=30)
 
 
 def test_memory_of_a_run_counts_until_its_last_record_left() -> None:

@@ -193,7 +193,7 @@ def test_a_topics_own_tombstone_retention_decides() -> None:
     assert content(bench) == {"a": "1", "b": "1"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     batches=st.lists(
         st.lists(

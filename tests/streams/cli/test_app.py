@@ -19,6 +19,12 @@ ROOT = Path(__file__).parents[3]
 WORD_COUNT = f"{ROOT / 'examples' / 'word_count.py'}:topology"
 
 
+@pytest.fixture(autouse=True)
+def _logging_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that writes to this test's standard error would fail in every later one."""
+    monkeypatch.setattr("streams.cli.run.configure_logging", lambda *_: None)
+
+
 @pytest.fixture
 def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker], RestartSettings]]:
     """What `run` would have supervised."""
@@ -32,7 +38,6 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
             return ExitCode.OK
 
     monkeypatch.setattr("streams.cli.run.Supervisor", _Supervisor)
-    monkeypatch.setattr("streams.cli.run.configure_logging", lambda *_: None)
     return seen
 
 

@@ -146,7 +146,7 @@ def outputs(*parts: list[Any], crash_after: int | None = None, lose_disk: bool =
     return bench.outputs("out")
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(CHANGES, st.integers(0, 20), st.none() | st.integers(0, 40), st.booleans())
 def test_a_restart_anywhere_holds_back_the_same_rows(
     changes: list[Any], cut: int, crash: int | None, lose_disk: bool

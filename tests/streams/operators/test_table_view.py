@@ -127,7 +127,7 @@ def test_a_look_up_that_fails_is_the_handlers() -> None:
 CHANGES = st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.integers(0, 5)), max_size=12)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(CHANGES, CHANGES)
 def test_a_computed_row_is_the_one_a_store_would_have(first: list[Any], second: list[Any]) -> None:
     """At any time, for any changes."""

@@ -31,7 +31,7 @@ VALUES: list[tuple[Serde[Any], st.SearchStrategy[Any]]] = [
 ]
 NAMES = [serde.name for serde, _ in VALUES]
 SERDES = [serde for serde, _ in VALUES]
-laws = settings(deadline=None, max_examples=60)
+laws = settings(max_examples=60)
 
 
 @pytest.mark.parametrize(("serde", "values"), VALUES, ids=NAMES)
@@ -209,7 +209,7 @@ class Text(str):
 def test_what_surely_serialises_does(serde: Serde[Any]) -> None:
     """A value that waits for the commit unserialised must not fail there."""
 
-    @settings(deadline=None, max_examples=200)
+    @settings(max_examples=200)
     @given(
         st.integers()
         | st.integers(-(2**31) - 1, 2**31)
@@ -297,7 +297,6 @@ def test_json_refuses_numbers_it_cannot_hold(number: float, value: Any, place: s
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-@settings(deadline=None)
 def test_json_changes_nothing_silently(value: Any) -> None:
     """What is written is read back equal, or it is not written."""
     try:

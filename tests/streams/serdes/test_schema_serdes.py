@@ -54,7 +54,7 @@ def test_avro_is_the_specifications_binary_encoding() -> None:
         )
     )
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_avro_values_come_back(values: list[dict[str, Any]]) -> None:
     """With the schema's defaults, alone and in batches with the same bytes."""
     serde = Serdes.avro(ORDER)

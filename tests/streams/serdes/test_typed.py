@@ -67,7 +67,7 @@ def test_objects_come_back(make: Any, python_type: Any) -> None:
     """Structs, dataclasses and pydantic models round-trip, alone and in batches with the same bytes."""
     serde: Serde[Any] = make(python_type)
 
-    @settings(deadline=None, max_examples=40)
+    @settings(max_examples=40)
     @given(
         st.lists(
             st.builds(

@@ -168,7 +168,7 @@ def run(shape: Shape, values: list[int], *, record_by_record: bool) -> dict[str,
     return seen
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(shapes(), st.lists(st.integers(0, 5), min_size=1, max_size=8))
 def test_every_node_sees_the_same_records_in_the_same_order(
     shape: Shape, values: list[int]
