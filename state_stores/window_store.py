@@ -7,7 +7,7 @@ and both their ends are inclusive, as are those of times.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from state_stores.key_value_store import ValueAndTimestamp
 from state_stores.ports import Database
@@ -28,8 +28,21 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
     ...     return sum(count for _, count in store.fetch(key, now_ms - 3_600_000, now_ms))
     """
 
-    def fetch(self, key: K, from_ms: int, to_ms: int) -> Iterator[tuple[int, V]]:
-        """Yield (start, value) of a key's windows with from_ms <= start <= to_ms, the earliest first."""
+    @overload
+    def fetch(self, key: K, from_ms: int) -> V | None: ...
+    @overload
+    def fetch(self, key: K, from_ms: int, to_ms: int) -> Iterator[tuple[int, V]]: ...
+    def fetch(
+        self, key: K, from_ms: int, to_ms: int | None = None
+    ) -> V | Iterator[tuple[int, V]] | None:
+        """Return an iterator over (start, value) of a key's windows with from_ms <= start <= to_ms, the earliest first.
+
+        Without `to_ms`: the value of the window that starts at `from_ms`, or None. Where a store retains duplicates
+        that is the first one put.
+        """
+        if to_ms is None:
+            _, value = next(self._starts(key, from_ms, from_ms, reverse=False), (from_ms, None))
+            return value
         return self._starts(key, from_ms, to_ms, reverse=False)
 
     def backward_fetch(self, key: K, from_ms: int, to_ms: int) -> Iterator[tuple[int, V]]:

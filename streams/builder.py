@@ -104,7 +104,8 @@ class StreamsBuilder:
             key_serde: Serde of keys; the configured default if not given.
             value_serde: Serde of values, likewise.
             timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
-            offset_reset: "earliest" or "latest", where the group has no committed offset.
+            offset_reset: Where to begin if the group has no committed offset: "earliest", "latest", a `timedelta` (with the
+                first record that is at most this old), or "none" (that is an error).
             name: The node's name.
 
         >>> StreamsBuilder().stream(["orders", "returns"], key_serde=str, value_serde=bytes)
@@ -196,7 +197,8 @@ class StreamsBuilder:
             value_serde: Serde of values, likewise.
             store: Keep the table in a store of this name; without one it is kept only if an operator needs it.
             timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
-            offset_reset: "earliest" or "latest", where the group has no committed offset.
+            offset_reset: Where to begin if the group has no committed offset: "earliest", "latest", a `timedelta` (with the
+                first record that is at most this old), or "none" (that is an error).
             name: The node's name; the source gets `<name>-source`.
 
         >>> StreamsBuilder().table("users", key_serde=str, value_serde=str, store="users")

@@ -14,7 +14,7 @@ from streams.call import Call
 from streams.functions import UserFunction
 from streams.logical_graph import ProcessorNode
 from streams.operators import stateless
-from streams.printer import Printer
+from streams.printer import Printer, printed_file
 from streams.stream_part import StreamPart
 from tasks.processing.operator import Operator, OperatorSupplier
 
@@ -278,14 +278,15 @@ class KStreamMappings(ABC, Generic[K, V]):
 
         Args:
             label: What to write before each record; the node's name if empty.
-            to: A file to append to; standard output if not given.
+            to: A file to append to, which is made at once; standard output if not given.
             name: The node's name.
 
         >>> from streams import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).print("seen")
         """
         call = Call.here("print")
-        printer = Printer(label or self._part.node.name, None if to is None else Path(to))
+        path = None if to is None else printed_file(to, call.context)
+        printer = Printer(label or self._part.node.name, path)
         function = UserFunction(call=printer, takes_key=True, name="print")
         supplier = OperatorSupplier(stateless.Foreach, (function,))
         self._below(call, "KSTREAM-PRINTER-", name, supplier)

@@ -6,9 +6,11 @@ Each function returns the argument in the form specs hold it, or raises `Topolog
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, Final, TypeGuard
 
 from streams.default_serdes import serdes_or_default
+from streams.durations import to_ms
 from streams.errors import TopologyError
 from streams.functions import accepts, is_async
 from streams.materialized import StoreBuilder
@@ -40,9 +42,11 @@ def source_spec(
     """Return a checked source; `call` is the function the user called."""
     context = where(call, location)
     names, pattern = check_topics(topics, context)
-    if offset_reset not in {None, "earliest", "latest"}:
+    if isinstance(offset_reset, timedelta):
+        to_ms(offset_reset, f"{context}: offset_reset", minimum_ms=1)
+    elif offset_reset not in (None, "earliest", "latest", "none"):
         raise TopologyError(
-            f"{context}: offset_reset={offset_reset!r} is unknown; give 'earliest' or 'latest'"
+            f"{context}: offset_reset={offset_reset!r} is unknown; give 'earliest', 'latest', 'none' or a timedelta"
         )
     key, value = serdes_or_default(*serdes, context)
     return SourceSpec(

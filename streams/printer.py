@@ -1,8 +1,23 @@
 """Where `print()` writes: one line a record, to standard output or to the end of a file."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
+
+from streams.errors import TopologyError
+
+
+def printed_file(to: str | os.PathLike[str], context: str) -> Path:
+    """Return a file that can be appended to, made if it is not there; raises `TopologyError` otherwise."""
+    try:
+        path = Path(to)
+        with path.open("a", encoding="utf-8"):
+            return path
+    except (OSError, TypeError, ValueError) as error:
+        raise TopologyError(
+            f"{context}: can't append to to={to!r}: {error}; give a file that can be written to"
+        ) from error
 
 
 class Printer:

@@ -113,7 +113,8 @@ class Topology:
             key_serde: Serde of keys; the configured default if not given.
             value_serde: Serde of values, likewise.
             timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
-            offset_reset: "earliest" or "latest", where the group has no committed offset.
+            offset_reset: Where to begin if the group has no committed offset: "earliest", "latest", a `timedelta` (with the
+                first record that is at most this old), or "none" (that is an error).
 
         >>> Topology().add_source("read", ["a", "b"]).source_topics
         ('a', 'b')

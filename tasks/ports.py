@@ -239,6 +239,10 @@ class Admin(Protocol):
         """Return the read_committed end (last stable offset) per partition."""
         ...
 
+    def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return, per partition, the offset of the first record that is at most this old by now; the end if none is."""
+        ...
+
     def committed(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:

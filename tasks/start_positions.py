@@ -1,16 +1,18 @@
 """Where tasks begin to read, from what is committed and what the log still has."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from datetime import timedelta
+from typing import Final, TypeGuard
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
 from tasks.internal_topics import ApplicationPlan
 from tasks.parallel.progress_vector import Progress, partition_time_of_kafka_streams
 from tasks.ports import Admin, CommittedOffset
+from tasks.processing.topology_spec import OffsetReset
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ def find_starts(
         admin.fence(foreign)
     committed = admin.committed(group_id, inputs, stable=True)
     starts, ends = admin.beginning_offsets(inputs), admin.end_offsets(inputs)
+    resets = _resets(plan, inputs, committed, auto_offset_reset, admin)
     topics = admin.describe_topics(sorted({partition.topic for partition in inputs}))
     positions = {
         partition: start_position(
@@ -74,7 +77,7 @@ def find_starts(
             log_start=starts[partition],
             log_end=ends[partition],
             topic_id=topics[partition.topic].topic_id,
-            reset=_reset_of(plan, partition.topic) or auto_offset_reset,
+            reset=resets[partition],
         )
         for partition in inputs
     }
@@ -94,7 +97,33 @@ def _note_kafka_streams(positions: Mapping[TopicPartition, StartPosition]) -> No
         )
 
 
-def _reset_of(plan: ApplicationPlan, topic: str) -> str | None:
+def _resets(
+    plan: ApplicationPlan,
+    inputs: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    auto_offset_reset: str,
+    admin: Admin,
+) -> dict[TopicPartition, str | int]:
+    """Return how each input begins without a committed offset: by name, or at an offset."""
+    resets: dict[TopicPartition, str | int] = {}
+    ages_ms: dict[TopicPartition, int] = {}
+    for partition in inputs:
+        reset = _reset_of(plan, partition.topic) or auto_offset_reset
+        if not isinstance(reset, timedelta):
+            resets[partition] = reset
+        elif is_committed(committed.get(partition)):
+            resets[partition] = "none"  # nobody will ask
+        else:
+            ages_ms[partition] = reset // timedelta(milliseconds=1)
+    return resets | admin.offsets_of_age(ages_ms)
+
+
+def is_committed(found: CommittedOffset | None) -> TypeGuard[CommittedOffset]:
+    """Return whether an offset is committed; clients tell of one that isn't by none, or by one below 0."""
+    return found is not None and found.offset >= 0
+
+
+def _reset_of(plan: ApplicationPlan, topic: str) -> OffsetReset | None:
     """Return where a topic's source begins without a committed offset; None where it does not say."""
     for subtopology in plan.subtopologies.values():
         for source in subtopology.spec.sources:
@@ -110,18 +139,21 @@ def start_position(
     log_start: int,
     log_end: int,
     topic_id: bytes,
-    reset: str,
+    reset: str | int,
 ) -> StartPosition:
-    """Return where to begin in one input partition.
+    """Return where to begin in one input partition; `reset` is a name, or the offset to begin at if none is committed.
 
     Raises `StreamsError` where going on would lose or repeat records silently: the committed offset is outside the
     log, or the topic is not the one that was committed for.
     """
-    if committed is None or committed.offset < 0:
+    if not is_committed(committed):
         if reset == "none":
             raise StreamsError(
-                f"nothing is committed for {partition} and auto_offset_reset is none; set it to earliest or latest"
+                f'nothing is committed for {partition}, and its source has offset_reset="none": commit an offset for the '
+                "group first, or choose another offset_reset"
             )
+        if isinstance(reset, int):
+            return StartPosition(offset=reset)
         return StartPosition(offset=log_end if reset == "latest" else log_start)
     progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
     if progress is not None and progress.topic_id != topic_id:

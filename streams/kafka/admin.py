@@ -144,11 +144,16 @@ class KafkaAdmin:
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset still in the log per partition."""
-        return self._offsets(partitions, _OFFSETS.earliest())
+        return self._offsets(dict.fromkeys(partitions, _OFFSETS.earliest()))
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the read_committed end (last stable offset) per partition."""
-        return self._offsets(partitions, _OFFSETS.latest())
+        return self._offsets(dict.fromkeys(partitions, _OFFSETS.latest()))
+
+    def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return, per partition, the offset of the first record that is at most this old by now; the end if none is."""
+        now_ms = time.time_ns() // 1_000_000
+        return self._offsets_at({each: max(now_ms - age, 0) for each, age in ages_ms.items()})
 
     def committed(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
@@ -276,13 +281,18 @@ class KafkaAdmin:
             for resource, entries in found.items()
         }
 
-    def _offsets(
-        self, partitions: Sequence[TopicPartition], spec: Any
-    ) -> dict[TopicPartition, int]:
-        if not partitions:
+    def _offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return, per partition, the offset of the first record at or after a time; the end where there is none."""
+        found = self._offsets(
+            {each: _OFFSETS.for_timestamp(time_ms) for each, time_ms in times_ms.items()}
+        )
+        return found | self.end_offsets([each for each, offset in found.items() if offset < 0])
+
+    def _offsets(self, specs: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+        if not specs:
             return {}
-        wanted = {KafkaPartition(*each): spec for each in partitions}
-        topics = list(dict.fromkeys(each.topic for each in partitions))
+        wanted = {KafkaPartition(*each): spec for each, spec in specs.items()}
+        topics = list(dict.fromkeys(each.topic for each in specs))
 
         def read(left: float) -> dict[TopicPartition, int]:
             futures = self._client.list_offsets(

@@ -47,10 +47,30 @@ def collect_each(
             error = RuntimeError(f"{name} raised StopIteration; give next() a default")
         operator.context.failed(batch, index, error)
         failed.append(index)
-    if not failed:
-        return results, None
-    left_out = set(failed)
-    return results, [index for index in range(len(batch)) if index not in left_out]
+    kept: list[int] | None = None
+    if failed:
+        left_out = set(failed)
+        kept = [index for index in range(len(batch)) if index not in left_out]
+    if CoroutineType in set(map(type, results)):
+        return _without_coroutines(operator, name, results, batch, kept)
+    return results, kept
+
+
+def _without_coroutines(
+    operator: Operator, name: str, results: list[Any], batch: RecordBatch, kept: list[int] | None
+) -> tuple[list[Any], list[int]]:
+    """Fail the records whose result is a coroutine: nobody would wait for it."""
+    hints = [_hint(result) for result in results]
+    good: list[Any] = []
+    left: list[int] = []
+    indices = range(len(batch)) if kept is None else kept
+    for index, result, hint in zip(indices, results, hints, strict=True):
+        if hint:
+            operator.context.failed(batch, index, TypeError(f"{name} returned a coroutine{hint}"))
+        else:
+            good.append(result)
+            left.append(index)
+    return good, left
 
 
 def _calls(function: UserFunction, batch: RecordBatch) -> Iterator[Any]:
@@ -345,10 +365,10 @@ def _listed(function: UserFunction, collect: Callable[..., list[Any]]) -> UserFu
     call = function.call
 
     def listed(*record: Any) -> list[Any]:
-        result = call(*record)
-        if result is None or isinstance(result, str | bytes):
+        result: Any = call(*record)
+        if result is None or isinstance(result, str | bytes) or _is_coroutine(result):
             raise TypeError(
-                f"{function.name} must return an iterable of results, not {type(result).__name__}"
+                f"{function.name} must return an iterable of results, not {type(result).__name__}{_hint(result)}"
             )
         return collect(result, function) if collect is _pairs else collect(result)
 

@@ -7,6 +7,7 @@ front when the topology runs.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal
 
 from state_stores.ports import SerdePort
@@ -19,7 +20,9 @@ TimestampExtractor = Callable[[ConsumedRecord, int], int]
 #: (topic, key, value, number of partitions) -> partition, several (multicast), or None for the default.
 Partitioner = Callable[[str, Any, Any, int], int | Iterable[int] | None]
 
-OffsetReset = Literal["earliest", "latest"]
+#: Where a source begins without a committed offset: at the first record that is at most as old as a `timedelta`, or, by
+#: "none", nowhere, which is an error.
+OffsetReset = Literal["earliest", "latest", "none"] | timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 """The contract of `tasks.ports.Admin`: the fake and the real one behave alike."""
 
+import time
+
 import pytest
 
 from rebalance.model import TopicPartition
@@ -70,6 +72,21 @@ def test_offsets_tell_where_a_log_begins_and_ends(cluster: Cluster) -> None:
     assert admin.end_offsets([zero, one]) == {zero: 5, one: 0}
     producer.abort()
     assert (admin.beginning_offsets([]), admin.end_offsets([])) == ({}, {})
+
+
+def test_offsets_tell_where_records_of_an_age_begin(cluster: Cluster) -> None:
+    """By the wall clock; the end where no record is so young, and nothing is asked for nothing."""
+    topic = cluster.topic(partitions=2, config={"retention.ms": "-1"})
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    admin = cluster.admin()
+    hour, now_ms = 3_600_000, time.time_ns() // 1_000_000
+    for hours in (9, 5, 3):
+        write(cluster, topic, b"v", timestamps=[now_ms - hours * hour])
+    assert admin.offsets_of_age({zero: 24 * hour, one: hour}) == {zero: 0, one: 0}
+    assert admin.offsets_of_age({zero: 6 * hour}) == {zero: 1}
+    assert admin.offsets_of_age({zero: 4 * hour}) == {zero: 2}
+    assert admin.offsets_of_age({zero: 2 * hour}) == {zero: 3}
+    assert admin.offsets_of_age({}) == {}
 
 
 def test_offsets_of_a_missing_topic_are_an_error_that_names_it(cluster: Cluster) -> None:

@@ -1,5 +1,6 @@
 """The ports of `tasks.ports` over a `FakeBroker`. Same factory as `streams.kafka.clients.KafkaClients`."""
 
+import time
 from collections.abc import Mapping, Sequence
 
 from rebalance.model import TopicPartition
@@ -367,6 +368,18 @@ class FakeAdmin:
         """Return the last stable offset per partition."""
         with self._broker.lock:
             return {each: self._log(each).last_stable_offset for each in partitions}
+
+    def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return, per partition, the offset of the first record that is at most this old by now; the end if none is."""
+        now_ms = time.time_ns() // 1_000_000
+        found: dict[TopicPartition, int] = {}
+        with self._broker.lock:
+            for each, age_ms in ages_ms.items():
+                log = self._log(each)
+                records, end = log.read(log.start, log.end)
+                young = (one.offset for one in records if one.timestamp >= now_ms - age_ms)
+                found[each] = next(young, end)
+        return found
 
     def committed(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool

@@ -105,6 +105,8 @@ class WindowMachine(RuleBasedStateMachine):
         store = self.bench.store
         assert list(store.fetch(key, *span)) == expected
         assert list(store.backward_fetch(key, *span)) == expected[::-1]
+        at_start = self.expect(span[0], span[0], key, key)
+        assert store.fetch(key, span[0]) == (at_start[0][1] if at_start else None)
         data = key.encode()
         rows = [(start, value) for start, value, _ in store.fetch_bytes(data, *span)]
         assert rows == [(start, getattr(value, "value", value)) for start, value in expected]
@@ -161,7 +163,7 @@ class RocksDBWindowMachine(WindowMachine):
 
 
 TestRocksDB = pytest.mark.slow(RocksDBWindowMachine.TestCase)
-TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30)
 
 
 @pytest.fixture(params=["in_memory", pytest.param("rocksdb", marks=pytest.mark.slow)])
@@ -200,6 +202,8 @@ def test_rows_of_keys_that_begin_with_each_other_stand_apart(bench: StoreBench) 
         expected = [(start, len(key)) for start in (0, 70_000, 100_000)]
         assert list(bench.store.fetch(key, 0, 100_000)) == expected
         assert list(bench.committed.fetch(key, 0, 100_000)) == expected
+        assert bench.committed.fetch(key, 70_000) == len(key)
+        assert bench.committed.fetch(key, 70_001) is None
         up_to = {windowed.key for windowed, _ in bench.store.fetch_range(None, key, 0, 1 << 62)}
         assert up_to == {each for each in (short, long) if each <= key}
         found = list(bench.store.fetch_range(None, key, 0, 1 << 62))
@@ -302,6 +306,8 @@ def test_a_key_must_not_be_none(bench: StoreBench) -> None:
         bench.store.put(None, 1, 0)
     with pytest.raises(ValueError, match="store store: a key must not be None"):
         bench.store.fetch(None, 0, 1)
+    with pytest.raises(ValueError, match="store store: a key must not be None"):
+        bench.store.fetch(None, 0)
 
 
 def test_a_timestamped_store_takes_nothing_but_its_values() -> None:
@@ -318,6 +324,8 @@ def test_a_query_without_a_task_says_so() -> None:
     assert isinstance(store, ReadOnlyWindowStore)
     with pytest.raises(InvalidStateStoreError, match="no running task"):
         store.fetch("a", 0, 1)
+    with pytest.raises(InvalidStateStoreError, match="no running task"):
+        store.fetch("a", 0)
 
 
 def test_a_windows_end_may_be_a_function_of_its_start() -> None:

@@ -172,6 +172,15 @@ def test_print_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert path.read_text() == "[seen]: k, None\n[seen]: k, None\n"
 
 
+@pytest.mark.parametrize("to", [".", "no/such/folder/seen.txt", "", "nul\0", 5])
+def test_print_refuses_a_file_it_cannot_write(to: Any) -> None:
+    """When the topology is made, with the user's line, and not at the first record."""
+    with pytest.raises(
+        TopologyError, match=r"print \(.*test_kstream.py:\d+\): can't append to to="
+    ):
+        built(lambda s: s.print("seen", to=to))
+
+
 # -- repartitioning ----------------------------------------------------------------------------------------------------
 
 REKEYING = ("map", "flat_map", "select_key", "process")

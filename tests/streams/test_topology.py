@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -192,7 +193,15 @@ REFUSED: dict[str, tuple[Callable[[Topology], object], str]] = {
     ),
     "reset": (
         lambda t: t.add_source("s", "t", offset_reset="newest"),
-        "offset_reset='newest' is unknown; give 'earliest' or 'latest'",
+        "offset_reset='newest' is unknown; give 'earliest', 'latest', 'none' or a timedelta",
+    ),
+    "reset to an unhashable": (
+        lambda t: t.add_source("s", "t", offset_reset=["latest"]),
+        "offset_reset=\\['latest'\\] is unknown",
+    ),
+    "reset into the future": (
+        lambda t: t.add_source("s", "t", offset_reset=timedelta(hours=-1)),
+        "offset_reset=.* is too short; give at least 1 ms",
     ),
     "a processor object": (
         lambda t: t.add_processor("p", Any4(), "read"),

@@ -1,5 +1,7 @@
 """Where a partition begins: never past records nobody processed, never in another topic's log."""
 
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rebalance.model import TopicPartition
-from streams import StreamsError
+from streams import StreamsBuilder, StreamsError
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tasks.start_positions import foreign_transactional_ids, start_position
+from tests.tasks.bench import APP, Bench
 
 PARTITION = TopicPartition("orders", 3)
 TOPIC_ID = b"the topic of now"
@@ -38,9 +41,13 @@ def begin(found: CommittedOffset | None, **facts: Any) -> Any:
 
 
 @given(
-    st.integers(10, 100), st.integers(-1, 2**41), st.sampled_from(["earliest", "latest", "none"])
+    st.integers(10, 100),
+    st.integers(-1, 2**41),
+    st.sampled_from(["earliest", "latest", "none", 12]),
 )
-def test_a_committed_offset_is_where_it_goes_on(offset: int, time_ms: int, reset: str) -> None:
+def test_a_committed_offset_is_where_it_goes_on(
+    offset: int, time_ms: int, reset: str | int
+) -> None:
     """With the stream time that was known there, whatever the reset policy."""
     start = begin(committed(offset, time_ms=time_ms), reset=reset)
     assert (start.offset, start.partition_time_ms) == (offset, time_ms)
@@ -53,7 +60,8 @@ def test_without_a_commit_the_reset_policy_decides(found: CommittedOffset | None
     assert begin(found).offset == 10
     assert begin(found, reset="latest").offset == 100
     assert begin(found).partition_time_ms == -1
-    with pytest.raises(StreamsError, match=r"orders-3.*auto_offset_reset"):
+    assert begin(found, reset=55).offset == 55
+    with pytest.raises(StreamsError, match=r"orders-3.*offset_reset"):
         begin(found, reset="none")
 
 
@@ -81,6 +89,37 @@ def test_commits_of_kafka_streams_are_followed_with_their_time(metadata: str, ti
     start = begin(CommittedOffset(40, metadata))
     assert (start.offset, start.partition_time_ms, start.progress) == (40, time_ms, None)
     assert start.by_kafka_streams
+
+
+@pytest.mark.parametrize(
+    ("reset", "values"),
+    [(timedelta(hours=6), ["b", "c"]), (timedelta(minutes=1), []), ("latest", []), (None, ["a", "b", "c"])],
+)  # fmt: skip
+def test_a_source_says_where_it_begins(reset: Any, values: list[str]) -> None:
+    """With the records of some age on, at the end, or as the application does; and only the first time."""
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    builder.stream("in", offset_reset=reset, **text).to("out", **text)
+    bench = Bench(builder.build(), {"in": 1, "out": 1})
+    hour, now_ms = 3_600_000, time.time_ns() // 1_000_000
+    for value, hours in (("a", 9), ("b", 5), ("c", 3)):
+        bench.send("in", "k", value, timestamp=now_ms - hours * hour)
+    assert bench.live()
+    assert bench.outputs("out") == [("k", value.encode()) for value in values]
+    bench.send("in", "k", "old", timestamp=0)
+    assert bench.live()
+    assert bench.outputs("out")[len(values) :] == [("k", b"old")]
+
+
+def test_a_source_without_a_place_to_begin_stops_the_start() -> None:
+    """`offset_reset="none"`, until somebody has committed one."""
+    builder = StreamsBuilder()
+    builder.stream("in", offset_reset="none", key_serde=str, value_serde=str).foreach(print)
+    bench = Bench(builder.build(), {"in": 1})
+    with pytest.raises(StreamsError, match=r'nothing is committed for in-0.*offset_reset="none"'):
+        bench.live()
+    bench.clients.admin().alter_committed(APP, {TopicPartition("in", 0): 0})
+    assert bench.live()
 
 
 def test_a_recreated_topic_is_not_read_on() -> None:

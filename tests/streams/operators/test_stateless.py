@@ -222,7 +222,13 @@ async def _answer(value: Any) -> bool:
     return value is None
 
 
-@pytest.mark.parametrize("operator", ["filter", "filter_not", "map", "split"])
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "filter", "filter_not", "flat_map", "flat_map_values", "foreach", "map", "map_values", "peek", "select_key",
+        "split",
+    ],
+)  # fmt: skip
 def test_a_coroutine_that_nobody_waits_for_fails_its_record(operator: str) -> None:
     """A plain function that returns one would else be true for every record; the error says what to give."""
 
@@ -230,10 +236,22 @@ def test_a_coroutine_that_nobody_waits_for_fails_its_record(operator: str) -> No
         function: Any = lambda value: _answer(value)  # noqa: E731, PLW0108 - what users write
         if operator == "split":
             return stream.split({"yes": function})["yes"]
-        return getattr(stream, operator)(function)
+        return getattr(stream, operator)(function) or stream
 
     with pytest.raises(RecordFailedError, match=r"give the coroutine function itself"):
         run(use, ROWS)
+
+
+def test_only_the_records_whose_result_is_a_coroutine_fail() -> None:
+    """The others keep their results, as do those whose call itself failed."""
+
+    def some(value: Any) -> Any:
+        if value == 1:
+            raise ValueError(value)
+        return _answer(value) if value == 2 else [value]
+
+    got = run(lambda s: s.map_values(some), ROWS, processing_exception_handler="continue")
+    assert got == [(key, [value], time) for key, value, time in ROWS[2:]]
 
 
 @pytest.mark.parametrize(
