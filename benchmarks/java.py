@@ -4,15 +4,18 @@ The jars are fetched by the programs that fetch the development broker's (`strea
 a folder of their own; the peers are compiled with `javac` against exactly those jars.
 """
 
+import contextlib
 import hashlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.python_environment import cache_dir
 from streams.broker.errors import FetchError, JavaError
+from streams.broker.file_lock import FileLock
 from streams.broker.jar_lock import JarLock
 from streams.broker.java import Java, find_java
 from streams.broker.resolvers import FetchRequest, Resolver, find_resolvers, run_resolver
@@ -20,6 +23,7 @@ from streams.broker.resolvers import FetchRequest, Resolver, find_resolvers, run
 KAFKA_STREAMS_VERSION = "4.3.1"
 HEAP = "-Xmx2g"
 COMPILE_TIMEOUT_S = 120
+_MAKE_TIMEOUT_MS = 600_000
 _LOCK = "jars.sha256"
 _DEPENDENCIES = (
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
@@ -59,13 +63,30 @@ class KafkaStreamsResolver:
 def kafka_streams_jars() -> tuple[Path, ...]:
     """Return the jars of Kafka Streams and all it needs, fetched if need be."""
     folder = cache_dir() / f"kafka-streams-{KAFKA_STREAMS_VERSION}-with-test-utils"
+    # Two test processes may want them at the same time.
+    with _made_by_one(folder):
+        return _kept_jars(folder) or _fetched_jars(folder)
+
+
+@contextlib.contextmanager
+def _made_by_one(folder: Path) -> Iterator[None]:
+    """Wait until no other process makes this folder, and keep others waiting."""
+    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+    lock.acquire(timeout_ms=_MAKE_TIMEOUT_MS)
+    with lock:
+        yield
+
+
+def _kept_jars(folder: Path) -> tuple[Path, ...]:
     lock = folder / _LOCK
-    if lock.is_file():
-        jars = JarLock.parse(lock.read_text(), origin=str(lock))
-        if not jars.problems(folder, read_all=False):
-            return jars.paths(folder)
+    if not lock.is_file():
+        return ()
+    jars = JarLock.parse(lock.read_text(), origin=str(lock))
+    return () if jars.problems(folder, read_all=False) else jars.paths(folder)
+
+
+def _fetched_jars(folder: Path) -> tuple[Path, ...]:
     shutil.rmtree(folder, ignore_errors=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     failures: list[str] = []
     for resolver in find_resolvers(find_java()):
         print(f"fetching Kafka Streams {KAFKA_STREAMS_VERSION} with {resolver.name} (once)")
@@ -78,7 +99,7 @@ def kafka_streams_jars() -> tuple[Path, ...]:
                 continue
             (request.jars / _LOCK).write_text(JarLock.of_folder(request.jars).format())
             request.jars.rename(folder)
-            return JarLock.parse(lock.read_text(), origin=str(lock)).paths(folder)
+            return _kept_jars(folder)
     raise FetchError(
         "\n".join(failures)
         or "neither Maven nor an Ivy to fetch Kafka Streams with: install Maven, or PySpark"
@@ -93,8 +114,9 @@ def compiled_command(source: Path) -> list[str]:
     digest.update("".join(jar.name for jar in jars).encode() + java.version.encode())
     classes = cache_dir() / f"{source.stem}-{digest.hexdigest()[:12]}"
     class_path = ":".join(str(jar) for jar in jars)
-    if not (classes / f"{source.stem}.class").exists():
-        _compile(java, source, class_path, classes)
+    with _made_by_one(classes):
+        if not (classes / f"{source.stem}.class").exists():
+            _compile(java, source, class_path, classes)
     return [
         str(java.executable),
         HEAP,
