@@ -1,15 +1,17 @@
-"""Runs the tests: two modules at a time, then those that need the machine for themselves (`make test`).
+"""Runs the tests: four modules at a time, then those that need the machine for themselves (`make test`).
 
-Arguments go to pytest, in both rounds. Tests marked `alone` measure how a worker behaves under kills and a steady
-feed; beside others on two cores they would tell how busy the machine is.
+Arguments go to pytest, in both rounds. Four at a time keep two cores busy, because tests with a broker mostly wait for
+it. Tests marked `alone` measure how a worker behaves under kills and a steady feed; beside all the others on two cores
+they would tell how busy the machine is.
 """
 
 import subprocess
 import sys
 from collections.abc import Sequence
 
-_TOGETHER = ("-n", "2", "--dist", "loadscope", "--alone", "without")
-_ALONE = ("--alone", "only")
+#: Modules go out in the order of their tests, which begins with those marked `first`.
+_TOGETHER = ("-n", "4", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "without")
+_ALONE = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "only")
 _PASSED = 0
 _NO_TESTS = 5
 

@@ -25,7 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what `--alone` does not choose."""
+    """Begin with what takes long, and leave out what `--alone` does not choose."""
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
     chosen = config.getoption("--alone")
     if chosen is None:
         return

@@ -23,7 +23,10 @@ def call_each(
     None instead of the indices means all of them. A record whose call fails goes to the processing handler and is left
     out if that says so.
     """
-    return collect_each(operator, function.name, _calls(function, batch), batch)
+    results, kept = collect_each(operator, function.name, _calls(function, batch), batch)
+    if CoroutineType in set(map(type, results)):
+        return _without_coroutines(operator, function.name, results, batch, kept)
+    return results, kept
 
 
 def collect_each(
@@ -47,13 +50,10 @@ def collect_each(
             error = RuntimeError(f"{name} raised StopIteration; give next() a default")
         operator.context.failed(batch, index, error)
         failed.append(index)
-    kept: list[int] | None = None
-    if failed:
-        left_out = set(failed)
-        kept = [index for index in range(len(batch)) if index not in left_out]
-    if CoroutineType in set(map(type, results)):
-        return _without_coroutines(operator, name, results, batch, kept)
-    return results, kept
+    if not failed:
+        return results, None
+    left_out = set(failed)
+    return results, [index for index in range(len(batch)) if index not in left_out]
 
 
 def _without_coroutines(

@@ -5,12 +5,14 @@ from the range alone.
 """
 
 import random
+import secrets
 import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pytest
 
@@ -22,6 +24,7 @@ from tests.integration.programs.smoke import FLUSH, OUTPUTS
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.alone]
 
+GUARANTEES: Final = ("exactly_once", "at_least_once")
 KEYS: Final = 20
 PER_KEY: Final = 1_000
 PARTITIONS: Final = 2
@@ -72,7 +75,7 @@ class SmokeRun:
         topics = {self.source: PARTITIONS} | {f"{self.sink}-{name}": PARTITIONS for name in OUTPUTS}
         cluster.create(topics)
 
-    def run(self) -> None:
+    def run(self) -> Self:
         """Feed everything, kill workers meanwhile, and wait until all is processed."""
         chance = random.Random(1071)
         workers = [self._worker(slot) for slot in range(WORKERS)]
@@ -108,6 +111,7 @@ class SmokeRun:
         finally:
             for worker in workers:
                 worker.close()
+        return self
 
     def _worker(self, slot: int) -> WorkerProcess:
         worker = WorkerProcess(self.folder, f"slot-{slot}-life-{self.kills}")
@@ -141,14 +145,27 @@ class SmokeRun:
         return Counter({key.decode(): len(each) for key, each in values.items()})
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_smoke_test_invariants(
-    cluster: Cluster, tmp_path: Path, unique: str, guarantee: str
-) -> None:
+@pytest.fixture(scope="module")
+def runs(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[SmokeRun]]]:
+    """The runs of both guarantees, at the same time."""
+    made = [
+        SmokeRun(cluster, tmp_path_factory.mktemp(guarantee), guarantee, secrets.token_hex(4))
+        for guarantee in GUARANTEES
+    ]
+    with ThreadPoolExecutor(len(made)) as threads:
+        yield {
+            guarantee: threads.submit(run.run)
+            for guarantee, run in zip(GUARANTEES, made, strict=True)
+        }
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_smoke_test_invariants(runs: dict[str, Future[SmokeRun]], guarantee: str) -> None:
     """Minimum, maximum, sum, count and what is joined from them are those of the range; windows close once."""
     assert CASES["smoke_test_invariants"]["kind"] == "integration"
-    run = SmokeRun(cluster, tmp_path, guarantee, unique)
-    run.run()
+    run = runs[guarantee].result()
     assert run.kills == KILLS
     ranges = {f"{first}-{first + PER_KEY - 1}": first for first in range(KEYS)}
     assert run.last("min", ">i") == ranges

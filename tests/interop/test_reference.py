@@ -15,7 +15,7 @@ from tests.interop.cases import Case, make_cases
 from tests.interop.reference import ask
 from tests.interop.topologies import OUTPUTS, TEXT, TOPOLOGIES
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600)]
 
 _CASES = int(os.environ.get("TIDEWHEEL_TEST_INTEROP_CASES", "6"))
 _SEED = int(os.environ.get("TIDEWHEEL_TEST_INTEROP_SEED", "1"))

@@ -28,7 +28,12 @@ from tests.interop.shared_topologies import (
     WINDOW_MS,
 )
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.slow,
+    pytest.mark.first,
+    pytest.mark.timeout(300),
+]
 
 _SERDES: Final[Mapping[str, tuple[Serde[Any], Sequence[Any]]]] = {
     "string": (Serdes.string(), ["", "a", "grüße", "\U0001f30a"]),
