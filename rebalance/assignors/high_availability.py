@@ -1,0 +1,115 @@
+"""Kafka Streams' own assignor (KIP-441): stateful tasks dealt out evenly, copies spread over racks and tags.
+
+The plan depends on tasks and members only, not on who runs what: two groups with the same members end up alike. Getting
+there is the refiner's part. What Kafka Streams does instead in one of its rebalances, `moved` tells: tasks run where they
+can run at once, and so many of the planned owners warm up; another rebalance follows some minutes later.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from rebalance.assignors.movement import Freshness, Plan, move_actives, move_standbys
+from rebalance.assignors.process_load import LoadOrder
+from rebalance.assignors.standby_placement import place_standbys
+from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
+from rebalance.model import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """An assignment in which tasks are where they can run at once, and how many are not where they belong yet."""
+
+    assignment: Assignment
+    movements: int
+
+
+class HighAvailabilityAssignor:
+    """`task_assignor="high_availability"`."""
+
+    name = "high_availability"
+
+    def assign(self, request: AssignmentRequest) -> Assignment:
+        """Return the balanced plan."""
+        return self.moved(request, frozenset(), max_warmup_replicas=0).assignment
+
+    def moved(
+        self, request: AssignmentRequest, movable: AbstractSet[TaskId], *, max_warmup_replicas: int
+    ) -> Moved:
+        """Return the plan after KIP-441's movements of the tasks `movable` (all of them: Kafka Streams' classic step)."""
+        if not request.members:
+            return Moved(Assignment(owners={}), 0)
+        stateful = sorted(task for task, shape in request.tasks.items() if shape.stateful)
+        threads = {member.name: member.threads for member in request.members}
+        threads = dict(sorted(threads.items()))
+        owners = _dealt_out(stateful, threads)
+        standbys = place_standbys(request, owners)
+        plan = Plan(
+            threads=threads,
+            active=_by_member(threads, owners.items()),
+            standby=_by_member(threads, ((t, name) for t in standbys for name in standbys[t])),
+            warmups_left=max_warmup_replicas,
+        )
+        tasks = movable & frozenset(stateful)
+        freshness = _freshness(request, tasks)
+        movements = move_actives(plan, freshness, tasks) + move_standbys(plan, freshness, tasks)
+        self._add_stateless(request, plan)
+        return Moved(_assignment(plan), movements)
+
+    def _add_stateless(self, request: AssignmentRequest, plan: Plan) -> None:
+        """Give stateless tasks to whoever runs fewest tasks, copies not counted."""
+        turns = LoadOrder(plan.threads, {name: len(tasks) for name, tasks in plan.active.items()})
+        for task in sorted(task for task, shape in request.tasks.items() if not shape.stateful):
+            owner = next(iter(turns))
+            plan.active[owner].add(task)
+            turns.change(owner, +1)
+
+
+def _dealt_out(tasks: list[TaskId], threads: Mapping[str, int]) -> dict[TaskId, str]:
+    """Return an owner for each task: dealt out in turn, then moved from the fullest member as long as that evens the load."""
+    names = list(threads)
+    owners = {task: names[index % len(names)] for index, task in enumerate(tasks)}
+    load = LoadOrder(threads, Counter(owners.values()))
+    while True:
+        fullest = max(names, key=lambda name: load.load(name, -1))
+        emptiest = min(names, key=lambda name: load.load(name, +1))
+        if fullest == emptiest or not load.relieves(fullest, emptiest):
+            return owners
+        task = next(task for task in tasks if owners[task] == fullest)
+        owners[task] = emptiest
+        load.change(fullest, -1)
+        load.change(emptiest, +1)
+
+
+def _freshness(request: AssignmentRequest, tasks: AbstractSet[TaskId]) -> Freshness:
+    """Return whose state of some tasks is how good; a task's owner is ahead of everybody."""
+    lags: dict[TaskId, dict[str, float]] = {task: {} for task in tasks}
+    for member in request.members:
+        for task in member.lags.keys() & tasks:
+            lags[task][member.name] = member.lags[task]
+        for task in member.owned & tasks:
+            lags[task][member.name] = -1
+    caught_up = {
+        task: frozenset(name for name in known if known[name] <= request.acceptable_recovery_lag)
+        for task, known in lags.items()
+    }
+    return Freshness(lags, caught_up)
+
+
+def _by_member(
+    members: Iterable[str], placed: Iterable[tuple[TaskId, str]]
+) -> dict[str, set[TaskId]]:
+    found: dict[str, set[TaskId]] = {member: set() for member in members}
+    for task, member in placed:
+        found[member].add(task)
+    return found
+
+
+def _assignment(plan: Plan) -> Assignment:
+    owners = {task: name for name, tasks in plan.active.items() for task in tasks}
+    standbys: dict[TaskId, tuple[str, ...]] = {}
+    for name, tasks in plan.standby.items():
+        for task in tasks:
+            standbys[task] = (*standbys.get(task, ()), name)
+    return Assignment(owners=dict(sorted(owners.items())), standbys=dict(sorted(standbys.items())))

@@ -1,0 +1,252 @@
+"""The group as the log tells it: a fold over records, and the only way it changes.
+
+`apply(group, record)` is a pure function; whoever has read the same records has the same group, also after compaction
+and after snapshot and tail. Timers, lags and beats are not in the log: they belong to whoever leads.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, TypeVar, assert_never
+
+import msgspec
+
+from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskShape
+from rebalance.records import (
+    AnyRecord,
+    Copy,
+    GroupRecord,
+    LeaderClaim,
+    MemberRecord,
+    SnapshotBegin,
+    SnapshotEnd,
+    StepRecord,
+    TargetRecord,
+    TaskRecord,
+    TaskRow,
+    checksum,
+)
+
+_R = TypeVar("_R", GroupRecord, MemberRecord, TaskRecord)
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+#: Phases in which an incarnation may own tasks or be given some.
+LIVE = frozenset({MemberPhase.ACTIVE, MemberPhase.LEAVING, MemberPhase.PARKED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where every task belongs in the end; owners and standbys by members' names."""
+
+    group_epoch: int = 0
+    owners: Mapping[TaskId, str] = field(default_factory=lambda: _NOTHING)
+    standbys: Mapping[TaskId, tuple[str, ...]] = field(default_factory=lambda: _NOTHING)
+    basis: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The copies that are kept now, by task; a copy names an incarnation."""
+
+    group_epoch: int = 0
+    step_epoch: int = 0
+    learners: Mapping[TaskId, Copy] = field(default_factory=lambda: _NOTHING)
+    standbys: Mapping[TaskId, tuple[Copy, ...]] = field(default_factory=lambda: _NOTHING)
+    parked: frozenset[TaskId] = frozenset()
+
+    def copies(self, task: TaskId) -> tuple[Copy, ...]:
+        """Return every copy of a task, a learner first."""
+        learner = self.learners.get(task)
+        return ((learner,) if learner is not None else ()) + self.standbys.get(task, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Everything the log says.
+
+    Attributes:
+        leader_epoch, leader: Of the newest claim.
+        topic_ids: Ids of the control topics at that claim.
+        about: Program, version, tasks (`GroupRecord`).
+        tasks: Shape by task.
+        members: By incarnation; those that are GONE are left out, unless their tasks wait for their return.
+        target, step: See there.
+        states: The last record of each task that ever had one.
+        pending: Records of a snapshot that has not ended, or None.
+    """
+
+    leader_epoch: int = 0
+    leader: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    about: GroupRecord = field(default_factory=lambda: GroupRecord(leader_epoch=0))
+    tasks: Mapping[TaskId, TaskShape] = field(default_factory=lambda: _NOTHING)
+    members: Mapping[str, MemberRecord] = field(default_factory=lambda: _NOTHING)
+    target: Target = field(default_factory=Target)
+    step: Step = field(default_factory=Step)
+    states: Mapping[TaskId, TaskRecord] = field(default_factory=lambda: _NOTHING)
+    pending: tuple[AnyRecord, ...] | None = None
+
+    def phase_of(self, task: TaskId) -> TaskPhase:
+        """Return a task's phase; UNOWNED for one without a record."""
+        state = self.states.get(task)
+        return TaskPhase.UNOWNED if state is None else TaskPhase(state.phase)
+
+    def live(self) -> dict[str, MemberRecord]:
+        """Return the incarnations that may own tasks, by incarnation, in the order of their names."""
+        found = {each: record for each, record in self.members.items() if record.phase in LIVE}
+        return dict(sorted(found.items(), key=lambda item: (item[1].member, item[0])))
+
+    def incarnation_of(self, member: str) -> str | None:
+        """Return the live incarnation of a member's name, or None."""
+        for incarnation, record in self.members.items():
+            if record.member == member and record.phase in LIVE:
+                return incarnation
+        return None
+
+    def owned(self, incarnation: str) -> dict[TaskId, TaskRecord]:
+        """Return the tasks that an incarnation may commit for, in order."""
+        return {
+            task: state for task, state in sorted(self.states.items()) if state.owner == incarnation
+        }
+
+
+def apply(group: Group, record: AnyRecord) -> Group:
+    """Return the group after a record.
+
+    A record of a lower leader epoch than the highest claim changes nothing (H1), nor does anything inside a snapshot that
+    never ends.
+    """
+    if record.leader_epoch < group.leader_epoch:
+        return group
+    if isinstance(record, LeaderClaim):
+        return _claimed(group, record) if record.leader_epoch > group.leader_epoch else group
+    if record.leader_epoch > group.leader_epoch:
+        return group  # its claim was never seen: nothing it says can be judged
+    if isinstance(record, SnapshotBegin) or group.pending is not None:
+        return _in_snapshot(group, record)
+    return _changed(group, record)
+
+
+def _in_snapshot(group: Group, record: AnyRecord) -> Group:
+    """Return the group after a record that came after the begin of a snapshot; its end counts, or drops, them all."""
+    match record:
+        case SnapshotEnd():
+            return _with_snapshot(group, record)
+        case SnapshotBegin():
+            return replace(group, pending=())
+        case _:
+            return replace(group, pending=(*(group.pending or ()), record))
+
+
+def _claimed(group: Group, claim: LeaderClaim) -> Group:
+    return replace(
+        group,
+        leader_epoch=claim.leader_epoch,
+        leader=claim.leader,
+        topic_ids=dict(claim.topic_ids),
+        pending=None,
+    )
+
+
+def replay(records: Iterable[AnyRecord], group: Group | None = None) -> Group:
+    """Return the group after some records.
+
+    >>> replay([LeaderClaim(leader_epoch=1, leader="a"), LeaderClaim(leader_epoch=3, leader="b")]).leader
+    'b'
+    """
+    group = Group() if group is None else group
+    for record in records:
+        group = apply(group, record)
+    return group
+
+
+def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
+    """Return the records, under a leader's epoch, whose fold is this group; the new leader writes them after its claim."""
+    target, step = group.target, group.step
+    items: list[AnyRecord] = [_under(group.about, leader_epoch)]
+    items += [_under(record, leader_epoch) for _, record in sorted(group.members.items())]
+    items.append(
+        TargetRecord(
+            leader_epoch=leader_epoch,
+            group_epoch=target.group_epoch,
+            owners={str(task): member for task, member in sorted(target.owners.items())},
+            standbys={str(task): members for task, members in sorted(target.standbys.items())},
+            basis=target.basis,
+            reason="snapshot",
+        )
+    )
+    items.append(
+        StepRecord(
+            leader_epoch=leader_epoch,
+            group_epoch=step.group_epoch,
+            step_epoch=step.step_epoch,
+            learners={str(task): copy for task, copy in sorted(step.learners.items())},
+            standbys={str(task): copies for task, copies in sorted(step.standbys.items())},
+            parked=tuple(map(str, sorted(step.parked))),
+        )
+    )
+    items += [_under(record, leader_epoch) for _, record in sorted(group.states.items())]
+    end = SnapshotEnd(leader_epoch=leader_epoch, count=len(items), crc=checksum(items))
+    return [SnapshotBegin(leader_epoch=leader_epoch), *items, end]
+
+
+def _under(record: _R, leader_epoch: int) -> _R:
+    return msgspec.structs.replace(record, leader_epoch=leader_epoch)
+
+
+def _with_snapshot(group: Group, end: SnapshotEnd) -> Group:
+    items = list(group.pending or ())
+    if len(items) != end.count or checksum(items) != end.crc:
+        return replace(group, pending=None)
+    fresh = Group(leader_epoch=group.leader_epoch, leader=group.leader, topic_ids=group.topic_ids)
+    for item in items:
+        fresh = _changed(fresh, item)
+    return fresh
+
+
+def _changed(group: Group, record: AnyRecord) -> Group:
+    match record:
+        case GroupRecord():
+            tasks = {TaskId.parse(task): _shape(row) for task, row in record.tasks.items()}
+            return replace(group, about=record, tasks=dict(sorted(tasks.items())))
+        case MemberRecord():
+            members = dict(group.members)
+            if record.phase == MemberPhase.GONE and not record.rejoin_ms:
+                members.pop(record.incarnation, None)
+            else:
+                members[record.incarnation] = record
+            return replace(group, members=members)
+        case TargetRecord():
+            return replace(group, target=_target(record))
+        case StepRecord():
+            return replace(group, step=_step(record))
+        case TaskRecord():
+            return replace(group, states={**group.states, TaskId.parse(record.task): record})
+        case LeaderClaim() | SnapshotBegin() | SnapshotEnd():
+            return group  # an end without a begin
+        case _:
+            assert_never(record)
+
+
+def _shape(row: TaskRow) -> TaskShape:
+    return TaskShape(stateful=row.stateful, changelogs=row.changelogs)
+
+
+def _target(record: TargetRecord) -> Target:
+    return Target(
+        group_epoch=record.group_epoch,
+        owners={TaskId.parse(task): member for task, member in sorted(record.owners.items())},
+        standbys={TaskId.parse(task): each for task, each in sorted(record.standbys.items())},
+        basis=record.basis,
+    )
+
+
+def _step(record: StepRecord) -> Step:
+    return Step(
+        group_epoch=record.group_epoch,
+        step_epoch=record.step_epoch,
+        learners={TaskId.parse(task): copy for task, copy in sorted(record.learners.items())},
+        standbys={TaskId.parse(task): each for task, each in sorted(record.standbys.items())},
+        parked=frozenset(map(TaskId.parse, record.parked)),
+    )

@@ -1,0 +1,421 @@
+"""What a leader knows that the log does not say: who was heard when, how far copies are, who asked for what.
+
+Nothing here outlives the leader: a new one begins with nothing, gives every member a full session before it judges it
+(H5), and takes no copy for ready before its next announcement. What a message says is noted only if its sender's
+incarnation, and the epoch it speaks of, are those of the log (H20).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, assert_never
+
+from rebalance.group import LIVE, Group
+from rebalance.messages import (
+    AnyMessage,
+    Beat,
+    DrainMember,
+    GrantedOk,
+    Join,
+    LeaderBeat,
+    Leave,
+    MemberDied,
+    NotReady,
+    Ready,
+    Refused,
+    Revoked,
+    Suspect,
+    TaskFailed,
+    TransactionalIdWanted,
+)
+from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TaskShape
+from rebalance.records import Copy, MemberRecord
+from rebalance.task_status import TaskStatus
+
+#: What counts only if it comes from an incarnation that is in the group.
+_OfMember = (
+    Beat | Ready | NotReady | Revoked | GrantedOk | TaskFailed | TransactionalIdWanted | Leave
+)
+
+#: How long a member that could not open a task is spared it: doubled with each failure up to the maximum.
+FAILURE_BACK_OFF_MS: Final = 1_000
+FAILURE_BACK_OFF_MS_MAX: Final = 60_000
+
+#: Transactional ids one incarnation may have; more are not logged.
+TRANSACTIONAL_IDS_MAX: Final = 1_000
+
+#: Incarnations that ended under this leader and are remembered, so that a late join of theirs is not taken for a new one.
+ENDED_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """A copy's newest READY, and what the leader found when it looked at the end offsets itself.
+
+    Attributes:
+        incarnation, learn_epoch, store_uuid, positions: As announced.
+        since_ms: When it was announced first, of the same store and without going back.
+        heard_ms: When it was announced last.
+        checked_ms: When the end offsets that it was held against were asked for; None: not yet.
+        lag: Records behind those; -1 if not checked.
+    """
+
+    incarnation: str
+    learn_epoch: int
+    store_uuid: str
+    positions: Mapping[str, int]
+    since_ms: int
+    heard_ms: int
+    checked_ms: int | None = None
+    lag: int = -1
+
+
+class End(NamedTuple):
+    """The read-committed end offset of a partition, and when it was asked for."""
+
+    offset: int
+    asked_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How often a member could not have a task in a row, and until when it is spared it."""
+
+    count: int
+    until_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Heard:
+    """What was heard of one incarnation.
+
+    Attributes:
+        heard_ms: When it last vouched for itself; the leader's claim at first.
+        join: Its newest join, if this leader heard one: what it sees and what it has on its disk.
+        sequence: Its last beat.
+        admitted_ms: When this leader took it in: settling counts from then. None: it is settled.
+        died: Why it is to be fenced, or "".
+        leave: Its wish to leave.
+        rows: How far it is with each task.
+        ids_wanted: Transactional ids it asked for, by number.
+    """
+
+    heard_ms: int
+    join: Join | None = None
+    sequence: int = -1
+    admitted_ms: int | None = None
+    died: str = ""
+    leave: Leave | None = None
+    rows: dict[TaskId, TaskStatus] = field(default_factory=dict[TaskId, TaskStatus])
+    ids_wanted: dict[int, str] = field(default_factory=dict[int, str])
+
+
+@dataclass(slots=True, kw_only=True)
+class Observations:
+    """See the module.
+
+    Attributes:
+        claimed_ms: When this leader began.
+        ready_lag_max: `acceptable_recovery_lag`.
+        members: What was heard of each incarnation, in the log or about to be.
+        ended: Incarnations that are over.
+        returned: Those of them that want to join and were not answered yet: they slept through their end.
+        announced: READY copies, by task and incarnation.
+        revoked: Acknowledged revocations.
+        running: Epochs in which owners said that they process.
+        failures: By task and member's name.
+        failed_copies, failed_tasks: Learn epochs (by task and incarnation) and task epochs that failed.
+        drains: Operators' wishes, by members' names.
+        fence_asked_ms, fenced: Fences under way and done, by incarnation.
+        phase_ms, revoked_ms: Since when an incarnation is in its phase, a task in REVOKING; the claim if not here.
+        joins_noted: Counts joins that said something new.
+        program_looked_at: Members and `joins_noted` when the group's program was last looked at.
+        last_join_ms, first_join_ms: Newest and oldest admission that no target knows of.
+        ends, ends_asked_ms: End offsets by position key, and which are being read since when.
+        planned, moved_ms: Planned moves between REVOKE and GRANT, and when the last one ended.
+        cold: Task epochs that were granted to members without a caught-up copy; whether they had some state of it.
+        news: What changed since the last target, for people.
+        suspected: A candidate doubts that this leader lives.
+    """
+
+    claimed_ms: int
+    ready_lag_max: int
+    members: dict[str, Heard] = field(default_factory=dict[str, Heard])
+    ended: dict[str, None] = field(default_factory=dict[str, None])
+    returned: list[str] = field(default_factory=list[str])
+    announced: dict[TaskId, dict[str, Announced]] = field(
+        default_factory=dict[TaskId, dict[str, Announced]]
+    )
+    revoked: dict[TaskId, Revoked] = field(default_factory=dict[TaskId, Revoked])
+    running: dict[TaskId, int] = field(default_factory=dict[TaskId, int])
+    failures: dict[tuple[TaskId, str], Failure] = field(
+        default_factory=dict[tuple[TaskId, str], Failure]
+    )
+    failed_copies: dict[tuple[TaskId, str], int] = field(
+        default_factory=dict[tuple[TaskId, str], int]
+    )
+    failed_tasks: dict[TaskId, int] = field(default_factory=dict[TaskId, int])
+    drains: dict[str, DrainMember] = field(default_factory=dict[str, DrainMember])
+    fence_asked_ms: dict[str, int] = field(default_factory=dict[str, int])
+    fenced: set[str] = field(default_factory=set[str])
+    phase_ms: dict[str, int] = field(default_factory=dict[str, int])
+    revoked_ms: dict[TaskId, int] = field(default_factory=dict[TaskId, int])
+    joins_noted: int = 0
+    program_looked_at: tuple[Mapping[str, MemberRecord], int] | None = None
+    last_join_ms: int | None = None
+    first_join_ms: int | None = None
+    ends: dict[str, End] = field(default_factory=dict[str, End])
+    ends_asked_ms: dict[str, int] = field(default_factory=dict[str, int])
+    planned: set[TaskId] = field(default_factory=set[TaskId])
+    moved_ms: int | None = None
+    cold: dict[TaskId, tuple[int, bool]] = field(default_factory=dict[TaskId, tuple[int, bool]])
+    news: list[str] = field(default_factory=list[str])
+    suspected: bool = False
+
+    def of(self, incarnation: str) -> Heard:
+        """Return what was heard of an incarnation; of one that was not heard, only that the leader began."""
+        return self.members.setdefault(incarnation, Heard(heard_ms=self.claimed_ms))
+
+    def pending(self, group: Group) -> list[Join]:
+        """Return the joins of incarnations that are not in the log, oldest word first."""
+        return [
+            heard.join
+            for incarnation, heard in self.members.items()
+            if heard.join is not None and incarnation not in group.members
+        ]
+
+    def note(self, message: AnyMessage, group: Group, now_ms: int) -> bool:
+        """Take in a message; return whether it can change a decision."""
+        match message:
+            case Join():
+                changed = self._join(message, group, now_ms)
+            case Suspect():
+                changed = message.leader_epoch >= group.leader_epoch
+                self.suspected = self.suspected or changed
+            case DrainMember():
+                changed = self._drain(message, group)
+            case MemberDied():
+                changed = self._died(message, group)
+            case LeaderBeat() | Refused():
+                changed = False  # other leaders' words
+            case _:
+                live = _is_live(group, message.incarnation)
+                changed = live and self._note_of_member(message, group, now_ms)
+        return changed
+
+    def _note_of_member(self, message: _OfMember, group: Group, now_ms: int) -> bool:
+        match message:
+            case Beat():
+                changed = self._beat(message, now_ms)
+            case Ready() | NotReady():
+                changed = self._copy(message, group, now_ms)
+            case Revoked() | GrantedOk():
+                changed = self._task(message, group)
+            case TaskFailed():
+                changed = self._failed(message, group, now_ms)
+            case TransactionalIdWanted():
+                changed = self._id_wanted(message, group)
+            case Leave():
+                heard = self.of(message.incarnation)
+                changed = heard.leave != message
+                heard.leave = message
+            case _:
+                assert_never(message)
+        return changed
+
+    def forget(self, incarnation: str) -> None:
+        """Drop everything about an incarnation that is over."""
+        self.members.pop(incarnation, None)
+        self.fence_asked_ms.pop(incarnation, None)
+        self.fenced.discard(incarnation)
+        for copies in self.announced.values():
+            copies.pop(incarnation, None)
+        self.ended[incarnation] = None
+        while len(self.ended) > ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
+
+    # -- one kind of message each -------------------------------------------------------------------------------------
+
+    def _join(self, join: Join, group: Group, now_ms: int) -> bool:
+        record = group.members.get(join.incarnation)
+        if join.incarnation in self.ended:
+            self.returned.append(join.incarnation)
+            return True
+        if record is not None and record.phase not in LIVE:
+            return False
+        heard = self.of(join.incarnation)
+        heard.heard_ms = now_ms
+        changed = heard.join != join
+        heard.join = join
+        self.joins_noted += changed
+        return changed
+
+    def _drain(self, message: DrainMember, group: Group) -> bool:
+        incarnation = group.incarnation_of(message.target)
+        if incarnation is None or group.members[incarnation].phase == MemberPhase.LEAVING:
+            return False
+        self.drains[message.target] = message
+        return True
+
+    def _died(self, message: MemberDied, group: Group) -> bool:
+        if _is_live(group, message.incarnation):
+            heard = self.of(message.incarnation)
+            heard.died = heard.died or message.reason or "its process ended"
+            return True
+        if message.incarnation in self.members and message.incarnation not in group.members:
+            self.forget(message.incarnation)  # it was about to join
+        return False
+
+    def _beat(self, beat: Beat, now_ms: int) -> bool:
+        heard = self.of(beat.incarnation)
+        if beat.seq <= heard.sequence:
+            return False  # an older one that was late, or the same one again: says nothing of now
+        heard.sequence = beat.seq
+        heard.heard_ms = now_ms
+        if beat.full:
+            heard.rows = {}
+        for row in beat.tasks:
+            task = _task_id(row.task)
+            if task is not None:
+                heard.rows[task] = row
+        return False
+
+    def _copy(self, message: Ready | NotReady, group: Group, now_ms: int) -> bool:
+        task = _task_id(message.task)
+        if task is None or not _is_copy(group, task, message.incarnation, message.learn_epoch):
+            return False
+        copies = self.announced.setdefault(task, {})
+        before = copies.get(message.incarnation)
+        if isinstance(message, NotReady):
+            return copies.pop(message.incarnation, None) is not None
+        announced = Announced(
+            incarnation=message.incarnation,
+            learn_epoch=message.learn_epoch,
+            store_uuid=message.store_uuid,
+            positions=message.positions,
+            since_ms=now_ms,
+            heard_ms=now_ms,
+        )
+        goes_on = before is not None and _goes_on(before, announced)
+        if before is not None and goes_on:
+            announced = replace(
+                announced, since_ms=before.since_ms, checked_ms=before.checked_ms, lag=before.lag
+            )
+        copies[message.incarnation] = announced
+        self.failures.pop((task, message.member), None)
+        return not goes_on or announced.lag > self.ready_lag_max
+
+    def _task(self, message: Revoked | GrantedOk, group: Group) -> bool:
+        task = _task_id(message.task)
+        state = None if task is None else group.states.get(task)
+        if task is None or state is None:
+            return False
+        if state.owner != message.incarnation or state.task_epoch != message.task_epoch:
+            return False
+        if isinstance(message, Revoked):
+            if state.phase != TaskPhase.REVOKING:
+                return False
+            self.revoked[task] = message
+            return True
+        changed = self.running.get(task) != message.task_epoch
+        self.running[task] = message.task_epoch
+        self.failures.pop((task, message.member), None)
+        return changed
+
+    def _failed(self, message: TaskFailed, group: Group, now_ms: int) -> bool:
+        task = _task_id(message.task)
+        if task is None:
+            return False
+        member = group.members[message.incarnation].member
+        if message.role == TaskRole.ACTIVE:
+            state = group.states.get(task)
+            if state is None or state.owner != message.incarnation:
+                return False
+            if state.task_epoch != message.epoch or self.failed_tasks.get(task) == message.epoch:
+                return False
+            self.failed_tasks[task] = message.epoch
+        else:
+            key = (task, message.incarnation)
+            if not _is_copy(group, task, message.incarnation, message.epoch):
+                return False
+            if self.failed_copies.get(key) == message.epoch:
+                return False
+            self.failed_copies[key] = message.epoch
+            self.announced.get(task, {}).pop(message.incarnation, None)
+        count = self.failures[task, member].count + 1 if (task, member) in self.failures else 1
+        pause_ms = min(FAILURE_BACK_OFF_MS << min(count - 1, 10), FAILURE_BACK_OFF_MS_MAX)
+        self.failures[task, member] = Failure(count=count, until_ms=now_ms + pause_ms)
+        return True
+
+    def _id_wanted(self, message: TransactionalIdWanted, group: Group) -> bool:
+        known = group.members[message.incarnation].transactional_ids
+        wanted = self.of(message.incarnation).ids_wanted
+        if message.transactional_id in known or len(known) >= TRANSACTIONAL_IDS_MAX:
+            return False
+        wanted[message.number] = message.transactional_id
+        return True
+
+    # -- end offsets --------------------------------------------------------------------------------------------------
+
+    def note_ends(
+        self, ends: Mapping[str, int], asked_ms: int, tasks: Mapping[TaskId, TaskShape]
+    ) -> None:
+        """Take in end offsets; hold every announcement that is not younger than the question against them (H13)."""
+        for key, end in ends.items():
+            if asked_ms >= self.ends.get(key, End(offset=0, asked_ms=asked_ms)).asked_ms:
+                self.ends[key] = End(offset=end, asked_ms=asked_ms)
+            if self.ends_asked_ms.get(key, asked_ms + 1) <= asked_ms:
+                del self.ends_asked_ms[key]
+        for task, copies in self.announced.items():
+            keys = changelog_keys(task, tasks.get(task))
+            if not keys or not ends.keys() >= set(keys):
+                continue
+            for incarnation, announced in copies.items():
+                if announced.since_ms <= asked_ms:
+                    lag = lag_of(announced.positions, ends, keys)
+                    copies[incarnation] = replace(announced, checked_ms=asked_ms, lag=lag)
+
+
+def changelog_keys(task: TaskId, shape: TaskShape | None) -> tuple[str, ...]:
+    """Return the position keys of a task's changelog partitions.
+
+    >>> changelog_keys(TaskId(0, 2), TaskShape(stateful=True, changelogs=("app-counts-changelog",)))
+    ('app-counts-changelog-2',)
+    """
+    if shape is None:
+        return ()
+    return tuple(f"{topic}-{task.partition}" for topic in shape.changelogs)
+
+
+def lag_of(positions: Mapping[str, int], ends: Mapping[str, int], keys: tuple[str, ...]) -> int:
+    """Return how many changelog records positions are behind the ends.
+
+    >>> lag_of({"c-0": 7}, {"c-0": 10, "d-0": 2}, ("c-0", "d-0"))
+    5
+    """
+    return sum(max(ends[key] - positions.get(key, 0), 0) for key in keys)
+
+
+def _is_live(group: Group, incarnation: str) -> bool:
+    record = group.members.get(incarnation)
+    return record is not None and record.phase in LIVE
+
+
+def _is_copy(group: Group, task: TaskId, incarnation: str, learn_epoch: int) -> bool:
+    copy = Copy(incarnation=incarnation, learn_epoch=learn_epoch)
+    return copy in group.step.copies(task)
+
+
+def _goes_on(before: Announced, now: Announced) -> bool:
+    """Whether what was found out about an announcement holds for the next one: same copy, same store, not gone back."""
+    return (
+        before.learn_epoch == now.learn_epoch
+        and before.store_uuid == now.store_uuid
+        and all(now.positions.get(key, 0) >= at for key, at in before.positions.items())
+    )
+
+
+def _task_id(text: str) -> TaskId | None:
+    try:
+        return TaskId.parse(text)
+    except ValueError:
+        return None

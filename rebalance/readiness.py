@@ -1,0 +1,142 @@
+"""How far each copy of a task is, and whether what is known of it is good enough to act on: the learner gate's facts."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rebalance.draft import Draft
+from rebalance.model import TaskId, TaskPhase, TaskRole
+from rebalance.observations import Announced, changelog_keys
+from rebalance.records import Copy, TaskRecord
+from rebalance.refine import CopyNow, Readiness
+
+#: A planned move rests on end offsets that are no older than this (H13).
+CHECK_FRESH_MS: Final = 1_000
+
+#: End offsets that were asked for and did not come are asked for again after this long.
+ENDS_AGAIN_MS: Final = 2_000
+
+#: How long a task without an owner waits until a copy that announced itself is checked, before it goes to a cold member.
+CHECK_WAIT_MS: Final = 1_000
+
+
+def copies_now(draft: Draft, task: TaskId) -> Iterator[CopyNow]:
+    """Yield a task's copies on live members; those that failed are as good as not there."""
+    group = draft.group
+    learner = group.step.learners.get(task)
+    live = draft.live()
+    state = group.states.get(task)
+    owner = (
+        None if state is None else state.owner
+    )  # what it is to keep after its release is no copy yet
+    for copy in group.step.copies(task):
+        usable = copy.incarnation in live and not has_failed(draft, task, copy)
+        if usable and copy.incarnation != owner:
+            readiness, lag = _readiness(draft, task, copy)
+            role = TaskRole.LEARNER if copy == learner else TaskRole.STANDBY
+            name = live[copy.incarnation].member
+            yield CopyNow(member=name, role=role, readiness=readiness, lag=lag)
+
+
+def has_failed(draft: Draft, task: TaskId, copy: Copy) -> bool:
+    """Return whether a copy is as good as not there: its member said that it could not have it."""
+    return draft.seen.failed_copies.get((task, copy.incarnation)) == copy.learn_epoch
+
+
+def announced_by(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
+    """Return a copy's announcement that it is ready, if it made one under its current learn epoch."""
+    found = draft.seen.announced.get(task, {}).get(copy.incarnation)
+    return found if found is not None and found.learn_epoch == copy.learn_epoch else None
+
+
+def passes(draft: Draft, announced: Announced) -> bool:
+    """Return whether an announcement stood the check. What is not known never does."""
+    return (
+        announced.checked_ms is not None
+        and 0 <= announced.lag <= draft.settings.acceptable_recovery_lag
+    )
+
+
+def _readiness(draft: Draft, task: TaskId, copy: Copy) -> tuple[Readiness, int]:
+    heard = draft.seen.members.get(copy.incarnation)
+    row = heard.rows.get(task) if heard is not None else None
+    if row is not None and (row.epoch != copy.learn_epoch or row.role == TaskRole.ACTIVE):
+        row = None
+    lag = row.lag if row is not None else -1
+    announced = announced_by(draft, task, copy)
+    if announced is not None:
+        if passes(draft, announced):
+            return Readiness.READY, announced.lag
+        return Readiness.PROGRESSING, lag
+    if row is None:
+        return Readiness.UNKNOWN, lag
+    restored = any(row.changelog.values())
+    return (Readiness.PROGRESSING if restored else Readiness.NOTHING), lag
+
+
+def want_checks(draft: Draft) -> None:
+    """Ask for the end offsets that announcements, and state on disk, are to be held against."""
+    for task, copies in draft.seen.announced.items():
+        state = draft.group.states.get(task)
+        orphaned = state is not None and state.phase == TaskPhase.FENCE_WAIT
+        for announced in copies.values():
+            checked_ms = announced.checked_ms
+            if checked_ms is None:
+                wanted = True
+            elif not passes(draft, announced):
+                wanted = announced.heard_ms > checked_ms
+            else:
+                wanted = orphaned and draft.now_ms - checked_ms > CHECK_FRESH_MS
+            if wanted:
+                want_ends(draft, task, announced.since_ms)
+    for heard in draft.seen.members.values():
+        for copy in heard.join.on_disk if heard.join is not None else ():
+            known = draft.seen.ends.keys() | draft.seen.ends_asked_ms.keys()
+            draft.ends_wanted.update(copy.positions.keys() - known)
+
+
+def want_ends(draft: Draft, task: TaskId, not_before_ms: int) -> None:
+    """Ask for a task's changelog ends, unless they are being read since that moment or later."""
+    for key in changelog_keys(task, draft.group.tasks.get(task)):
+        if not _under_way(draft, key, not_before_ms):
+            draft.ends_wanted.add(key)
+
+
+def _under_way(draft: Draft, key: str, not_before_ms: int) -> bool:
+    asked_ms = draft.seen.ends_asked_ms.get(key)
+    if asked_ms is None or asked_ms < not_before_ms:
+        return False
+    return not draft.due(asked_ms + ENDS_AGAIN_MS)
+
+
+def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bool:
+    """Return whether a task without an owner should wait a moment: a copy may turn out to be caught up.
+
+    Either it announced itself and its check is under way, or this leader is so new that it can't have been heard yet.
+    """
+    live = draft.live()
+    copies = [copy for copy in draft.group.step.copies(task) if copy.incarnation in live]
+    if state is None or not copies:
+        return False
+    waits = False
+    for copy in copies:
+        announced = announced_by(draft, task, copy)
+        if announced is not None:
+            if passes(draft, announced):
+                return False  # it can be granted at once
+            open_check = announced.checked_ms is None
+            waits = waits or (open_check and not draft.due(announced.since_ms + CHECK_WAIT_MS))
+        else:
+            hearing_ms = draft.seen.claimed_ms + 2 * draft.settings.heartbeat_interval_ms
+            waits = waits or not draft.due(hearing_ms)
+    return waits
+
+
+def is_fresh(draft: Draft, task: TaskId, incarnation: str) -> bool:
+    """Return whether the check of a copy that is about to take over is fresh; if not, it is made again."""
+    announced = draft.seen.announced.get(task, {}).get(incarnation)
+    if announced is None or announced.checked_ms is None:
+        return True  # not a copy that stood a check: nothing to repeat
+    if draft.now_ms - announced.checked_ms <= CHECK_FRESH_MS:
+        return True
+    want_ends(draft, task, draft.now_ms - CHECK_FRESH_MS)
+    return False

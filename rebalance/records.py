@@ -1,0 +1,289 @@
+"""What the group log (the state topic) holds: decisions of the leader, written in its transactions.
+
+Each record replaces what an earlier one with the same key said, whole, so that compaction at any point leaves the same
+state behind. Keys are `<leader epoch>/<kind>/<id>`: what an earlier leader wrote never hides what a later one did (H4).
+A new leader writes a whole snapshot under its epoch between `SnapshotBegin` and `SnapshotEnd`.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+#: Records beyond this size are refused on writing and ignored on reading.
+RECORD_BYTES_MAX: Final = 900_000
+
+#: Part of the keys of what a snapshot holds, after the leader epoch.
+SNAPSHOT_PART: Final = b"snapshot"
+
+
+class LogRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
+    """What every record carries: the epoch of the leader that wrote it."""
+
+    leader_epoch: int
+    v: int = 1
+
+
+class LeaderClaim(LogRecord, frozen=True, kw_only=True, tag="LEADER_CLAIM"):
+    """From here on, records of lower epochs count for nothing.
+
+    Attributes:
+        leader: The process that leads.
+        previous_epoch: Of the claim before; 0 for none.
+        topic_ids: Ids of the two control topics: another id is another life of the group (H24).
+    """
+
+    leader: str
+    previous_epoch: int = 0
+    topic_ids: dict[str, str] = {}
+
+
+class SnapshotBegin(LogRecord, frozen=True, kw_only=True, tag="SNAP_BEGIN"):
+    """The records up to `SnapshotEnd` are the whole state."""
+
+
+class SnapshotEnd(LogRecord, frozen=True, kw_only=True, tag="SNAP_END"):
+    """The snapshot counts if exactly `count` records came since its begin and `crc` is theirs."""
+
+    count: int
+    crc: int
+
+
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task's shape (`rebalance.model.TaskShape`)."""
+
+    stateful: bool = False
+    changelogs: tuple[str, ...] = ()
+
+
+class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
+    """What the group runs: its version, program and tasks.
+
+    Attributes:
+        group_version: Protocol version all members speak.
+        tasks: Shape by task id.
+        partitions: Partition count by topic; a change other than growth is an error.
+        held: Why nothing is decided (SAFE_HOLD, a partition mismatch), or "".
+    """
+
+    group_version: int = 1
+    topology_epoch: int = 0
+    topology_hash: str = ""
+    assignor: str = ""
+    tasks: dict[str, TaskRow] = {}
+    partitions: dict[str, int] = {}
+    held: str = ""
+
+
+class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
+    """One incarnation of a member; the fields are those of `messages.Join`.
+
+    Attributes:
+        phase: See `rebalance.model.MemberPhase`.
+        transactional_ids: Every id it ever may use: what fencing it fences.
+        member_epoch: Last step it was told; counts up.
+        reason: Why it is in this phase.
+        rejoin_ms: While LEAVING, FENCING or GONE: how long its tasks wait for its return; 0 if they don't.
+        drain_ms: While LEAVING: how long it goes on working while its tasks move; 0: everything is revoked at once.
+    """
+
+    member: str
+    incarnation: str
+    phase: str
+    transactional_ids: tuple[str, ...] = ()
+    host: str = ""
+    process_id: str = ""
+    endpoint: str | None = None
+    rack: str | None = None
+    tags: dict[str, str] = {}
+    threads: int = 1
+    static: bool = False
+    protocol: tuple[int, int] = (1, 1)
+    topology_epoch: int = 0
+    topology_hash: str = ""
+    assignor: str = "sticky"
+    session_timeout_ms: int = 3_000
+    rejoin_timeout_ms: int = 60_000
+    member_epoch: int = 0
+    reason: str = ""
+    rejoin_ms: int = 0
+    drain_ms: int = 0
+
+
+class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):
+    """Where every task belongs in the end, by members' names; computed once per change of the group.
+
+    Attributes:
+        group_epoch: Counts up with each target.
+        owners: Member by task.
+        standbys: Members by task.
+        basis: Digest of what it was computed from: the same basis needs no new target.
+        reason: What changed, for people.
+    """
+
+    group_epoch: int
+    owners: dict[str, str]
+    standbys: dict[str, tuple[str, ...]] = {}
+    basis: str = ""
+    reason: str = ""
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A copy of a task's state: who keeps it (incarnation), under which learn epoch."""
+
+    incarnation: str
+    learn_epoch: int
+
+
+class StepRecord(LogRecord, frozen=True, kw_only=True, tag="STEP"):
+    """The intermediate assignment: which copies are kept on the way to the target.
+
+    Attributes:
+        step_epoch: Counts up with each refinement.
+        learners: Copy by task; it becomes the owner when it is ready.
+        standbys: Copies by task.
+        parked: Tasks whose move waits for a place among the learners.
+    """
+
+    group_epoch: int
+    step_epoch: int
+    learners: dict[str, Copy] = {}
+    standbys: dict[str, tuple[Copy, ...]] = {}
+    parked: tuple[str, ...] = ()
+
+
+class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
+    """One task's state, whole.
+
+    Attributes:
+        phase: See `rebalance.model.TaskPhase`.
+        task_epoch: Counts up at every grant, never used twice.
+        owner: Incarnation that may commit (RUNNING, REVOKING, FENCE_WAIT), or None.
+        member: The owner's name.
+        next_member: Whom it is meant for next, where known.
+        event: What happened: GRANT, REVOKE, FENCE_WAIT, RELEASED.
+        reason: Why, for people.
+        input: At RELEASED by acknowledgement and at GRANT: the committed offsets; the owner compares (floor).
+        changelog_end: Likewise the positions to reach before the first record.
+        source: Of RELEASED: "ack" or "fence".
+        deadline_ms: Of REVOKE: how long the owner has.
+        ranges, hash_name: Key ranges (first hash, last hash) the owner has, () for all of them.
+    """
+
+    task: str
+    phase: str
+    task_epoch: int
+    owner: str | None = None
+    member: str | None = None
+    next_member: str | None = None
+    event: str = ""
+    reason: str = ""
+    input: dict[str, int] = {}
+    changelog_end: dict[str, int] = {}
+    source: str = ""
+    deadline_ms: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+    hash_name: str = "murmur2"
+
+
+AnyRecord = (
+    LeaderClaim
+    | SnapshotBegin
+    | SnapshotEnd
+    | GroupRecord
+    | MemberRecord
+    | TargetRecord
+    | StepRecord
+    | TaskRecord
+)
+
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
+_DECODER: Final[msgspec.json.Decoder[AnyRecord]] = msgspec.json.Decoder(AnyRecord)
+
+
+def record_key(record: AnyRecord) -> bytes:
+    """Return the key under which a record is written.
+
+    >>> record_key(TaskRecord(leader_epoch=3, task="0_1", phase="RUNNING", task_epoch=7))
+    b'3/task/0_1'
+    """
+    match record:
+        case LeaderClaim():
+            name = "claim"
+        case SnapshotBegin():
+            name = "snapshot-begin"
+        case SnapshotEnd():
+            name = "snapshot-end"
+        case GroupRecord():
+            name = "group"
+        case MemberRecord():
+            name = f"member/{record.member}/{record.incarnation}"
+        case TargetRecord():
+            name = "target"
+        case StepRecord():
+            name = "step"
+        case TaskRecord():
+            name = f"task/{record.task}"
+    return f"{record.leader_epoch}/{name}".encode()
+
+
+def record_keys(records: Sequence[AnyRecord]) -> list[bytes]:
+    """Return the keys under which the records of one transaction are written.
+
+    What a snapshot holds has keys of its own: compaction would else remove from it whatever a later record of the same
+    leader replaces, and the rest would not agree with its count and checksum any more (H4).
+
+    >>> claim, begin = LeaderClaim(leader_epoch=3, leader="p"), SnapshotBegin(leader_epoch=3)
+    >>> record_keys([claim, begin, GroupRecord(leader_epoch=3)])
+    [b'3/claim', b'3/snapshot-begin', b'3/snapshot/group']
+    """
+    keys: list[bytes] = []
+    inside = False
+    for record in records:
+        key = record_key(record)
+        if isinstance(record, SnapshotEnd):
+            inside = False
+        if inside:
+            epoch, _, name = key.partition(b"/")
+            key = b"/".join((epoch, SNAPSHOT_PART, name))
+        if isinstance(record, SnapshotBegin):
+            inside = True
+        keys.append(key)
+    return keys
+
+
+def encode_record(record: AnyRecord) -> bytes:
+    """Return a record as JSON; raises ValueError if it is larger than the log takes."""
+    data = _ENCODER.encode(record)
+    if len(data) > RECORD_BYTES_MAX:
+        raise ValueError(
+            f"a {type(record).__name__} of {len(data)} bytes is larger than the group log takes ({RECORD_BYTES_MAX})"
+        )
+    return data
+
+
+def decode_record(data: bytes | None) -> AnyRecord | None:
+    """Return the record in `data`; None for a tombstone and for what is malformed or of an unknown kind.
+
+    >>> decode_record(b'{"kind":"LEADER_CLAIM","leader_epoch":1,"leader":"p1"}').leader
+    'p1'
+    """
+    if data is None or len(data) > RECORD_BYTES_MAX:
+        return None
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def checksum(records: list[AnyRecord]) -> int:
+    """Return the CRC-32 over the keys of some records, in their order.
+
+    Not over what they say: a reader of an older version does not see every field, and has to agree all the same (N14).
+    Kafka's own checksums guard the content.
+    """
+    crc = 0
+    for record in records:
+        crc = crc32(record_key(record), crc)
+    return crc

@@ -1,0 +1,380 @@
+"""The group's next steps towards its target: refine, hold back what must wait, reconcile each member, write the difference.
+
+target --refine--> who owns and copies each task now --pacing, fresh checks--> --reconcile--> REVOKE, GRANT, STEP
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from rebalance.draft import Draft
+from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
+from rebalance.readiness import copies_now, has_failed, is_fresh, waits_for_checks
+from rebalance.reconcile import MemberAssignment, MemberState, reconcile
+from rebalance.records import Copy, MemberRecord, StepRecord, TaskRecord
+from rebalance.refine import Intermediate, MemberNow, Readiness, RefineInput, TaskNow, refine
+from rebalance.targets import awaited_names, disk_lags
+
+_FREE = (TaskPhase.UNOWNED, TaskPhase.RELEASED)
+
+
+def move_tasks(draft: Draft) -> None:
+    """Write the next step, and the revocations and grants it allows."""
+    if draft.group.target.group_epoch == 0 or draft.group.about.held:
+        return
+    expelled = _expelled(draft)
+    owners = _spared_owners(draft)
+    intermediate = refine(_refine_input(draft, owners, expelled))
+    wanted = _wanted(draft, intermediate, expelled)
+    for change in _changes(draft, wanted):
+        _carry_out(draft, change, intermediate)
+    _write_step(draft, intermediate)
+
+
+# -- what refine is told ----------------------------------------------------------------------------------------------
+
+
+def _expelled(draft: Draft) -> frozenset[str]:
+    """Return the names of those who leave and whose tasks are taken from them at once."""
+    live = draft.live().values()
+    nobody_left = not any(record.phase == MemberPhase.ACTIVE for record in live)
+    found: set[str] = set()
+    for record in live:
+        if record.phase == MemberPhase.LEAVING:
+            since_ms = draft.seen.phase_ms.get(record.incarnation, draft.seen.claimed_ms)
+            if nobody_left or draft.due(since_ms + record.drain_ms):
+                found.add(record.member)
+    return frozenset(found)
+
+
+def _spared_owners(draft: Draft) -> dict[TaskId, str]:
+    """Return the target's owners; a member that could not have a task a moment ago is spared it.
+
+    It stays where it runs, else it goes to the least loaded of those it did not fail on; if there is nobody, it waits.
+    """
+    owners = dict(draft.group.target.owners)
+    spared: dict[TaskId, set[str]] = {}
+    for (task, name), failure in draft.seen.failures.items():
+        if not draft.due(failure.until_ms):
+            spared.setdefault(task, set()).add(name)
+    if not spared:
+        return owners
+    active = [each for each in draft.live().values() if each.phase == MemberPhase.ACTIVE]
+    load = Counter(owners.values())
+    for task, names in sorted(spared.items()):
+        if owners.get(task) not in names:
+            continue
+        others = sorted(record.member for record in active if record.member not in names)
+        holder = _holder(draft, draft.group.states.get(task))
+        if holder in others:
+            owners[task] = holder
+        elif others:
+            owners[task] = min(others, key=lambda name: (load[name], name))
+            load[owners[task]] += 1
+        else:
+            del owners[task]
+    return owners
+
+
+def _holder(draft: Draft, state: TaskRecord | None) -> str | None:
+    """Return the name of the live member that may commit for a task."""
+    record = None if state is None else draft.live().get(state.owner or "")
+    return None if record is None else record.member
+
+
+def _refine_input(
+    draft: Draft, owners: Mapping[TaskId, str], expelled: frozenset[str]
+) -> RefineInput:
+    group, settings = draft.group, draft.settings
+    members = tuple(
+        MemberNow(
+            name=record.member,
+            threads=record.threads,
+            settled=_is_settled(draft, record),
+            leaving=record.phase == MemberPhase.LEAVING and record.member not in expelled,
+            expelled=record.member in expelled,
+        )
+        for record in draft.live().values()
+        if record.phase != MemberPhase.PARKED
+    )
+    failing = {
+        key for key, failure in draft.seen.failures.items() if not draft.due(failure.until_ms)
+    }
+    return RefineInput(
+        tasks=group.tasks,
+        owners=owners,
+        standbys={
+            task: tuple(name for name in names if (task, name) not in failing)
+            for task, names in group.target.standbys.items()
+        },
+        members=members,
+        states=_tasks_now(draft, failing),
+        waiting=awaited_names(group),
+        max_warmup_replicas=settings.max_warmup_replicas,
+        acceptable_recovery_lag=settings.acceptable_recovery_lag,
+        enabled=settings.refine,
+    )
+
+
+def _is_settled(draft: Draft, record: MemberRecord) -> bool:
+    heard = draft.seen.members.get(record.incarnation)
+    if heard is None or heard.admitted_ms is None:
+        return True
+    return draft.due(heard.admitted_ms + draft.settings.settling_ms)
+
+
+def _tasks_now(draft: Draft, failing: AbstractSet[tuple[TaskId, str]]) -> dict[TaskId, TaskNow]:
+    """Return how each task stands; `failing`: who could not have a task a moment ago, whatever its disk has of it."""
+    group = draft.group
+    on_disk: dict[TaskId, dict[str, int]] = {}
+    for incarnation, record in draft.live().items():
+        for task, lag in disk_lags(draft, incarnation):
+            on_disk.setdefault(task, {})[record.member] = lag
+    found: dict[TaskId, TaskNow] = {}
+    for task in group.tasks:
+        state = group.states.get(task)
+        copies = tuple(copies_now(draft, task))
+        holder = _holder(draft, state)
+        keeping = {holder, *(copy.member for copy in copies)}
+        disk = {
+            name: lag
+            for name, lag in on_disk.get(task, {}).items()
+            if name not in keeping and (task, name) not in failing
+        }
+        if state is not None or copies or disk:
+            found[task] = TaskNow(
+                phase=group.phase_of(task),
+                owner=None if state is None or state.phase == TaskPhase.FENCE_WAIT else holder,
+                next_member=_next_member(draft, task, state),
+                owner_state=Readiness.READY if state is None else _owner_state(draft, task, state),
+                copies=copies,
+                on_disk=disk,
+            )
+    return found
+
+
+def _next_member(draft: Draft, task: TaskId, state: TaskRecord | None) -> str | None:
+    """Return whom a task was revoked for, unless it just could not have it."""
+    name = None if state is None else state.next_member
+    failure = draft.seen.failures.get((task, name or ""))
+    return name if failure is None or draft.due(failure.until_ms) else None
+
+
+def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
+    """Return how far a task's owner is; if nothing was heard, it is protected as if it processed."""
+    if draft.seen.running.get(task) == state.task_epoch:
+        return Readiness.READY
+    heard = draft.seen.members.get(state.owner or "")
+    row = heard.rows.get(task) if heard is not None else None
+    if row is not None and row.role == TaskRole.ACTIVE and row.epoch == state.task_epoch:
+        if row.state != "RESTORING":
+            return Readiness.READY
+        return Readiness.PROGRESSING if any(row.changelog.values()) else Readiness.NOTHING
+    epoch, has_some = draft.seen.cold.get(task, (0, False))
+    if epoch != state.task_epoch:
+        return Readiness.READY
+    return Readiness.PROGRESSING if has_some else Readiness.NOTHING
+
+
+# -- what has to wait -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class _Wanted:
+    """Who is to own each task now, after everything that has to wait was held back.
+
+    Attributes:
+        owners: By task.
+        planned: Tasks that leave a member that could go on: they are paced.
+        waiting: Tasks that are not granted yet though nobody owns them.
+    """
+
+    owners: dict[TaskId, str]
+    planned: set[TaskId] = field(default_factory=set[TaskId])
+    waiting: set[TaskId] = field(default_factory=set[TaskId])
+
+
+def _wanted(draft: Draft, intermediate: Intermediate, expelled: frozenset[str]) -> _Wanted:
+    wanted = _Wanted(owners=dict(intermediate.owners))
+    incarnations = draft.incarnations()
+    for task, state in draft.group.states.items():
+        holder = _holder(draft, state)
+        if state.phase == TaskPhase.RUNNING and holder is not None:
+            next_member = wanted.owners.get(task)
+            if draft.seen.failed_tasks.get(task) == state.task_epoch:
+                wanted.owners.pop(task, None)  # it could not be opened there
+            elif next_member not in (None, holder) and holder not in expelled:
+                if _may_move(draft, wanted, task, incarnations[next_member or ""]):
+                    wanted.planned.add(task)
+                else:
+                    wanted.owners[task] = holder
+        elif state.phase in _FREE and waits_for_checks(draft, task, state):
+            wanted.waiting.add(task)
+    return wanted
+
+
+def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> bool:
+    """Return whether a planned move may begin now: its copy's check is fresh, and the pace allows it (N3).
+
+    Those who leave are not paced: their time is short.
+    """
+    record = draft.live()[draft.group.states[task].owner or ""]
+    interval_ms = draft.settings.task_move_interval_ms
+    if interval_ms > 0 and record.phase != MemberPhase.LEAVING:
+        if draft.seen.planned or wanted.planned:
+            return False
+        if draft.seen.moved_ms is not None and not draft.due(draft.seen.moved_ms + interval_ms):
+            return False
+    return is_fresh(draft, task, incarnation)
+
+
+# -- the difference ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A task that a member is to be granted, or to give up."""
+
+    task: TaskId
+    member: MemberRecord
+    grant: bool
+    planned: bool = False
+
+
+def _changes(draft: Draft, wanted: _Wanted) -> list[_Change]:
+    """Return what differs between each member's assignment and its next one, by task; revocations of a task come first."""
+    running: dict[str, set[TaskId]] = {}
+    revoking: dict[str, set[TaskId]] = {}
+    for task, state in draft.group.states.items():
+        if state.owner is not None and state.phase == TaskPhase.RUNNING:
+            running.setdefault(state.owner, set()).add(task)
+        elif state.owner is not None and state.phase == TaskPhase.REVOKING:
+            revoking.setdefault(state.owner, set()).add(task)
+    targets: dict[str, set[TaskId]] = {}
+    for task, name in wanted.owners.items():
+        targets.setdefault(name, set()).add(task)
+
+    def unreleased(task: TaskId) -> bool:
+        return draft.group.phase_of(task) not in _FREE or task in wanted.waiting
+
+    changes: list[_Change] = []
+    for incarnation, record in draft.live().items():
+        assigned = frozenset(running.get(incarnation, ()))
+        pending = frozenset(revoking.get(incarnation, ()))
+        now = MemberAssignment(
+            state=MemberState.UNREVOKED_TASKS if pending else MemberState.UNRELEASED_TASKS,
+            epoch=draft.group.step.step_epoch,
+            assigned=assigned,
+            pending_revocation=pending,
+        )
+        following = reconcile(
+            now,
+            target_epoch=draft.group.step.step_epoch,
+            target=frozenset(targets.get(record.member, ())),
+            unreleased=unreleased,
+            owned=assigned | pending,
+        )
+        revoked = following.pending_revocation - pending
+        granted = following.assigned - assigned
+        changes += [
+            _Change(task=task, member=record, grant=False, planned=task in wanted.planned)
+            for task in revoked
+        ]
+        changes += [_Change(task=task, member=record, grant=True) for task in granted]
+    return sorted(changes, key=lambda change: (change.grant, change.task))
+
+
+def _carry_out(draft: Draft, change: _Change, intermediate: Intermediate) -> None:
+    seen, task = draft.seen, change.task
+    reason = intermediate.reasons.get(task, "")
+    if not change.grant:
+        next_member = intermediate.owners.get(task)
+        if next_member == change.member.member:
+            next_member = None
+        if seen.failed_tasks.get(task) == draft.group.states[task].task_epoch:
+            reason = f"{change.member.member} could not open it"
+        draft.revoke(task, next_member, reason, draft.settings.revoke_timeout_ms)
+        seen.revoked_ms[task] = draft.now_ms
+        if change.planned:
+            seen.planned.add(task)
+        return
+    copies = {copy.member: copy.readiness for copy in copies_now(draft, task)}
+    readiness = copies.get(change.member.member)
+    if task in seen.planned:
+        reason = draft.group.states[task].reason  # why it was revoked
+    draft.grant(task, change.member, reason)
+    if readiness == Readiness.READY:
+        seen.cold.pop(task, None)
+    else:
+        on_disk = any(each == task for each, _ in disk_lags(draft, change.member.incarnation))
+        some = on_disk or readiness is not None
+        seen.cold[task] = (draft.group.states[task].task_epoch, some)
+    if task in seen.planned:
+        seen.planned.discard(task)
+        seen.moved_ms = draft.now_ms
+
+
+# -- the copies -------------------------------------------------------------------------------------------------------
+
+
+def _write_step(draft: Draft, intermediate: Intermediate) -> None:
+    """Write the copies that are kept now, if they are others than before. A new copy's learn epoch is the step's.
+
+    An owner that lets a task go and is to keep a copy of it has that copy written together with its REVOKE, so that it
+    need not close the state in between.
+    """
+    group = draft.group
+    step_epoch = group.step.step_epoch + 1
+    learners: dict[str, Copy] = {}
+    standbys: dict[str, tuple[Copy, ...]] = {}
+    for task, name in sorted(intermediate.learners.items()):
+        for copy in _copies(draft, task, (name,), step_epoch):
+            learners[str(task)] = copy
+    for task, names in sorted(intermediate.standbys.items()):
+        standbys[str(task)] = tuple(_copies(draft, task, names, step_epoch))
+    for task in sorted(intermediate.kept):
+        state = group.states.get(task)
+        if state is not None and state.owner is not None and state.phase == TaskPhase.REVOKING:
+            own = _copy(draft, task, state.owner, step_epoch)
+            standbys[str(task)] = (*standbys.get(str(task), ()), own)
+    parked = tuple(map(str, sorted(intermediate.parked)))
+    fresh = StepRecord(
+        leader_epoch=group.leader_epoch,
+        group_epoch=group.target.group_epoch,
+        step_epoch=step_epoch,
+        learners=learners,
+        standbys={task: copies for task, copies in sorted(standbys.items()) if copies},
+        parked=parked,
+    )
+    if not _is_same_step(draft, fresh):
+        draft.write(fresh)
+
+
+def _copies(draft: Draft, task: TaskId, names: tuple[str, ...], step_epoch: int) -> Iterator[Copy]:
+    """Yield the copies that members of these names keep: the one each has already, or a new one; never beside the owner."""
+    state = draft.group.states.get(task)
+    incarnations = draft.incarnations()
+    for name in names:
+        incarnation = incarnations.get(name)
+        if incarnation is None or (state is not None and state.owner == incarnation):
+            continue
+        yield _copy(draft, task, incarnation, step_epoch)
+
+
+def _copy(draft: Draft, task: TaskId, incarnation: str, step_epoch: int) -> Copy:
+    """Return the copy that an incarnation keeps of a task already, or a new one."""
+    for copy in draft.group.step.copies(task):
+        if copy.incarnation == incarnation and not has_failed(draft, task, copy):
+            return copy
+    return Copy(incarnation=incarnation, learn_epoch=step_epoch)
+
+
+def _is_same_step(draft: Draft, fresh: StepRecord) -> bool:
+    step = draft.group.step
+    return (
+        step.group_epoch == fresh.group_epoch
+        and {str(task): copy for task, copy in step.learners.items()} == fresh.learners
+        and {str(task): copies for task, copies in step.standbys.items()} == fresh.standbys
+        and tuple(map(str, sorted(step.parked))) == fresh.parked
+    )

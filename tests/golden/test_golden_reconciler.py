@@ -1,0 +1,85 @@
+"""The golden cases of Kafka's CurrentAssignmentBuilder, run against our member machine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rebalance.model import TaskId
+from rebalance.reconcile import (
+    FencedMemberEpochError,
+    MemberAssignment,
+    MemberState,
+    reconcile,
+)
+
+CASES: dict[str, dict[str, Any]] = {
+    case["name"]: case
+    for case in json.loads((Path(__file__).parent / "golden.json").read_text(encoding="utf-8"))
+    if case["kind"] == "reconciler"
+}
+
+
+def tasks(written: dict[str, list[int]]) -> frozenset[TaskId]:
+    """Return a task map of the cases ("s1": [1, 2]) as task ids."""
+    return frozenset(
+        TaskId(int(subtopology.removeprefix("s")), partition)
+        for subtopology, partitions in written.items()
+        for partition in partitions
+    )
+
+
+def member(written: dict[str, Any]) -> MemberAssignment:
+    """Return a member as the cases write it."""
+    return MemberAssignment(
+        state=MemberState(written["state"]),
+        epoch=written["member_epoch"],
+        assigned=tasks(written["assigned"]),
+        pending_revocation=tasks(written["pending_revocation"]),
+    )
+
+
+def held_elsewhere(written: object, task: TaskId) -> bool:
+    """Return whether somebody owns a task that the member lacks: by one name for all, or by task."""
+    if isinstance(written, dict):
+        return written.get(f"s{task.subtopology}:{task.partition}") is not None
+    return written is not None
+
+
+def attempts(step: dict[str, Any]) -> list[frozenset[TaskId] | None]:
+    """Return what the member reports that it owns, once per attempt; None: it reports nothing."""
+    reported = step["owned_reported_in_heartbeat"]
+    each = reported if isinstance(reported, list) else [reported]
+    return [tasks(owned) if isinstance(owned, dict) else None for owned in each]
+
+
+def step_once(step: dict[str, Any], owned: frozenset[TaskId] | None) -> MemberAssignment | None:
+    """Return the member's next assignment; None if it is fenced."""
+    try:
+        return reconcile(
+            member(step["member"]),
+            target_epoch=step["target_epoch"],
+            target=tasks(step["target"]),
+            unreleased=lambda task: held_elsewhere(step["current_owner_of_unassigned"], task),
+            owned=owned,
+        )
+    except FencedMemberEpochError:
+        return None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reconciler_case(name: str) -> None:
+    """One heartbeat of one member, for each thing it may report."""
+    case = CASES[name]
+    (step,) = case["inputs"]
+    outcomes = [step_once(step, owned) for owned in attempts(step)]
+    for want in case["expected"]:
+        found = [outcomes[want["attempt"]]] if "attempt" in want else outcomes
+        expected = member(want["member"]) if "member" in want else None
+        assert found == [expected] * len(found)
+
+
+def test_every_case_is_there() -> None:
+    """The file has eleven."""
+    assert len(CASES) == 11

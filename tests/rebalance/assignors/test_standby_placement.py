@@ -1,0 +1,130 @@
+"""Copies are kept off the machine, rack and tags of the task and of each other, and stay where they are otherwise."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hypothesis import given
+
+from rebalance.assignors.standby_placement import place_standbys
+from rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
+from rebalance.model import TaskId
+from tests.rebalance.assignors.requests import asked, requests, tasks
+
+T0, T1, T2 = (TaskId(0, partition) for partition in range(3))
+
+
+def zoned(places: Iterable[tuple[str, str]]) -> list[AssignmentMember]:
+    """Return a member m1, m2, ... for each zone and cluster."""
+    return [
+        AssignmentMember(name=f"m{index}", tags={"zone": zone, "cluster": cluster})
+        for index, (zone, cluster) in enumerate(places, start=1)
+    ]
+
+
+def placed(
+    members: Iterable[AssignmentMember], owner: str, standbys: int, *, sticky: bool = True
+) -> tuple[str, ...]:
+    """Return where the copies of one task go."""
+    request = asked(members, tasks(1), standbys)
+    return place_standbys(request, {T0: owner}, sticky=sticky)[T0]
+
+
+def test_another_host_comes_first() -> None:
+    """A copy beside the task dies with it."""
+    members = [
+        AssignmentMember(name="a", host="h1", rack="r1"),
+        AssignmentMember(name="b", host="h1", rack="r2", tags={"zone": "z"}),
+        AssignmentMember(name="c", host="h2", rack="r1"),
+    ]
+    assert placed(members, "a", 1) == ("c",)
+
+
+def test_another_rack_comes_before_a_smaller_load() -> None:
+    """`rack_id` counts as a tag."""
+    members = [
+        AssignmentMember(name="a", rack="r1"),
+        AssignmentMember(name="b", rack="r1"),
+        AssignmentMember(name="c", rack="r2"),
+    ]
+    request = asked(members, tasks(3), 1)
+    answer = place_standbys(request, {T0: "a", T1: "c", T2: "c"})
+    assert answer[T0] == ("c",)
+    assert {answer[T1], answer[T2]} == {("a",), ("b",)}
+
+
+def test_copies_are_spread_over_every_tag() -> None:
+    """Kafka Streams' own example: two clusters with three zones each. The second copy finds a new zone, no new cluster."""
+    members = zoned(
+        [("1a", "k1"), ("1b", "k1"), ("1c", "k1"), ("1a", "k2"), ("1b", "k2"), ("1c", "k2")]
+    )
+    tags = {member.name: member.tags for member in members}
+    for owner in tags:
+        holders = [owner, *placed(members, owner, 2)]
+        assert {tags[name]["zone"] for name in holders} == {"1a", "1b", "1c"}
+        assert {tags[name]["cluster"] for name in holders} == {"k1", "k2"}
+
+
+def test_where_all_values_are_used_up_the_load_decides() -> None:
+    """One zone for all: spreading is impossible, copies are kept all the same."""
+    assert placed(zoned([("z", "k")] * 3), "m1", 1) == ("m2",)
+    assert placed(zoned([("z", "k")] * 3), "m1", 5) == ("m2", "m3")
+
+
+def test_a_member_alone_keeps_no_copy() -> None:
+    """There is nobody else."""
+    assert placed([AssignmentMember(name="a")], "a", 2) == ()
+
+
+def test_copies_that_exist_stay() -> None:
+    """Open ones first, then what the owner of now has, then state on disk."""
+    names = ("a", "b", "c", "d", "e")
+    members = {name: AssignmentMember(name=name) for name in names}
+    members["d"] = AssignmentMember(name="d", on_disk=frozenset({T0}))
+    assert placed(members.values(), "a", 1) == ("d",)
+    members["c"] = AssignmentMember(name="c", owned=frozenset({T0}))
+    assert placed(members.values(), "a", 1) == ("c",)
+    members["e"] = AssignmentMember(name="e", copies=frozenset({T0}))
+    assert placed(members.values(), "a", 1) == ("e",)
+    assert placed(members.values(), "a", 2) == ("c", "e")
+    assert placed(members.values(), "a", 2, sticky=False) == ("b", "c")
+
+
+def test_a_copy_moves_for_a_better_place() -> None:
+    """A rack that was not there before is worth it."""
+    members = [
+        AssignmentMember(name="a", rack="r1"),
+        AssignmentMember(name="b", rack="r1", copies=frozenset({T0})),
+    ]
+    assert placed(members, "a", 1) == ("b",)
+    assert placed([*members, AssignmentMember(name="c", rack="r2")], "a", 1) == ("c",)
+
+
+def test_a_copy_moves_from_a_member_with_a_task_too_many() -> None:
+    """b keeps all three copies; one of them goes to c when it comes."""
+    members = [
+        AssignmentMember(name="a"),
+        AssignmentMember(name="b", copies=frozenset({T0, T1, T2})),
+    ]
+    owners = dict.fromkeys((T0, T1, T2), "a")
+    assert place_standbys(asked(members, tasks(3), 1), owners) == dict.fromkeys(owners, ("b",))
+    three = asked([*members, AssignmentMember(name="c")], tasks(3), 1)
+    assert sorted(place_standbys(three, owners).values()) == [("b",), ("b",), ("c",)]
+
+
+@given(requests())
+def test_L5_copies_that_are_spread_evenly_stay(request: AssignmentRequest) -> None:
+    """A copy moves to where it spreads its task better, or from a member with at least one task too many; else it stays."""
+    owners = {
+        task: min(member.name for member in request.members)
+        for task, shape in request.tasks.items()
+        if shape.stateful
+    }
+    first = place_standbys(request, owners)
+    members = [
+        replace(
+            member,
+            copies=frozenset(task for task, names in first.items() if member.name in names),
+        )
+        for member in request.members
+    ]
+    assert place_standbys(replace(request, members=tuple(members)), owners) == first

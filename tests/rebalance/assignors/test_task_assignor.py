@@ -1,0 +1,77 @@
+"""What a user's assignor may not answer, and where the built-in ones are found."""
+
+import pytest
+
+from rebalance.assignors.builtin import resolve
+from rebalance.assignors.task_assignor import (
+    Assignment,
+    AssignmentMember,
+    AssignmentRefusedError,
+    validated,
+)
+from rebalance.model import TaskId
+from tests.rebalance.assignors.requests import asked, tasks
+
+REQUEST = asked([AssignmentMember(name="a"), AssignmentMember(name="b")], tasks(1, 1), 1)
+T0, S0 = TaskId(0, 0), TaskId(1, 0)
+OWNERS = {T0: "a", S0: "b"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (Assignment(owners={T0: "a"}), "task 1_0 is given to nobody"),
+        (Assignment(owners={**OWNERS, TaskId(7, 0): "a"}), "task 7_0 does not exist"),
+        (
+            Assignment(owners={T0: "c", S0: "b"}),
+            "task 0_0 is given to 'c', who is not in the group",
+        ),
+        (
+            Assignment(owners=OWNERS, standbys={TaskId(7, 0): ("a",)}),
+            "there is a standby of task 7_0, which does not exist",
+        ),
+        (
+            Assignment(owners=OWNERS, standbys={S0: ("a",)}),
+            "there is a standby of task 1_0, which has no state",
+        ),
+        (
+            Assignment(owners=OWNERS, standbys={T0: ("c",)}),
+            "a standby of task 0_0 is given to 'c', who is not in the group",
+        ),
+        (
+            Assignment(owners=OWNERS, standbys={T0: ("a",)}),
+            "two copies of task 0_0 are given to one member",
+        ),
+        (
+            Assignment(owners=OWNERS, standbys={T0: ("b", "b")}),
+            "two copies of task 0_0 are given to one member",
+        ),
+    ],
+)
+def test_nonsense_is_refused(answer: Assignment, problem: str) -> None:
+    """With a sentence that names the task and the member."""
+    with pytest.raises(AssignmentRefusedError, match=f"^assignor 'sticky': {problem}$"):
+        validated(REQUEST, answer)
+
+
+def test_an_answer_is_put_in_order() -> None:
+    """So that equal answers are written as equal records; empty standbys are left out."""
+    answer = validated(
+        REQUEST, Assignment(owners={S0: "b", T0: "a"}, standbys={S0: (), T0: ("b",)})
+    )
+    assert list(answer.owners) == [T0, S0]
+    assert answer.standbys == {T0: ("b",)}
+
+
+def test_nobody_there_is_nobody_to_own() -> None:
+    """An empty answer is right for a group without members."""
+    empty = asked([], tasks(1))
+    assert validated(empty, Assignment(owners={})) == Assignment(owners={})
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    """The user has misspelled one, or means his own."""
+    with pytest.raises(
+        ValueError, match="'stiky'; built in are high_availability, round_robin, sticky"
+    ):
+        resolve("stiky")

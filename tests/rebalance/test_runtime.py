@@ -1,0 +1,400 @@
+"""`GroupRuntime` with real members, candidates and coordinators, over control topics in memory."""
+
+import logging
+
+import pytest
+
+from rebalance.messages import Beat, LeaderBeat, MemberDied, Suspect, encode_message
+from rebalance.model import MemberPhase
+from rebalance.records import (
+    LeaderClaim,
+    MemberRecord,
+    TargetRecord,
+    TaskRecord,
+    encode_record,
+    record_key,
+)
+from tests.rebalance.groups import (
+    APP,
+    HEARTBEAT_MS,
+    SESSION_MS,
+    STEP_MS,
+    Process,
+    Worker,
+    World,
+    welcomed,
+)
+
+
+def _claims(world: World) -> list[LeaderClaim]:
+    return [each for each in world.topics.records() if isinstance(each, LeaderClaim)]
+
+
+def _group_of_two() -> tuple[World, Process, Process, Worker, Worker]:
+    """Two programs with a worker each, settled, the first one leading."""
+    world = World()
+    one = world.start("p1")
+    first = one.start_worker("a")
+    world.run(1_000)
+    two = world.start("p2")
+    second = two.start_worker("b")
+    world.run(3_000)
+    assert world.leaders() == [one]
+    return world, one, two, first, second
+
+
+def test_a_lone_worker_is_welcomed_and_runs_every_task() -> None:
+    """Its own process leads; each task is granted once; the lease is renewed."""
+    world = World()
+    process = world.start("p1")
+    worker = process.start_worker("a")
+    world.run(1_500)
+    assert welcomed(worker)
+    assert worker.running == {"0_0", "0_1", "0_2", "0_3"}
+    assert worker.line.leases[-1] > world.clock.now_ms()
+    assert [claim.leader_epoch for claim in _claims(world)] == [1]
+
+
+def test_S4_workers_that_start_together_share_the_tasks_by_one_target() -> None:
+    """Nobody has to give anything back."""
+    world = World()
+    workers = [world.start(f"p{each}").start_worker(f"m{each}") for each in range(3)]
+    world.run(2_000)
+    assert sorted(task for worker in workers for task in worker.running) == [
+        "0_0", "0_1", "0_2", "0_3",
+    ]  # fmt: skip
+    targets = [each for each in world.topics.records() if isinstance(each, TargetRecord)]
+    assert len({target.group_epoch for target in targets if target.owners}) == 1
+
+
+def test_H1_a_killed_leader_is_replaced_before_leases_end() -> None:
+    """Another process claims; its own worker is never without a lease and keeps its tasks."""
+    world, one, two, _, second = _group_of_two()
+    kept = set(second.running)
+    world.kill(one)
+    for _ in range(200):
+        world.run(10)
+        assert second.line.leases[-1] > world.clock.now_ms()
+        assert kept <= second.running
+    assert world.leaders() == [two]
+    assert [claim.leader_epoch for claim in _claims(world)] == [1, 2]
+
+
+def test_a_dead_process_is_fenced_before_its_tasks_go_elsewhere() -> None:
+    """While the fence is under way nobody owns them; then the others do."""
+    world, one, two, first, second = _group_of_two()
+    lost = set(first.running)
+    assert lost
+    two.fences.held = True
+    world.kill(one)
+    world.run(4_000)
+    assert two.admin.fenced == []
+    assert not lost & second.running
+    phases = [
+        each.phase
+        for each in world.topics.records()
+        if isinstance(each, MemberRecord) and each.incarnation == "a-1"
+    ]
+    assert phases[-1] == MemberPhase.FENCING
+    two.fences.release()
+    world.run(500)
+    assert two.admin.fenced == [(f"{APP}-a-1-0",)]
+    assert lost <= second.running
+
+
+def test_H5_members_that_died_with_the_leader_do_not_live_for_another_session() -> None:
+    """The next leader has listened all the time: their session counts from their last beat, not from its claim."""
+    world, one, _, first, second = _group_of_two()
+    lost = set(first.running)
+    assert lost
+    world.kill(one)
+    world.run(SESSION_MS + 2 * HEARTBEAT_MS)
+    assert lost <= second.running
+
+
+def test_H5_a_leader_that_did_not_listen_gives_everybody_a_session() -> None:
+    """It slept while the old one died: what it heard long ago says nothing."""
+    world, one, two, first, second = _group_of_two()
+    world.kill(one)
+    world.clock.advance(5_000)
+    silent = first.incarnation
+    claimed_ms = None
+    for _ in range(400):
+        world.run(STEP_MS)
+        if claimed_ms is None and world.leaders() == [two]:
+            claimed_ms = world.clock.now_ms()
+        fenced = [each for each in two.admin.fenced if silent in each[0]]
+        if fenced:
+            break
+    assert claimed_ms is not None
+    assert world.clock.now_ms() - claimed_ms >= SESSION_MS - STEP_MS
+    assert second.ended == ""
+
+
+def test_the_death_of_a_worker_is_said_at_once() -> None:
+    """MEMBER_DIED is in the inbox a turn later, and its tasks move long before its session ends."""
+    world, _, two, first, second = _group_of_two()
+    lost = set(second.running)
+    two.workers.remove(second)
+    two.runtime.died(second.incarnation, "its process has ended")
+    two.once()
+    assert [each.incarnation for each in world.messages(MemberDied)] == ["b-1"]
+    world.run(SESSION_MS // 3)
+    assert lost <= first.running
+
+
+def test_a_leader_that_died_with_a_worker_does_not_hide_its_death() -> None:
+    """MEMBER_DIED came while nobody led: the next leader knows it all the same."""
+    world, one, two, _, second = _group_of_two()
+    two.workers.remove(second)
+    third = world.start("p3").start_worker("c")
+    world.run(2_000)
+    world.kill(one)
+    world.run(20)
+    two.runtime.died(second.incarnation, "its process has ended")
+    world.run(1_000)
+    assert world.leaders() != []
+    fenced = [ids for process in world.processes for ids in process.admin.fenced]
+    assert (f"{APP}-b-1-0",) in fenced
+    assert third.running
+
+
+def test_H21_a_worker_that_hangs_is_not_vouched_for() -> None:
+    """Its beats end when its counter has stood still for the time-out; others take its tasks."""
+    world, _, _, first, second = _group_of_two()
+    lost = set(second.running)
+    second.line.hangs = True
+    second.answers = False
+    world.run(300)
+    assert any(
+        isinstance(each, Beat) and each.incarnation == "b-1"
+        for each in world.topics.messages()[-12:]
+    )
+    world.run(400 + 2 * SESSION_MS)
+    assert lost <= first.running
+
+
+def test_an_unknown_outcome_ends_a_term_and_nothing_is_decided_twice() -> None:
+    """The next claim finds in the log what became of the transaction."""
+    world = World()
+    process = world.start("p1")
+    process.start_worker("a")
+    world.run(1_000)
+    world.topics.lose_outcome = True
+    worker = process.start_worker("b")
+    world.run(3_000)
+    claims = [claim.leader_epoch for claim in _claims(world)]
+    assert claims == sorted(set(claims))
+    assert len(claims) == 2
+    assert worker.running
+    grants = [
+        (each.task, each.task_epoch, each.owner)
+        for each in world.topics.records()
+        if isinstance(each, TaskRecord) and each.event == "GRANT"
+    ]
+    assert len({(task, epoch) for task, epoch, _ in grants}) == len(set(grants))
+
+
+def test_H1_a_leader_that_another_one_fenced_steps_down() -> None:
+    """It finds out by its next transaction, or by the other's claim, and leads no more."""
+    world, *_ = _group_of_two()
+    stranger = world.topics.log()
+    stranger.open(create=False, inbox_back_ms=0)
+    stranger.claim()
+    stranger.append([LeaderClaim(leader_epoch=2, leader="stranger")])
+    world.run(20)
+    assert world.leaders() == []
+    world.run(3_000)
+    assert len(world.leaders()) == 1
+    assert [claim.leader_epoch for claim in _claims(world)] == [1, 2, 3]
+
+
+def test_while_a_transaction_is_under_way_members_go_on_beating() -> None:
+    """The leader's thread waits for the cluster, the runtime's does not."""
+    world, one, *_ = _group_of_two()
+    one.leader.held = True
+    world.start("p3").start_worker("c")  # gives the leader something to write
+    before = len([each for each in world.messages(Beat) if each.incarnation == "a-1"])
+    world.run(10 * HEARTBEAT_MS)
+    beats = len([each for each in world.messages(Beat) if each.incarnation == "a-1"]) - before
+    assert beats >= 9
+    assert one.leader.waiting
+
+
+def test_a_cluster_that_is_away_crashes_nobody_and_kills_nobody() -> None:
+    """Leases run out meanwhile, and are renewed after it; silence proves nothing to a leader that is blind."""
+    world, _, _, first, second = _group_of_two()
+    kept = (set(first.running), set(second.running))
+    world.topics.away = True
+    world.run(5_000)
+    assert first.line.leases[-1] < world.clock.now_ms()
+    world.topics.away = False
+    world.run(8_000)
+    assert len(world.leaders()) == 1
+    for worker in (first, second):
+        assert worker.line.leases[-1] > world.clock.now_ms()
+        assert not worker.ended
+    assert (first.running, second.running) == kept
+
+
+def test_H5_a_watchdog_that_was_stopped_kills_nobody_when_it_goes_on() -> None:
+    """It leads, sleeps for many sessions, and finds that nobody has beaten: neither has it listened."""
+    world = World()
+    process = world.start("p1")
+    workers = [process.start_worker(name) for name in ("a", "b")]
+    world.run(2_000)
+    world.clock.advance(20_000)
+    world.run(3_000)
+    assert world.leaders() == [process]
+    assert [worker.ended for worker in workers] == ["", ""]
+    assert process.admin.fenced == []
+    assert all(worker.line.leases[-1] > world.clock.now_ms() for worker in workers)
+
+
+def test_a_cluster_that_is_away_at_the_start_is_waited_for() -> None:
+    """Nothing is said before the log was read."""
+    world = World()
+    world.topics.away = True
+    worker = world.start("p1").start_worker("a")
+    world.run(3_000)
+    world.topics.away = False
+    world.run(8_000)
+    assert len(worker.running) == 4
+
+
+def test_H24_deleted_control_topics_hold_the_group(caplog: pytest.LogCaptureFixture) -> None:
+    """No beat, no claim, no lease: and the error says what to run."""
+    world, _, _, first, second = _group_of_two()
+    with caplog.at_level(logging.ERROR, "tidewheel.group"):
+        world.topics.delete()
+        world.run(100)
+    assert "tidewheel group recover" in caplog.text
+    leases = (first.line.leases[-1], second.line.leases[-1])
+    world.topics.create()
+    world.run(10_000)
+    assert world.topics.messages() == []
+    assert world.topics.state == []
+    assert (first.line.leases[-1], second.line.leases[-1]) == leases
+    assert world.leaders() == []
+
+
+def test_H24_a_recovered_group_goes_on_with_new_incarnations() -> None:
+    """A claim made in the new topics ends the hold; incarnations of the life before are over."""
+    world, one, _, first, second = _group_of_two()
+    world.topics.delete()
+    world.run(100)
+    world.topics.create()
+    recovering = world.topics.log()
+    ids = dict(recovering.open(create=False, inbox_back_ms=0))
+    recovering.claim()
+    recovering.append([LeaderClaim(leader_epoch=50, leader="recover", topic_ids=ids)])
+    world.run(5_000)
+    assert first.ended
+    assert second.ended
+    anew = one.start_worker("a", incarnation="a-2")
+    world.run(5_000)
+    assert len(anew.running) == 4
+    assert [claim.leader_epoch for claim in _claims(world)][:2] == [50, 51]
+
+
+def test_H24_an_empty_log_of_an_application_that_has_committed_is_not_claimed() -> None:
+    """A process that starts after the log was deleted does not begin at epoch 1 while others live."""
+    world = World()
+    process = world.start("p1")
+    process.admin.used = True
+    worker = process.start_worker("a")
+    world.run(3_000)
+    assert not welcomed(worker)
+    assert _claims(world) == []
+
+
+def test_a_watchdog_that_is_replaced_gives_the_same_orders_again() -> None:
+    """The same incarnation goes on under a new member: welcome, tasks, lease; nothing is granted anew."""
+    world, _, two, _, second = _group_of_two()
+    grants = len(world.topics.records())
+    world.kill(two)
+    world.run(50)
+    successor = world.start("p2-again")
+    again = successor.start_worker("b", welcomed=True)
+    world.run(500)
+    assert again.running == second.running
+    assert welcomed(again)
+    assert again.line.leases[-1] > world.clock.now_ms()
+    assert not [each for each in world.topics.records()[grants:] if isinstance(each, TaskRecord)]
+
+
+def test_an_incarnation_that_the_group_has_forgotten_is_over() -> None:
+    """It was welcomed once and is not in the log: it must not come in a second time."""
+    world, _, two, *_ = _group_of_two()
+    zombie = two.start_worker("z", welcomed=True)
+    world.run(1_000)
+    assert zombie.ended
+    assert not welcomed(zombie)
+
+
+def test_a_leader_that_finishes_resigns_and_is_followed_at_once() -> None:
+    """The next candidate does not wait for silence."""
+    world, one, two, *_ = _group_of_two()
+    one.workers.clear()
+    one.runtime.stop()
+    one.once()
+    one.runtime._close()
+    world.kill(one)
+    assert any(isinstance(each, LeaderBeat) and each.resigns for each in world.topics.messages())
+    world.run(3 * HEARTBEAT_MS)
+    assert world.leaders() == [two]
+    assert not world.messages(Suspect)
+
+
+def test_H4_what_earlier_leaders_wrote_is_forgotten_and_the_group_stays() -> None:
+    """Tombstones for older epochs; who reads the compacted log from its beginning has the same group."""
+    world, one, two, _, second = _group_of_two()
+    world.kill(one)
+    world.run(30_000)
+    world.topics.compact()
+    epochs = {row[0].split(b"/")[0] for row in world.topics.state if row is not None}
+    assert epochs == {b"2"}
+    late = world.start("p9")
+    world.run(500)
+    assert late.runtime.group == two.runtime.group
+    assert second.running == {"0_0", "0_1", "0_2", "0_3"}
+
+
+def test_H23_a_flood_of_one_sender_does_not_drown_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is too much is dropped, counted and said."""
+    world, *_, first, second = _group_of_two()
+    flood = encode_message(Suspect(app=APP, member="x", incarnation="x-1", leader_epoch=1))
+    with caplog.at_level(logging.WARNING, "tidewheel.group"):
+        for _ in range(20):
+            world.topics.inbox += [flood] * 1_000
+            world.run(50)
+    assert "dropped" in caplog.text
+    assert not first.ended
+    assert not second.ended
+    assert first.line.leases[-1] > world.clock.now_ms()
+
+
+def test_messages_of_other_applications_are_ignored() -> None:
+    """Even if they claim to be the leader's."""
+    world, one, *_ = _group_of_two()
+    world.topics.inbox.append(
+        encode_message(LeaderBeat(app="other", member="x", incarnation="x", leader_epoch=9, seq=1))
+    )
+    world.run(1_000)
+    assert world.leaders() == [one]
+
+
+def test_records_of_nobody_are_survived() -> None:
+    """A foreign key and a value of an unknown kind in the state topic change nothing."""
+    world, one, *_ = _group_of_two()
+    target = TargetRecord(leader_epoch=0, group_epoch=99, owners={})
+    world.topics.state += [
+        (b"nonsense", b"{}"),
+        (b"", b"\xff"),
+        (record_key(target), encode_record(target)),
+    ]
+    world.run(1_000)
+    assert world.leaders() == [one]
+    assert one.runtime.group.target.group_epoch < 99
