@@ -1,0 +1,120 @@
+"""Runs lifetimes: `python -m tests.simulation --seed N --verbose`, `--lifetimes N`, `--mutants`."""
+
+import argparse
+import sys
+import time
+
+from tests.simulation.metrics import Metrics
+from tests.simulation.mutants import search
+from tests.simulation.scenario import draw
+from tests.simulation.simulator import Simulation
+from tests.simulation.world import Violation
+
+LAST_EVENTS = 60
+
+
+def live(seed: int, *, faults: bool = True, refine: bool = True) -> Metrics:
+    """Run one lifetime; raises Violation with the seed, the command that replays it and the last events."""
+    simulation = Simulation(draw(seed, faults=faults, refine=refine))
+    try:
+        return simulation.run()
+    except Exception as error:
+        raise Violation(failure(simulation, error, faults=faults, refine=refine)) from error
+
+
+def failure(simulation: Simulation, error: Exception, *, faults: bool, refine: bool) -> str:
+    """Return what is known of a lifetime that went wrong."""
+    options = ("" if faults else " --no-faults") + ("" if refine else " --no-refiner")
+    seed = simulation.scenario.seed
+    return "\n".join(
+        (
+            f"{type(error).__name__}: {error}",
+            simulation.world.trace.text(LAST_EVENTS),
+            f"seed {seed}; everything: python -m tests.simulation --seed {seed}{options} --verbose",
+        )
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def main() -> int:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation")
+    parser.add_argument("--seed", type=int, help="one lifetime")
+    parser.add_argument("--first", type=int, default=1, help="first of several")
+    parser.add_argument("--lifetimes", type=int, default=200, help="how many")
+    parser.add_argument(
+        "--no-faults", action="store_true", help="members only come and go in order"
+    )
+    parser.add_argument("--no-refiner", action="store_true", help="the baseline: cold hand-overs")
+    parser.add_argument("--keep-going", action="store_true", help="count failures")
+    parser.add_argument("--verbose", action="store_true", help="print every event")
+    parser.add_argument(
+        "--nightly", action="store_true", help="4,000 lifetimes, 1,000 without faults, mutants"
+    )
+    parser.add_argument("--mutants", action="store_true", help="find seeds that kill each mutant")
+    chosen = parser.parse_args()
+    faults, refine = not chosen.no_faults, not chosen.no_refiner
+    if chosen.nightly:
+        return _nightly(parser)
+    if chosen.mutants:
+        return search(chosen.lifetimes)
+    if chosen.seed is not None:
+        return _one(chosen.seed, faults=faults, refine=refine, verbose=chosen.verbose)
+    return _many(chosen, faults=faults, refine=refine)
+
+
+def _nightly(parser: argparse.ArgumentParser) -> int:
+    """Run everything; returns how much of it went wrong."""
+    failed = _many(
+        parser.parse_args(["--lifetimes", "4000", "--keep-going"]), faults=True, refine=True
+    )
+    failed += _many(
+        parser.parse_args(["--lifetimes", "1000", "--keep-going"]), faults=False, refine=True
+    )
+    return failed + search(4_000)
+
+
+def _one(seed: int, *, faults: bool, refine: bool, verbose: bool) -> int:
+    simulation = Simulation(draw(seed, faults=faults, refine=refine))
+    _say(simulation.scenario.describe())
+    try:
+        metrics = simulation.run()
+    except Exception as error:
+        _say(simulation.world.trace.text(None if verbose else LAST_EVENTS))
+        _say(f"{type(error).__name__}: {error}")
+        if not isinstance(error, Violation):
+            raise
+        return 1
+    if verbose:
+        _say(simulation.world.trace.text())
+    total = Metrics()
+    total.add(metrics)
+    _say(total.text())
+    return 0
+
+
+def _many(chosen: argparse.Namespace, *, faults: bool, refine: bool) -> int:
+    total, failed = Metrics(), 0
+    began = time.monotonic()
+    for seed in range(chosen.first, chosen.first + chosen.lifetimes):
+        try:
+            total.add(live(seed, faults=faults, refine=refine))
+        except Violation as error:
+            failed += 1
+            text = str(error)
+            _say(f"seed {seed}: {text.splitlines()[0][:300]}" if chosen.keep_going else text)
+            if not chosen.keep_going:
+                return 1
+    took_s = time.monotonic() - began
+    _say(total.text())
+    _say(
+        f"{failed} failed; {took_s:.1f} s, {chosen.lifetimes / took_s * 60:.0f} lifetimes a minute"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

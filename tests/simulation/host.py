@@ -1,0 +1,379 @@
+"""A host program: the worker, and the watchdog beside it with the real `Member`, `Election` and (while it leads) `Coordinator`."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rebalance.election import Election
+from rebalance.group import Group
+from rebalance.member import Member
+from rebalance.messages import AnyMessage, DiskCopy, Join, LeaderBeat, Refused, Suspect
+from rebalance.orders import AnyOrder, AnyReport, WorkerStatus
+from tests.simulation.leading import Control, Leading
+from tests.simulation.model_tasks import Surroundings
+from tests.simulation.model_worker import ModelWorker
+from tests.simulation.workload import APP, TOPOLOGY_HASH
+from tests.simulation.world import Process, World
+
+#: From one process to the other on one machine.
+LINK_MS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """What one member was configured with."""
+
+    member: str
+    static: bool = False
+    threads: int = 1
+    heartbeat_interval_ms: int = 500
+    session_timeout_ms: int = 2_000
+    rejoin_timeout_ms: int = 8_000
+    hang_timeout_ms: int = 3_000
+    topology_hash: str = TOPOLOGY_HASH
+    assignor: str = "sticky"
+    protocol: tuple[int, int] = (1, 1)
+    host: str = ""
+
+
+class Lifetime(Surroundings, Control, Protocol):
+    """What a host needs of its lifetime."""
+
+    def ordered(self, host: "Host", order: AnyOrder) -> None:
+        """A member has given an order to its worker."""
+
+    def reported(self, host: "Host", report: AnyReport) -> None:
+        """A worker has reported to its member."""
+
+    def closed(self, host: "Host") -> None:
+        """A host program has ended by itself."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    group: Group = field(default_factory=Group)
+    offset: int = 0
+
+
+class Host(Process):
+    """One host program; as a process it is its watchdog.
+
+    Attributes:
+        leading: What it leads with, while it does.
+        old_members: Incarnations that still have something to say.
+    """
+
+    def __init__(self, lifetime: Lifetime, settings: MemberSettings, number: int) -> None:
+        super().__init__(f"p{number}")
+        self.lifetime = lifetime
+        self.world: World = lifetime.world
+        self.settings = settings
+        self.number = number
+        self.starts = 0
+        self.worker = ModelWorker(
+            f"w{number}",
+            settings.member,
+            APP,
+            lifetime,
+            say=self._say,
+            hello=self._hello,
+            gone=self._gone,
+            lease_left=self.lease_left,
+        )
+        self.member: Member | None = None
+        self.old_members: list[Member] = []
+        self.election: Election | None = None
+        self.leading: Leading | None = None
+        self.lease_until_ms: int | None = None
+        self._last_status: WorkerStatus | None = None
+        self._followed = _Followed()
+        self._inbox: list[AnyMessage] = []
+        self._poll_due = False
+        self._state_due = False
+        self._wake_at = -1
+        self._seen_progress = (-1, 0)
+        self.process_id = self.name
+
+    # Lives.
+
+    def start(self) -> None:
+        """Start the program: watchdog, then worker."""
+        self._start_watchdog()
+        self.worker.start()
+
+    def _start_watchdog(self) -> None:
+        self.begin()
+        self.starts += 1
+        self.process_id = f"{self.name}.{self.starts}"
+        self.member, self.old_members, self.leading = None, [], None
+        self.lease_until_ms = None
+        self._followed = _Followed()
+        self._inbox, self._poll_due, self._state_due, self._wake_at = [], False, False, -1
+        self.election = Election(
+            self.process_id,
+            app=APP,
+            jitter_seed=self.number,
+            heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
+            now_ms=self.world.now,
+        )
+        self.state_grew()
+        self.world.post(self, 1, self._look_after_worker)
+        self._wake(self.world.now + 1)
+
+    def restart_watchdog(self) -> None:
+        """Kill the watchdog; the worker starts another and says hello with the same incarnation."""
+        self.stop()
+        self._start_watchdog()
+        if self.worker.up:
+            self.world.post(self, 20, self._hello_again)
+
+    def _hello_again(self) -> None:
+        if self.worker.up and self.member is None:
+            self._hello()
+            if self._last_status is not None and self.member is not None:
+                self._report(self._last_status)
+
+    def kill(self) -> None:
+        """Kill the whole program, or lose its machine."""
+        self.stop()
+        self.leading = None
+        self.worker.crash()
+
+    def kill_worker(self) -> None:
+        """Kill the worker alone: its watchdog sees its pipe end, says so, and ends."""
+        self.worker.crash()
+        self.world.post(self, 5, self._worker_died)
+
+    def _worker_died(self) -> None:
+        self._retire_member("its process is gone")
+        self._leave_program()
+
+    def _gone(self) -> None:
+        """The worker has ended by itself."""
+        self.world.post(self, 30, self._worker_closed)
+
+    def _worker_closed(self) -> None:
+        self._retire_member("closed")
+        self._leave_program()
+
+    def _leave_program(self) -> None:
+        if self.leading is not None:
+            self.leading.resign()
+        self.world.post(self, 100, self._end)
+
+    def _end(self) -> None:
+        self.stop()
+        self.leading = None
+        self.lifetime.closed(self)
+
+    def _retire_member(self, reason: str) -> None:
+        if self.member is not None:
+            self.member.died(reason, self.world.now)
+            self.old_members.append(self.member)
+            self.member = None
+            self._decide()
+
+    # The worker's side of the link.
+
+    def _say(self, report: AnyReport) -> None:
+        self.lifetime.reported(self, report)
+        if isinstance(report, WorkerStatus):
+            self._last_status = report
+        self.world.post(self, LINK_MS, self._report_of, self.worker.incarnation, report)
+
+    def _report_of(self, incarnation: str, report: AnyReport) -> None:
+        if incarnation == self.worker.incarnation:
+            self._report(report)
+
+    def _report(self, report: AnyReport) -> None:
+        if self.member is not None:
+            self.member.report(report, self.world.now)
+            self._wake(self.world.now)
+
+    def _hello(self) -> None:
+        self.world.post(self, LINK_MS, self._join, self.worker.incarnation)
+
+    def _join(self, incarnation: str) -> None:
+        worker, settings = self.worker, self.settings
+        if incarnation != worker.incarnation:
+            return
+        self._retire_member("a new incarnation")
+        workload = self.lifetime.workload
+        join = Join(
+            app=APP,
+            member=settings.member,
+            incarnation=incarnation,
+            transactional_ids=(worker.transactional_id,),
+            host=settings.host or self.name,
+            pid=self.number,
+            process_id=self.process_id,
+            threads=settings.threads,
+            static=settings.static,
+            protocol=settings.protocol,
+            topology_hash=settings.topology_hash,
+            assignor=settings.assignor,
+            tasks=workload.seen_tasks(),
+            partitions=workload.partitions(),
+            on_disk=tuple(
+                DiskCopy(
+                    task=task,
+                    positions={workload.names[task].changelog_key: disk.offset},
+                )
+                for task, disk in worker.disks.items()
+                if disk.position is not None and workload.names[task].stateful
+            ),
+            session_timeout_ms=settings.session_timeout_ms,
+            rejoin_timeout_ms=settings.rejoin_timeout_ms,
+        )
+        self.member = Member(
+            join,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            session_timeout_ms=settings.session_timeout_ms,
+            now_ms=self.world.now,
+        )
+        self.lease_until_ms = None
+        self._follow_member(self.member)
+        self._wake(self.world.now)
+
+    def lease_left(self) -> int | None:
+        """Return the worker's lease, as it reads it in shared memory."""
+        return None if self.lease_until_ms is None else self.lease_until_ms - self.world.now
+
+    def _look_after_worker(self) -> None:
+        """Watch the progress counter."""
+        self.world.post(self, self.settings.heartbeat_interval_ms, self._look_after_worker)
+        progress, since = self._seen_progress
+        now = self.world.now
+        if self.worker.progress != progress:
+            self._seen_progress = (self.worker.progress, now)
+        alive = self.worker.progress != progress or now - since <= self.settings.hang_timeout_ms
+        if self.member is not None:
+            self.member.vouch(alive, now)
+            self._wake(now)
+
+    # The control topics.
+
+    def state_grew(self) -> None:
+        """The group log has more to read."""
+        if not self._state_due and self.up:
+            self._state_due = True
+            self.world.post(self, self.world.delay_ms(), self._read_state)
+
+    def _read_state(self) -> None:
+        self._state_due = False
+        if not self.world.reachable(self):
+            return
+        group, offset = self.lifetime.fold()
+        if offset == self._followed.offset:
+            return
+        self._followed.group, self._followed.offset = group, offset
+        now = self.world.now
+        if self.leading is not None and 0 < self.leading.leader_epoch < group.leader_epoch:
+            self.leading.end(f"{group.leader} has claimed epoch {group.leader_epoch}")
+        if self.election is not None:
+            self.election.follow(group, now)
+        for member in (self.member, *self.old_members):
+            if member is not None:
+                self._follow_member(member)
+        self._wake(now)
+
+    def _follow_member(self, member: Member) -> None:
+        member.follow(self._followed.group, self._followed.offset, self.world.now)
+
+    def wants(self, message: AnyMessage) -> bool:
+        """Whether a message of the inbox matters here; a reader skips the others at once."""
+        return self.leading is not None or isinstance(message, (LeaderBeat, Refused, Suspect))
+
+    def hear_soon(self, message: AnyMessage) -> None:
+        """The inbox has a message."""
+        self._inbox.append(message)
+        if not self._poll_due:
+            self._poll_due = True
+            self.world.post(self, self.world.delay_ms(), self._poll)
+
+    def _poll(self) -> None:
+        self._poll_due = False
+        if not self.world.reachable(self):
+            return
+        messages, self._inbox = self._inbox, []
+        now = self.world.now
+        for message in messages:
+            if isinstance(message, (LeaderBeat, Refused)):
+                for member in (self.member, *self.old_members):
+                    if member is not None:
+                        member.hear(message, now)
+            if self.election is not None:
+                self.election.hear(message, now)
+        if self.leading is not None:
+            self.leading.observe(messages)
+        self._wake(now)
+
+    def healed(self) -> None:
+        """The network is back: read on."""
+        if self.up and self.world.reachable(self):
+            self.state_grew()
+            if self._inbox and not self._poll_due:
+                self._poll_due = True
+                self.world.post(self, self.world.delay_ms(), self._poll)
+
+    def topics_changed(self) -> None:
+        """The worker sees that the topics have more partitions."""
+        if self.up and self.worker.up:
+            self.worker.topics_changed()
+
+    # Decisions.
+
+    def _wake(self, when_ms: int) -> None:
+        """Decide at a time, or earlier."""
+        when_ms = max(when_ms, self.world.now)
+        if self._wake_at < 0 or when_ms < self._wake_at:
+            self._wake_at = when_ms
+            self.world.post(self, when_ms - self.world.now, self._woken, when_ms)
+
+    def _woken(self, when_ms: int) -> None:
+        if when_ms == self._wake_at:
+            self._wake_at = -1
+            self._decide()
+
+    def _decide(self) -> None:
+        now = self.world.now
+        wake = [self._decide_member(member, now) for member in [*self.old_members, self.member]]
+        wake.append(self._decide_election(now))
+        due = [each for each in wake if each is not None]
+        if due:
+            self._wake(max(min(due), now + 1))
+
+    def _decide_member(self, member: Member | None, now: int) -> int | None:
+        if member is None:
+            return None
+        decision = member.decide(now)
+        for message in decision.messages:
+            self.lifetime.publish(self, message)
+        if member is self.member:
+            self.lease_until_ms = decision.lease_until_ms
+            for order in decision.orders:
+                self.lifetime.ordered(self, order)
+                self.world.post(self.worker, LINK_MS, self._deliver, self.worker.incarnation, order)
+        if not decision.over:
+            return decision.wake_ms
+        if member in self.old_members:
+            self.old_members.remove(member)
+        return None
+
+    def _deliver(self, incarnation: str, order: AnyOrder) -> None:
+        if incarnation == self.worker.incarnation:
+            self.worker.obey(order)
+
+    def _decide_election(self, now: int) -> int | None:
+        if self.election is None or self.leading is not None:
+            return None
+        decision = self.election.decide(now)
+        for message in decision.messages:
+            self.lifetime.publish(self, message)
+        if decision.claim:
+            self.leading = Leading(self, self.lifetime, self.process_id, over=self._stepped_down)
+            self.leading.claim()
+        return decision.wake_ms
+
+    def _stepped_down(self) -> None:
+        self.leading = None
+        self._wake(self.world.now + 1)

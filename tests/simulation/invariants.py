@@ -1,0 +1,550 @@
+"""What must hold of the group log, the orders and the messages (invariants 1-10, 16-18, 20-22 of the protocol).
+
+Written from the protocol's text alone: it reads records, messages, orders and fences as they pass by, keeps tables of its
+own, and uses neither the fold nor any rule of `rebalance`. It is told of a transaction of the log when it is decided.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rebalance.messages import AnyMessage, GrantedOk, Ready, Revoked, TaskFailed
+from rebalance.model import TaskPhase
+from rebalance.orders import AnyOrder, KeepCopy, ReleaseTask, RunTask
+from rebalance.records import (
+    AnyRecord,
+    GroupRecord,
+    LeaderClaim,
+    MemberRecord,
+    SnapshotBegin,
+    SnapshotEnd,
+    StepRecord,
+    TargetRecord,
+    TaskRecord,
+)
+from tests.simulation.world import World
+
+OWNED = {TaskPhase.RUNNING.value, TaskPhase.REVOKING.value, TaskPhase.FENCE_WAIT.value}
+
+#: What was said in the inbox is heard by a live leader, and in its log, within this time.
+HEARD_WITHIN_MS = 1_000
+
+
+@dataclass(slots=True)
+class EndsRead:
+    """End offsets that a leader has read from the broker."""
+
+    at_ms: int
+    ends: dict[str, int]
+
+
+@dataclass(slots=True)
+class Limits:
+    """What the lifetime was configured with, as far as invariants speak of it."""
+
+    acceptable_recovery_lag: int
+    max_warmup_replicas: int
+    fences_at_once: int
+    num_standby_replicas: int
+    refine: bool
+    #: A task without a running owner for longer than this, with nothing wrong, is forgotten (invariant 21).
+    unowned_ms: int
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What was really said and done, as opposed to what the log says of it."""
+
+    revoked: dict[tuple[str, int, str], Revoked] = field(default_factory=dict)
+    ready: dict[tuple[str, str], list[tuple[int, Ready]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    began: dict[tuple[str, int], int] = field(default_factory=dict)
+    failed: set[tuple[str, int]] = field(default_factory=set)
+    ends_read: list[EndsRead] = field(default_factory=list)
+    used_ids: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    fenced_ids: set[str] = field(default_factory=set)
+    #: End of the disturbance that lasts longest.
+    disturbed_until_ms: int = 0
+
+
+class LogInvariants:
+    """Follows one lifetime's log.
+
+    Attributes:
+        tasks: The last record of each task.
+        running: The epoch at which an owner last said that it processes, by task.
+        moves: Planned hand-overs of tasks with state, as (task, new epoch).
+    """
+
+    def __init__(self, world: World, limits: Limits) -> None:
+        self.world = world
+        self.limits = limits
+        self.evidence = Evidence()
+        self.leader_epoch = 0
+        self.claims = 0
+        self.claimed_ms = 0
+        self.about: GroupRecord | None = None
+        self.members: dict[str, MemberRecord] = {}
+        self.tasks: dict[str, TaskRecord] = {}
+        self.target: TargetRecord | None = None
+        self.step: StepRecord | None = None
+        self.running: dict[str, int] = {}
+        self.moves: set[tuple[str, int]] = set()
+        self.steps_since_target = 0
+        self.most_steps = 0
+        self.targets = 0
+        self._stateful: set[str] = set()
+        self._granted: dict[tuple[str, int], str] = {}
+        self._revoked: set[tuple[str, int]] = set()
+        self._copied: set[tuple[str, int, str]] = set()
+        self._copies_now: set[tuple[str, int, str]] = set()
+        self._last_owner: dict[str, TaskRecord] = {}
+        self._planned: set[str] = set()
+        self._not_running_since: dict[str, int] = {}
+        self._in_snapshot = False
+
+    def fail(self, number: int, what: str) -> None:
+        """Report that an invariant does not hold."""
+        self.world.fail(f"invariant {number}: {what}")
+
+    # The log.
+
+    def transaction(self, records: Iterable[AnyRecord]) -> None:
+        """Take in the records of one transaction that is now committed."""
+        records = list(records)
+        for record in records:
+            self._record(record)
+        if any(isinstance(each, StepRecord | TaskRecord) for each in records):
+            self._no_two_roles()
+
+    def _record(self, record: AnyRecord) -> None:
+        if isinstance(record, LeaderClaim):
+            self._claim(record)
+            return
+        if record.leader_epoch != self.leader_epoch:
+            self.fail(
+                5,
+                f"a leader of epoch {record.leader_epoch} wrote {type(record).__name__} under epoch {self.leader_epoch}",
+            )
+        match record:
+            case SnapshotBegin():
+                self._in_snapshot = True
+            case SnapshotEnd():
+                self._in_snapshot = False
+            case _ if self._in_snapshot:
+                self._restated(record)
+            case _:
+                self._change(record)
+
+    def _claim(self, record: LeaderClaim) -> None:
+        if record.leader_epoch <= self.leader_epoch:
+            self.fail(5, f"epoch {record.leader_epoch} is claimed after {self.leader_epoch}")
+        self.leader_epoch = record.leader_epoch
+        self.claims += 1
+        self.claimed_ms = self.world.now
+
+    def _change(self, record: AnyRecord) -> None:
+        match record:
+            case GroupRecord():
+                self.about = record
+                self._stateful = {task for task, row in record.tasks.items() if row.stateful}
+                for task in record.tasks:
+                    self._not_running_since.setdefault(task, self.world.now)
+            case MemberRecord():
+                self._member(record)
+            case TargetRecord():
+                self._target(record)
+            case StepRecord():
+                self._step(record)
+            case TaskRecord():
+                self._task(record)
+            case _:
+                raise AssertionError(f"{record} belongs to claims and snapshots")
+
+    def _restated(self, record: AnyRecord) -> None:
+        """A snapshot says again what was said."""
+        if isinstance(record, TaskRecord):
+            before = self.tasks.get(record.task)
+            if before is None or (before.phase, before.task_epoch, before.owner) != (
+                record.phase,
+                record.task_epoch,
+                record.owner,
+            ):
+                self.fail(6, f"a snapshot says {record} of a task that was {before}")
+        elif isinstance(record, StepRecord):
+            known = 0 if self.step is None else self.step.step_epoch
+            self._never_back("step", known, record.step_epoch)
+        elif isinstance(record, TargetRecord):
+            known = 0 if self.target is None else self.target.group_epoch
+            self._never_back("group", known, record.group_epoch)
+
+    def _never_back(self, name: str, known: int, now: int) -> None:
+        if now < known:
+            self.fail(4, f"the {name} epoch {known} goes back to {now}")
+
+    def _member(self, record: MemberRecord) -> None:
+        before = self.members.get(record.incarnation)
+        if before is not None:
+            self._no_way_back(before, record)
+            if record.phase == "FENCING" != before.phase:
+                self._had_its_time(record)
+        if record.phase == "GONE":
+            for task, state in self.tasks.items():
+                if state.owner == record.incarnation:
+                    self.fail(16, f"{record.incarnation} is GONE and still owns {task}: {state}")
+        if record.phase == "FENCED":
+            self._require_fenced(record.incarnation, 3, "is called FENCED")
+        if record.phase == "ACTIVE" and self.about is not None:
+            self._fits(record, self.about)
+        self.members[record.incarnation] = record
+
+    def _no_way_back(self, before: MemberRecord, record: MemberRecord) -> None:
+        forgotten = before.phase == "GONE" and not before.rejoin_ms
+        if forgotten and before.leader_epoch < self.leader_epoch:
+            return  # a leader knows those that ended under it
+        order = {"FENCING": 1, "FENCED": 2, "GONE": 3}
+        if order.get(record.phase, 0) < order.get(before.phase, 0):
+            self.fail(18, f"{record.incarnation} comes back from {before.phase} as {record.phase}")
+
+    def _had_its_time(self, record: MemberRecord) -> None:
+        """H5: nobody is given up sooner than a session after a claim."""
+        grace_ms = self.world.now - self.claimed_ms
+        if record.reason.startswith("no beat") and grace_ms < record.session_timeout_ms:
+            self.fail(21, f"{record.incarnation} had {grace_ms} ms since the claim (H5)")
+
+    def _fits(self, record: MemberRecord, about: GroupRecord) -> None:
+        others = [
+            each
+            for each in self.members.values()
+            if each.phase in ("ACTIVE", "LEAVING") and each.incarnation != record.incarnation
+        ]
+        for other in others:
+            if other.topology_epoch == record.topology_epoch and (
+                other.topology_hash != record.topology_hash
+            ):
+                self.fail(17, f"{record.incarnation} and {other.incarnation} run two programs")
+            if other.assignor != record.assignor:
+                self.fail(17, f"{record.incarnation} and {other.incarnation} have two assignors")
+
+    def _target(self, record: TargetRecord) -> None:
+        before = self.target
+        if before is not None:
+            if record.group_epoch <= before.group_epoch:
+                self.fail(
+                    4, f"group epoch {before.group_epoch} is followed by {record.group_epoch}"
+                )
+            self._sticky(before, record)
+        self.target = record
+        self.targets += 1
+        self.steps_since_target = 0
+
+    def _sticky(self, before: TargetRecord, after: TargetRecord) -> None:
+        """Invariant 20, where exactly one member came or went."""
+        old, new = set(before.owners.values()), set(after.owners.values())
+        if before.owners.keys() != after.owners.keys() or len(old ^ new) != 1 or not old:
+            return
+        sizes = [sum(o == m for o in before.owners.values()) for m in old]
+        if max(sizes) - min(sizes) > 2 or self._threads_differ():
+            return  # it was no balanced target to begin with
+        if any(self._runs(task) not in (owner, None) for task, owner in before.owners.items()):
+            return  # it was never reached
+        moved = [task for task, owner in after.owners.items() if before.owners[task] != owner]
+        if new > old:
+            kinds = (self._stateful, before.owners.keys() - self._stateful)
+            most = sum(-(-len(kind) // len(new)) + 1 for kind in kinds)
+        else:
+            (gone,) = old - new
+            kinds = (self._stateful, before.owners.keys() - self._stateful)
+            most = sum(before.owners[task] == gone for task in before.owners) + len(kinds)
+        if len(moved) > most:
+            self.fail(20, f"{len(moved)} tasks move although {old ^ new} is all that changed")
+
+    def _runs(self, task: str) -> str | None:
+        state = self.tasks.get(task)
+        return None if state is None else state.member
+
+    def _threads_differ(self) -> bool:
+        return len({each.threads for each in self.members.values()}) > 1
+
+    def _step(self, record: StepRecord) -> None:
+        if self.step is not None and record.step_epoch <= self.step.step_epoch:
+            self.fail(4, f"step epoch {self.step.step_epoch} is followed by {record.step_epoch}")
+        leaving = any(each.phase == "LEAVING" for each in self.members.values())
+        most = self.limits.max_warmup_replicas
+        known = {} if self.step is None else self.step.learners
+        grows = any(known.get(task) != copy for task, copy in record.learners.items())
+        if grows and len(record.learners) > (max(most, 2) if leaving else most):
+            self.fail(10, f"{len(record.learners)} learners at once, {most} are allowed")
+        copies = [(task, copy) for task, copy in record.learners.items()]
+        copies += [(task, copy) for task, each in record.standbys.items() for copy in each]
+        now = {(task, copy.learn_epoch, copy.incarnation) for task, copy in copies}
+        again = (now - self._copies_now) & self._copied
+        if again:
+            self.fail(4, f"copies that were dropped come back under their old epoch: {again}")
+        self._copies_now = now
+        self._copied |= now
+        self.step = record
+        calm = self.world.now > self.evidence.disturbed_until_ms
+        self.steps_since_target = self.steps_since_target + 1 if calm else 0
+        self.most_steps = max(self.most_steps, self.steps_since_target)
+
+    # Tasks.
+
+    def _task(self, record: TaskRecord) -> None:
+        task = record.task
+        before = self.tasks.get(task)
+        phase = TaskPhase.UNOWNED.value if before is None else before.phase
+        epoch = 0 if before is None else before.task_epoch
+        arrow = (phase, record.phase)
+        match record.phase:
+            case TaskPhase.RUNNING.value if arrow[0] in ("UNOWNED", "RELEASED"):
+                self._grant(record, before, epoch)
+            case TaskPhase.REVOKING.value if arrow[0] == "RUNNING" and before is not None:
+                self._same_owner(record, before)
+                self._revoke(record, before)
+            case TaskPhase.FENCE_WAIT.value if phase in ("RUNNING", "REVOKING") and before:
+                self._same_owner(record, before)
+            case TaskPhase.RELEASED.value if phase in ("REVOKING", "FENCE_WAIT") and before:
+                self._release(record, before)
+            case _:
+                self.fail(3, f"{task} goes from {phase} to {record.phase}: {record}")
+        self.tasks[task] = record
+        self._not_running_since[task] = self.world.now
+
+    def _same_owner(self, record: TaskRecord, before: TaskRecord) -> None:
+        if (record.owner, record.task_epoch) != (before.owner, before.task_epoch):
+            self.fail(4, f"{record.task} changes its owner without a grant: {before} {record}")
+
+    def _grant(self, record: TaskRecord, before: TaskRecord | None, epoch: int) -> None:
+        task = record.task
+        if record.task_epoch <= epoch or (task, record.task_epoch) in self._granted:
+            self.fail(4, f"{task} is granted again at epoch {record.task_epoch}, after {epoch}")
+        owner = self.members.get(record.owner or "")
+        if owner is None or owner.phase not in ("ACTIVE", "LEAVING"):
+            self.fail(1, f"{task} is granted to {record.owner}, which is {owner and owner.phase}")
+        last = self._last_owner.get(task)
+        if last is not None:
+            said = (task, last.task_epoch, last.owner or "") in self.evidence.revoked
+            if not said:
+                self._require_fenced(last.owner or "", 3, f"owned {task} before its grant")
+        if task in self._planned:
+            self._planned.discard(task)
+            if task in self._stateful and before is not None and before.source == "ack":
+                self.moves.add((task, record.task_epoch))
+        self._granted[task, record.task_epoch] = record.owner or ""
+        self._last_owner[task] = record
+
+    def _require_fenced(self, incarnation: str, number: int, why: str) -> None:
+        open_ids = self.evidence.used_ids[incarnation] - self.evidence.fenced_ids
+        if open_ids:
+            self.fail(number, f"{incarnation} {why}, and {sorted(open_ids)} are not fenced")
+
+    def _revoke(self, record: TaskRecord, before: TaskRecord) -> None:
+        task, owner = record.task, self.members.get(before.owner or "")
+        self._revoked.add((task, record.task_epoch))
+        if owner is None:
+            self.fail(1, f"{task} was owned by {before.owner}, whom nobody knows")
+            return
+        wanted = None if self.target is None else self.target.owners.get(task)
+        if owner.phase != "ACTIVE":
+            return  # it goes; what it keeps until then is judged by drains
+        if (task, before.task_epoch) in self.evidence.failed:
+            return  # it could not have it
+        if wanted == owner.member and self._program_is(owner):
+            self.fail(7, f"{task} is taken from {owner.incarnation}, where it belongs")
+        began_ms = self.evidence.began.get((task, before.task_epoch))
+        if began_ms is None or self.world.now - began_ms < HEARD_WITHIN_MS:
+            return  # nobody is known to have its state: there is nothing to wait for
+        self._planned.add(task)
+        if task in self._stateful and self.limits.refine:
+            self._gate(record, owner)
+
+    def _program_is(self, owner: MemberRecord) -> bool:
+        return self.about is not None and self.about.topology_hash == owner.topology_hash
+
+    def _gate(self, record: TaskRecord, owner: MemberRecord) -> None:
+        """Invariant 8: somebody is ready to take it over, and that was looked at."""
+        assert self.step is not None, "there is a step before there is a learner"
+        copies = [self.step.learners[record.task]] if record.task in self.step.learners else []
+        copies += self.step.standbys.get(record.task, ())
+        for copy in copies:
+            member = self.members.get(copy.incarnation)
+            if (
+                member is None
+                or member.phase != "ACTIVE"
+                or (record.next_member not in (None, member.member))
+            ):
+                continue
+            if any(
+                self._caught_up(ready, said_ms)
+                for said_ms, ready in self.evidence.ready[record.task, copy.incarnation]
+                if ready.learn_epoch == copy.learn_epoch
+            ):
+                return
+        self.fail(
+            8,
+            f"{record.task} is taken from {owner.incarnation} for {record.next_member}, and no copy of {copies} is known to be ready",
+        )
+
+    def _caught_up(self, ready: Ready, said_ms: int) -> bool:
+        for read in reversed(self.evidence.ends_read):
+            if read.at_ms < said_ms:
+                return False
+            lags = [
+                read.ends[key] - position
+                for key, position in ready.positions.items()
+                if key in read.ends
+            ]
+            if lags and max(lags) <= self.limits.acceptable_recovery_lag:
+                return True
+        return False
+
+    def _release(self, record: TaskRecord, before: TaskRecord) -> None:
+        owner = before.owner or ""
+        if record.source == "ack":
+            said = self.evidence.revoked.get((record.task, record.task_epoch, owner))
+            if said is None:
+                self.fail(3, f"{record.task} is RELEASED, and {owner} never said so")
+            elif dict(record.input) != dict(said.input):
+                self.fail(12, f"{record.task} is RELEASED at {record.input}, not {said.input}")
+        else:
+            self._require_fenced(owner, 3, f"owned {record.task}, which is RELEASED")
+
+    def _no_two_roles(self) -> None:
+        """Invariant 22: nobody has a task twice."""
+        if self.step is None:
+            return
+        for task, copies in [
+            *((task, (copy,)) for task, copy in self.step.learners.items()),
+            *self.step.standbys.items(),
+        ]:
+            state = self.tasks.get(task)
+            holders = [copy.incarnation for copy in copies]
+            if len(set(holders)) != len(holders):
+                self.fail(22, f"{task} has two copies in one place: {copies}")
+            if state is not None and state.phase == "RUNNING" and state.owner in holders:
+                self.fail(22, f"{state.owner} owns {task} and keeps a copy of it")
+        for task, copy in self.step.learners.items():
+            if any(
+                copy.incarnation == each.incarnation for each in self.step.standbys.get(task, ())
+            ):
+                self.fail(22, f"{copy.incarnation} keeps two copies of {task}")
+
+    # Orders, messages, fences, end offsets.
+
+    def ordered(self, incarnation: str, order: AnyOrder) -> None:
+        """A member has given its worker an order: the log must say so (invariants 1, 7, 9, 17)."""
+        match order:
+            case RunTask():
+                if self._granted.get((order.task, order.task_epoch)) != incarnation:
+                    self.fail(
+                        1, f"{incarnation} is told to run {order.task}, which it was not granted"
+                    )
+            case ReleaseTask():
+                if (order.task, order.task_epoch) not in self._revoked:
+                    self.fail(7, f"{incarnation} is told to release {order.task} for no reason")
+            case KeepCopy():
+                if (order.task, order.learn_epoch, incarnation) not in self._copied:
+                    owner = self.tasks.get(order.task)
+                    self.fail(9, f"{incarnation} is told to copy {order.task}: {order} {owner}")
+            case _:
+                pass
+
+    def published(self, message: AnyMessage) -> None:
+        """A member has said something, truly."""
+        if isinstance(message, Revoked):
+            key = (message.task, message.task_epoch, message.incarnation)
+            self.evidence.revoked[key] = message
+        elif isinstance(message, Ready):
+            said = self.evidence.ready[message.task, message.incarnation]
+            said.append((self.world.now, message))
+            del said[:-20]
+
+    def heard(self, message: AnyMessage) -> None:
+        """What a member has said was not lost."""
+        if isinstance(message, TaskFailed):
+            self.evidence.failed.add((message.task, message.epoch))
+        if isinstance(message, GrantedOk):
+            key = (message.task, message.task_epoch)
+            self.evidence.began.setdefault(key, self.world.now)
+
+    def ends_read(self, ends: dict[str, int]) -> None:
+        """A leader has read end offsets."""
+        self.evidence.ends_read.append(EndsRead(self.world.now, ends))
+        del self.evidence.ends_read[:-400]
+
+    def fences_in_flight(self, count: int) -> None:
+        """A leader fences so many at once."""
+        if count > self.limits.fences_at_once:
+            self.fail(10, f"{count} fences at once, {self.limits.fences_at_once} are allowed")
+
+    def committed(self, task: str, epoch: int, incarnation: str) -> None:
+        """A worker's transaction is decided: was it the owner's? (invariants 1 and 2)."""
+        state = self.tasks.get(task)
+        if (
+            state is None
+            or state.phase not in OWNED
+            or state.owner != incarnation
+            or state.task_epoch != epoch
+        ):
+            self.fail(1, f"{incarnation} commits for {task} at epoch {epoch}; the log says {state}")
+        if (task, epoch, incarnation) in self.evidence.revoked:
+            self.fail(2, f"{incarnation} commits for {task} after it has let go")
+
+    def said_running(self, task: str, epoch: int) -> None:
+        """An owner says that it processes."""
+        self.running[task] = max(epoch, self.running.get(task, 0))
+
+    # Now and then, and at the end.
+
+    def nobody_forgotten(self) -> None:
+        """Invariant 21."""
+        now, limit = self.world.now, self.limits.unowned_ms
+        if now - self.evidence.disturbed_until_ms <= limit:
+            return
+        if not any(each.phase == "ACTIVE" for each in self.members.values()):
+            return
+        for task, since in self._not_running_since.items():
+            state = self.tasks.get(task)
+            if (
+                state is not None
+                and state.phase == "RUNNING"
+                and self.running.get(task, 0) >= state.task_epoch
+            ):
+                continue
+            if now - since > limit:
+                self.fail(21, f"nobody runs {task} for {now - since} ms: {state}")
+
+    def live(self) -> set[str]:
+        """Return the incarnations that may own tasks."""
+        phases = ("ACTIVE", "LEAVING", "PARKED")
+        return {each for each, record in self.members.items() if record.phase in phases}
+
+    def unsettled(self) -> str:
+        """Return what keeps the group from being where it should be (invariant 19), "" for nothing."""
+        if self.target is None or self.about is None:
+            return "there is no target"
+        for task in self.about.tasks:
+            state = self.tasks.get(task)
+            wanted = self.target.owners.get(task)
+            if state is None or state.phase != "RUNNING":
+                return f"{task} is not RUNNING but {state}"
+            if state.member != wanted:
+                return f"{task} is run by {state.member}, and belongs to {wanted}"
+            if self.running.get(task, 0) < state.task_epoch:
+                return f"{task} has not begun at epoch {state.task_epoch}"
+        if self.step is not None and (self.step.learners or self.step.parked):
+            return f"learners {self.step.learners}, parked {self.step.parked}"
+        return ""
+
+    def converged(self, live: Sequence[str]) -> None:
+        """Invariants 19 and 20 at the end: within the bound of Kafka Streams, and balanced over those who live."""
+        stateful = len(self._stateful)
+        bound = 2 * (stateful + stateful * self.limits.num_standby_replicas)
+        if self.most_steps > max(bound, 2):
+            self.fail(19, f"{self.most_steps} steps after one target, {bound} are allowed")
+        if self.target is not None:
+            strangers = set(self.target.owners.values()) - set(live)
+            if strangers:
+                self.fail(19, f"tasks belong to {sorted(strangers)}, who are not there: {live}")

@@ -1,0 +1,263 @@
+"""What a leader does around the real `Coordinator`: claims, writes its decisions, fences, reads ends, asks the assignor.
+
+The steps of a claim are those of H1, in this order: a new producer of the leader's transactional id, the log read to its
+end, the claim of the next epoch, the snapshot under it. A write that fails, or whose outcome is unknown, ends it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from rebalance.assignors.task_assignor import AssignmentRequest
+from rebalance.coordinator import Coordinator
+from rebalance.decision import CoordinatorSettings, Decision, Fence
+from rebalance.group import Group, apply, snapshot
+from rebalance.messages import AnyMessage
+from rebalance.records import AnyRecord, LeaderClaim
+from tests.simulation.model_broker import BrokerError
+from tests.simulation.workload import APP
+from tests.simulation.world import Process, RequestTimedOut, World
+
+LEADER_ID = f"{APP}-leader"
+
+
+class Control(Protocol):
+    """What leading needs of its lifetime."""
+
+    world: World
+    settings: CoordinatorSettings
+    state_log: str
+    together_ms: int
+
+    def fold(self) -> tuple[Group, int]:
+        """Return the group as the log says, and the log's end."""
+
+    def publish(self, sender: Process, message: AnyMessage) -> None:
+        """Send a message to the inbox."""
+
+    def state_records(self, records: Sequence[AnyRecord]) -> list[tuple[str, Any, Any]]:
+        """Return records as they are written to the group log."""
+
+    def state_marked(self) -> None:
+        """The group log has more to read."""
+
+    def assign(self, request: AssignmentRequest) -> tuple[Any, str]:
+        """Ask the assignor; returns its answer or why there is none."""
+
+    def ends_asked(self, keys: Sequence[str]) -> dict[str, int]:
+        """Return the last stable offsets of partitions."""
+
+    def fence_done(self, leader: str, fence: Fence) -> None:
+        """Every transactional id of a fence was taken over."""
+
+    def takes_over(self, leading: "Leading") -> None:
+        """A claim is in the log."""
+
+    def observe(self, coordinator: Coordinator, message: AnyMessage) -> None:
+        """Let a coordinator observe a message."""
+
+    def fence_begun(self, leader: str, count: int) -> None:
+        """A leader fences so many at once."""
+
+
+class Leading:
+    """One claim, from its first step to its end."""
+
+    def __init__(
+        self, process: Process, control: Control, process_id: str, *, over: Callable[[], None]
+    ) -> None:
+        self.process = process
+        self.control = control
+        self.world = control.world
+        self.process_id = process_id
+        self.over = over
+        self.epoch = -1
+        self.leader_epoch = 0
+        self.coordinator: Coordinator | None = None
+        self.ended = False
+        self._heard: list[AnyMessage] = []
+        self._fencing: set[str] = set()
+        self._writing = False
+        self._wake_at = -1
+
+    # The claim.
+
+    def claim(self) -> None:
+        """Begin."""
+        self.world.note(f"{self.process_id} wants to lead")
+        broker = self.world.broker
+        self._ask(lambda: broker.init(LEADER_ID, self.world.wall_ms()), self._inited)
+
+    def _inited(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._ask(self.control.fold, self._read)
+
+    def _read(self, answer: tuple[Group, int]) -> None:
+        group, _ = answer
+        self.leader_epoch = group.leader_epoch + 1
+        claim = LeaderClaim(
+            leader_epoch=self.leader_epoch,
+            leader=self.process_id,
+            previous_epoch=group.leader_epoch,
+        )
+        claimed = apply(group, claim)
+        records = [claim, *snapshot(claimed, self.leader_epoch)]
+        self._write(records, lambda: self._leads(claimed))
+
+    def _leads(self, group: Group) -> None:
+        self.world.note(f"{self.process_id} leads with epoch {self.leader_epoch}")
+        self.coordinator = Coordinator(
+            group,
+            app=APP,
+            leader=self.process_id,
+            settings=self.control.settings,
+            now_ms=self.world.now,
+        )
+        self.control.takes_over(self)
+        heard, self._heard = self._heard, []
+        self.observe(heard)
+        self._soon()
+
+    def end(self, why: str) -> None:
+        """Lead no more."""
+        if not self.ended:
+            self.world.note(f"{self.process_id} leads no more: {why}")
+            self.ended, self.coordinator = True, None
+            self.over()
+
+    def resign(self) -> None:
+        """Stop in order: say so in a last beat."""
+        if self.coordinator is not None:
+            self.control.publish(self.process, self.coordinator.resign(self.world.now))
+        self.end("it resigns")
+
+    # Requests.
+
+    def _ask(
+        self, action: Callable[[], Any], then: Callable[[Any], None], *, takes_ms: int = 0
+    ) -> None:
+        def answered(answer: Any) -> None:
+            if self.ended:
+                return
+            if isinstance(answer, BrokerError | RequestTimedOut):
+                self.end(str(answer) or "no answer")
+            else:
+                then(answer)
+
+        self.world.request(self.process, action, answered, gives_up=True, takes_ms=takes_ms)
+
+    def _write(self, records: Sequence[AnyRecord], then: Callable[[], None]) -> None:
+        """Write records in one transaction."""
+        self._append(self.control.state_records(records), then)
+
+    def _append(self, written: list[tuple[str, Any, Any]], then: Callable[[], None]) -> None:
+        broker, world = self.world.broker, self.world
+
+        def produce() -> None:
+            if broker.busy(LEADER_ID):
+                broker.complete(broker.transactions[LEADER_ID], world.wall_ms())
+            broker.produce(LEADER_ID, self.epoch, written, world.wall_ms())
+
+        def decide() -> None:
+            transaction = broker.end(LEADER_ID, self.epoch, commit=True)
+            if transaction is not None:
+                broker.complete(transaction, world.wall_ms())
+                self.control.state_marked()
+
+        self._ask(produce, lambda _: self._ask(decide, lambda _: then()))
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Write tombstones over keys that nobody needs."""
+        if self._writing or not keys:
+            return
+        self._writing = True
+
+        def done() -> None:
+            self._writing = False
+            self._soon()
+
+        self._append([(self.control.state_log, key.encode(), None) for key in keys], done)
+
+    # Leading.
+
+    def observe(self, messages: Sequence[AnyMessage]) -> None:
+        """Take in messages of the inbox."""
+        if self.coordinator is None:
+            self._heard += messages
+            return
+        for message in messages:
+            self.control.observe(self.coordinator, message)
+        self._soon()
+
+    def _soon(self) -> None:
+        self._wake(self.world.now + self.control.together_ms)
+
+    def _wake(self, when_ms: int) -> None:
+        if self._wake_at < 0 or when_ms < self._wake_at:
+            self._wake_at = when_ms
+            self.world.post(self.process, when_ms - self.world.now, self._woken, when_ms)
+
+    def _woken(self, when_ms: int) -> None:
+        if when_ms == self._wake_at and not self.ended:
+            self._wake_at = -1
+            self._decide()
+
+    def _decide(self) -> None:
+        if self._writing or self.coordinator is None:
+            return
+        decision = self.coordinator.decide(self.world.now)
+        if decision.records:
+            self._writing = True
+            self._write(decision.records, lambda: self._written(decision))
+        else:
+            self._carry_out(decision)
+
+    def _written(self, decision: Decision) -> None:
+        self._writing = False
+        if self.coordinator is not None:
+            self.coordinator.committed(decision.records, self.world.now)
+            self.coordinator.state_offset = self.world.broker.log(self.control.state_log).end
+            self._carry_out(decision)
+            self._soon()
+
+    def _carry_out(self, decision: Decision) -> None:
+        for message in decision.messages:
+            self.control.publish(self.process, message)
+        for fence in decision.fences:
+            self._fence(fence)
+        if decision.read_ends:
+            self._read_ends(decision.read_ends)
+        if decision.assign is not None and self.coordinator is not None:
+            answer, error = self.control.assign(decision.assign)
+            self.coordinator.assigned(decision.assign, answer, error, self.world.now)
+            self._soon()
+        self._wake(max(decision.wake_ms, self.world.now + 1))
+
+    def _fence(self, fence: Fence) -> None:
+        broker, world = self.world.broker, self.world
+        if fence.incarnation in self._fencing:
+            return
+        self._fencing.add(fence.incarnation)
+        self.control.fence_begun(self.process_id, len(self._fencing))
+
+        def take_over() -> None:
+            for transactional_id in fence.transactional_ids:
+                broker.init(transactional_id, world.wall_ms())
+            self.control.fence_done(self.process_id, fence)
+
+        def done(_: Any) -> None:
+            self._fencing.discard(fence.incarnation)
+            if self.coordinator is not None:
+                self.coordinator.fenced(fence.incarnation, world.now)
+                self._soon()
+
+        self._ask(take_over, done, takes_ms=int(world.chance.uniform(50, 600)))
+
+    def _read_ends(self, keys: Sequence[str]) -> None:
+        asked_ms = self.world.now
+
+        def done(ends: dict[str, int]) -> None:
+            if self.coordinator is not None:
+                self.coordinator.ends_read(ends, asked_ms, self.world.now)
+                self._soon()
+
+        self._ask(lambda: self.control.ends_asked(keys), done)

@@ -1,0 +1,68 @@
+"""What is counted over lifetimes."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Counts of one lifetime, or of many.
+
+    Attributes:
+        events: Everything that happened.
+        faults: By kind.
+        leaders: Claims.
+        commits: Workers' transactions that were committed.
+        targets: Targets computed.
+        warm, cold: Planned moves of tasks with state: what the new owner restored after its grant was what a copy may be
+            behind, or more than that.
+        restored: Changelog records restored after planned grants.
+    """
+
+    lifetimes: int = 0
+    events: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    leaders: int = 0
+    commits: int = 0
+    targets: int = 0
+    warm: int = 0
+    cold: int = 0
+    restored: int = 0
+    fewest_events: int = 1 << 60
+    fewest_faults: int = 1 << 60
+    fewest_kinds: int = 1 << 60
+    with_new_leader: int = 0
+
+    def began(self, *, warm: bool, planned: bool, restored: int) -> None:
+        """Count an owner that begins to process."""
+        if planned:
+            self.warm += warm
+            self.cold += not warm
+            self.restored += restored
+
+    def add(self, other: "Metrics") -> None:
+        """Add one lifetime's counts."""
+        self.lifetimes += 1
+        self.events += other.events
+        self.faults += other.faults
+        self.leaders += other.leaders
+        self.commits += other.commits
+        self.targets += other.targets
+        self.warm += other.warm
+        self.cold += other.cold
+        self.restored += other.restored
+        self.fewest_events = min(self.fewest_events, other.events)
+        self.fewest_faults = min(self.fewest_faults, other.faults.total())
+        self.fewest_kinds = min(self.fewest_kinds, len(other.faults))
+        self.with_new_leader += other.leaders > 1
+
+    def text(self) -> str:
+        """Return the counts as lines."""
+        return "\n".join(
+            (
+                f"{self.lifetimes} lifetimes, {self.events} events, {self.commits} commits, {self.leaders} leaders, {self.targets} targets",
+                f"per lifetime at least {self.fewest_events} events, {self.fewest_faults} faults of {self.fewest_kinds} kinds; another leader in {self.with_new_leader}",
+                f"planned moves of state: {self.warm} warm, {self.cold} cold; {self.restored} records restored after their grants",
+                "faults: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.faults.items())),
+            )
+        )

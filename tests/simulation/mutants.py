@@ -1,0 +1,403 @@
+"""Rules removed one at a time: each mutant is caught by an invariant in the lifetime of the seed beside it.
+
+A mutant replaces a function of the product, or a rule of the model worker, by one that does without it. A rule whose
+removal no lifetime notices is either not needed or not tested; `python -m tests.simulation --mutants` looks for seeds.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from rebalance import coordinator as coordinator_module
+from rebalance import group as fold_rules
+from rebalance import membership, observations, readiness
+from rebalance import records as record_forms
+from rebalance.coordinator import Coordinator
+from rebalance.decision import Fence
+from rebalance.draft import Draft
+from rebalance.group import Group
+from rebalance.messages import GrantedOk, Revoked
+from rebalance.model import MemberPhase, TaskId, TaskPhase
+from rebalance.observations import Announced, Observations
+from rebalance.orders import RunTask
+from rebalance.records import AnyRecord, Copy, MemberRecord, record_key
+from rebalance.refine import Readiness
+from state_stores import restore
+from tests.simulation.leading import LEADER_ID, Leading
+from tests.simulation.model_tasks import Part, Rules
+from tests.simulation.scenario import draw
+from tests.simulation.simulator import Simulation
+from tests.simulation.workload import TaskNames
+from tests.simulation.world import Violation
+
+#: An object, the name of what is replaced in it, and what it is replaced by.
+Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """What is removed, and the seed whose lifetime shows it.
+
+    Attributes:
+        rule: The hole or invariant, as the protocol numbers them.
+        what: What the mutant does without.
+        more: Faults that happen in the lifetime besides those of its seed, where the rule matters seldom.
+    """
+
+    rule: str
+    what: str
+    seed: int
+    more: tuple[str, ...] = ()
+    rules: type[Rules] = Rules
+    patches: tuple[Patch, ...] = ()
+
+
+@contextmanager
+def removed(mutant: Mutant) -> Iterator[None]:
+    """Do without a rule for a while."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in mutant.patches]
+    for owner, name, value in mutant.patches:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def caught(mutant: Mutant, seed: int) -> str:
+    """Run a mutant's lifetime; return what was found wrong, "" for nothing."""
+    with removed(mutant):
+        try:
+            Simulation(draw(seed, more=mutant.more), mutant.rules()).run()
+        except Violation as error:
+            return str(error)
+    return ""
+
+
+def search(lifetimes: int) -> int:
+    """Print, for each mutant, the first seed that kills it; returns how many survive."""
+    survivors = 0
+    for mutant in MUTANTS:
+        for seed in range(1, lifetimes + 1):
+            found = caught(mutant, seed)
+            if found:
+                sys.stdout.write(f"{mutant.rule:14} seed {seed:5}: {found[:150]}\n")
+                break
+        else:
+            survivors += 1
+            sys.stdout.write(f"{mutant.rule:14} SURVIVES {lifetimes} lifetimes: {mutant.what}\n")
+        sys.stdout.flush()
+    return survivors
+
+
+# The group log and its leaders.
+
+
+def _claim_without_fencing(self: Leading) -> None:
+    broker = self.world.broker
+
+    def same_producer() -> int:
+        epoch = broker.epochs.get(LEADER_ID)
+        return broker.init(LEADER_ID, self.world.wall_ms()) if epoch is None else epoch
+
+    self._ask(same_producer, self._inited)
+
+
+_apply = fold_rules.apply
+
+
+def _apply_any_epoch(group: Group, record: AnyRecord) -> Group:
+    if 0 < record.leader_epoch < group.leader_epoch:
+        record = msgspec.structs.replace(record, leader_epoch=group.leader_epoch)
+    return _apply(group, record)
+
+
+_record_keys = record_forms.record_keys
+
+
+def _keys_without_epoch(records: list[AnyRecord]) -> list[bytes]:
+    return [key.partition(b"/")[2] for key in _record_keys(records)]
+
+
+def _one_key_per_thing(records: list[AnyRecord]) -> list[bytes]:
+    return [record_key(record) for record in records]
+
+
+_coordinator_init = Coordinator.__init__
+
+
+def _init_without_grace(self: Coordinator, group: Group, **given: Any) -> None:
+    _coordinator_init(self, group, **given)
+    self._seen.claimed_ms -= 60_000
+
+
+def _init_forgets_fences(self: Coordinator, group: Group, **given: Any) -> None:
+    _coordinator_init(self, group, **given)
+    self._seen.fenced |= _being_fenced(group)
+
+
+def _being_fenced(group: Group) -> set[str]:
+    return {each for each, record in group.members.items() if record.phase == MemberPhase.FENCING}
+
+
+_bury = membership.bury
+
+
+def _bury_unfenced(draft: Draft) -> None:
+    _bury(draft)
+    draft.seen.fenced |= _being_fenced(draft.group)
+    _bury(draft)
+
+
+_fences_due = membership.fences_due
+
+
+def _fences_first_ids(draft: Draft) -> Iterator[Fence]:
+    for fence in _fences_due(draft):
+        yield Fence(incarnation=fence.incarnation, transactional_ids=fence.transactional_ids[:1])
+
+
+def _release_unasked(draft: Draft) -> None:
+    for task, state in draft.group.states.items():
+        if state.phase == TaskPhase.REVOKING:
+            draft.release_by_ack(task, {}, {})
+
+
+_grant = Draft.grant
+
+
+def _grant_same_epoch(self: Draft, task: TaskId, owner: MemberRecord, reason: str) -> None:
+    _grant(self, task, owner, reason)
+    record = self.group.states[task]
+    if record.task_epoch > 1:
+        del self.records[-1]
+        self.write(msgspec.structs.replace(record, task_epoch=record.task_epoch - 1))
+
+
+_read = Leading._read
+
+
+def _claim_same_epoch(self: Leading, answer: tuple[Group, int]) -> None:
+    group, offset = answer
+    if group.leader_epoch > 0:
+        group = replace(group, leader_epoch=group.leader_epoch - 1)
+    _read(self, (group, offset))
+
+
+_let_leave = membership.let_leave
+
+
+def _leave_at_once(draft: Draft) -> None:
+    _let_leave(draft)
+    for record in draft.live().values():
+        if record.phase == MemberPhase.LEAVING:
+            membership._forget(draft, record, "left")
+
+
+# Copies.
+
+
+def _believed(draft: Draft, announced: Announced) -> bool:
+    return True
+
+
+def _any_copy_is_ready(draft: Draft, task: TaskId, copy: Copy) -> tuple[Readiness, int]:
+    return Readiness.READY, 0
+
+
+def _copy_of_any_epoch(group: Group, task: TaskId, incarnation: str, learn_epoch: int) -> bool:
+    return any(copy.incarnation == incarnation for copy in group.step.copies(task))
+
+
+def _announced_under_any_epoch(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
+    return draft.seen.announced.get(task, {}).get(copy.incarnation)
+
+
+# Messages.
+
+
+def _note_task_of_anybody(self: Observations, message: Revoked | GrantedOk, group: Group) -> bool:
+    task = TaskId.parse(message.task)
+    if isinstance(message, Revoked):
+        self.revoked[task] = message
+    else:
+        self.running[task] = message.task_epoch
+    return True
+
+
+def _take_any_acks(draft: Draft) -> None:
+    for task, message in list(draft.seen.revoked.items()):
+        state = draft.group.states.get(task)
+        if state is not None and state.phase == TaskPhase.REVOKING:
+            del draft.seen.revoked[task]
+            draft.release_by_ack(task, message.input, message.changelog_end)
+
+
+# Workers.
+
+
+class _CarriesOnFenced(Rules):
+    @staticmethod
+    def fenced_ends_incarnation() -> bool:
+        return False
+
+
+class _NeverRetires(Rules):
+    @staticmethod
+    def retire(*, suspicious: bool) -> bool:
+        return False
+
+
+class _DoesNotReadOn(Rules):
+    @staticmethod
+    def read_until(order: RunTask, names: TaskNames, end_at_open: int) -> int:
+        return 0
+
+
+class _TakesPendingOffsets(Rules):
+    @staticmethod
+    def stable_offsets() -> bool:
+        return False
+
+
+class _TrustsItsConsumer(Rules):
+    @staticmethod
+    def start(explicit: int, remembered: int | None) -> int:
+        return explicit if remembered is None else remembered
+
+
+class _WaitsForTheLastRecord(Rules):
+    @staticmethod
+    def restored(position: int, until: int, last_record: int) -> bool:
+        return last_record >= until - 1
+
+
+class _GoesOnAfterRelease(Rules):
+    @staticmethod
+    def lets_go() -> bool:
+        return False
+
+
+class _CommitsWhereItWas(Rules):
+    @staticmethod
+    def offset_to_commit(part: Part) -> int:
+        return max(part.active.committed - 3, 0)
+
+
+class _ReleasesUncommitted(Rules):
+    @staticmethod
+    def commits_before_release() -> bool:
+        return False
+
+
+class _AppliesBeforeCommit(Rules):
+    @staticmethod
+    def applies_after_commit() -> bool:
+        return False
+
+
+_restore_start = restore.restore_start
+
+
+def _any_age(position: Any, *, now_ms: int, **given: Any) -> Any:
+    """Follow a position of any age."""
+    return _restore_start(
+        position, now_ms=now_ms if position is None else position.written_at_ms, **given
+    )
+
+
+def _patch(owner: Any, name: str, value: Callable[..., Any]) -> Patch:
+    return (owner, name, value)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "H1", "a new leader fences the old one", 2, more=("stop_leader",) * 3,
+        patches=(_patch(Leading, "claim", _claim_without_fencing),),
+    ),
+    Mutant(
+        "H1-reader", "readers ignore records of lower epochs", 1, more=("forged_record",) * 4,
+        patches=(_patch(fold_rules, "apply", _apply_any_epoch),),
+    ),
+    Mutant(
+        "H4", "keys begin with the leader epoch", 4, more=("forged_record",) * 6 + ("compact",) * 2,
+        patches=(_patch(record_forms, "record_keys", _keys_without_epoch),),
+    ),
+    Mutant(
+        "H4-snapshot", "what a snapshot holds has keys of its own", 1,
+        patches=(_patch(record_forms, "record_keys", _one_key_per_thing),),
+    ),
+    Mutant(
+        "H5", "a new leader gives everybody a full session", 1,
+        patches=(_patch(Coordinator, "__init__", _init_without_grace),),
+    ),
+    Mutant(
+        "H6", "a dead owner's tasks wait for its fence", 2,
+        patches=(_patch(coordinator_module, "bury", _bury_unfenced),),
+    ),
+    Mutant(
+        "H6-takeover", "a new leader fences again who is FENCING", 9, more=("kill_leader_at_a_bad_time",) * 3 + ("kill_worker",) * 3,
+        patches=(_patch(Coordinator, "__init__", _init_forgets_fences),),
+    ),
+    Mutant("H7", "being fenced ends the incarnation", 3, more=("stop_host",) * 8, rules=_CarriesOnFenced),
+    Mutant("H8", "a producer with a suspicious commit is retired", 5, more=("repeat_end",) * 4, rules=_NeverRetires),
+    Mutant(
+        "H13", "the leader looks at end offsets itself", 2,
+        patches=(_patch(readiness, "passes", _believed),),
+    ),
+    Mutant(
+        "H13-epoch", "a READY counts for its learn epoch only", 2, more=("replay_messages",) * 4 + ("damage",) * 2,
+        patches=(
+            _patch(observations, "_is_copy", _copy_of_any_epoch),
+            _patch(readiness, "announced_by", _announced_under_any_epoch),
+        ),
+    ),
+    Mutant("H14", "a new owner reads the changelog to its end", 1, rules=_DoesNotReadOn),
+    Mutant("H15", "a pending offset is waited for", 7, more=("slow_network",) * 2 + ("bounce",) * 2, rules=_TakesPendingOffsets),
+    Mutant("H16", "a partition is assigned with an explicit offset", 7, rules=_TrustsItsConsumer),
+    Mutant(
+        "H20", "an acknowledgement counts for its incarnation and epoch only", 2, more=("replay_messages",) * 8 + ("join",) * 2,
+        patches=(
+            _patch(Observations, "_task", _note_task_of_anybody),
+            _patch(coordinator_module, "take_acks", _take_any_acks),
+        ),
+    ),
+    Mutant(
+        "H27", "a position older than the tombstones is not followed", 2, more=("long_night",) * 2 + ("kill_host",) * 3,
+        patches=(_patch(restore, "restore_start", _any_age),),
+    ),
+    Mutant("H29", "restored is judged by position", 2, rules=_WaitsForTheLastRecord),
+    Mutant(
+        "invariant 1", "all transactional ids of an incarnation are fenced", 1, more=("lose_reply",) * 4 + ("kill_host",) * 4,
+        patches=(_patch(coordinator_module, "fences_due", _fences_first_ids),),
+    ),
+    Mutant("invariant 2", "who has let go does not go on", 1, rules=_GoesOnAfterRelease),
+    Mutant(
+        "invariant 3", "a task is released when its owner says so", 2,
+        patches=(_patch(coordinator_module, "take_acks", _release_unasked),),
+    ),
+    Mutant(
+        "invariant 4", "every grant has a new epoch", 1,
+        patches=(_patch(Draft, "grant", _grant_same_epoch),),
+    ),
+    Mutant(
+        "invariant 5", "every claim has a new epoch", 1,
+        patches=(_patch(Leading, "_read", _claim_same_epoch),),
+    ),
+    Mutant(
+        "invariant 8", "a copy of which nothing is known is not ready", 2,
+        patches=(_patch(readiness, "_readiness", _any_copy_is_ready),),
+    ),
+    Mutant("invariant 11", "committed offsets follow the outputs", 1, rules=_CommitsWhereItWas),
+    Mutant("invariant 12", "an owner commits before it lets go", 2, rules=_ReleasesUncommitted),
+    Mutant("invariant 14", "stores are written after the commit", 3, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
+    Mutant(
+        "invariant 16", "who leaves stays until its tasks are released", 1,
+        patches=(_patch(coordinator_module, "let_leave", _leave_at_once),),
+    ),
+)  # fmt: skip

@@ -1,0 +1,136 @@
+"""What a lifetime will be, from its seed alone: members, tasks, settings, and the faults with their times."""
+
+import random
+from dataclasses import dataclass
+
+from rebalance.decision import CoordinatorSettings
+from tests.simulation.host import MemberSettings
+from tests.simulation.toxics import FAULTS, GENTLE, Toxic
+
+#: Members join in the first two seconds; faults happen from FAULTS_FROM_MS until FAULTS_UNTIL_MS.
+FAULTS_FROM_MS = 2_200
+FAULTS_UNTIL_MS = 8_500
+#: Input stops then.
+INPUT_UNTIL_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One lifetime.
+
+    Attributes:
+        members: Those who are there from the beginning, and when they start.
+        spare: Settings of members that may join later.
+        stateful, stateless: Numbers of tasks.
+        rate_per_s: Input per task.
+        history: Records that were processed before.
+        restore_per_s: How fast a copy is restored.
+        together_ms: What leaders hear within this time they decide about together.
+        lose, repeat: Share of inbox messages that are lost, and that come twice.
+        newer: Members (by number) that speak a newer version of the protocol.
+        toxics: What goes wrong, in order of time.
+    """
+
+    seed: int
+    members: tuple[tuple[int, MemberSettings], ...]
+    spare: tuple[MemberSettings, ...]
+    settings: CoordinatorSettings
+    stateful: int
+    stateless: int
+    rate_per_s: float
+    history: int
+    restore_per_s: int
+    commit_interval_ms: int
+    together_ms: int
+    lose: float
+    repeat: float
+    newer: frozenset[int]
+    toxics: tuple[Toxic, ...]
+
+    def describe(self) -> str:
+        """Return the scenario as a few lines."""
+        lines = [
+            f"seed {self.seed}: {len(self.members)} members, {self.stateful}+{self.stateless} tasks, {self.settings}",
+            f"rate {self.rate_per_s}/s, history {self.history}, restore {self.restore_per_s}/s, lose {self.lose}, repeat {self.repeat}",
+            *(f"  {start_ms} ms: {settings}" for start_ms, settings in self.members),
+            *(f"  {toxic}" for toxic in self.toxics),
+        ]
+        return "\n".join(lines)
+
+
+def draw(
+    seed: int, *, faults: bool = True, refine: bool = True, more: tuple[str, ...] = ()
+) -> Scenario:
+    """Return the scenario of a seed; without `faults` members only come and go in order, with `more` these happen too."""
+    chance = random.Random(f"scenario {seed}")
+    count = chance.randint(3, 8)
+    tasks = chance.randint(12, chance.choice((24, 36, 60)))
+    stateless = chance.choice((0, 0, tasks // 4, tasks // 3))
+    heartbeat_ms = chance.choice((300, 400, 500))
+    session_ms = heartbeat_ms * chance.choice((4, 5, 6))
+    static = chance.random() < 0.5
+    threads = chance.choice(((1,), (1,), (1, 2)))
+    newer = frozenset(range(0, count, 2)) if chance.random() < 0.25 else frozenset[int]()
+
+    def member(number: int) -> MemberSettings:
+        return MemberSettings(
+            member=f"m{number}",
+            static=static,
+            threads=chance.choice(threads),
+            heartbeat_interval_ms=heartbeat_ms,
+            session_timeout_ms=session_ms,
+            rejoin_timeout_ms=chance.choice((3_000, 6_000)),
+            hang_timeout_ms=2_000,
+            protocol=(1, 2) if number in newer else (1, 1),
+        )
+
+    return Scenario(
+        seed=seed,
+        members=tuple((chance.randint(0, 2_000), member(number)) for number in range(count)),
+        spare=tuple(member(number) for number in range(count, count + 4)),
+        settings=CoordinatorSettings(
+            acceptable_recovery_lag=chance.choice((0, 5, 20, 60)),
+            max_warmup_replicas=chance.choice((1, 2, 2, 4, 8)),
+            num_standby_replicas=chance.choice((0, 0, 1, 1, 2)),
+            task_move_interval_ms=chance.choice((0, 0, 0, 50)),
+            heartbeat_interval_ms=heartbeat_ms,
+            settling_ms=chance.choice((0, 500, 1_500)),
+            fences_at_once=chance.choice((1, 2, 16)),
+            refine=refine,
+        ),
+        stateful=tasks - stateless,
+        stateless=stateless,
+        rate_per_s=chance.choice((3.0, 6.0)),
+        history=chance.choice((0, 40, 150)),
+        restore_per_s=chance.choice((60, 200, 1_000)),
+        together_ms=chance.choice((5, 40, 90)),
+        commit_interval_ms=chance.choice((300, 450)),
+        lose=chance.choice((0.0, 0.0, 0.02)) if faults else 0.0,
+        repeat=chance.choice((0.0, 0.05)) if faults else 0.0,
+        newer=newer,
+        toxics=_draw_toxics(chance, faults=faults, more=more),
+    )
+
+
+def _draw_toxics(
+    chance: random.Random, *, faults: bool, more: tuple[str, ...]
+) -> tuple[Toxic, ...]:
+    if not faults:
+        kinds = [chance.choice(GENTLE) for _ in range(chance.randint(2, 4))]
+    else:
+        weights = [each.weight for each in FAULTS.values()]
+        kinds = chance.choices(list(FAULTS), weights, k=chance.randint(6, 10))
+        kinds.append(chance.choice(("kill_leader", "stop_leader", "kill_leader_at_a_bad_time")))
+        while len(set(kinds)) < 4:
+            kinds.append(chance.choice(list(FAULTS)))
+    return tuple(
+        sorted(
+            Toxic(
+                at_ms=chance.randint(FAULTS_FROM_MS, FAULTS_UNTIL_MS),
+                kind=kind,
+                draw=chance.random(),
+                length_ms=int(chance.choice((200, 900, 2_500, 4_000)) * chance.uniform(0.7, 1.4)),
+            )
+            for kind in (*kinds, *more)
+        )
+    )

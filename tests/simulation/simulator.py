@@ -1,0 +1,580 @@
+"""One lifetime of a group, from a seed: builds it, lets it happen, checks it after every event and at its end."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from rebalance import group as fold_rules
+from rebalance import records as record_forms
+from rebalance.assignors import builtin
+from rebalance.assignors.task_assignor import AssignmentRequest
+from rebalance.coordinator import Coordinator
+from rebalance.decision import Fence
+from rebalance.group import Group
+from rebalance.log_keys import LogKeys
+from rebalance.messages import (
+    AnyMessage,
+    Beat,
+    Join,
+    LeaderBeat,
+    decode_message,
+    encode_message,
+)
+from rebalance.orders import AnyOrder, AnyReport, TaskRunning
+from rebalance.ports import LoggedRecord
+from rebalance.records import AnyRecord, MemberRecord, TaskRecord, decode_record, encode_record
+from tests.simulation.data_invariants import DataInvariants
+from tests.simulation.host import Host, MemberSettings
+from tests.simulation.invariants import Limits, LogInvariants
+from tests.simulation.leading import LEADER_ID, Leading
+from tests.simulation.metrics import Metrics
+from tests.simulation.model_broker import Log, Transaction
+from tests.simulation.model_commits import CommittingWorker
+from tests.simulation.model_tasks import ActiveTask, Disk, Rules
+from tests.simulation.scenario import INPUT_UNTIL_MS, Scenario
+from tests.simulation.toxics import FAULTS, Toxic
+from tests.simulation.workload import TaskNames, Workload
+from tests.simulation.world import Process, World
+
+STATE = "shop-group-state-0"
+#: Nothing unusual lasts longer than this once nothing is wrong any more.
+SETTLED_WITHIN_MS = 40_000
+LOOK_EACH_MS = 500
+#: Changelog records that an owner may write between the last look at a copy and its grant.
+WRITTEN_MEANWHILE = 25
+
+
+class Simulation:
+    """One lifetime. Hosts, workers and leaders see it as their surroundings.
+
+    Attributes:
+        lose: Share of inbox messages that are lost now.
+        kill_at: The kind of record after which the leader is to be killed, "" for none.
+    """
+
+    def __init__(self, scenario: Scenario, rules: Rules | None = None) -> None:
+        self.scenario = scenario
+        self.settings = scenario.settings
+        self.state_log = STATE
+        self.together_ms = scenario.together_ms
+        self.world = World(scenario.seed)
+        self.broker = self.world.broker
+        self.workload = Workload(
+            stateful=scenario.stateful,
+            stateless=scenario.stateless,
+            rate_per_s=scenario.rate_per_s,
+            history=scenario.history,
+        )
+        self.workload.until_ms = INPUT_UNTIL_MS
+        self.rules = Rules() if rules is None else rules
+        self.commit_interval_ms = scenario.commit_interval_ms
+        self.acceptable_recovery_lag = scenario.settings.acceptable_recovery_lag
+        self.restore_per_s = scenario.restore_per_s
+        self.log = LogInvariants(self.world, self._limits())
+        self.data = DataInvariants(self.world, self.workload, self.broker, self.log)
+        self.metrics = Metrics()
+        self.hosts: list[Host] = []
+        self.spare = list(scenario.spare)
+        self.lose = scenario.lose
+        self.kill_at = ""
+        self.kill_after_records = 0
+        self.kill_toxic: Toxic | None = None
+        self.restart_when_closed: set[Host] = set()
+        self.newer = set(scenario.newer)
+        self._rolled: set[Host] = set()
+        self._no_return: set[Host] = set()
+        self._misfits: set[str] = set()
+        self._folded = Group()
+        self._folded_to = 0
+        self._keys = LogKeys()
+        self._said: list[AnyMessage] = []
+        self._replayed: set[int] = set()
+        self._leader_fences: dict[str, int] = {}
+        self._held_inbox: list[tuple[Process, AnyMessage]] = []
+        self.broker.decided.append(self._decided)
+        self.broker.fenced.append(self._producer_made)
+        self.world.healed.append(self._healed)
+
+    def _limits(self) -> Limits:
+        settings = self.scenario.settings
+        sessions = [each.session_timeout_ms for _, each in self.scenario.members]
+        rejoins = [each.rejoin_timeout_ms for _, each in self.scenario.members]
+        return Limits(
+            acceptable_recovery_lag=settings.acceptable_recovery_lag,
+            max_warmup_replicas=settings.max_warmup_replicas,
+            fences_at_once=settings.fences_at_once,
+            num_standby_replicas=settings.num_standby_replicas,
+            refine=settings.refine,
+            unowned_ms=2 * max(sessions) + max(rejoins) + 8_000,
+        )
+
+    # A lifetime.
+
+    def run(self) -> Metrics:
+        """Live; raises Violation."""
+        self.data.begin()
+        for number, (start_ms, settings) in enumerate(self.scenario.members):
+            host = self._add(settings, number)
+            self.world.at(start_ms, host.start)
+        for toxic in self.scenario.toxics:
+            self.world.at(toxic.at_ms, self._strike, toxic)
+        self.world.after(LOOK_EACH_MS, self._look)
+        self.world.run(INPUT_UNTIL_MS)
+        self._make_peace()
+        self._settle()
+        self._check_end()
+        self.metrics.events = self.world.events
+        self.metrics.leaders = self.log.claims
+        self.metrics.commits = self.data.commits
+        self.metrics.targets = self.log.targets
+        return self.metrics
+
+    def _strike(self, toxic: Toxic) -> None:
+        self.world.note(f"-- {toxic.kind}")
+        self.metrics.faults[toxic.kind] += 1
+        FAULTS[toxic.kind].strike(self, toxic)
+
+    def _look(self) -> None:
+        self.world.after(LOOK_EACH_MS, self._look)
+        self.log.nobody_forgotten()
+
+    def _make_peace(self) -> None:
+        """Nothing goes wrong from here on; somebody is there."""
+        world = self.world
+        world.note("-- peace")
+        self.lose, self.kill_at = 0.0, ""
+        world.latency_ms, world.broker_paused = (1, 9), False
+        for host in self.hosts:
+            for process in (host, host.worker):
+                process.cut, process.lose_replies, process.repeat_ends = False, 0, 0
+                world.resume(process)
+            host.worker.slow_until_ms = host.worker.no_disk_until_ms = 0
+        world.heal()
+        if not any(each.up and each.worker.up and not each.worker.leaving for each in self.hosts):
+            self.start_later(self.hosts[0], 100)
+        self.disturb(1_000)
+        if self.newer:
+            for number, host in enumerate(self.hosts):
+                world.after(1_500 + 700 * number, self._roll, host)
+            self.disturb(2_500 + 700 * len(self.hosts))
+
+    def _roll(self, host: Host) -> None:
+        """Restart a member in order, with the next version of everything (N14)."""
+        self.newer.add(host.number)
+        self._rolled.add(host)
+        host.settings = replace(host.settings, protocol=(1, 2))
+        if host.up and host.worker.up and not host.worker.leaving:
+            self.world.note(f"{host.name} is rolled to the next version")
+            host.worker.leave(rejoin=True, drain_ms=0)
+            self.restart_when_closed.add(host)
+
+    def _settle(self) -> None:
+        """Let the group come to rest (invariants 19 and 23)."""
+        until = self.world.now + SETTLED_WITHIN_MS
+        quiet = 0
+        while quiet < 2:
+            self.world.run(self.world.now + LOOK_EACH_MS)
+            left = self.log.unsettled() or self.data.behind() or self._coming()
+            quiet = 0 if left else quiet + 1
+            if left and self.world.now >= until:
+                self.world.fail(f"invariant 19: the group does not come to rest: {left}")
+
+    def _coming(self) -> str:
+        for host in self.hosts:
+            if host.up != host.worker.up:
+                return f"{host.name} comes or goes"
+            if host.up and host.worker.leaving:
+                return f"{host.name} is leaving"
+        if self.newer and not self._rolled.issuperset(self.hosts):
+            return "not all are rolled to the next version"
+        if not any(each.leading is not None and each.leading.coordinator for each in self.hosts):
+            return "nobody leads"
+        there = {each.worker.incarnation for each in self.hosts if each.up}
+        known = self.log.live()
+        if there != known:
+            return f"{sorted(there)} are there, {sorted(known)} are in the log"
+        return ""
+
+    def _check_end(self) -> None:
+        for host in self.hosts:
+            if host.up and host.worker.up:
+                for active in host.worker.active.values():
+                    if active.names.stateful:
+                        self.data.same_state(host.worker.incarnation, active.names, active.disk)
+                for copy in host.worker.copies.values():
+                    self.data.same_state(host.worker.incarnation, copy.names, copy.disk)
+        self.log.converged(
+            [each.settings.member for each in self.hosts if each.up and each.worker.up]
+        )
+        version = 0 if self.log.about is None else self.log.about.group_version
+        if version != (2 if self.newer else 1):
+            self.world.fail(f"N14: all speak version 2, the group {version}")
+        self._check_fixpoint()
+        self._check_fold()
+
+    def _check_fixpoint(self) -> None:
+        for host in self.hosts:
+            if host.leading is not None and host.leading.coordinator is not None:
+                decision = host.leading.coordinator.decide(self.world.now)
+                if decision.records:
+                    self.world.fail(f"invariant 19: at rest, and still {decision.records}")
+
+    # Members.
+
+    def _add(self, settings: MemberSettings, number: int) -> Host:
+        host = Host(self, settings, number)
+        self.hosts.append(host)
+        return host
+
+    def start_later(self, host: Host, delay_ms: int) -> None:
+        """Start a program again, on its disk."""
+        self.world.after(delay_ms, self._start, host)
+
+    def _start(self, host: Host) -> None:
+        if not host.up and host not in self._no_return:
+            self.world.note(f"{host.name} starts again")
+            host.start()
+
+    def add_spare(self) -> Host | None:
+        """Let another member join; None if there are no more."""
+        if not self.spare:
+            return None
+        host = self._add(self.spare.pop(0), len(self.hosts))
+        self.world.note(f"{host.name} joins")
+        host.start()
+        return host
+
+    def add_twin(self, host: Host) -> None:
+        """Start another process under a host's member name."""
+        twin = self._add(host.settings, len(self.hosts))
+        twin.worker.incarnations = 100 * len(self.hosts)
+        self.world.note(f"{twin.name} starts under the name of {host.name}")
+        self._no_return.add(host)
+        twin.start()
+
+    def add_misfit(self, settings: MemberSettings) -> None:
+        """Let somebody try to join who must be refused."""
+        host = self._add(settings, len(self.hosts))
+        self._misfits.add(settings.member)
+        self._no_return.add(host)
+        self.world.note(f"{settings.member} tries to join")
+        host.start()
+
+    def kill_for_good(self, host: Host) -> None:
+        """Let an ephemeral member vanish."""
+        self._no_return.add(host)
+        if host.up:
+            self.world.note(f"{host.name} vanishes")
+            host.kill()
+            self.disturb(0)
+
+    def closed(self, host: Host) -> None:
+        """A host program has ended by itself."""
+        self.world.note(f"{host.name} has ended")
+        if host in self.restart_when_closed:
+            self.restart_when_closed.discard(host)
+            self.start_later(host, 400)
+
+    def disturb(self, length_ms: int) -> None:
+        """Something is wrong for so long: bounds of time don't hold meanwhile."""
+        evidence = self.log.evidence
+        evidence.disturbed_until_ms = max(evidence.disturbed_until_ms, self.world.now + length_ms)
+
+    # Faults.
+
+    def pause(self, process: Any, length_ms: int) -> None:
+        """Stop a process with a signal, and let it go on later."""
+        self.world.note(f"{process.name} is stopped for {length_ms} ms")
+        process.paused = True
+        self.world.after(length_ms, self._resume, process, process.life)
+
+    def _resume(self, process: Process, life: int) -> None:
+        if process.life == life and process.up:
+            self.world.note(f"{process.name} goes on")
+            self.world.resume(process)
+
+    def cut(self, host: Host, length_ms: int) -> None:
+        """Cut a host off from the broker for a while."""
+        self.world.note(f"{host.name} is cut off for {length_ms} ms")
+        host.cut = host.worker.cut = True
+        self.disturb(length_ms)
+        self.world.after(length_ms, self._uncut, host)
+
+    def _uncut(self, host: Host) -> None:
+        host.cut = host.worker.cut = False
+        self.world.heal()
+
+    def pause_broker(self, length_ms: int) -> None:
+        """Stop the broker for a while."""
+        self.world.note(f"the broker is stopped for {length_ms} ms")
+        self.world.broker_paused = True
+        self.disturb(length_ms)
+        self.world.after(length_ms, self._broker_goes_on)
+
+    def _broker_goes_on(self) -> None:
+        self.world.broker_paused = False
+        self.world.heal()
+
+    def _healed(self) -> None:
+        held, self._held_inbox = self._held_inbox, []
+        for sender, message in held:
+            self._send(sender, message)
+        for host in self.hosts:
+            host.healed()
+
+    def replay(self, draw: float) -> None:
+        """Say again what was once said, by those who are over too."""
+        if not self._said:
+            return
+        chance = self.world.chance
+        for message in chance.choices(self._said, k=20 + int(draw * 20)):
+            again = msgspec.structs.replace(message)
+            over = self.log.members.get(message.incarnation)
+            if over is not None and over.phase in ("FENCING", "FENCED", "GONE"):
+                if isinstance(message, Join) and over.leader_epoch < self.log.leader_epoch:
+                    continue  # nobody can tell it from somebody new who joins
+                self._replayed.add(id(again))
+                self._said.append(again)  # it stays alive, so that its id stays its own
+            self._append(again)
+
+    def compact(self, draw: float) -> None:
+        """Forget what former leaders wrote, compact what is legal, and compare."""
+        for host in self.hosts:
+            leading = host.leading
+            if leading is not None and leading.coordinator is not None and draw > 0.3:
+                leading.forget(self._keys.stale(self._folded, limit=10_000))
+        log = self.broker.log(STATE)
+        log.compact(
+            int(log.start + (log.end - log.start) * (0.5 + draw / 2)), tombstones_before_ms=-1
+        )
+        for names in self.workload.names.values():
+            if names.stateful:
+                self.broker.log(names.changelog_key).compact(1 << 60)
+        self._check_fold()
+
+    def night(self, length_ms: int) -> None:
+        """Let hours pass, and the cleaner remove tombstones that no open store still has to read."""
+        open_at: dict[str, int] = {}
+        for host in self.hosts:
+            if host.worker.up:
+                held = [(each.names, each.disk) for each in host.worker.copies.values()]
+                held += [(each.names, each.disk) for each in host.worker.active.values()]
+                for names, disk in held:
+                    key = names.changelog_key
+                    open_at[key] = min(open_at.get(key, 1 << 60), disk.offset)
+        before_ms = self.world.wall_ms()
+        self.world.wall_offset_ms += length_ms
+        for names in self.workload.names.values():
+            if names.stateful:
+                key = names.changelog_key
+                self.broker.log(key).compact(
+                    open_at.get(key, 1 << 60), tombstones_before_ms=before_ms
+                )
+
+    def forge(self, record: AnyRecord) -> None:
+        """Write to the group log as somebody who may not."""
+        for _, key, value in self.state_records([record]):
+            self.broker.append(STATE, key, value, self.world.wall_ms())
+        self.state_marked()
+
+    def grow(self, more: int) -> None:
+        """Add partitions to the topic with state; members find out one by one."""
+        self.workload.grow(0, more, self.world.now)
+        self.world.note(f"{more} partitions more")
+        self.disturb(4_000)
+        for host in self.hosts:
+            self.world.after(int(self.world.chance.uniform(50, 2_000)), host.topics_changed)
+
+    # What hosts, workers and leaders ask for.
+
+    def ordered(self, host: Host, order: AnyOrder) -> None:
+        """A member orders."""
+        self.world.note(host.worker.incarnation, "<-", order)
+        self.log.ordered(host.worker.incarnation, order)
+        if host.settings.member in self._misfits and not _is_end(order):
+            self.world.fail(f"invariant 17: {host.settings.member} is told to {order}")
+
+    def reported(self, host: Host, report: AnyReport) -> None:
+        """A worker reports."""
+        if isinstance(report, TaskRunning):
+            self.log.said_running(report.task, report.task_epoch)
+            self.metrics.began(
+                warm=report.restored <= self.acceptable_recovery_lag + WRITTEN_MEANWHILE,
+                planned=(report.task, report.task_epoch) in self.log.moves,
+                restored=report.restored,
+            )
+
+    def opened(self, worker: CommittingWorker, active: ActiveTask) -> None:
+        """An owner begins."""
+        self.data.opened(worker.incarnation, active)
+
+    def applied(self, worker: CommittingWorker, names: TaskNames, disk: Disk) -> None:
+        """A store moves on."""
+        self.data.applied(worker.incarnation, names, disk)
+
+    def _decided(self, transaction: Transaction) -> None:
+        if transaction.transactional_id == LEADER_ID:
+            if transaction.committed:
+                found = [decode_record(value) for _, _, value in transaction.records if value]
+                records = [each for each in found if each is not None]
+                for record in records:
+                    self.world.note("log", record)
+                self.log.transaction(records)
+                self._bad_time(records)
+        else:
+            self.data.decided(transaction)
+
+    def _bad_time(self, records: Sequence[AnyRecord]) -> None:
+        """Kill the leader right after a record of the kind that was drawn."""
+        if not self.kill_at or self.kill_toxic is None:
+            return
+        kinds = {each.event for each in records if isinstance(each, TaskRecord)}
+        kinds |= {each.phase for each in records if isinstance(each, MemberRecord)}
+        kinds |= {type(each).__name__.removesuffix("Record").upper() for each in records}
+        if self.kill_at not in kinds:
+            return
+        self.kill_after_records -= 1
+        if self.kill_after_records <= 0:
+            toxic, self.kill_at = self.kill_toxic, ""
+            self.world.note(f"the leader is killed after {kinds}")
+            self.world.after(0, FAULTS["kill_leader"].strike, self, toxic)
+
+    def _producer_made(self, transactional_id: str) -> None:
+        if transactional_id != LEADER_ID:
+            incarnation = transactional_id.removeprefix("shop-").rpartition("-")[0]
+            self.log.evidence.used_ids[incarnation].add(transactional_id)
+
+    def fence_begun(self, leader: str, count: int) -> None:
+        """A leader fences so many at once."""
+        self.log.fences_in_flight(count)
+
+    def fence_done(self, leader: str, fence: Fence) -> None:
+        """A leader has taken over every id of an incarnation."""
+        self.world.note(f"{leader} has fenced {', '.join(fence.transactional_ids)}")
+        self.log.evidence.fenced_ids.update(fence.transactional_ids)
+
+    def ends_asked(self, keys: Sequence[str]) -> dict[str, int]:
+        """Answer a leader."""
+        ends = {key: self.broker.log(key).last_stable_offset for key in keys}
+        self.log.ends_read(ends)
+        return ends
+
+    def assign(self, request: AssignmentRequest) -> tuple[Any, str]:
+        """Ask the assignor."""
+        return builtin.resolve(request.assignor).assign(request), ""
+
+    def takes_over(self, leading: Leading) -> None:
+        """A claim is in the log."""
+        self.disturb(1_500)
+
+    # The group log.
+
+    def state_records(self, records: Sequence[AnyRecord]) -> list[tuple[str, Any, Any]]:
+        """Return records as they are written."""
+        keys = record_forms.record_keys(records)
+        return [
+            (STATE, key, encode_record(record)) for key, record in zip(keys, records, strict=True)
+        ]
+
+    def state_marked(self) -> None:
+        """Tell every reader."""
+        for host in self.hosts:
+            host.state_grew()
+
+    def fold(self) -> tuple[Group, int]:
+        """Return what the log says now; all who have read as far have the same."""
+        log = self.broker.log(STATE)
+        batch = log.read(self._folded_to, 1 << 60)
+        for _, key, value in batch.records:
+            record = decode_record(value)
+            self._keys.note(LoggedRecord(key.decode(), record, tombstone=value is None))
+            if record is not None:
+                before = self._folded
+                self._folded = fold_rules.apply(before, record)
+                if record.leader_epoch < before.leader_epoch and self._folded != before:
+                    self.world.fail(f"invariant 5: {record} changes the group")
+        self._folded_to = batch.position
+        return self._folded, self._folded_to
+
+    def _check_fold(self) -> None:
+        """Invariant 6: whoever reads the log from its beginning, compacted as it is or more, has the same group."""
+        group, _ = self.fold()
+        log = self.broker.log(STATE)
+        for below in (0, log.start + (log.end - log.start) * 2 // 3, log.end):
+            read = Log()
+            read.offsets, read.entries, read.end = list(log.offsets), list(log.entries), log.end
+            read.open = dict(log.open)
+            if below:
+                read.compact(below, tombstones_before_ms=1 << 62)
+            found = [decode_record(value) for _, _, value in read.read(0, 1 << 60).records]
+            again = fold_rules.replay([each for each in found if each is not None])
+            if again != group:
+                self.world.fail(
+                    f"invariant 6: compacted below {below}, the log says {again}, not {group}"
+                )
+
+    # The inbox.
+
+    def publish(self, sender: Process, message: AnyMessage) -> None:
+        """Take a message to the inbox, if nothing happens to it."""
+        if not self.world.reachable(sender):
+            self._held_inbox.append((sender, message))
+            return
+        self._send(sender, message)
+
+    def _send(self, sender: Process, message: AnyMessage) -> None:
+        if not isinstance(message, Beat | LeaderBeat):
+            self.world.note(message)
+        self.log.published(message)
+        chance = self.world.chance
+        if self.lose and chance.random() < self.lose:
+            return
+        self.log.heard(message)
+        data = encode_message(message)
+        if isinstance(sender, Host) and sender.number in self.newer:
+            data = newer_form(data)
+            if chance.random() < 0.1:
+                self._append(decode_message(UNKNOWN_KIND))
+        self._append(decode_message(data))
+        if self.scenario.repeat and chance.random() < self.scenario.repeat:
+            self.world.after(int(chance.uniform(1, 2_000)), self._append, decode_message(data))
+        if not isinstance(message, Beat | LeaderBeat):
+            self._said.append(message)
+
+    def _append(self, message: AnyMessage | None) -> None:
+        if message is None:
+            return
+        for host in self.hosts:
+            if host.up and host.wants(message):
+                host.hear_soon(message)
+
+    def observe(self, coordinator: Coordinator, message: AnyMessage) -> None:
+        """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18)."""
+        now = self.world.now
+        if id(message) not in self._replayed:
+            coordinator.observe(message, now)
+            return
+        other = deepcopy(coordinator)
+        before = deepcopy(coordinator).decide(now).records
+        other.observe(message, now)
+        after = other.decide(now).records
+        if before != after:
+            self.world.fail(f"invariant 18: {message} changes what is decided: {before} {after}")
+
+
+UNKNOWN_KIND = b'{"kind":"TELEPATHY","app":"shop","member":"m0","incarnation":"m0.1","v":2,"thought":{"deep":[1]}}'
+
+
+def newer_form(data: bytes) -> bytes:
+    """Return a message as the next version of the protocol may write it: with fields that nobody here knows."""
+    fields = msgspec.json.decode(data)
+    fields["v"] = 2
+    fields["mood"] = {"colour": "blue", "since": [1, 2, 3]}
+    return msgspec.json.encode(fields)
+
+
+def _is_end(order: AnyOrder) -> bool:
+    return type(order).__name__ == "EndIncarnation"

@@ -1,0 +1,130 @@
+"""Whole lifetimes of groups with faults of all kinds, checked after every event; each failure names the command that replays it."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.__main__ import live
+from tests.simulation.metrics import Metrics
+from tests.simulation.mutants import MUTANTS, Mutant, caught, removed
+from tests.simulation.scenario import draw
+from tests.simulation.simulator import Simulation
+from tests.simulation.world import Violation
+
+#: Seeds that once found something; one a line, with what it was.
+REGRESSIONS = Path(__file__).with_name("regressions.txt")
+
+LIFETIMES = 60
+GENTLE_LIFETIMES = 12
+BASELINE_LIFETIMES = 6
+SEEDS_PER_MUTANT = 6
+
+
+@cache
+def _lifetimes(first: int, count: int, *, faults: bool, refine: bool) -> Metrics:
+    total = Metrics()
+    for seed in range(first, first + count):
+        total.add(live(seed, faults=faults, refine=refine))
+    return total
+
+
+@pytest.mark.slow
+def test_lifetimes_with_faults_keep_every_invariant() -> None:
+    """Sixty lifetimes: members die, hang, are cut off and come back, leaders change, and nothing is lost or repeated."""
+    total = _lifetimes(1, LIFETIMES, faults=True, refine=True)
+    assert total.lifetimes == LIFETIMES
+
+
+@pytest.mark.slow
+def test_lifetimes_are_as_eventful_as_they_are_meant_to_be() -> None:
+    """At least 200 events, 5 faults of 3 kinds each, another leader in nine of ten, and every kind of fault somewhere."""
+    total = _lifetimes(1, LIFETIMES, faults=True, refine=True)
+    assert total.fewest_events >= 200
+    assert total.fewest_faults >= 5
+    assert total.fewest_kinds >= 3
+    assert total.with_new_leader >= 0.9 * LIFETIMES
+    assert total.commits > 20 * LIFETIMES
+    assert len(total.faults) >= 25
+
+
+@pytest.mark.slow
+def test_L3_no_planned_move_is_cold_with_learners() -> None:
+    """Where members only come and go in order, no task with state is handed to a member that has to restore it."""
+    total = _lifetimes(1, GENTLE_LIFETIMES, faults=False, refine=True)
+    assert total.cold == 0
+    assert total.warm >= 5 * GENTLE_LIFETIMES
+
+
+@pytest.mark.slow
+def test_L3_without_the_refiner_moves_are_cold() -> None:
+    """The baseline: the same lifetimes without learners hand tasks over cold, and their owners restore after the grant."""
+    baseline = _lifetimes(1, BASELINE_LIFETIMES, faults=False, refine=False)
+    learners = _lifetimes(1, BASELINE_LIFETIMES, faults=False, refine=True)
+    assert baseline.cold > 0
+    assert baseline.restored > 5 * max(learners.restored, 1)
+
+
+def test_a_seed_is_a_complete_account_of_a_lifetime() -> None:
+    """The same seed gives the same events at the same times, another one others."""
+    traces: list[str] = []
+    for seed in (7, 7, 8):
+        simulation = Simulation(draw(seed))
+        simulation.run()
+        traces.append(simulation.world.trace.text())
+    assert traces[0] == traces[1]
+    assert traces[0] != traces[2]
+
+
+def _regressions() -> list[int]:
+    lines = REGRESSIONS.read_text(encoding="utf-8").splitlines()
+    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("seed", _regressions())
+def test_what_once_went_wrong_does_not_again(seed: int) -> None:
+    """A seed of the regression file lives."""
+    live(seed)
+
+
+@cache
+def _lives(seed: int, more: tuple[str, ...]) -> bool:
+    Simulation(draw(seed, more=more)).run()
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.rule)
+def test_every_rule_is_needed(mutant: Mutant) -> None:
+    """Without the rule the lifetime of its seed breaks an invariant, and with it the same lifetime breaks none.
+
+    Every change of the product shifts what happens in a lifetime, so that one of the next few seeds will do as well.
+    """
+    for seed in range(mutant.seed, mutant.seed + SEEDS_PER_MUTANT):
+        if caught(mutant, seed):
+            assert _lives(seed, mutant.more)
+            return
+    pytest.fail(
+        f"without this rule nothing goes wrong from seed {mutant.seed} on: {mutant.what}. "
+        "If lifetimes have changed, `python -m tests.simulation --mutants` finds another seed"
+    )
+
+
+def test_a_failure_says_how_to_see_it_again() -> None:
+    """The text has the seed, the command and the last events."""
+    fence_twice = next(mutant for mutant in MUTANTS if mutant.rule == "invariant 4")
+    with removed(fence_twice), pytest.raises(Violation) as failure:
+        live(fence_twice.seed)
+    text = str(failure.value)
+    assert f"python -m tests.simulation --seed {fence_twice.seed} --verbose" in text
+    assert "VIOLATION invariant" in text
+    assert len(text.splitlines()) > 20
+
+
+@pytest.mark.slow
+def test_N14_members_of_two_versions_work_in_one_group() -> None:
+    """Lifetimes in which half of the members speak the next version: more fields, more kinds, and then all roll."""
+    mixed = [seed for seed in range(1, 200) if draw(seed).newer][:6]
+    assert len(mixed) == 6
+    for seed in mixed:
+        live(seed)

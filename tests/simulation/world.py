@@ -1,0 +1,240 @@
+"""What a simulated lifetime runs on: one clock, one queue of events, one source of chance, processes and a network.
+
+Everything that happens is an event with a time; nothing else passes time. Processes can be stopped (what arrives waits),
+killed (what arrives is lost) and cut off from the broker (what they send waits for the network). All chance comes from
+generators seeded by the lifetime's seed, so that a seed is a complete account of what happens.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+import msgspec
+
+from tests.simulation.model_broker import BrokerError, ModelBroker
+
+#: A request that the network or the broker holds for longer than this is answered to its sender as timed out, if its
+#: sender gives up at all.
+REQUEST_TIMEOUT_MS = 2_000
+
+LINE_LENGTH = 300
+
+
+class RequestTimedOut(Exception):  # noqa: N818 - an event of the network, named as one
+    """Nobody knows whether the broker has carried the request out."""
+
+
+class Violation(AssertionError):  # noqa: N818 - what the checkers find is called that everywhere
+    """An invariant does not hold."""
+
+
+class Process:
+    """Something that runs: a worker, or a watchdog.
+
+    Attributes:
+        up, paused: Whether it was killed, or stopped by a signal.
+        life: Counts starts; what was meant for an earlier life is lost.
+        cut: Whether the network between it and the broker is down.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.up = False
+        self.paused = False
+        self.cut = False
+        self.life = 0
+        self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        #: Replies to decisions of transactions that the network will lose, and late copies that it will deliver.
+        self.lose_replies = 0
+        self.repeat_ends = 0
+
+    def begin(self) -> None:
+        """Start a new life."""
+        self.up, self.paused, self.backlog = True, False, []
+        self.life += 1
+
+    def stop(self) -> None:
+        """Die."""
+        self.up = False
+        self.backlog = []
+
+
+@dataclass(slots=True)
+class _Request:
+    process: Process
+    life: int
+    action: Callable[[], Any]
+    reply: Callable[[Any], None]
+    gives_up: bool
+    over: bool = False
+
+
+@dataclass(slots=True)
+class Trace:
+    """What happened, for people; and as one number, to compare two runs."""
+
+    lines: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
+
+    def text(self, last: int | None = None) -> str:
+        """Return the events as lines, oldest first."""
+        chosen = self.lines if last is None else self.lines[-last:]
+        return "\n".join(
+            f"{time_ms / 1000:9.3f}  {' '.join(map(_readable, parts))}" for time_ms, parts in chosen
+        )
+
+
+def _readable(part: Any) -> str:
+    """Return a part of a line; messages, orders and records without what is as usual, and cut."""
+    if isinstance(part, msgspec.Struct):
+        text = msgspec.json.encode(part).decode().replace('"', "")
+        return text if len(text) <= LINE_LENGTH else f"{text[:LINE_LENGTH]}..."
+    return str(part)
+
+
+class World:
+    """The clock, the events, the broker, the network."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.now = 0
+        #: Hours that passed outside the lifetime, on every wall clock.
+        self.wall_offset_ms = 1_700_000_000_000
+        self.chance = random.Random(f"delays {seed}")
+        self.broker = ModelBroker()
+        self.broker_paused = False
+        self.latency_ms = (1, 9)
+        self.trace = Trace()
+        self.events = 0
+        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._number = 0
+        self._held: list[_Request] = []
+        #: Which processes are cut off now; messages of these wait.
+        self.healed: list[Callable[[], None]] = []
+
+    def wall_ms(self) -> int:
+        """Return what wall clocks show."""
+        return self.wall_offset_ms + self.now
+
+    def note(self, *parts: Any) -> None:
+        """Write something down that happened: texts, messages, orders, records."""
+        self.trace.lines.append((self.now, parts))
+
+    def fail(self, what: str) -> None:
+        """Report that an invariant does not hold."""
+        self.note(f"VIOLATION {what}")
+        raise Violation(what)
+
+    # Events.
+
+    def at(self, when_ms: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Let something happen at a time."""
+        self._number += 1
+        heappush(self._queue, (max(when_ms, self.now), self._number, action, arguments))
+
+    def after(self, delay_ms: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Let something happen later."""
+        self.at(self.now + delay_ms, action, *arguments)
+
+    def post(
+        self, process: Process, delay_ms: int, action: Callable[..., None], *arguments: Any
+    ) -> None:
+        """Let something happen inside a process, if it still lives then, as soon as it is not stopped."""
+        self.at(self.now + delay_ms, self._arrive, process, process.life, action, arguments)
+
+    def _arrive(
+        self, process: Process, life: int, action: Callable[..., None], arguments: tuple[Any, ...]
+    ) -> None:
+        if not process.up or process.life != life:
+            return
+        if process.paused:
+            process.backlog.append((action, arguments))
+            return
+        action(*arguments)
+
+    def resume(self, process: Process) -> None:
+        """Let a stopped process go on with what has arrived meanwhile."""
+        if not (process.up and process.paused):
+            return
+        process.paused = False
+        backlog, process.backlog = process.backlog, []
+        for action, arguments in backlog:
+            self.post(process, 0, action, *arguments)
+
+    def run(self, until_ms: int) -> None:
+        """Let everything happen that is due until a time."""
+        queue = self._queue
+        while queue and queue[0][0] <= until_ms:
+            self.now, _, action, arguments = heappop(queue)
+            self.events += 1
+            action(*arguments)
+        self.now = until_ms
+
+    # The network.
+
+    def delay_ms(self) -> int:
+        """Return how long the next message takes one way."""
+        low, high = self.latency_ms
+        return low + int(self.chance.random() * (high - low))
+
+    def reachable(self, process: Process) -> bool:
+        """Whether a process and the broker can talk right now."""
+        return not (process.cut or self.broker_paused)
+
+    def request(
+        self,
+        process: Process,
+        action: Callable[[], Any],
+        reply: Callable[[Any], None],
+        *,
+        gives_up: bool = False,
+        takes_ms: int = 0,
+    ) -> None:
+        """Ask the broker: `action` runs there, `reply` in the process, with its answer or its BrokerError.
+
+        With `gives_up`, the process is told `RequestTimedOut` if it takes too long; the request may still be carried
+        out later.
+        """
+        request = _Request(process, process.life, action, reply, gives_up)
+        self.after(self.delay_ms() + takes_ms, self._at_broker, request)
+
+    def _at_broker(self, request: _Request) -> None:
+        if self.reachable(request.process):
+            self._carry_out(request)
+            return
+        self._held.append(request)
+        if request.gives_up:
+            self.after(REQUEST_TIMEOUT_MS, self._give_up, request)
+
+    def _carry_out(self, request: _Request) -> None:
+        try:
+            answer = request.action()
+        except BrokerError as error:
+            answer = error
+        if not request.over:
+            request.over = True
+            self.at(
+                self.now + self.delay_ms(),
+                self._arrive,
+                request.process,
+                request.life,
+                request.reply,
+                (answer,),
+            )
+
+    def _give_up(self, request: _Request) -> None:
+        if not request.over:
+            request.over = True
+            self._arrive(request.process, request.life, request.reply, (RequestTimedOut(),))
+
+    def heal(self) -> None:
+        """Let what the network held go on; late requests arrive half of the time."""
+        held, self._held = self._held, []
+        for request in held:
+            if not self.reachable(request.process):
+                self._held.append(request)
+            elif not request.over or self.chance.random() < 0.5:
+                self.after(self.delay_ms(), self._at_broker, request)
+        for listener in self.healed:
+            listener()
