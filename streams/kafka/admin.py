@@ -6,6 +6,7 @@ coordinator loading, a broker away); past it a StreamsError names the cluster an
 """
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,7 +43,7 @@ _OFFSETS: Any = OffsetSpec  # its functions have no types
 
 
 class KafkaAdmin:
-    """Calls may come from any thread: the client is safe, and this keeps nothing else.
+    """Calls may come from any thread: the clients are safe.
 
     Args:
         settings: What clients are made from.
@@ -58,6 +59,9 @@ class KafkaAdmin:
         self._logged_in = False
         # Kept for the whole life: a client that is collected fails the futures that are under way (F24).
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
+        self._lock = threading.Lock()
+        #: Consumers that read a group's offsets, by group and whether they wait for undecided ones.
+        self._offsets_readers: dict[tuple[str, bool], Any] = {}
 
     def list_topics(self) -> dict[str, int]:
         """Return all topics and their partition counts."""
@@ -172,9 +176,7 @@ class KafkaAdmin:
         if not partitions:
             return {}
         wanted = [KafkaPartition(*each) for each in partitions]
-        consumer: Any = make_client(
-            Consumer, "consumer", self._settings.offsets(group_id, stable=stable), self._log
-        )
+        consumer = self._offsets_reader(group_id, stable=stable)
 
         def read(left: float) -> list[Any]:
             offsets: list[Any] = consumer.committed(wanted, timeout=left)
@@ -192,7 +194,18 @@ class KafkaAdmin:
                 if each.offset >= 0
             }
         finally:
-            consumer.close()
+            consumer.poll(0)  # takes its log lines, which would else pile up
+
+    def _offsets_reader(self, group_id: str, *, stable: bool) -> Any:
+        """Return the client that reads a group's offsets: made once, because a task that moves waits for the answer."""
+        with self._lock:
+            assert self._client is not None, "the admin client was closed"
+            found = self._offsets_readers.get((group_id, stable))
+            if found is None:
+                config = self._settings.offsets(group_id, stable=stable)
+                found = make_client(Consumer, "consumer", config, self._log)
+                self._offsets_readers[group_id, stable] = found
+            return found
 
     def group_members(self, group_id: str) -> int:
         """Return how many live members the group has."""
@@ -241,8 +254,12 @@ class KafkaAdmin:
             each.result()
 
     def close(self) -> None:
-        """Let the client go; idempotent."""
-        self._client = None
+        """Let the clients go; idempotent."""
+        with self._lock:
+            self._client = None
+            readers, self._offsets_readers = self._offsets_readers, {}
+        for reader in readers.values():
+            reader.close()
 
     def _fence(self, transactional_id: str) -> None:
         config = self._settings.fencing(transactional_id)

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from rebalance.model import TopicPartition
 from streams.errors import MissingSourceTopicError, StreamsError
-from streams.kafka.client_log import ClientLog, make_client
+from streams.kafka.client_log import ClientLog, error_of, make_client
 from streams.kafka.codes import (
     NO_OFFSET,
     NO_PARTITION,
@@ -28,6 +28,9 @@ from streams.kafka.records import to_runs
 from streams.kafka.settings import Config
 from tasks.ports import OffsetOutOfRangeError
 from tasks.processing.record_batch import SourceRecords
+
+#: How long getting to know a topic may take; it costs only time later if it fails.
+_PREPARE_S: Final = 2.0
 
 #: librdkafka's name for "no position yet" and the like; real offsets are not negative.
 _FIRST_OFFSET: Final = 0
@@ -75,6 +78,24 @@ class AssignedConsumer:
             self._consumer.incremental_assign(_with_offsets(new))
             self._next |= new
             self._set_topics()
+
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions no more; one that is not read is fine. The others notice nothing."""
+        gone = [each for each in partitions if each in self._next]
+        if gone:
+            self._consumer.incremental_unassign([KafkaPartition(*each) for each in gone])
+            for each in gone:
+                del self._next[each]
+                self._ends.pop(each, None)
+            self._set_topics()
+
+    def prepare(self, topics: Sequence[str]) -> None:
+        """Have the client ask for these topics' leaders: to a topic it doesn't know it takes a second to begin (F17)."""
+        for topic in topics:
+            try:
+                self._consumer.list_topics(topic, timeout=_PREPARE_S)
+            except KafkaException as exception:
+                self._log.on_error(error_of(exception))  # then the first record comes later
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
         """Return what has arrived, without waiting for more once there is something."""

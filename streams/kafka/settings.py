@@ -179,7 +179,13 @@ class ClientSettings:
 
     def offsets(self, group_id: str, *, stable: bool) -> Config:
         """Return settings of a consumer that lives only to read a group's offsets."""
-        return self._consumer("offsets", {}) | {
+        suiting = {
+            # A commit is undecided for a moment after its producer was answered, until its marker is written; the
+            # default of 100 ms would be waited out each time a task moves.
+            "retry.backoff.ms": 5,
+            "retry.backoff.max.ms": 50,
+        }
+        return self._consumer("offsets", suiting) | {
             "group.id": group_id,
             # Decides whether the cluster holds the answer back while a transactional commit is undecided.
             "isolation.level": "read_committed" if stable else "read_uncommitted",
@@ -217,6 +223,25 @@ class ClientSettings:
             "transactional.id": transactional_id,
             "transaction.timeout.ms": 10_000,
         }
+
+    def control_topics(self) -> Config:
+        """Return settings of the consumer of a group's control topics, whatever the user's fetches are like."""
+        small = {"queued.max.messages.kbytes": 4 * 1024, "fetch.error.backoff.ms": 50}
+        return (
+            self._consumer("group-log", {})
+            | small
+            | {"fetch.wait.max.ms": 50, "fetch.min.bytes": 1}
+        )
+
+    def inbox(self) -> Config:
+        """Return settings of the producer of a group's announcements: at once or never."""
+        config = self._producer("group-inbox", {"retry.backoff.ms": 20})
+        return config | {"enable.idempotence": True, "linger.ms": 0, "message.timeout.ms": 5_000}
+
+    def leader(self, transactional_id: str, transaction_timeout_ms: int) -> Config:
+        """Return settings of a group leader's producer: as the worker's, and nothing lingers."""
+        config = self.transactional(transactional_id, transaction_timeout_ms)
+        return config | {"client.id": self._common("group-leader")["client.id"], "linger.ms": 0}
 
     def administration(self) -> Config:
         """Return settings of the admin client."""

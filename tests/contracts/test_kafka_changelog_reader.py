@@ -68,6 +68,28 @@ def test_a_position_below_the_log_is_an_error(cluster: Cluster) -> None:
     assert (failure.value.partition, failure.value.offset) == (part, 1)
 
 
+def test_changelogs_come_and_go_one_by_one(cluster: Cluster) -> None:
+    """The others are read on; one that waits is read later; ends are known once they were reached."""
+    topic = cluster.topic(partitions=2)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    write(cluster, topic, b"a", b"b", b"c", b"d", partitions=[0, 1, 0, 1])
+    reader = cluster.reader()
+    reader.assign({})
+    reader.add({first: 0})
+    read_until(reader, {first: 2})
+    reader.add({second: 1})
+    reader.pause([first])
+    write(cluster, topic, b"e", b"f", partitions=[0, 1])
+    runs = read_until(reader, {second: 3})
+    assert [value for run in runs for value in run.raw_values] == [b"d", b"f"]
+    reader.resume([first])
+    reader.remove([second])
+    runs = read_until(reader, {first: 3})
+    assert [value for run in runs for value in run.raw_values] == [b"e"]
+    assert reader.positions() == {first: 3}
+    assert reader.end_offsets() == {first: 3}
+
+
 def _poll_for_long(reader: ChangelogReader) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:

@@ -245,3 +245,44 @@ def _settled_end(cluster: Cluster, part: TopicPartition) -> int:
         end = now
         time.sleep(0.05)
     raise AssertionError(f"the end of {part} moved on")
+
+
+def test_N2_a_partition_is_taken_away_and_comes_back(cluster: Cluster) -> None:
+    """The others go on from where they are, nothing of theirs comes twice; it comes back where it is asked for."""
+    topic = cluster.topic(partitions=2)
+    kept, moved = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    write(cluster, topic, b"a", b"b", b"c", b"d", partitions=[0, 1, 0, 1])
+    source = cluster.source()
+    source.prepare([topic])
+    source.assign({})
+    source.add({kept: 0, moved: 0})
+    read_until(source, {kept: 2, moved: 2})
+    source.remove([moved])
+    source.remove([moved])
+    assert source.positions() == {kept: 2}
+    write(cluster, topic, b"e", b"f", partitions=[0, 1])
+    assert read_some(source, 1) == [b"e"]
+    source.add({moved: 1})
+    assert sorted(str(value) for value in read_some(source, 2)) == ["b'd'", "b'f'"]
+    assert source.positions() == {kept: 3, moved: 3}
+
+
+def test_what_was_fetched_of_a_partition_that_is_gone_is_not_handed_out(cluster: Cluster) -> None:
+    """Also when it is added again at once, further on."""
+    topic = cluster.topic()
+    part = TopicPartition(topic, 0)
+    write(cluster, topic, *[b"%d" % number for number in range(50)])
+    source = cluster.source()
+    source.assign({part: 0})
+    assert read_some(source, 1) == [b"0"]
+    source.remove([part])
+    source.add({part: 40})
+    assert read_some(source, 10) == [b"%d" % number for number in range(40, 50)]
+
+
+def test_topics_that_are_not_there_may_be_prepared(cluster: Cluster) -> None:
+    """Nothing comes of it, and nothing fails."""
+    source = cluster.source()
+    source.prepare([cluster.name()])
+    source.assign({})
+    assert source.poll(1, 0.0) == []

@@ -50,6 +50,16 @@ class FakeReader:
         """Read these partitions as well."""
         self._positions = {**positions, **self._positions}
 
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions no more."""
+        for each in partitions:
+            self._positions.pop(each, None)
+            self._stopped.discard(each)
+            self.paused.discard(each)
+
+    def prepare(self, topics: Sequence[str]) -> None:
+        """Get to know topics: nothing to do."""
+
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
         """Return what is there: one run a partition."""
         assert not self.closed, "poll after close"

@@ -1,0 +1,260 @@
+"""What of a group a person should know: each alarm says what is so and what to do next. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rebalance.describe import LogFold, duration_text
+from rebalance.group import Group
+from rebalance.model import MemberPhase, TaskId, TaskPhase, TopicPartition
+from rebalance.records import MemberRecord
+from streams.group.inbox import SESSION_MS, InboxFold
+from tasks.internal_topics import internal_prefix
+from tasks.parallel.progress_vector import Progress, partition_time_of_kafka_streams
+from tasks.ports import CommittedOffset
+
+#: What takes longer than this, though it should take a second, is worth a look.
+_LONG_MS: Final = 10_000
+
+#: As many names are listed in one alarm.
+_NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """Something a person should know: a stable name, what is so, and the next step."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What brokers say of a group beside its two topics.
+
+    Attributes:
+        subscribers: Consumers that are subscribed with the group's name (H19).
+        foreign_offsets: Partitions whose committed offset was not written by this application (H18).
+        topic_ids: Ids of the control topics as they are now, by name; None if not asked for.
+        problem: Why the brokers could not be asked, or "".
+    """
+
+    subscribers: int = 0
+    foreign_offsets: tuple[TopicPartition, ...] = ()
+    topic_ids: Mapping[str, str] | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What alarms are judged by."""
+
+    application_id: str
+    log: LogFold
+    inbox: InboxFold
+    now_ms: int
+    around: Surroundings = field(default_factory=Surroundings)
+
+    @property
+    def group(self) -> Group:
+        """Return the group as the log has it."""
+        return self.log.group
+
+
+def foreign_offsets(
+    application_id: str, committed: Mapping[TopicPartition, CommittedOffset]
+) -> tuple[TopicPartition, ...]:
+    """Return the partitions whose offset somebody else committed: the text beside it is not this application's.
+
+    What Kafka Streams left behind is not foreign: the first commit after a move from there replaces it.
+    """
+    prefix = internal_prefix(application_id)
+    found: list[TopicPartition] = []
+    for partition, (offset, metadata) in sorted(committed.items()):
+        progress = Progress.decode(metadata, committed_offset=offset)
+        if progress is None:
+            if partition_time_of_kafka_streams(metadata) is None:
+                found.append(partition)
+        elif not progress.transactional_id.startswith(prefix):
+            found.append(partition)
+    return tuple(found)
+
+
+def alarms(sight: Sight) -> tuple[Alarm, ...]:
+    """Return the alarms of a group, the gravest first."""
+    return tuple(
+        alarm
+        for find in (
+            _held,
+            _topics,
+            _leader,
+            _told,
+            _silent,
+            _fencing,
+            _unowned,
+            _offsets,
+            _subscribers,
+            _unfit,
+            _failed,
+            _not_asked,
+        )
+        for alarm in find(sight)
+    )
+
+
+def _held(sight: Sight) -> Iterator[Alarm]:
+    held = sight.group.about.held
+    if held:
+        yield Alarm(
+            name="held",
+            text=f"the leader decides nothing: {held}; tasks stay where they are until that is mended",
+        )
+
+
+def _topics(sight: Sight) -> Iterator[Alarm]:
+    now = sight.around.topic_ids
+    if now is None:
+        return
+    for name, known in sorted(sight.group.topic_ids.items()):
+        if now.get(name) != known:
+            what = "is another one than the group was led with" if name in now else "is gone"
+            yield Alarm(
+                name="control-topic-changed",
+                text=f"topic {name} {what}: its epochs count for nothing; stop all members and run `tidewheel group "
+                "recover MODULE:TOPOLOGY`",
+            )
+
+
+def _leader(sight: Sight) -> Iterator[Alarm]:
+    live = sight.group.live()
+    if not live:
+        return
+    patience_ms = max((each.session_timeout_ms for each in live.values()), default=SESSION_MS)
+    beat = sight.inbox.leader_beat
+    if beat is not None and sight.now_ms - beat[0] <= patience_ms:
+        return
+    since = (
+        "not heard" if beat is None else f"last heard {duration_text(sight.now_ms - beat[0])} ago"
+    )
+    yield Alarm(
+        name="no-leader",
+        text=f"nobody leads ({sight.group.leader or 'no leader yet'}: {since}): nothing moves and the dead are not "
+        "replaced until a member takes over; if none does within seconds, look at the members' logs and whether they "
+        f"may write to {internal_prefix(sight.application_id)}group-state",
+    )
+
+
+def _told(sight: Sight) -> Iterator[Alarm]:
+    if sight.inbox.leader_beat is not None:
+        _, beat = sight.inbox.leader_beat
+        for text in beat.alarms:
+            yield Alarm(name="leader", text=f"the leader says: {text}")
+
+
+def _silent(sight: Sight) -> Iterator[Alarm]:
+    for incarnation, record in sight.group.live().items():
+        heard_ms = sight.inbox.heard_ms.get(incarnation)
+        silent_ms = None if heard_ms is None else sight.now_ms - heard_ms
+        if silent_ms is not None and silent_ms <= record.session_timeout_ms:
+            continue
+        how_long = "long" if silent_ms is None else duration_text(silent_ms)
+        yield Alarm(
+            name="silent-member",
+            text=f"{_who(record)} has said nothing for {how_long} (session timeout "
+            f"{duration_text(record.session_timeout_ms)}): the leader gives it up and its tasks move; look at that host",
+        )
+
+
+def _fencing(sight: Sight) -> Iterator[Alarm]:
+    for incarnation, record in sorted(sight.group.members.items()):
+        since = sight.log.member_since.get(incarnation)
+        if record.phase == MemberPhase.FENCING and since and sight.now_ms - since.at_ms > _LONG_MS:
+            yield Alarm(
+                name="fencing-takes-long",
+                text=f"{_who(record)} is being fenced for {duration_text(sight.now_ms - since.at_ms)}, which takes a "
+                "second: its tasks wait; look at the brokers' transaction coordinators",
+            )
+
+
+def _unowned(sight: Sight) -> Iterator[Alarm]:
+    group = sight.group
+    back = {each.member for each in group.members.values() if each.phase == MemberPhase.GONE}
+    tasks = [
+        task
+        for task in sorted({*group.tasks, *group.states})
+        if group.phase_of(task) in {TaskPhase.UNOWNED, TaskPhase.RELEASED}
+        and group.target.owners.get(task) not in back
+        and (not group.live() or _since(sight, task) > _LONG_MS)
+    ]
+    if not tasks:
+        return
+    step = (
+        "start a member"
+        if not group.live()
+        else "look at the members' logs for what they lack (disk, memory, topics)"
+    )
+    yield Alarm(name="unowned-tasks", text=f"nobody runs {_names(tasks)}; {step}")
+
+
+def _since(sight: Sight, task: TaskId) -> int:
+    """Return for how long a task has its phase (ms); for long if nothing is known."""
+    known = sight.log.task_since.get(task)
+    return _LONG_MS + 1 if known is None else sight.now_ms - known.at_ms
+
+
+def _offsets(sight: Sight) -> Iterator[Alarm]:
+    if sight.around.foreign_offsets and sight.group.live():
+        yield Alarm(
+            name="offsets-moved",
+            text=f"the committed offsets of {_names(sight.around.foreign_offsets)} were not written by this application: "
+            "running tasks go on where they are, but the next owner would begin there; stop all members and run "
+            "`tidewheel reset` if they are to begin elsewhere",
+        )
+
+
+def _subscribers(sight: Sight) -> Iterator[Alarm]:
+    count = sight.around.subscribers
+    if count:
+        yield Alarm(
+            name="foreign-subscribers",
+            text=f"{count} consumer{'s are' if count > 1 else ' is'} subscribed with group id {sight.application_id}, "
+            "which is this application's: give them another one; a member that starts meanwhile is refused",
+        )
+
+
+def _unfit(sight: Sight) -> Iterator[Alarm]:
+    for _, record in sorted(sight.group.members.items()):
+        if record.phase == MemberPhase.PARKED:
+            yield Alarm(name="parked-member", text=f"{_who(record)} gets no tasks: {record.reason}")
+    for incarnation, (_, refused) in sorted(sight.inbox.refused.items()):
+        joined = sight.inbox.joins.get(incarnation)
+        who = incarnation if joined is None else f"{joined[1].member} on {joined[1].host}"
+        yield Alarm(
+            name="refused-member", text=f"{who} was refused ({refused.code}): {refused.reason}"
+        )
+
+
+def _failed(sight: Sight) -> Iterator[Alarm]:
+    for (task, _), (_, failure) in sorted(sight.inbox.failed.items()):
+        yield Alarm(
+            name="task-failed",
+            text=f"{task} could not be opened at {failure.member} as {failure.role}: {failure.detail}",
+        )
+
+
+def _not_asked(sight: Sight) -> Iterator[Alarm]:
+    if sight.around.problem:
+        yield Alarm(
+            name="not-checked",
+            text=f"subscribers, committed offsets and topic ids could not be checked: {sight.around.problem}",
+        )
+
+
+def _who(record: MemberRecord) -> str:
+    return f"{record.member} on {record.host}" if record.host else record.member
+
+
+def _names(names: Iterable[object]) -> str:
+    texts = [str(each) for each in names]
+    more = len(texts) - _NAMED
+    return ", ".join(texts[:_NAMED]) + (f" and {more} more" if more > 0 else "")

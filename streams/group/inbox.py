@@ -1,0 +1,85 @@
+"""The last that members and leader said in a group's inbox. Pure."""
+
+from typing import Final
+
+from rebalance.group import LIVE, Group
+from rebalance.messages import Beat, Join, LeaderBeat, Ready, Refused, TaskFailed
+from rebalance.task_status import TaskStatus
+from streams.group.topics import Heard
+
+#: Silence is judged by this where a member's own session timeout is not known.
+SESSION_MS: Final = 3_000
+
+
+class InboxFold:
+    """The last that each member and the leader said. Feed it in the order of the inbox."""
+
+    def __init__(self) -> None:
+        #: Every speaker's name, by incarnation.
+        self.names: dict[str, str] = {}
+        #: When each incarnation last gave a beat.
+        self.heard_ms: dict[str, int] = {}
+        #: What it last said of each task, and when.
+        self.tasks: dict[str, dict[tuple[str, str], tuple[int, TaskStatus]]] = {}
+        self.leader_beat: tuple[int, LeaderBeat] | None = None
+        #: Incarnations that asked to join, and when they last did.
+        self.joins: dict[str, tuple[int, Join]] = {}
+        self.refused: dict[str, tuple[int, Refused]] = {}
+        #: Copies that said they were ready, by (task, incarnation, learn epoch).
+        self.ready: dict[tuple[str, str, int], int] = {}
+        #: The last failure of each task at each member.
+        self.failed: dict[tuple[str, str], tuple[int, TaskFailed]] = {}
+
+    def take(self, heard: Heard) -> None:
+        """Take in a message."""
+        at_ms, message = heard
+        if not isinstance(
+            message, Refused
+        ):  # its incarnation is the refused one's, its member the leader's
+            self.names[message.incarnation] = message.member
+        match message:
+            case Beat():
+                self._beat(at_ms, message)
+            case LeaderBeat():
+                if (
+                    self.leader_beat is None
+                    or message.leader_epoch >= self.leader_beat[1].leader_epoch
+                ):
+                    self.leader_beat = (at_ms, message)
+            case Join():
+                self.heard_ms[message.incarnation] = at_ms
+                self.joins[message.incarnation] = (at_ms, message)
+            case Refused():
+                self.refused[message.incarnation] = (at_ms, message)
+            case Ready():
+                self.ready[message.task, message.incarnation, message.learn_epoch] = at_ms
+            case TaskFailed():
+                self.failed[message.task, message.incarnation] = (at_ms, message)
+            case _:
+                pass  # an announcement that the log's next records answer
+
+    def speaking(self, group: Group, now_ms: int) -> tuple[str, ...]:
+        """Return the names of members that were heard within twice their session timeout and have not left.
+
+        Where there is no log, everybody counts who spoke.
+        """
+        found: set[str] = set()
+        for incarnation, heard_ms in self.heard_ms.items():
+            record = group.members.get(incarnation)
+            is_new = incarnation in self.joins and incarnation not in self.tasks
+            if group.leader_epoch and not is_new and (record is None or record.phase not in LIVE):
+                continue
+            joined = self.joins.get(incarnation)
+            timeout_ms = SESSION_MS if joined is None else joined[1].session_timeout_ms
+            if record is not None:
+                timeout_ms = record.session_timeout_ms
+            if now_ms - heard_ms <= 2 * timeout_ms:
+                found.add(self.names[incarnation])
+        return tuple(sorted(found))
+
+    def _beat(self, at_ms: int, beat: Beat) -> None:
+        self.heard_ms[beat.incarnation] = at_ms
+        known = self.tasks.setdefault(beat.incarnation, {})
+        if beat.full:
+            known.clear()
+        known |= {(each.task, each.role): (at_ms, each) for each in beat.tasks}

@@ -1,0 +1,280 @@
+"""Sets a group up again when its control topics were deleted (hole H24): an operator's decision, never automatic.
+
+The log is gone, and with it who may own what. What is left is beside each committed offset: the epoch of the task and
+the transactional id of who committed. So every id found there is fenced, and the new log begins above every epoch found:
+nobody of the group's former life can commit any more, and no epoch is used twice.
+
+`plan_recovery` decides from facts; nothing is touched. `execute_recovery` does it, and may be run again when interrupted.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from rebalance.group import Group, snapshot
+from rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition
+from rebalance.records import (
+    AnyRecord,
+    GroupRecord,
+    LeaderClaim,
+    TaskRecord,
+    TaskRow,
+    encode_record,
+    record_keys,
+)
+from streams.errors import StreamsError
+from streams.kafka.group_log import (
+    INBOX_TOPIC_CONFIG,
+    STATE_TOPIC_CONFIG,
+    inbox_topic,
+    state_topic,
+)
+from tasks.internal_topics import internal_prefix
+from tasks.parallel.progress_vector import Progress
+from tasks.ports import Admin, CommittedOffset, NewTopic
+
+#: What the new log says of who wrote it, until a member claims.
+_LEADER: Final = "recovery"
+_REASON: Final = "the group was set up again (tidewheel group recover)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryFacts:
+    """What there is.
+
+    Attributes:
+        application_id: Whose group.
+        tasks: Every task of the program on this cluster.
+        inputs: Which task reads each input partition.
+        committed: What is committed for them.
+        group: What the state topic says; empty if it is gone.
+        topic_ids: Ids of those of the two topics that exist.
+        speaking: Members that were heard lately.
+        partitions: Partition count of each topic that is read.
+    """
+
+    application_id: str
+    tasks: Mapping[TaskId, TaskShape]
+    inputs: Mapping[TopicPartition, TaskId]
+    committed: Mapping[TopicPartition, CommittedOffset]
+    group: Group = field(default_factory=Group)
+    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    speaking: tuple[str, ...] = ()
+    partitions: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPlan:
+    """What a recovery does.
+
+    Attributes:
+        application_id: Whose group.
+        needed: Why it is needed; empty if the group is fine.
+        create: Control topics to create.
+        transactional_ids: Producers to fence.
+        epoch: Of the new claim, and the epoch that every task is released at: above all that was found.
+        tasks: Tasks of the new log.
+        refusals: Why it must not be done; empty if it may.
+    """
+
+    application_id: str
+    needed: tuple[str, ...]
+    create: tuple[str, ...]
+    transactional_ids: tuple[str, ...]
+    epoch: int
+    tasks: tuple[TaskId, ...]
+    refusals: tuple[str, ...] = ()
+
+
+class LogWriter(Protocol):
+    """A leader's transactions on the state topic."""
+
+    def init(self) -> None:
+        """Fence whoever led before."""
+        ...
+
+    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Write records in one transaction; returns when they are committed."""
+        ...
+
+
+def plan_recovery(facts: RecoveryFacts) -> RecoveryPlan:
+    """Return what to do, and what speaks against it."""
+    app = facts.application_id
+    return RecoveryPlan(
+        application_id=app,
+        needed=_reasons(facts),
+        create=tuple(name for name in _topics(app) if name not in facts.topic_ids),
+        transactional_ids=transactional_ids(app, facts.committed, facts.group),
+        epoch=_highest_epoch(facts.committed, facts.group) + 1,
+        tasks=tuple(sorted(facts.tasks)),
+        refusals=_refusals(facts),
+    )
+
+
+def execute_recovery(
+    plan: RecoveryPlan,
+    facts: RecoveryFacts,
+    admin: Admin,
+    writer: LogWriter,
+    *,
+    read_group: Callable[[], Group],
+    replication_factor: int = -1,
+) -> int:
+    """Do what the plan says; return the epoch of the claim.
+
+    What was committed, and what the log says, is read once more after everybody was fenced: only then is it final.
+
+    Args:
+        plan: Without refusals.
+        facts: What it was made from.
+        admin: The cluster.
+        writer: Of the state topic; used once the topics are there.
+        read_group: Reads the state topic to its end.
+        replication_factor: Of topics that are created; -1 is the cluster's default.
+
+    Raises:
+        StreamsError: The plan is refused, or the cluster refuses something; it may be run again.
+    """
+    if plan.refusals:
+        raise StreamsError("; ".join(plan.refusals))
+    _create(plan, admin, replication_factor)
+    inputs = sorted(facts.inputs)
+    fenced: set[str] = set()
+    wanted = set(plan.transactional_ids)
+    while wanted - fenced:
+        admin.fence(sorted(wanted - fenced))
+        fenced |= wanted
+        committed = admin.committed(plan.application_id, inputs, stable=True)
+        wanted |= set(transactional_ids(plan.application_id, committed, Group()))
+    committed = admin.committed(plan.application_id, inputs, stable=True)
+    writer.init()
+    epoch = max(plan.epoch, _highest_epoch(committed, read_group()) + 1)
+    found = admin.describe_topics(_topics(plan.application_id))
+    ids = {name: topic.topic_id.hex() for name, topic in found.items()}
+    records = recovered_log(facts.tasks, facts.partitions, epoch, ids)
+    writer.write(record_keys(records), [encode_record(each) for each in records])
+    return epoch
+
+
+def recovered_log(
+    tasks: Mapping[TaskId, TaskShape],
+    partitions: Mapping[str, int],
+    epoch: int,
+    topic_ids: Mapping[str, str],
+) -> list[AnyRecord]:
+    """Return the records of a group in which nobody owns anything, above an epoch."""
+    rows = {
+        str(task): TaskRow(stateful=shape.stateful, changelogs=shape.changelogs)
+        for task, shape in sorted(tasks.items())
+    }
+    states = {
+        task: TaskRecord(
+            leader_epoch=epoch,
+            task=str(task),
+            phase=TaskPhase.RELEASED,
+            task_epoch=epoch,
+            event="RELEASED",
+            reason=_REASON,
+            source="fence",
+        )
+        for task in tasks
+    }
+    claim = LeaderClaim(
+        leader_epoch=epoch, leader=_LEADER, previous_epoch=epoch - 1, topic_ids=dict(topic_ids)
+    )
+    group = Group(
+        about=GroupRecord(leader_epoch=epoch, tasks=rows, partitions=dict(partitions)),
+        states=states,
+    )
+    return [claim, *snapshot(group, epoch)]
+
+
+def transactional_ids(
+    application_id: str, committed: Mapping[TopicPartition, CommittedOffset], group: Group
+) -> tuple[str, ...]:
+    """Return every producer that may still commit: those that have, and those the log knows.
+
+    Metadata is data from outside, so only ids of this application count.
+    """
+    found = {progress.transactional_id for progress in _progress(committed)}
+    found |= {each for record in group.members.values() for each in record.transactional_ids}
+    prefix = internal_prefix(application_id)
+    return tuple(sorted(name for name in found if name.startswith(prefix)))
+
+
+def _create(plan: RecoveryPlan, admin: Admin, replication_factor: int) -> None:
+    config = dict(
+        zip(_topics(plan.application_id), (STATE_TOPIC_CONFIG, INBOX_TOPIC_CONFIG), strict=True)
+    )
+    admin.create_topics(
+        [
+            NewTopic(
+                name=name,
+                partitions=1,
+                replication_factor=replication_factor,
+                config=config[name],
+            )
+            for name in plan.create
+        ]
+    )
+
+
+def _topics(application_id: str) -> tuple[str, str]:
+    return state_topic(application_id), inbox_topic(application_id)
+
+
+def _progress(committed: Mapping[TopicPartition, CommittedOffset]) -> list[Progress]:
+    decoded = (
+        Progress.decode(each.metadata, committed_offset=each.offset) for each in committed.values()
+    )
+    return [progress for progress in decoded if progress is not None]
+
+
+def _highest_epoch(committed: Mapping[TopicPartition, CommittedOffset], group: Group) -> int:
+    epochs = [progress.task_epoch for progress in _progress(committed)]
+    epochs += [state.task_epoch for state in group.states.values()]
+    return max([group.leader_epoch, *epochs])
+
+
+def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
+    """Return what is wrong with the group's log; nothing, if no group has committed yet."""
+    was_used = any(progress.task_epoch > 0 for progress in _progress(facts.committed))
+    group = facts.group
+    if not was_used and not group.leader_epoch:
+        return ()
+    missing = [name for name in _topics(facts.application_id) if name not in facts.topic_ids]
+    reasons = [f"topic {name} does not exist" for name in missing]
+    reasons += [
+        f"topic {name} is another one than the group was led with"
+        for name, known in sorted(group.topic_ids.items())
+        if facts.topic_ids.get(name, known) != known
+    ]
+    if not missing and not group.leader_epoch:
+        reasons.append("the state topic holds no decision, but the application has committed")
+    ahead = [
+        f"{partition} was committed at task epoch {progress.task_epoch}, the log knows {known}"
+        for partition, task in sorted(facts.inputs.items())
+        if (progress := _progress_of(facts.committed.get(partition))) is not None
+        and group.leader_epoch
+        and progress.task_epoch
+        > (known := group.states[task].task_epoch if task in group.states else 0)
+    ]
+    return tuple(reasons + ahead)
+
+
+def _progress_of(committed: CommittedOffset | None) -> Progress | None:
+    if committed is None:
+        return None
+    return Progress.decode(committed.metadata, committed_offset=committed.offset)
+
+
+def _refusals(facts: RecoveryFacts) -> tuple[str, ...]:
+    if not facts.speaking or not _reasons(facts):
+        return ()
+    held = (
+        "members that hold still because the topics are lost are silent, and go on by themselves once the group is set up "
+        "again"
+    )
+    names = ", ".join(facts.speaking)
+    return (f"members of the group are alive and speak: {names}; stop them first ({held})",)

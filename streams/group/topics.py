@@ -1,0 +1,156 @@
+"""Reads an application's two control topics, and only reads: for `status`, `top`, `drain` and `group`.
+
+No member is asked and nothing is joined: who may read the topics sees the group. The state topic is read from its
+beginning to its committed end, the inbox from some moment on; later calls go on from there.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from rebalance.describe import LogEntry
+from rebalance.messages import AnyMessage, decode_message
+from rebalance.model import TopicPartition
+from rebalance.records import decode_record
+from streams.errors import StreamsError
+from streams.kafka.group_log import inbox_topic, state_topic
+from tasks.ports import ChangelogReader, OffsetOutOfRangeError, TopicDescription
+from tasks.processing.record_batch import SourceRecords
+
+#: How long one poll waits for records that are on their way.
+_POLL_S: Final = 0.2
+_RECORDS: Final = 1_000
+#: How long nothing may come while there is something.
+_PATIENCE_S: Final = 30.0
+
+
+class Heard(NamedTuple):
+    """A message of the inbox and when it was written (ms since the epoch)."""
+
+    timestamp_ms: int
+    message: AnyMessage
+
+
+class TopicsAdmin(Protocol):
+    """What reading the topics asks of the cluster."""
+
+    def describe_topics(
+        self, names: Sequence[str], *, config: Sequence[str] = ()
+    ) -> dict[str, TopicDescription]:
+        """Return the topics that exist among `names`."""
+        ...
+
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first offset still in the log per partition."""
+        ...
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the read_committed end per partition."""
+        ...
+
+    def offsets_at(
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after a time; the end where there is none."""
+        ...
+
+
+class GroupTopics:
+    """The control topics of an application, by position. One thread calls it.
+
+    Args:
+        application_id: Whose.
+        admin: Asked for the topics and their ends.
+        state: Reads committed records only.
+        inbox: A reader of its own.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        admin: TopicsAdmin,
+        state: ChangelogReader,
+        inbox: ChangelogReader,
+    ) -> None:
+        self._application_id = application_id
+        self._admin = admin
+        self._state = _Topic(TopicPartition(state_topic(application_id), 0), admin, state)
+        self._inbox = _Topic(TopicPartition(inbox_topic(application_id), 0), admin, inbox)
+
+    def topic_ids(self) -> Mapping[str, str]:
+        """Return the ids of those of the two topics that exist, by name."""
+        names = [state_topic(self._application_id), inbox_topic(self._application_id)]
+        return {
+            name: topic.topic_id.hex() for name, topic in self._admin.describe_topics(names).items()
+        }
+
+    def log(self) -> list[LogEntry]:
+        """Return what the state topic has that was not returned yet, up to its committed end as it is now."""
+        self._state.begin(None)
+        return [
+            LogEntry(offset, timestamp_ms, record)
+            for offset, timestamp_ms, value in self._state.rows()
+            if (record := decode_record(value)) is not None
+        ]
+
+    def inbox(self, since_ms: int) -> list[Heard]:
+        """Return what the inbox has that was not returned yet; the first call begins at a time (ms since the epoch)."""
+        self._inbox.begin(since_ms)
+        return [
+            Heard(timestamp_ms, message)
+            for _, timestamp_ms, value in self._inbox.rows()
+            if value is not None and (message := decode_message(value)) is not None
+            if message.app == self._application_id
+        ]
+
+    def close(self) -> None:
+        """Let the readers go; idempotent."""
+        self._state.close()
+        self._inbox.close()
+
+
+class _Topic:
+    """One of the two, with its place in it."""
+
+    def __init__(
+        self, partition: TopicPartition, admin: TopicsAdmin, reader: ChangelogReader
+    ) -> None:
+        self._partition = partition
+        self._admin = admin
+        self._reader = reader
+        self._begun = False
+
+    def begin(self, since_ms: int | None) -> None:
+        """Begin at a time, or with the first record; does nothing from the second call on."""
+        if self._begun:
+            return
+        self._begun = True
+        if since_ms is None:
+            self._reader.assign(self._admin.beginning_offsets([self._partition]))
+        else:
+            self._reader.assign(self._admin.offsets_at([self._partition], since_ms))
+
+    def rows(self) -> Iterator[tuple[int, int, bytes | None]]:
+        """Yield offset, time and value of each record up to the end as it is now."""
+        end = self._admin.end_offsets([self._partition])[self._partition]
+        give_up_s = time.monotonic() + _PATIENCE_S
+        while self._reader.positions()[self._partition] < end:
+            for run in self._poll():
+                give_up_s = time.monotonic() + _PATIENCE_S
+                yield from zip(run.offsets, run.timestamps, run.raw_values, strict=True)
+            if time.monotonic() > give_up_s:
+                raise StreamsError(
+                    f"topic {self._partition.topic}: nothing came for {_PATIENCE_S:g} s, though it has records; look at "
+                    "the brokers, and try again"
+                )
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _poll(self) -> list[SourceRecords]:
+        try:
+            return self._reader.poll(_RECORDS, _POLL_S)
+        except OffsetOutOfRangeError:
+            # Deleted by age between asking and reading; what is left is all there is.
+            self._reader.assign(self._admin.beginning_offsets([self._partition]))
+            return []

@@ -1,0 +1,329 @@
+"""The contract of `rebalance.ports.GroupLog`: the fake and the real one behave alike."""
+
+import contextlib
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import pytest
+
+from rebalance.messages import AnyMessage, MemberDied, Suspect
+from rebalance.model import TopicPartition
+from rebalance.ports import (
+    ControlTopicsChangedError,
+    GroupLog,
+    LeadershipLostError,
+    LoggedRecord,
+)
+from rebalance.records import AnyRecord, LeaderClaim, TaskRecord
+from streams.broker import RunningBroker
+from streams.kafka.group_log import KafkaGroupAdmin, KafkaGroupLog, inbox_topic, state_topic
+from streams.kafka.settings import ClientSettings
+from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started
+from tests.fakes.group_log import FakeControlTopics
+
+BACK_MS = 60_000
+
+
+class ControlTopics(Protocol):
+    """One application's topics, in memory or real."""
+
+    def log(self) -> GroupLog:
+        """Return another process's way to them."""
+        ...
+
+    def delete(self) -> None:
+        """Delete them."""
+        ...
+
+    def put(self, message: bytes) -> None:
+        """Put anything into the inbox."""
+        ...
+
+
+class _Fake(FakeControlTopics):
+    def put(self, message: bytes) -> None:
+        self.inbox.append(message)
+
+
+class _Real:
+    def __init__(
+        self, cluster: RealCluster, broker: RunningBroker, stack: contextlib.ExitStack
+    ) -> None:
+        self._cluster = cluster
+        self._stack = stack
+        self.app = f"group-{secrets.token_hex(4)}"
+        self.settings = ClientSettings(
+            bootstrap_servers=broker.bootstrap_servers, application_id=self.app
+        )
+
+    def log(self) -> KafkaGroupLog:
+        log = KafkaGroupLog(self.settings)
+        self._stack.callback(log.close)
+        return log
+
+    def delete(self) -> None:
+        self._cluster.admin().delete_topics([state_topic(self.app), inbox_topic(self.app)])
+
+    def put(self, message: bytes) -> None:
+        sink = self._cluster.sink()
+        sink.produce(columns(inbox_topic(self.app), message))
+        assert sink.flush() == []
+
+
+@pytest.fixture(params=["fake", pytest.param("kafka", marks=pytest.mark.broker)])
+def topics(request: pytest.FixtureRequest) -> Iterator[ControlTopics]:
+    """The control topics of an application that nobody else uses."""
+    if request.param == "fake":
+        yield _Fake()
+        return
+    with contextlib.ExitStack() as stack:
+        yield _Real(
+            request.getfixturevalue("real_cluster"), request.getfixturevalue("kafka_broker"), stack
+        )
+
+
+class _Reader:
+    """Reads a log and keeps what came."""
+
+    def __init__(self, log: GroupLog, *, back_ms: int = BACK_MS) -> None:
+        self._log = log
+        self.ids = log.open(create=True, inbox_back_ms=back_ms)
+        self.logged: list[LoggedRecord] = []
+        self.messages: list[AnyMessage] = []
+        self.offset = 0
+        self.dropped = 0
+
+    @property
+    def records(self) -> list[AnyRecord]:
+        return [each.record for each in self.logged if each.record is not None]
+
+    def read_until(self, enough: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not enough():
+            assert time.monotonic() < deadline_s, (self.logged, self.messages, self.offset)
+            read = self._log.poll(0.2)
+            self.logged += read.records
+            self.messages += read.messages
+            self.offset = read.state_offset
+            self.dropped += read.dropped
+
+    def read_to(self, end: int) -> None:
+        self.read_until(lambda: self.offset >= end)
+
+
+def _claim(epoch: int) -> LeaderClaim:
+    return LeaderClaim(leader_epoch=epoch, leader=f"leader-{epoch}")
+
+
+def _task(epoch: int, number: int) -> TaskRecord:
+    return TaskRecord(leader_epoch=epoch, task=f"0_{number}", phase="RUNNING", task_epoch=number)
+
+
+def _died(number: int) -> MemberDied:
+    return MemberDied(app="a", member=f"m{number}", incarnation=f"m{number}-1")
+
+
+def test_the_first_opener_creates_the_topics_and_all_see_the_same_ids(
+    topics: ControlTopics,
+) -> None:
+    """Two topics with ids that stay; there is nothing in them."""
+    first, second = topics.log(), topics.log()
+    ids = first.open(create=True, inbox_back_ms=BACK_MS)
+    assert second.open(create=False, inbox_back_ms=BACK_MS) == ids == first.topic_ids()
+    assert len(ids) == 2
+    assert len(set(ids.values())) == 2
+    assert first.state_end() == 0
+
+
+def test_missing_topics_are_not_created_for_who_expects_them(topics: ControlTopics) -> None:
+    """What was deleted is not made anew by accident."""
+    with pytest.raises(ControlTopicsChangedError):
+        topics.log().open(create=False, inbox_back_ms=BACK_MS)
+
+
+def test_records_are_read_by_everybody_in_order_up_to_the_end(topics: ControlTopics) -> None:
+    """One transaction each; the offset passes its marker, so that a reader knows that it has all."""
+    leader = topics.log()
+    readers = [_Reader(leader), _Reader(topics.log())]
+    leader.claim()
+    leader.append([_claim(1), _task(1, 0)])
+    leader.append([_task(1, 1)])
+    for reader in readers:
+        reader.read_until(lambda: len(reader.logged) >= 3)  # noqa: B023 - called at once
+        reader.read_to(leader.state_end())
+        assert reader.records == [_claim(1), _task(1, 0), _task(1, 1)]
+        assert [each.key for each in reader.logged] == ["1/claim", "1/task/0_0", "1/task/0_1"]
+
+
+def test_H1_a_claim_fences_the_leader_before_and_covers_all_it_wrote(topics: ControlTopics) -> None:
+    """Whoever reads up to the claim's end has everything of the old leader, who can't write any more."""
+    old, new = topics.log(), topics.log()
+    reader = _Reader(old)
+    late = _Reader(new)
+    old.claim()
+    old.append([_claim(1)])
+    end = new.claim()
+    late.read_to(end)
+    assert late.records == [_claim(1)]
+    with pytest.raises(LeadershipLostError):
+        old.append([_task(1, 7)])
+    new.append([_claim(2)])
+    reader.read_until(lambda: len(reader.logged) >= 2)
+    assert reader.records == [_claim(1), _claim(2)]
+
+
+def test_H1_a_fenced_leader_that_claims_again_leads_again(topics: ControlTopics) -> None:
+    """A lost term is not the end of a process."""
+    one, two = topics.log(), topics.log()
+    reader = _Reader(one)
+    one.claim()
+    two.claim()
+    with pytest.raises(LeadershipLostError):
+        one.append([_claim(1)])
+    one.claim()
+    one.append([_claim(3)])
+    reader.read_until(lambda: bool(reader.logged))
+    assert reader.records == [_claim(3)]
+
+
+def test_nobody_writes_without_a_claim(topics: ControlTopics) -> None:
+    """Before a claim, and after resigning, an append is refused."""
+    log = topics.log()
+    log.open(create=True, inbox_back_ms=BACK_MS)
+    with pytest.raises(LeadershipLostError):
+        log.append([_claim(1)])
+    log.claim()
+    log.resign()
+    log.resign()
+    with pytest.raises(LeadershipLostError):
+        log.append([_claim(1)])
+
+
+def test_messages_of_everybody_arrive_in_the_order_they_were_said(topics: ControlTopics) -> None:
+    """Each sender's order is kept."""
+    one, two = topics.log(), topics.log()
+    reader = _Reader(one)
+    two.open(create=False, inbox_back_ms=BACK_MS)
+    one.say([_died(number) for number in range(3)])
+    one.say([_died(3)])
+    two.say([Suspect(app="a", member="c", incarnation="c-1", leader_epoch=1)])
+    reader.read_until(lambda: len(reader.messages) == 5)
+    assert [each for each in reader.messages if isinstance(each, MemberDied)] == [
+        _died(number) for number in range(4)
+    ]
+
+
+def test_H23_what_is_malformed_or_too_large_is_dropped_and_counted(topics: ControlTopics) -> None:
+    """The inbox is not to be trusted: what is no message is left out, what comes after it is read."""
+    log = topics.log()
+    reader = _Reader(log)
+    for data in (b"\xff", b"{}", b'{"kind":"TELEPATHY","app":"a"}', b"[" * 300_000):
+        topics.put(data)
+    log.say([_died(1)])
+    reader.read_until(lambda: bool(reader.messages))
+    assert (reader.messages, reader.dropped) == ([_died(1)], 4)
+
+
+def test_only_recent_messages_are_read_at_the_start(topics: ControlTopics) -> None:
+    """Who comes later hears what was just said, if it asks for it, and nothing else."""
+    first = topics.log()
+    reader = _Reader(first)
+    first.say([_died(1)])
+    reader.read_until(lambda: bool(reader.messages))
+    later, latest = _Reader(topics.log()), _Reader(topics.log(), back_ms=0)
+    first.say([_died(2)])
+    later.read_until(lambda: _died(2) in later.messages)
+    latest.read_until(lambda: _died(2) in latest.messages)
+    assert later.messages == [_died(1), _died(2)]
+    assert latest.messages == [_died(2)]
+
+
+def test_H4_forgotten_keys_are_tombstones(topics: ControlTopics) -> None:
+    """A tombstone is told by its key."""
+    log = topics.log()
+    reader = _Reader(log)
+    log.claim()
+    log.append([_claim(1), _task(1, 0)])
+    log.forget(["1/task/0_0"])
+    reader.read_until(lambda: len(reader.logged) >= 3)
+    assert reader.logged[-1] == LoggedRecord("1/task/0_0", None, tombstone=True)
+
+
+def test_H24_topics_made_anew_have_other_ids(topics: ControlTopics) -> None:
+    """Deleted topics have no id; another one of the same name has another."""
+    log = topics.log()
+    ids = log.open(create=True, inbox_back_ms=BACK_MS)
+    topics.delete()
+    assert log.topic_ids() == {}
+    anew = topics.log().open(create=True, inbox_back_ms=BACK_MS)
+    assert set(anew) == set(ids)
+    assert not set(anew.values()) & set(ids.values())
+
+
+def test_closing_twice_is_fine(topics: ControlTopics) -> None:
+    """And so is closing what was never opened."""
+    log = topics.log()
+    log.open(create=True, inbox_back_ms=BACK_MS)
+    log.say([_died(1)])
+    log.close()
+    log.close()
+    topics.log().close()
+
+
+@pytest.fixture
+def real_topics(real_cluster: RealCluster, kafka_broker: RunningBroker) -> Iterator[_Real]:
+    """Control topics on a broker."""
+    with contextlib.ExitStack() as stack:
+        yield _Real(real_cluster, kafka_broker, stack)
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_F17_a_round_of_revoke_revoked_grant_takes_some_milliseconds(real_topics: _Real) -> None:
+    """Two transactions and a message, each read by the other side, as a planned move needs them."""
+    leader, member = real_topics.log(), real_topics.log()
+    at_leader, at_member = _Reader(leader), _Reader(member)
+    leader.claim()
+
+    def decided(record: AnyRecord) -> None:
+        leader.append([record])
+        at_member.read_until(lambda: at_member.records[-1:] == [record])
+
+    def announced(message: AnyMessage) -> None:
+        member.say([message])
+        at_leader.read_until(lambda: at_leader.messages[-1:] == [message])
+
+    decided(_claim(1))
+    announced(_died(0))
+    rounds_ms: list[float] = []
+    for number in range(1, 31):
+        began_s = time.monotonic()
+        decided(_task(1, 2 * number))
+        announced(_died(number))
+        decided(_task(1, 2 * number + 1))
+        rounds_ms.append((time.monotonic() - began_s) * 1000)
+    assert statistics.median(rounds_ms) < 60, rounds_ms
+
+
+@pytest.mark.broker
+def test_the_leaders_questions_are_answered(real_topics: _Real, real_cluster: RealCluster) -> None:
+    """Ends count committed records and markers; a fence ends a producer; an unused application is known as such."""
+    topic = real_cluster.topic()
+    producer = started(real_cluster, f"{real_topics.app}-x-0")
+    producer.begin()
+    producer.produce(columns(topic, b"open"))
+    admin = KafkaGroupAdmin(real_topics.settings)
+    admin.fence([f"{real_topics.app}-x-0"])
+    known = {f"{topic}-0": _end_of(real_cluster, topic)}
+    assert admin.ends([f"{topic}-0"]) == known
+    assert admin.ends([f"{topic}-0", "no-such-topic-7", "nonsense"]) == known
+    assert not admin.was_used()
+    admin.close()
+
+
+def _end_of(cluster: RealCluster, topic: str) -> int:
+    partition = TopicPartition(topic, 0)
+    return cluster.admin().end_offsets([partition])[partition]

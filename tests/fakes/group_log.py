@@ -1,0 +1,262 @@
+"""The ports of `rebalance.ports` in memory: control topics with transactions and fencing, and what else a leader asks."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from rebalance.messages import AnyMessage, decode_message, encode_message
+from rebalance.orders import AnyOrder
+from rebalance.ports import (
+    ControlTopicsChangedError,
+    GroupLogAwayError,
+    LeadershipLostError,
+    LoggedRecord,
+    LogRead,
+)
+from rebalance.records import AnyRecord, decode_record, encode_record, record_keys
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+@dataclass
+class FakeControlTopics:
+    """What the brokers hold. Tests may reach in.
+
+    Attributes:
+        state: (key, value) per offset; None at offsets of transaction markers.
+        inbox: Messages as they were sent.
+        ids: Of the topics that exist.
+        producer_epoch: Of the leader's transactional id.
+        away: No call succeeds.
+        lose_outcome: The next transaction is committed, and its leader is told that nobody knows.
+    """
+
+    app: str = "app"
+    state: list[tuple[bytes, bytes | None] | None] = field(default_factory=list)
+    inbox: list[bytes] = field(default_factory=list)
+    ids: dict[str, str] = field(default_factory=dict)
+    producer_epoch: int = 0
+    away: bool = False
+    lose_outcome: bool = False
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def log(self) -> "FakeGroupLog":
+        """Return a process's way to the topics."""
+        return FakeGroupLog(self)
+
+    def delete(self) -> None:
+        """Delete both topics."""
+        with self.lock:
+            self.ids.clear()
+            self.state.clear()
+            self.inbox.clear()
+
+    def create(self) -> None:
+        """Create those that are missing."""
+        with self.lock:
+            for name in (f"{self.app}-group-state", f"{self.app}-group-inbox"):
+                self.ids.setdefault(name, secrets.token_hex(16))
+
+    def compact(self) -> None:
+        """Keep the last record of each key, at its offset, and no tombstone."""
+        with self.lock:
+            last = {row[0]: offset for offset, row in enumerate(self.state) if row is not None}
+            for offset, row in enumerate(self.state):
+                if row is not None and (last[row[0]] != offset or row[1] is None):
+                    self.state[offset] = None
+
+    def records(self) -> list[AnyRecord]:
+        """Return every record of the state topic that can be read."""
+        rows = [row for row in self.state if row is not None]
+        return [record for _, value in rows if (record := decode_record(value)) is not None]
+
+    def messages(self) -> list[AnyMessage]:
+        """Return every message of the inbox."""
+        return [message for each in self.inbox if (message := decode_message(each)) is not None]
+
+
+class FakeGroupLog:
+    """A `GroupLog` over `FakeControlTopics`."""
+
+    def __init__(self, topics: FakeControlTopics) -> None:
+        self._topics = topics
+        self._state_at = 0
+        self._inbox_at = 0
+        self._ids: dict[str, str] = {}
+        #: The epoch of this process's leader, or None.
+        self._epoch: int | None = None
+
+    def open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
+        """Begin to read; with nothing to go back to, the inbox from its end, else all of it."""
+        with self._reached():
+            if create:
+                self._topics.create()
+            elif len(self._topics.ids) < 2:
+                raise ControlTopicsChangedError("a topic is gone")
+            self._state_at = 0
+            self._inbox_at = 0 if inbox_back_ms else len(self._topics.inbox)
+            self._ids = dict(self._topics.ids)
+            return dict(self._ids)
+
+    def poll(self, timeout_s: float) -> LogRead:
+        """Return what is there; looks again every few milliseconds until `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        while not self._news() and time.monotonic() < deadline_s:
+            time.sleep(0.002)
+        with self._reached():
+            if self._topics.ids != self._ids:
+                raise ControlTopicsChangedError("the topics are other ones")
+            rows = [row for row in self._topics.state[self._state_at :] if row is not None]
+            raw = self._topics.inbox[self._inbox_at :]
+            self._state_at = len(self._topics.state)
+            self._inbox_at = len(self._topics.inbox)
+        messages = [decode_message(each) for each in raw]
+        known = tuple(message for message in messages if message is not None)
+        return LogRead(
+            records=tuple(
+                LoggedRecord(key.decode(), decode_record(value), tombstone=value is None)
+                for key, value in rows
+            ),
+            messages=known,
+            state_offset=self._state_at,
+            dropped=len(raw) - len(known),
+        )
+
+    def state_end(self) -> int:
+        """Return the end."""
+        with self._reached():
+            return len(self._topics.state)
+
+    def topic_ids(self) -> Mapping[str, str]:
+        """Return the ids as they are now."""
+        with self._reached():
+            return dict(self._topics.ids)
+
+    def say(self, messages: Sequence[AnyMessage]) -> None:
+        """Send messages; while the cluster is away they are lost."""
+        with self._topics.lock:
+            if not self._topics.away:
+                self._topics.inbox += map(encode_message, messages)
+
+    def claim(self) -> int:
+        """Fence whoever led before."""
+        with self._reached():
+            self._topics.producer_epoch += 1
+            self._epoch = self._topics.producer_epoch
+            return len(self._topics.state)
+
+    def append(self, records: Sequence[AnyRecord]) -> None:
+        """Write records in one transaction."""
+        self._write(list(zip(record_keys(records), map(encode_record, records), strict=True)))
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Write tombstones in one transaction."""
+        self._write([(key.encode(), None) for key in keys])
+
+    def _write(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        with self._topics.lock:
+            if self._topics.away:
+                raise LeadershipLostError("the cluster took no records for too long")
+            if self._epoch != self._topics.producer_epoch:
+                raise LeadershipLostError("fenced" if self._epoch else "resigned")
+            if not rows:
+                return
+            self._topics.state += [*rows, None]
+            if self._topics.lose_outcome:
+                self._topics.lose_outcome = False
+                raise LeadershipLostError("a transaction's outcome is unknown")
+
+    def resign(self) -> None:
+        """Let go of the leader's producer."""
+        self._epoch = None
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._epoch = None
+
+    def _news(self) -> bool:
+        topics = self._topics
+        grown = len(topics.state) > self._state_at or len(topics.inbox) > self._inbox_at
+        return grown or topics.away or topics.ids != self._ids
+
+    def _reached(self) -> threading.RLock:
+        if self._topics.away:
+            raise GroupLogAwayError("the cluster is away")
+        return self._topics.lock
+
+
+class FakeGroupAdmin:
+    """A `Fencer` and an `EndsReader`."""
+
+    def __init__(self) -> None:
+        self.fenced: list[tuple[str, ...]] = []
+        self.ends_of: dict[str, int] = {}
+        self.used = False
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        """Note the ids."""
+        self.fenced.append(tuple(transactional_ids))
+
+    def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
+        """Return what the test said, else 0."""
+        return {each: self.ends_of.get(each, 0) for each in positions}
+
+    def was_used(self) -> bool:
+        """Return what the test said."""
+        return self.used
+
+
+class FakeLine:
+    """A `MemberLine` whose worker makes progress whenever it is looked at, unless the test says that it hangs."""
+
+    def __init__(self) -> None:
+        self.orders: list[AnyOrder] = []
+        self.leases: list[int] = []
+        self.hangs = False
+        self._progress = 0
+
+    def order(self, orders: Sequence[AnyOrder]) -> None:
+        """Note the orders."""
+        self.orders += orders
+
+    def lease(self, until_ms: int) -> None:
+        """Note the lease."""
+        self.leases.append(until_ms)
+
+    def progress(self) -> int:
+        """Return a counter."""
+        self._progress += not self.hangs
+        return self._progress
+
+
+class InlineExecutor(Executor):
+    """Runs what it is given at once, or, while `held`, when the test lets it."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.waiting: list[Callable[[], Any]] = []
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> "Future[_T]":
+        """Run it now, or keep it."""
+        future: Future[_T] = Future()
+
+        def run() -> None:
+            future.set_result(fn(*args, **kwargs))
+
+        if self.held:
+            self.waiting.append(run)
+        else:
+            run()
+        return future
+
+    def release(self) -> None:
+        """Run what was kept, and from now on all at once."""
+        self.held = False
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            each()
