@@ -96,11 +96,7 @@ class ActiveTask:
         self._operator_times = OperatorTimes({})
         self._stream_schedules = PunctuationQueue()
         self._wall_clock_schedules = PunctuationQueue()
-        self.inputs = frozenset(
-            TopicPartition(topic, task_id.partition)
-            for topic, count in plan.topic_partitions.items()
-            if task_id.partition < count
-        )
+        self.inputs = plan.inputs(task_id.partition)
         self.group = PartitionGroup(self.inputs, max_task_idle_ms=max_task_idle_ms)
         self._sources = {
             topic: self._make_source(source)
@@ -186,16 +182,22 @@ class ActiveTask:
 
     def close(self) -> None:
         """Close processors and stores; what was not committed is forgotten. Never fails half-way."""
-        if self.state in (TaskState.RESTORING, TaskState.RUNNING):
-            self.suspend()
         if self.state is TaskState.CLOSED:
             return
+        try:
+            self.retire()
+        finally:
+            self.stores.close()
+
+    def retire(self) -> None:
+        """Close the processors and be over; the stores stay open, for a copy or for whoever closes them elsewhere."""
+        if self.state in (TaskState.RESTORING, TaskState.RUNNING):
+            self.suspend()
         try:
             if self.next_offsets:
                 self.graph.close()
         finally:
             self.move_to(TaskState.CLOSED)
-            self.stores.close()
             close_loop()
 
     # -- work ------------------------------------------------------------------------------------------------------

@@ -82,6 +82,11 @@ class Committer:
         self._wait = wait
         self.producer: TransactionalProducer = make_producer()
 
+    def use(self, collector: OutputCollector) -> None:
+        """Serve another collector: the tasks begin anew, and what they left half done is given up."""
+        self._collector = collector
+        self.producer.abort()
+
     def carry_out(self, commit: Commit) -> dict[TopicPartition, int]:
         """Make a commit durable in Kafka; return the position each changelog partition has reached.
 
@@ -147,9 +152,11 @@ class Committer:
         _log.warning(
             "outcome of a transaction is unknown (%s); reading it back with a new producer", error
         )
+        retired_id = self.producer.transactional_id
         self.producer.close()
         self.producer = self._make_producer()
-        self.producer.init()
+        if self.producer.transactional_id != retired_id:
+            self._admin.fence([retired_id])
         if not commit.offsets:
             raise RolledBackError("a transaction without offsets has an unknown outcome") from error
         stored = self._admin.committed(self._group_id, list(commit.offsets), stable=True)

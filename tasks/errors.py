@@ -45,13 +45,21 @@ class GlobalStoreDamagedError(StateStoreError):
 
 
 class FencedError(StreamsError):
-    """Another live worker took over this one's transactional id. Never retried, never restarted.
+    """This worker's time is over: another took over its transactional id, or the group has said so. Never retried.
+
+    `final` says that the process must not join its group again by itself; `code` is why, as in
+    `rebalance.messages.Refused`, or "FENCED".
 
     >>> raise FencedError('producer shop-fixed-0: commit: _FENCED: a newer producer of this id exists')
     Traceback (most recent call last):
     ...
     tasks.errors.FencedError: producer shop-fixed-0: commit: _FENCED: a newer producer of this id exists
     """
+
+    def __init__(self, message: str = "", *, final: bool = False, code: str = "FENCED") -> None:
+        super().__init__(message)
+        self.final = final
+        self.code = code
 
 
 class MissingSourceTopicError(StreamsError):

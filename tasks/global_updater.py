@@ -17,7 +17,7 @@ from state_stores.restore import StartFrom, restore_start
 from tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
 from tasks.global_state import GlobalStores
 from tasks.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
-from tasks.state_updater import DELETE_RETENTION_MS, EventKind, RestoreEvent
+from tasks.store_restore import DELETE_RETENTION_MS, EventKind, RestoreEvent
 
 _log = logging.getLogger(__name__)
 

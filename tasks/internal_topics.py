@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from rebalance.model import TaskId
+from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tasks.errors import MissingSourceTopicError
@@ -58,6 +58,14 @@ class SubtopologyPlan:
         """Return the tasks, one per partition."""
         return tuple(TaskId(self.spec.id, partition) for partition in range(self.partitions))
 
+    def inputs(self, partition: int) -> frozenset[TopicPartition]:
+        """Return what the task of a partition reads: that partition of each topic that has it."""
+        return frozenset(
+            TopicPartition(topic, partition)
+            for topic, count in self.topic_partitions.items()
+            if partition < count
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationPlan:
@@ -74,6 +82,10 @@ class ApplicationPlan:
     def tasks(self) -> tuple[TaskId, ...]:
         """Return every task of the application, in order."""
         return tuple(task for _, plan in sorted(self.subtopologies.items()) for task in plan.tasks)
+
+    def inputs(self, task_id: TaskId) -> frozenset[TopicPartition]:
+        """Return what a task reads."""
+        return self.subtopologies[task_id.subtopology].inputs(task_id.partition)
 
 
 def plan_application(

@@ -68,6 +68,17 @@ class RecordSource(Protocol):
         """Read these partitions as well."""
         ...
 
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions no more; one that is not read is fine. The others notice nothing."""
+        ...
+
+    def prepare(self, topics: Sequence[str]) -> None:
+        """Get to know topics that may be added soon, so that their first record comes at once. Never fails.
+
+        May be called from any thread.
+        """
+        ...
+
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
         """Return what has arrived: runs of consecutive records of one partition, in the client's order.
 
@@ -278,13 +289,33 @@ class Admin(Protocol):
 class ChangelogReader(Protocol):
     """Reads changelogs for restoring: read_committed, by position, never by group.
 
-    `with_headers` is False until somebody sets it, before the first poll: changelogs have none.
+    `with_headers` is False until somebody sets it, before the records that have some: changelogs have none.
     """
 
     with_headers: bool
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions from these offsets."""
+        ...
+
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions as well; one that is read already stays where it is."""
+        ...
+
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions no more; one that is not read is fine."""
+        ...
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Stop fetching these partitions; what was prefetched is thrown away and read again."""
+        ...
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Fetch these partitions again."""
+        ...
+
+    def end_offsets(self) -> dict[TopicPartition, int]:
+        """Return the last known end per partition (see `RecordSource.end_offsets`); no request is made."""
         ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
@@ -312,5 +343,8 @@ class Clock(Protocol):
         ...
 
 
-#: Makes the transactional producer of a worker anew after one was retired.
+#: Makes the transactional producer of a worker, anew after one was retired.
 ProducerFactory = Callable[[], TransactionalProducer]
+
+#: Makes the transactional producer of an id.
+ProducerOfId = Callable[[str], TransactionalProducer]

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeGuard
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
+from tasks.errors import MissingSourceTopicError
 from tasks.internal_topics import ApplicationPlan
 from tasks.parallel.progress_vector import Progress, partition_time_of_kafka_streams
 from tasks.ports import Admin, CommittedOffset
@@ -34,6 +35,21 @@ class StartPosition:
     by_kafka_streams: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """With what a task is owned.
+
+    Attributes:
+        task_epoch: Count of the task's owners; 0 under fixed assignment.
+        input: Committed offsets that the last owner named.
+        changelog_end: Positions to restore to; where one is missing, the end of the changelog as it is read then.
+    """
+
+    task_epoch: int = 0
+    input: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    changelog_end: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+
+
 def find_starts(
     plan: ApplicationPlan,
     assigned: Iterable[TaskId],
@@ -54,12 +70,7 @@ def find_starts(
             "stop those consumers, or choose another application_id. Instances of Kafka Streams that were stopped stay "
             "members until their session.timeout.ms (45 s) is over, unless they were closed with LEAVE_GROUP"
         )
-    inputs = sorted(
-        TopicPartition(topic, task.partition)
-        for task in assigned
-        for topic, count in plan.subtopologies[task.subtopology].topic_partitions.items()
-        if task.partition < count
-    )
+    inputs = inputs_of(plan, assigned)
     foreign = foreign_transactional_ids(
         admin.committed(group_id, inputs, stable=False), {transactional_id}
     )
@@ -68,21 +79,134 @@ def find_starts(
         admin.fence(foreign)
     committed = admin.committed(group_id, inputs, stable=True)
     starts, ends = admin.beginning_offsets(inputs), admin.end_offsets(inputs)
+    topic_ids = topic_ids_of(inputs, admin)
+    positions = _positions(
+        plan,
+        inputs,
+        committed,
+        starts,
+        ends,
+        topic_ids,
+        auto_offset_reset=auto_offset_reset,
+        admin=admin,
+    )
+    return positions, topic_ids
+
+
+def topic_ids_of(partitions: Iterable[TopicPartition], admin: Admin) -> dict[str, bytes]:
+    """Return the ids of the partitions' topics, of those that exist."""
+    topics = admin.describe_topics(sorted({partition.topic for partition in partitions}))
+    return {name: topic.topic_id for name, topic in topics.items()}
+
+
+def find_granted_starts(
+    plan: ApplicationPlan,
+    grants: Mapping[TaskId, Grant],
+    *,
+    admin: Admin,
+    group_id: str,
+    auto_offset_reset: str,
+    topic_ids: Mapping[str, bytes],
+) -> dict[TopicPartition, StartPosition]:
+    """Return where each input of tasks begins that the group has granted; `topic_ids` are those of all inputs.
+
+    The group has fenced or heard whoever had them before. Only producers of fixed assignment are not in its books:
+    they are fenced here (their commits say epoch 0). The cluster is asked as little as possible, because a task stands
+    still meanwhile: that a committed offset is in the log is found out by reading. Raises `StreamsError` where a
+    committed offset is not what the last owner left (nobody goes back, H15), and what `start_position` raises.
+    """
+    inputs = inputs_of(plan, grants)
+    missing = sorted({each.topic for each in inputs}.difference(topic_ids))
+    if missing:
+        raise MissingSourceTopicError(
+            f"source topics {', '.join(missing)} do not exist (any more); create them again and run `tidewheel reset`"
+        )
+    committed = admin.committed(group_id, inputs, stable=True)
+    fixed = {
+        progress.transactional_id
+        for progress in map(_progress_of, committed.values())
+        if progress is not None and not progress.task_epoch
+    }
+    if fixed:
+        _log.info("fencing producers of fixed assignment: %s", ", ".join(sorted(fixed)))
+        admin.fence(sorted(fixed))
+        committed = admin.committed(group_id, inputs, stable=True)
+    for grant in grants.values():
+        _check_grant(grant, committed)
+    fresh = [each for each in inputs if not is_committed(committed.get(each))]
+    known = {each: offset.offset for each, offset in committed.items()}
+    starts, ends = (admin.beginning_offsets(fresh), admin.end_offsets(fresh)) if fresh else ({}, {})
+    return _positions(
+        plan,
+        inputs,
+        committed,
+        {**known, **starts},
+        {**known, **ends},
+        topic_ids,
+        auto_offset_reset=auto_offset_reset,
+        admin=admin,
+    )
+
+
+def inputs_of(plan: ApplicationPlan, tasks: Iterable[TaskId]) -> list[TopicPartition]:
+    """Return the partitions that tasks read, in order."""
+    return sorted(partition for task in tasks for partition in plan.inputs(task))
+
+
+def _check_grant(grant: Grant, committed: Mapping[TopicPartition, CommittedOffset]) -> None:
+    for partition, floor in grant.input.items():
+        found = committed.get(partition)
+        if found is None or found.offset < floor:
+            raise StreamsError(
+                f"{partition}: the last owner left it at offset {floor}, but "
+                f"{'nothing' if found is None else f'offset {found.offset}'} is committed; somebody has changed the "
+                "offsets of this group while it runs. Set them again, or stop all workers and run `tidewheel reset`"
+            )
+        progress = _progress_of(found)
+        if progress is not None and progress.task_epoch > grant.task_epoch:
+            raise StreamsError(
+                f"{partition}: was committed under epoch {progress.task_epoch} of its task, which is granted here under "
+                f"epoch {grant.task_epoch}: the group's log was lost or made anew. Run `tidewheel group recover`"
+            )
+        if found.offset > floor and (progress is None or progress.task_epoch < grant.task_epoch):
+            _log.warning(
+                "%s: the last owner left it at offset %d, but offset %d is committed: somebody has changed the offsets "
+                "of this group while it runs",
+                partition,
+                floor,
+                found.offset,
+            )
+
+
+def _progress_of(offset: CommittedOffset) -> Progress | None:
+    return Progress.decode(offset.metadata, committed_offset=offset.offset)
+
+
+def _positions(
+    plan: ApplicationPlan,
+    inputs: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    topic_ids: Mapping[str, bytes],
+    *,
+    auto_offset_reset: str,
+    admin: Admin,
+) -> dict[TopicPartition, StartPosition]:
     resets = _resets(plan, inputs, committed, auto_offset_reset, admin)
-    topics = admin.describe_topics(sorted({partition.topic for partition in inputs}))
     positions = {
         partition: start_position(
             partition,
             committed=committed.get(partition),
             log_start=starts[partition],
             log_end=ends[partition],
-            topic_id=topics[partition.topic].topic_id,
+            topic_id=topic_ids[partition.topic],
             reset=resets[partition],
         )
         for partition in inputs
     }
     _note_kafka_streams(positions)
-    return positions, {name: topic.topic_id for name, topic in topics.items()}
+    return positions
 
 
 def _note_kafka_streams(positions: Mapping[TopicPartition, StartPosition]) -> None:

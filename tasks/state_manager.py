@@ -4,10 +4,11 @@ Persistent stores share one RocksDB, in-memory ones one sorted dictionary. Every
 in one write, the changelog positions last, so disk may lag the changelog and never lead it.
 """
 
+import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.commit_buffer import Drained, write_rows
@@ -20,6 +21,9 @@ from state_stores.spec import StoreSpec
 from state_stores.timed_buffer import note_name
 from tasks.errors import TaskCorruptedError
 from tasks.internal_topics import changelog_topic
+
+#: Where the id of a database's data is kept, beside the positions.
+_IDENTITY: Final = "store-uuid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,28 @@ class StateManager:
             self._databases[False] = self._open_in_memory(in_memory)
         for spec in self.specs.values():
             self.stores[spec.name] = self._store(spec)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the databases are open."""
+        return len(self.stores) == len(self.specs)
+
+    def renew(self, now: Callable[[], int]) -> None:
+        """Begin anew over the open databases, as for a new task: what was not committed is forgotten."""
+        self._now = now
+        for spec in self.specs.values():
+            self.stores[spec.name] = self._store(spec)
+
+    def identity(self) -> str:
+        """Return an id of the data that is here: kept with it, and another one once any of it was wiped."""
+        found: list[str] = []
+        for database in self._databases.values():
+            kept = database.position(_IDENTITY)
+            if not kept:
+                kept = secrets.token_hex(16).encode()
+                database.write({}, {_IDENTITY: kept})
+            found.append(kept.decode())
+        return "-".join(found)
 
     def _store(self, spec: StoreSpec) -> Store:
         return make_store(
@@ -146,7 +172,7 @@ class StateManager:
     def forget(self, store: str) -> None:
         """Empty a store that is restored from the beginning; its position goes first, so that it never leads."""
         partition = self._backup(store)
-        gone = {note_name(store): b""}
+        gone = {note_name(store): b"", _IDENTITY: b""}
         if partition is not None:
             gone[position_name(*partition)] = b""
         self.database(store).write({}, gone)

@@ -2,19 +2,46 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from rebalance.model import TaskId
+from rebalance.orders import AnyOrder, AnyReport
 from tasks.active_task import ActiveTask
 from tasks.output_collector import OutputCollector, TopicInfo
 from tasks.ports import (
     Admin,
     ChangelogReader,
     Clock,
-    ProducerFactory,
+    ProducerOfId,
     RecordSource,
     SinkProducer,
 )
 from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
+from tasks.state_manager import StateManager
+
+
+class Membership(Protocol):
+    """The worker's line to its member, which lives in the watchdog (`streams/watchdog/link.py`).
+
+    The worker's loop thread calls `take`, `progress` and `lease_left_s`; `say` may be called from any thread. None of them
+    waits for anything. Whoever makes it gives it a way to wake the worker when an order comes (`StreamWorker.wake`).
+    """
+
+    def take(self) -> list[AnyOrder]:
+        """Return the orders that came since the last call, in order. One may come again."""
+        ...
+
+    def say(self, report: AnyReport) -> None:
+        """Send a report; reports arrive in the order in which they were said."""
+        ...
+
+    def progress(self) -> None:
+        """Tell that the worker's loop turns; standing still for `worker_hang_timeout_ms` counts as hanging."""
+        ...
+
+    def lease_left_s(self) -> float:
+        """Return for how long input may still be taken, in seconds; infinite before the first lease, below 0 after one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +62,10 @@ class WorkerSettings:
     max_poll_records: int = 10_000
     repartition_purge_interval_ms: int = 30_000
     auto_offset_reset: str = "earliest"
+    #: How many records a copy may be behind and count as ready.
+    acceptable_recovery_lag: int = 10_000
+    #: How often the group hears how far all tasks are: about twice per heartbeat.
+    status_interval_ms: int = 250
     handlers: ErrorHandlers = field(default_factory=ErrorHandlers)
 
 
@@ -43,7 +74,8 @@ class WorkerPorts:
     """The clients of one worker, made by the adapters; the worker closes what it made."""
 
     make_source: Callable[[], RecordSource]
-    make_producer: ProducerFactory
+    #: Given the transactional id.
+    make_producer: ProducerOfId
     #: None in exactly_once.
     make_sink_producer: Callable[[], SinkProducer] | None
     make_reader: Callable[[], ChangelogReader]
@@ -52,5 +84,16 @@ class WorkerPorts:
     clock: Clock
 
 
-#: Makes a task of the plan: (task id, collector, policy).
-MakeTask = Callable[[TaskId, OutputCollector, ErrorPolicy], ActiveTask]
+class MakeTask(Protocol):
+    """Makes the tasks of an application."""
+
+    def __call__(
+        self,
+        task_id: TaskId,
+        collector: OutputCollector,
+        policy: ErrorPolicy,
+        stores: StateManager | None = None,
+        /,
+    ) -> ActiveTask:
+        """Return a task of the plan, created; it takes over open `stores`, if some are given."""
+        ...

@@ -4,6 +4,7 @@ A life ends when nothing is left to do, or where the test wants it to crash. Not
 of restored tasks.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -64,11 +65,16 @@ class Disk:
         self._fuse = fuse
         self.versions: dict[str, list[dict[str, dict[Any, bytes]]]] = {}
         self.corrupted: set[str] = set()
+        #: How often each database was opened, and how many are open now.
+        self.opened: Counter[str] = Counter()
+        self.open_now: Counter[str] = Counter()
 
     def open(self, path: Path, families: list[str]) -> "DiskDatabase":
         """Open the database of a task."""
         if path.name in self.corrupted:
             raise StoreCorruptedError(f"{path.name} is damaged")
+        self.opened[path.name] += 1
+        self.open_now[path.name] += 1
         return DiskDatabase(self, path.name, families)
 
     def wipe(self, task: ActiveTask) -> None:
@@ -153,6 +159,8 @@ class DiskDatabase:
         return len(self._now().get(family, {}))
 
     def close(self) -> None:
+        if not self._closed:
+            self._disk.open_now[self._name] -= 1
         self._closed = True
 
 
@@ -343,7 +351,7 @@ class Bench:
             ),
             WorkerPorts(
                 make_source=make_source,
-                make_producer=lambda: Producer(self.broker, transactional_id, self.fuse),
+                make_producer=lambda each: Producer(self.broker, each, self.fuse),
                 make_sink_producer=(lambda: Sinks(self.broker, self.fuse))
                 if at_least_once
                 else None,

@@ -45,6 +45,7 @@ class Stage:
 
         def make_producer() -> FakeTransactionalProducer:
             self.producers.append(make_one(self.broker))
+            self.producers[-1].init()
             return self.producers[-1]
 
         self.committer = Committer(
@@ -55,7 +56,6 @@ class Stage:
             clock=self.clock,
             wait=self.wait,
         )
-        self.committer.producer.init()
 
     def wait(self, seconds: float) -> None:
         """Let the clock run instead of waiting."""

@@ -22,6 +22,7 @@ from streams import (
     StreamsConfig,
     Topology,
 )
+from streams.client.worker_life import WorkerLife
 from tests.fakes.broker import CommitFate
 from tests.tasks.bench import Bench, Crash, DiskDatabase
 from tests.tasks.test_stream_worker import counting, counts_of, outputs_of
@@ -38,10 +39,10 @@ def app_that_fails(monkeypatch: Any) -> KafkaStreams:
         builder.build(), StreamsConfig(application_id="x", bootstrap_servers="localhost:1")
     )
 
-    def work(_stack: Any) -> None:
+    def run(_life: WorkerLife) -> None:
         raise ValueError("what ended the worker")
 
-    monkeypatch.setattr(app, "_work", work)
+    monkeypatch.setattr(WorkerLife, "run", run)
     return app
 
 
@@ -55,7 +56,7 @@ def test_a_raising_exception_handler_still_ends_the_application(monkeypatch: Any
     app.set_uncaught_exception_handler(handler)
     app.start()
     ended = app.wait(timeout_s=2)
-    assert ended, f"hangs for ever: state {app.state}, thread alive: {app._thread.is_alive()}"
+    assert ended, f"hangs for ever: state {app.state}"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -69,7 +70,7 @@ def test_a_raising_state_listener_still_ends_the_application(monkeypatch: Any) -
     app.set_state_listener(listener)
     app.start()
     ended = app.wait(timeout_s=2)
-    assert ended, f"hangs for ever: state {app.state}, thread alive: {app._thread.is_alive()}"
+    assert ended, f"hangs for ever: state {app.state}"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,0 +1,234 @@
+"""What a worker's commits hold: the work of all running tasks since the last one, and how far they are."""
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from rebalance.model import TaskId, TopicPartition
+from state_stores.commit_buffer import Drained
+from tasks.active_task import ActiveTask
+from tasks.commit import Commit, Committer, changed_offsets
+from tasks.output_collector import OutputCollector
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.ports import Admin, Clock, CommittedOffset
+from tasks.start_positions import StartPosition
+from tasks.worker_input import WorkerInput
+
+_log = logging.getLogger(__name__)
+
+#: Positions of quiet stores are written anew this often.
+_REFRESH_S: Final = 3_600.0
+#: Quiet partitions are committed again this often, because brokers forget offsets after their retention (H17).
+_RECOMMIT_S: Final = 43_200.0
+#: How long a clean stop waits for the markers of its last transaction, and how often it looks for them.
+_MARKERS_S: Final = 5.0
+_MARKERS_POLL_S: Final = 0.01
+
+
+class CommitRound:
+    """The commits of one worker's running tasks. Its loop calls it.
+
+    Attributes:
+        committer: Carries commits out.
+        collector: What the tasks have put out.
+        committed: What was committed last, per partition of a task that runs here.
+        epochs: Under which epoch each task is owned; 0 under fixed assignment.
+        topic_ids: Ids of the input topics.
+        offsets: What every partition stood at when it was committed last, or when there was nothing to commit.
+        reached: The position each changelog has reached by these commits.
+        sequence: Count of commits: no two commits of a partition carry the same text, also across lives.
+    """
+
+    def __init__(
+        self,
+        committer: Committer,
+        collector: OutputCollector,
+        work: WorkerInput,
+        *,
+        clock: Clock,
+        topology_hash: bytes,
+        sequence: int,
+    ) -> None:
+        self.committer = committer
+        self.collector = collector
+        self.committed: dict[TopicPartition, CommittedOffset] = {}
+        self.epochs: dict[TaskId, int] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        self.sequence = sequence
+        self.offsets: dict[TopicPartition, int] = {}
+        self.reached: dict[TopicPartition, int] = {}
+        self._former: dict[TaskId, set[str]] = {}
+        self._work = work
+        self._clock = clock
+        self._topology_hash = topology_hash
+        now_s = clock.monotonic_s()
+        self._next_recommit_s = now_s + _RECOMMIT_S
+        self._next_refresh_s = now_s + _REFRESH_S
+
+    def begins(
+        self,
+        task: ActiveTask,
+        epoch: int,
+        starts: Mapping[TopicPartition, StartPosition],
+        topic_ids: Mapping[str, bytes],
+    ) -> None:
+        """Note with what a task begins to run."""
+        self.epochs[task.task_id] = epoch
+        self.topic_ids.update(topic_ids)
+        self._former[task.task_id] = {
+            "" if each.progress is None else each.progress.transactional_id
+            for each in starts.values()
+        }
+        earlier = [each.progress.sequence for each in starts.values() if each.progress is not None]
+        self.sequence = max([self.sequence, *earlier])
+
+    def former_ids(self, task: ActiveTask) -> set[str]:
+        """Return who had committed for a task before it began; "" stands for nobody that is known."""
+        return self._former[task.task_id]
+
+    def ends(self, task: ActiveTask) -> dict[TopicPartition, int]:
+        """Forget a task that runs no more; return what is committed for it."""
+        del self.epochs[task.task_id], self._former[task.task_id]
+        return {
+            each: self.committed.pop(each).offset for each in task.inputs if each in self.committed
+        }
+
+    def carry_out(self, tasks: Sequence[ActiveTask], *, force: bool = False) -> bool:
+        """Commit the work of these tasks, which are all that run; return whether there was anything.
+
+        Raises what `Committer.carry_out` raises.
+        """
+        begin_s = self._clock.monotonic_s()
+        if begin_s >= self._next_recommit_s:
+            self.committed.clear()
+            self._next_recommit_s = begin_s + _RECOMMIT_S
+        for task in tasks:
+            with task.stores.trusted():
+                task.flush_caches()
+            task.commit_requested = False
+        drained = {task.task_id: task.stores.drain() for task in tasks}
+        outputs = self.collector.take_staged()
+        self.offsets = offsets = self._work.offsets()
+        if not (
+            outputs
+            or any(drained.values())
+            or force
+            or changed_offsets(_plain(self.committed), _plain_of(offsets))
+        ):
+            return False
+        self.sequence += 1
+        commit = Commit(
+            outputs=outputs,
+            changelogs={
+                partition: changes
+                for task in tasks
+                for store, changes in drained[task.task_id].items()
+                if (partition := task.stores.changelog(store)) is not None
+            },
+            meanwhile=lambda: _prepare(drained.values()),
+            offsets={
+                each: CommittedOffset(offset, self._metadata(each, offset))
+                for each, offset in offsets.items()
+            },
+        )
+        positions = self.committer.carry_out(commit)
+        self.reached.update(positions)
+        self._apply(tasks, drained, positions, offsets)
+        self.committed = dict(commit.offsets)
+        self._refresh(tasks, begin_s)
+        return True
+
+    def _apply(
+        self,
+        tasks: Iterable[ActiveTask],
+        drained: Mapping[TaskId, Mapping[str, Drained]],
+        positions: Mapping[TopicPartition, int],
+        offsets: Mapping[TopicPartition, int],
+    ) -> None:
+        """Write what was committed to the databases."""
+        now_ms = self._clock.now_ms()
+        for task in tasks:
+            mine = {each: at for each, at in positions.items() if each in task.stores.changelogs}
+            mine |= {each: offsets[each] for each in task.source_stores}
+            with task.stores.trusted():
+                task.stores.apply(drained[task.task_id], mine, now_ms=now_ms)
+
+    def _refresh(self, tasks: Iterable[ActiveTask], begin_s: float) -> None:
+        if begin_s < self._next_refresh_s:
+            return
+        # We could commit, so nobody else has written: where stores stand is as true now as it was then, and a quiet
+        # store does not grow too old to be followed after a crash.
+        self._next_refresh_s = begin_s + _REFRESH_S
+        for task in tasks:
+            task.stores.refresh_positions(now_ms=self._clock.now_ms())
+
+    def _metadata(self, partition: TopicPartition, offset: int) -> str:
+        task = self._work.owners[partition]
+        return Progress(
+            task_epoch=self.epochs[task.task_id],
+            transactional_id=self.committer.producer.transactional_id,
+            topic_id=self.topic_ids[partition.topic],
+            topology_hash=self._topology_hash,
+            ranges=(RangeProgress(0, offset),),
+            stream_time_ms=task.partition_times_ms[partition],
+            operator_times_ms=task.operator_times_ms(),
+            sequence=self.sequence,
+        ).encode()
+
+    def finish(self, tasks: Sequence[ActiveTask], admin: Admin) -> None:
+        """Commit for the last time and note on disk that nothing is missing."""
+        self.carry_out(tasks)
+        ends = self._settled_ends(tasks, admin)
+        if not ends:
+            return
+        # Nobody else can have written before `ends` was read if we could still commit after it, so the positions may
+        # go past our own transaction markers: the next start has nothing to read.
+        self.carry_out(tasks, force=True)
+        for task in tasks:
+            mine = {partition: ends[partition] for partition in task.stores.changelogs}
+            task.stores.apply({}, mine, now_ms=self._clock.now_ms())
+
+    def _settled_ends(self, tasks: Iterable[ActiveTask], admin: Admin) -> dict[TopicPartition, int]:
+        """Return the end of each changelog, past the marker of our last transaction.
+
+        The marker comes a little after the commit was answered; until then the log ends before that transaction.
+        """
+        reached: dict[TopicPartition, int] = {}
+        for task in tasks:
+            reached |= changelog_positions(task)
+        give_up_s = self._clock.monotonic_s() + _MARKERS_S
+        while reached:
+            ends = admin.end_offsets(list(reached))
+            if all(ends[partition] >= offset for partition, offset in reached.items()):
+                return ends
+            if self._clock.monotonic_s() >= give_up_s:
+                break  # the next start replays what is between; that costs only time
+            threading.Event().wait(_MARKERS_POLL_S)
+        return reached
+
+
+def changelog_positions(task: ActiveTask) -> dict[TopicPartition, int]:
+    """Return the position each changelog of a task has reached, as its stores say."""
+    return {
+        partition: 0 if (position := task.stores.position(store)) is None else position.offset
+        for partition, store in task.stores.changelogs.items()
+    }
+
+
+def _prepare(drained: Iterable[Mapping[str, Drained]]) -> None:
+    """Make the rows for the databases, while the brokers are busy with the same changes."""
+    for changes in drained:
+        for changed in changes.values():
+            _ = changed.stored
+
+
+def _plain(
+    committed: Mapping[TopicPartition, CommittedOffset],
+) -> dict[TopicPartition, CommittedOffset]:
+    return _plain_of({partition: offset.offset for partition, offset in committed.items()})
+
+
+def _plain_of(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
+    """Return offsets without their texts, to be compared."""
+    return {partition: CommittedOffset(offset, "") for partition, offset in offsets.items()}

@@ -1,0 +1,209 @@
+"""Asks the cluster what restoring a task needs to know: where its inputs and changelogs begin and end."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from rebalance.model import TaskId, TopicPartition
+from tasks.active_task import ActiveTask
+from tasks.internal_topics import ApplicationPlan
+from tasks.ports import Admin, Clock
+from tasks.start_positions import (
+    Grant,
+    StartPosition,
+    find_granted_starts,
+    inputs_of,
+    topic_ids_of,
+)
+from tasks.store_restore import RESTORE_SETTINGS, LogFacts, StoreRestore, start_of
+
+_log = logging.getLogger(__name__)
+
+#: Ids of topics that were asked for longer ago count no more: a topic may have been made anew.
+_TOPIC_IDS_AGE_S: Final = 15.0
+
+
+class RestorePlanner:
+    """Questions about the tasks of one application. Its answers are those of the moment.
+
+    Args:
+        plan: Returns the application as it runs on its cluster now.
+        admin: Who is asked.
+        clock: Time.
+        group_id: The group that offsets are committed to.
+        auto_offset_reset: Where inputs begin without a committed offset.
+    """
+
+    def __init__(
+        self,
+        plan: Callable[[], ApplicationPlan],
+        admin: Admin,
+        clock: Clock,
+        *,
+        group_id: str,
+        auto_offset_reset: str,
+    ) -> None:
+        self._plan = plan
+        self._admin = admin
+        self._clock = clock
+        self._group_id = group_id
+        self._auto_offset_reset = auto_offset_reset
+        self._topic_ids: dict[str, bytes] = {}
+        self._learned_s = 0.0
+
+    def find_starts(
+        self, grants: Mapping[TaskId, Grant]
+    ) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes]]:
+        """Return where the inputs of granted tasks begin, and their topics' ids."""
+        plan = self._plan()
+        inputs = inputs_of(plan, grants)
+        too_old = self._clock.monotonic_s() - self._learned_s > _TOPIC_IDS_AGE_S
+        if too_old or any(each.topic not in self._topic_ids for each in inputs):
+            self.learn_topics(inputs)
+        starts = find_granted_starts(
+            plan,
+            grants,
+            admin=self._admin,
+            group_id=self._group_id,
+            auto_offset_reset=self._auto_offset_reset,
+            topic_ids=self._topic_ids,
+        )
+        return starts, dict(self._topic_ids)
+
+    def learn_topics(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Ask for the ids of the topics of these partitions, and again of those that are known.
+
+        They are asked for ahead, so that a promotion need not wait for them.
+        """
+        known = [TopicPartition(topic, 0) for topic in self._topic_ids]
+        learned_s = self._clock.monotonic_s()
+        self._topic_ids = topic_ids_of([*known, *partitions], self._admin)
+        self._learned_s = learned_s
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the committed offsets of inputs, where there are any."""
+        found = self._admin.committed(self._group_id, partitions, stable=False)
+        return {partition: offset.offset for partition, offset in found.items()}
+
+    def look(self, tasks: Iterable[ActiveTask]) -> dict[TopicPartition, LogFacts]:
+        """Return what the cluster says of everything that stores of these tasks are restored from."""
+        partitions = [partition for task in tasks for partition in _backups(task)]
+        if not partitions:
+            return {}
+        topics = self._admin.describe_topics(
+            sorted({partition.topic for partition in partitions}), config=RESTORE_SETTINGS
+        )
+        starts = self._admin.beginning_offsets(partitions)
+        ends = self._admin.end_offsets(partitions)
+        now_ms = self._clock.now_ms()
+        return {
+            partition: LogFacts(
+                topic=topics[partition.topic],
+                start=starts[partition],
+                end=ends[partition],
+                now_ms=now_ms,
+            )
+            for partition in partitions
+        }
+
+    def restores(
+        self,
+        task: ActiveTask,
+        facts: Mapping[TopicPartition, LogFacts],
+        *,
+        starts: Mapping[TopicPartition, StartPosition] | None,
+        grant: Grant | None,
+        complete: bool,
+    ) -> list[StoreRestore]:
+        """Return the restores of a task whose stores are open.
+
+        Args:
+            task: The task.
+            facts: See `look`.
+            starts: Where its inputs begin, if it is to run.
+            grant: With what it is owned, if it is to run; None for a copy.
+            complete: Its stores were open until now, and are what their positions say.
+        """
+        found: list[StoreRestore] = []
+        limits = self._limits(task, starts)
+        for partition, store in _backups(task).items():
+            about = facts[partition]
+            task.stores.topic_ids[partition.topic] = about.topic.topic_id
+            source = task.source_restore(partition) if partition in limits else None
+            limit = limits.get(partition)
+            end = about.end if limit is None else limit
+            if partition in limits and limit is None:
+                # Nobody has processed anything of the input yet, so the table has no rows.
+                with task.stores.trusted():
+                    task.stores.forget(store)
+                limit = end = about.start
+            elif grant is not None and limit is None:
+                end = grant.changelog_end.get(partition, end)
+            start, reason = start_of(
+                task,
+                store,
+                about,
+                end=max(end, about.end) if limit is None else end,
+                extracts=source is not None and source.extracts,
+                follows=grant is None,
+                open_before=complete,
+            )
+            _log.info("task %s store %s: restoring from %s: %s", task.task_id, store, start, reason)
+            found.append(
+                StoreRestore(
+                    task=task,
+                    store=store,
+                    partition=partition,
+                    start=start,
+                    position=start,
+                    end=None if grant is None else end,
+                    known_ms=about.now_ms,
+                    milestone=min(start, end) if complete else end,
+                    limit=limit,
+                    source=source,
+                )
+            )
+        return found
+
+    def fix_ends(
+        self,
+        task: ActiveTask,
+        entries: Iterable[StoreRestore],
+        starts: Mapping[TopicPartition, StartPosition],
+        grant: Grant,
+    ) -> None:
+        """Set where the restores of a copy that is promoted are done."""
+        entries = list(entries)
+        limits = self._limits(task, starts)
+        unknown = [
+            each.partition
+            for each in entries
+            if each.source is None and each.partition not in grant.changelog_end
+        ]
+        ends = self._admin.end_offsets(unknown) if unknown else {}
+        now_ms = self._clock.now_ms()
+        for entry in entries:
+            if entry.source is not None:
+                limit = limits[entry.partition]
+                entry.end = entry.position if limit is None else limit
+            else:
+                entry.end = {**ends, **grant.changelog_end}[entry.partition]
+                entry.milestone, entry.known_ms = entry.end, now_ms
+
+    def _limits(
+        self, task: ActiveTask, starts: Mapping[TopicPartition, StartPosition] | None
+    ) -> dict[TopicPartition, int | None]:
+        """Return how far each input that a table is restored from is committed; None where it is not."""
+        sources = list(task.source_stores)
+        if starts is not None:
+            known = {each: starts[each] for each in sources}
+            return {
+                each: start.offset if start.committed else None for each, start in known.items()
+            }
+        committed = self.committed(sources) if sources else {}
+        return {each: committed.get(each) for each in sources}
+
+
+def _backups(task: ActiveTask) -> dict[TopicPartition, str]:
+    """Return the store of each partition that one is restored from."""
+    return task.stores.changelogs | task.source_stores

@@ -1,0 +1,110 @@
+"""What a worker reads: one source for the buffers of all running tasks, with back-pressure and lag."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from rebalance.model import TopicPartition
+from tasks.active_task import ActiveTask
+from tasks.ports import Clock, RecordSource
+from tasks.worker_ports import WorkerSettings
+
+
+class WorkerInput:
+    """The input of a worker. Its loop calls it.
+
+    Attributes:
+        source: The consumer.
+        owners: The running task of each partition that is read.
+    """
+
+    def __init__(self, source: RecordSource, settings: WorkerSettings, clock: Clock) -> None:
+        self.source = source
+        self.owners: dict[TopicPartition, ActiveTask] = {}
+        self._settings = settings
+        self._clock = clock
+        self._throttled: set[TopicPartition] = set()
+        source.assign({})
+
+    def add(self, task: ActiveTask, offsets: Mapping[TopicPartition, int]) -> None:
+        """Read a task's inputs as well."""
+        self.owners.update(dict.fromkeys(task.inputs, task))
+        self.source.add(offsets)
+
+    def remove(self, task: ActiveTask) -> None:
+        """Read a task's inputs no more; the others' go on."""
+        mine = sorted(each for each in task.inputs if self.owners.get(each) is task)
+        for partition in mine:
+            del self.owners[partition]
+        self._throttled.difference_update(mine)
+        self.source.remove(mine)
+
+    def fetch(self, ready: Iterable[ActiveTask], idle_s: Callable[[], float]) -> int:
+        """Take what has arrived, into the tasks' buffers; return how many records.
+
+        Waits for `idle_s()` seconds if none of the tasks has something to do. Records that wait for those of another
+        input are no reason not to fetch: that would wait for ever.
+        """
+        buffered = sum(task.group.records for task in ready)
+        if buffered >= self._settings.max_poll_records:
+            return 0
+        consumed = 0
+        timeout_s = 0.0 if buffered else idle_s()
+        for chunk in self.source.poll(self._settings.max_poll_records, timeout_s):
+            partition = TopicPartition(chunk.topic, chunk.partition)
+            task = self.owners.get(partition)
+            if task is None:
+                continue  # prefetched for a task that is gone
+            task.group.add(chunk)
+            consumed += len(chunk)
+            self._throttle(partition, task)
+        self._release()
+        return consumed
+
+    def _throttle(self, partition: TopicPartition, task: ActiveTask) -> None:
+        buffer = task.group.buffers[partition]
+        full = (
+            buffer.bytes >= self._settings.buffered_bytes_per_partition
+            or buffer.records >= self._settings.buffered_records_per_partition
+        )
+        if full and partition not in self._throttled:
+            self._throttled.add(partition)
+            self.source.pause([partition])
+
+    def _release(self) -> None:
+        drained = [
+            partition
+            for partition in self._throttled
+            if self.owners[partition].group.buffers[partition].bytes
+            <= self._settings.buffered_bytes_per_partition // 4
+            and self.owners[partition].group.buffers[partition].records
+            <= self._settings.buffered_records_per_partition // 4
+        ]
+        if drained:
+            self._throttled.difference_update(drained)
+            self.source.resume(drained)
+
+    def update_lags(self, tasks: Collection[ActiveTask]) -> None:
+        """Tell tasks that may have to wait for an input how much of it is on the brokers, as the client knows it."""
+        waiting = [task for task in tasks if task.group.waits]
+        if waiting:
+            positions, ends = self.source.positions(), self.source.end_offsets()
+            lags = {each: max(end - positions[each], 0) for each, end in ends.items()}
+            for task in waiting:
+                task.group.update_lags(lags)
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Return what each running partition commits: past control records where everything was processed (H32)."""
+        positions = self.source.positions() if self.owners else {}
+        offsets: dict[TopicPartition, int] = {}
+        for partition, task in self.owners.items():
+            offset = task.next_offsets[partition]
+            if not task.group.buffers[partition].records:
+                offset = max(offset, positions.get(partition, offset))
+            offsets[partition] = offset
+        return offsets
+
+    def lags(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return per partition how far its end is from these offsets, where the client knows it."""
+        ends = self.source.end_offsets()
+        return {
+            each: max(ends[each] - offset, 0) for each, offset in offsets.items() if each in ends
+        }
