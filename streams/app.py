@@ -1,59 +1,42 @@
 """`KafkaStreams`: runs a topology. Wires the parts together and decides nothing about records."""
 
 import logging
+import math
 import signal
 import threading
-import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
 from datetime import timedelta
-from functools import partial
-from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
-from rebalance.assignors.fixed import fixed_tasks
-from rebalance.model import TaskId
-from state_stores.factory import committed_store
-from state_stores.ports import Database
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.state_directory import StateDirectory
-from streams.assembly import TaskFactory, error_handlers
+from streams.client.application import Application, SystemClock
+from streams.client.application_state import SIGNALS_S, ApplicationState, StateListener
+from streams.client.figures import figures_of
+from streams.client.group_membership import Departure
+from streams.client.host_watchdog import HostWatchdog
+from streams.client.process_memory import ProcessMemory
+from streams.client.queries import store_lags, store_view
+from streams.client.stream_thread import StreamThread
 from streams.config import StreamsConfig
 from streams.durations import to_ms
-from streams.errors import ConfigError, FencedError, InvalidStateStoreError, StreamsError
-from streams.global_stores import RunningGlobalStores
-from streams.kafka.clients import KafkaClients
+from streams.errors import ConfigError, StreamsError
 from streams.run_options import RunOptions
-from streams.states import KafkaStreamsState, legal
-from streams.task_info import TaskInfo, task_info
-from streams.topic_info import KafkaTopics
-from streams.topics import prepare_topics
+from streams.states import KafkaStreamsState
+from streams.task_info import TaskInfo, task_infos
 from streams.topology import Topology, given_topology
-from tasks.errors import GlobalStoreDamagedError
-from tasks.internal_topics import ApplicationPlan, changelog_topic
-from tasks.lifecycle import TaskState
-from tasks.ports import Admin
 from tasks.state_updater import RestoreEvent
-from tasks.stream_worker import StreamWorker
-from tasks.worker_ports import WorkerPorts, WorkerSettings
 
 _log = logging.getLogger("tidewheel")
-
-#: Called with (new state, old state).
-StateListener = Callable[[KafkaStreamsState, KafkaStreamsState], None]
 
 #: Called with the error that ended a worker; "replace_thread" starts it again, anything else shuts down.
 UncaughtExceptionHandler = Callable[
     [BaseException], Literal["replace_thread", "shutdown_client"] | None
 ]
 
-#: How long a worker waits before it is started again by "replace_thread".
-_REPLACE_WAIT_S = 1.0
-
-#: Global stores that are damaged again so soon after they were made anew are not to be trusted any more.
-_WIPE_AGAIN_S = 60.0
+#: How long a worker that leaves waits for the group to let it go, after its drain; then it closes without that.
+_LET_GO_S: Final = 3.0
+#: What closing may take after the drain; a little less than a supervisor grants.
+_CLOSE_MS: Final = 4_500
 
 
 @runtime_checkable
@@ -72,18 +55,6 @@ class RestoreListener(Protocol):
         ...
 
 
-class SystemClock:
-    """The real clocks of this machine."""
-
-    def now_ms(self) -> int:
-        """Return ms since the epoch."""
-        return time.time_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        """Return seconds that never jump."""
-        return time.monotonic()
-
-
 class KafkaStreams:
     """Runs a topology in this process: state in RocksDB, input and output in Kafka.
 
@@ -94,33 +65,39 @@ class KafkaStreams:
     >>> app.state
     <KafkaStreamsState.CREATED: 'CREATED'>
 
-    `run()` is the usual way: it starts, waits for SIGTERM or SIGINT, commits and closes.
+    All processes with the same `application_id` are one group, which shares the tasks among them. `run()` is the usual
+    way: it starts, waits for SIGTERM or SIGINT, lets the tasks move to others, commits and closes.
     """
 
     def __init__(
         self, topology: Topology, config: StreamsConfig, *, options: RunOptions | None = None
     ) -> None:
-        self._topology = topology = given_topology(topology, "KafkaStreams")
+        topology = given_topology(topology, "KafkaStreams")
         self._config = config
         self._options = options or RunOptions()
-        self._spec = topology.spec(config)
-        self._topology_hash = bytes.fromhex(topology.hash())[:8]
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._state = KafkaStreamsState.CREATED
-        self._error: BaseException | None = None
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._state_listener: StateListener | None = None
+        self._state = ApplicationState()
         self._exception_handler: UncaughtExceptionHandler | None = None
         self._restore_listener: Callable[[RestoreEvent], None] | None = None
-        self._worker: StreamWorker | None = None
-        self._globals: RunningGlobalStores | None = None
-        #: The next start makes the global stores anew; when that was done last.
-        self._wipe_globals = False
-        self._wiped_globals_s = -_WIPE_AGAIN_S
+        self._application = Application(
+            spec=topology.spec(config),
+            topology_hash=bytes.fromhex(topology.hash())[:8],
+            config=config,
+            options=self._options,
+            state=self._state,
+            clock=SystemClock(),
+            memory=ProcessMemory(config.rocksdb),
+            on_restore=self._restored,
+        )
+        self._watchdog = HostWatchdog(self._options.watchdog_fd, self._options.process_id)
+        #: Guards what follows.
+        self._lock = threading.RLock()
+        self._threads: list[StreamThread] = []
+        self._ended: StreamThread | None = None
+        self._started = 0
+        self._error: BaseException | None = None
+        self._closer: threading.Thread | None = None
         self._paused = False
-        self._clock = SystemClock()
+        self._is_in_run = False
         self._started_s = 0.0
         if self._options.tasks is not None and config.group_instance_id is None:
             raise ConfigError(
@@ -133,7 +110,7 @@ class KafkaStreams:
     @property
     def state(self) -> KafkaStreamsState:
         """Return what the application is doing."""
-        return self._state
+        return self._state.current
 
     @property
     def error(self) -> BaseException | None:
@@ -142,10 +119,10 @@ class KafkaStreams:
 
     def set_state_listener(self, listener: StateListener) -> None:
         """Call `listener(new, old)` at every change of state; set it before `start`."""
-        self._state_listener = listener
+        self._state.listener = listener
 
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
-        """Let `handler(error)` decide about an error that ended the worker; set it before `start`.
+        """Let `handler(error)` decide about an error that ended a worker; set it before `start`.
 
         "replace_thread" starts the worker again from what is committed (never after `FencedError`); any other answer
         ends the application with state ERROR.
@@ -163,42 +140,54 @@ class KafkaStreams:
     def start(self) -> None:
         """Start in the background; returns at once. Raises `StreamsError` if it was started before."""
         with self._lock:
-            if self._thread is not None:
+            if self._started:
                 raise StreamsError("KafkaStreams was started before; make a new one to run again")
-            self._thread = threading.Thread(target=self._main, name="tidewheel-worker", daemon=True)
-        self._move_to(KafkaStreamsState.REBALANCING)
-        self._started_s = self._clock.monotonic_s()
-        self._thread.start()
+            thread = self._new_thread(self._options.slot)
+        self._state.move_to(KafkaStreamsState.REBALANCING)
+        self._started_s = self._application.clock.monotonic_s()
+        thread.start()
 
-    def close(self, timeout: timedelta | int | None = None, leave_group: bool = True) -> bool:  # noqa: ARG002 - for groups
+    def close(self, timeout: timedelta | int | None = None, leave_group: bool = True) -> bool:
         """Commit, close tasks and clients; return whether that was done within `timeout` (ms or timedelta).
 
-        `leave_group` has no effect under fixed assignment. None waits as long as it takes. Idempotent.
+        The group gives the tasks to others at once. With `leave_group=False` they wait `rejoin_timeout_ms` for this member
+        to come back. (No effect with fixed assignment.) None waits as long as it takes. Idempotent.
         """
-        self._stop.set()
-        if self._worker is not None:
-            self._worker.stop()
-        if self._thread is None:
-            self._move_to(KafkaStreamsState.PENDING_SHUTDOWN)
-            self._move_to(KafkaStreamsState.NOT_RUNNING)
-            return True
-        self._move_to(KafkaStreamsState.PENDING_SHUTDOWN)
-        if self._thread is threading.current_thread() or self._thread.ident is None:
-            return False  # called by a listener or handler: the worker goes on closing when that returns
-        self._thread.join(None if timeout is None else to_ms(timeout) / 1000)
-        return not self._thread.is_alive()
+        return self._end(
+            Departure(rejoin=not leave_group), None if timeout is None else to_ms(timeout)
+        )
+
+    def drain(self, timeout: timedelta | int | None = None) -> bool:
+        """Let the tasks move to other members while they go on, then close; return whether that was done in time.
+
+        A static member (`group_instance_id`) closes at once instead, and its tasks wait for it. So it is with fixed
+        assignment. `run` does this at SIGTERM.
+
+        Args:
+            timeout: How long the moves may take, in ms or as timedelta; None takes `drain_timeout_ms`. Closing may take
+                a few seconds more.
+        """
+        drain_ms = self._config.drain_timeout_ms if timeout is None else to_ms(timeout)
+        if self._application.is_fixed:
+            return self._end(Departure(), drain_ms)
+        if self._config.group_instance_id is not None:
+            return self._end(Departure(rejoin=True), drain_ms + _CLOSE_MS)
+        return self._end(Departure(drain_ms=drain_ms), drain_ms + _CLOSE_MS)
 
     def run(self) -> None:
-        """Start, wait for SIGTERM or SIGINT, commit and close. Raises what ended the application, if an error did.
+        """Start, wait for SIGTERM or SIGINT, drain and close. Raises what ended the application, if an error did.
 
-        Raises `StreamsError` too if closing takes longer than `drain_timeout_ms` (no broker answers, or user code does
-        not return); what was not committed by then is processed again by the next start.
+        A second signal does what it would have done without this: it ends the process at once.
+
+        Raises `StreamsError` too if closing takes too long (no broker answers, or user code does not return); what was
+        not committed by then is processed again by whoever has the tasks next.
         """
+        self._is_in_run = True
         previous = self._take_signals()
         try:
             self.start()
             self.wait()
-            if not self.close(timeout=self._config.drain_timeout_ms):
+            if not self.drain():
                 raise StreamsError(
                     f"application {self._config.application_id} could not commit and close within "
                     f"{self._config.drain_timeout_ms} ms; see whether the brokers are reachable and user code returns, or "
@@ -212,33 +201,19 @@ class KafkaStreams:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the application is asked to stop or ends by itself; return whether it did."""
-        with self._changed:
-            return self._changed.wait_for(self._ending, timeout_s)
+        return self._state.wait_for_end(timeout_s)
 
     def wait_until_running(self, timeout_s: float) -> bool:
         """Wait until the application is RUNNING; return False when it ended first or the time is up."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._state is KafkaStreamsState.RUNNING or self._ending(), timeout_s
-            )
-            return self._state is KafkaStreamsState.RUNNING
-
-    def _ending(self) -> bool:
-        return self._stop.is_set() or self._state in (
-            KafkaStreamsState.NOT_RUNNING,
-            KafkaStreamsState.ERROR,
-        )
+        return self._state.wait_for_running(timeout_s)
 
     def stop(self) -> None:
         """Ask the application to stop, without waiting; safe in a signal handler's thread."""
-        self._stop.set()
-        if self._worker is not None:
-            self._worker.stop()
-        threading.Thread(target=self._notify, name="tidewheel-notify", daemon=True).start()
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        self._state.ask_to_stop()
+        if not self._is_in_run:  # which is about to drain
+            threading.Thread(
+                target=lambda: self.close(timeout=0), name="tidewheel-stop", daemon=True
+            ).start()
 
     def pause(self) -> None:
         """Stop processing; tasks, state and commits stay."""
@@ -249,19 +224,17 @@ class KafkaStreams:
         self._set_paused(False)
 
     def _set_paused(self, paused: bool) -> None:
-        self._paused = paused
-        if self._worker is not None:
-            self._worker.paused = paused
+        with self._lock:
+            self._paused = paused
+            for thread in self._threads:
+                thread.paused = paused
 
     def tasks(self) -> list[TaskInfo]:
-        """Return the tasks of this process."""
-        worker = self._worker
-        if worker is None:
-            return []
-        lags = worker.lags()
-        return [task_info(task, lags) for _, task in sorted(worker.tasks.items())]
+        """Return the tasks of this process, in every role."""
+        workers = [each.worker for each in self._shown()]
+        return task_infos([worker for worker in workers if worker is not None])
 
-    def store(self, name: str, *, stale: bool = False) -> Any:  # noqa: ARG002 - for standbys
+    def store(self, name: str, *, stale: bool = False) -> Any:
         """Return a read-only view of a store over this process's running tasks: what is committed, never less.
 
         It is a `ReadOnlyKeyValueStore`, `ReadOnlyWindowStore`, `ReadOnlySessionStore` or
@@ -269,290 +242,168 @@ class KafkaStreams:
 
         Args:
             name: The store.
-            stale: Also ask copies of the store; this version has none.
+            stale: Also ask copies of the store (standbys, learners), which are a little behind.
 
         Raises:
             InvalidStateStoreError: There is no such store, or (when reading) no running task of it here.
         """
-        if any(each.store.name == name for each in self._spec.global_stores):
-            if self._globals is None:
-                raise InvalidStateStoreError(
-                    f"global store {name} is not open yet; wait until the application is RUNNING"
-                )
-            return self._globals.stores.views[name]
-        for subtopology in self._spec.subtopologies:
-            for spec in subtopology.stores:
-                if spec.name == name:
-                    topic = changelog_topic(self._config.application_id, name)
-                    return committed_store(
-                        spec, topic, partial(self._databases, subtopology.id, name)
-                    )
-        known = ", ".join(self._topology.store_names) or "none"
-        raise InvalidStateStoreError(f"the topology has no store {name} (stores: {known})")
+        return store_view(self._application, self._shown, name, stale=stale)
 
-    def _databases(self, subtopology: int, store: str) -> list[Database]:
-        worker = self._worker
-        if worker is None:
-            return []
-        databases: list[Database] = []
-        for task_id, task in sorted(worker.tasks.items()):
-            if task_id.subtopology == subtopology and task.state is TaskState.RUNNING:
-                with suppress(KeyError):  # it is being closed just now
-                    databases.append(task.stores.database(store))
-        return databases
+    def local_store_lags(self) -> dict[str, dict[int, int]]:
+        """Return by store and partition how far the state here is behind its changelog, in offsets.
+
+        0 for tasks that run; of copies as far as it is known.
+        """
+        return store_lags(self._shown())
 
     def metrics(self) -> dict[str, Any]:
         """Return the figures of this process: rates and totals since the start, lag, commit times, restore progress.
 
         Times are ms, rates records per second.
         """
-        worker, globals_ = self._worker, self._globals
-        elapsed_s = (
-            max(self._clock.monotonic_s() - self._started_s, 1e-9) if self._started_s else 0.0
-        )
-        figures: dict[str, Any] = {"state": self._state.value, "uptime-ms": int(elapsed_s * 1000)}
-        if globals_ is not None:
-            figures["global-stores"] = globals_.metrics()
-        if worker is None:
-            return figures
-        counters, updater = worker.metrics, worker.updater
-        lags = worker.lags()
-        figures.update(
-            {
-                "poll-records-total": counters.consumed,
-                "process-total": counters.processed,
-                "process-rate": counters.processed / elapsed_s if elapsed_s else 0.0,
-                "commit-total": counters.commits,
-                "commit-latency-avg": counters.commit_s / counters.commits * 1000
-                if counters.commits
-                else 0.0,
-                "commit-latency-max": counters.commit_s_max * 1000,
-                "rolled-back-total": counters.rolled_back,
-                "records-lag": sum(lags.values()),
-                "restore-total": 0 if updater is None else updater.restored_records,
-                "restore-remaining-records-total": 0
-                if updater is None
-                else updater.remaining_records,
-                "tasks": {
-                    str(task_id): task.metrics() for task_id, task in sorted(worker.tasks.items())
-                },
-                "lag": {str(partition): lag for partition, lag in sorted(lags.items())},
-            }
-        )
-        return figures
+        now_s = self._application.clock.monotonic_s()
+        elapsed_s = max(now_s - self._started_s, 1e-9) if self._started_s else 0.0
+        figures = {"state": self.state.value, "uptime-ms": int(elapsed_s * 1000)}
+        return figures | figures_of(self._shown(), elapsed_s)
 
-    # -- the worker's thread ---------------------------------------------------------------------------------------
+    # -- threads ---------------------------------------------------------------------------------------------------
 
-    def _main(self) -> None:
-        while True:
-            try:
-                with ExitStack() as stack:
-                    self._work(stack)
-            except BaseException as error:  # noqa: BLE001 - kept, shown by state and raised by run()
-                try:
-                    replaced = self._replaces(error)
-                except Exception:  # noqa: BLE001 - logged, and the application shuts down
-                    _log.exception("the uncaught exception handler failed; shutting down")
-                    replaced = False
-                if replaced:
-                    continue
-                self._error = error
-                self._move_to(KafkaStreamsState.PENDING_ERROR)
-                self._move_to(KafkaStreamsState.ERROR)
-                return
-            break
-        self._move_to(KafkaStreamsState.PENDING_SHUTDOWN)
-        self._move_to(KafkaStreamsState.NOT_RUNNING)
+    def add_stream_thread(self) -> str | None:
+        """Start one more worker in this process: a member of its own, with a slot, a producer and tasks of its own.
 
-    def _replaces(self, error: BaseException) -> bool:
-        """Log what ended the worker; return whether it is to be started again."""
-        _log.error("the worker ended: %s", error, exc_info=not isinstance(error, StreamsError))
-        if isinstance(error, GlobalStoreDamagedError) and self._may_wipe_globals():
-            _log.warning("wiping the global stores and restoring them from their topics")
-            self._wipe_globals = True
-            self._move_to(KafkaStreamsState.REBALANCING)
-            return True
-        if isinstance(error, FencedError) or self._exception_handler is None or self._stop.is_set():
-            return False
-        if self._exception_handler(error) != "replace_thread":
-            return False
-        self._move_to(KafkaStreamsState.REBALANCING)
-        return not self._stop.wait(_REPLACE_WAIT_S)
+        Returns its name, or None if the application is not running. Python runs the code of one thread at a time, so
+        this helps where user code waits; for more processor time start another process.
 
-    def _may_wipe_globals(self) -> bool:
-        """Return whether damaged global stores are restored once more: not again and again on a broken disk."""
-        now_s = self._clock.monotonic_s()
-        again = now_s - self._wiped_globals_s < _WIPE_AGAIN_S
-        self._wiped_globals_s = now_s
-        return not again and not self._stop.is_set()
-
-    def _work(self, stack: ExitStack) -> None:
-        config = self._config
-        for caution in config.cautions():
-            _log.warning("%s", caution)
-        clients = KafkaClients(
-            bootstrap_servers=config.bootstrap_servers,
-            application_id=config.application_id,
-            consumer=config.consumer,
-            producer=config.producer,
-            admin=config.admin,
-        )
-        slot = self._take_slot(stack)
-        admin: Admin = clients.admin()
-        stack.callback(admin.close)
-        plan = prepare_topics(
-            self._spec,
-            config,
-            admin,
-            options=self._options,
-            topology_hash=self._topology_hash,
-            stopped=self._stop,
-            clock=self._clock,
-        )
-        if plan is None:
-            return
-        assigned = self._assigned(plan)
-        _log.info(
-            "application %s, slot %d, %s: tasks %s, state in %s",
-            config.application_id,
-            slot.slot,
-            config.processing_guarantee,
-            ", ".join(map(str, sorted(assigned))) or "none",
-            slot.path,
-        )
-        databases = len(assigned) + bool(plan.global_stores)
-        resources = SharedResources.create(config.rocksdb, databases=databases)
-
-        def open_database(path: Path, families: list[str]) -> TaskDatabase:
-            return TaskDatabase.open(path, families, config.rocksdb, resources)
-
-        self._globals = None
-        if plan.global_stores:
-            if self._wipe_globals:
-                slot.remove_global_directory()
-                self._wipe_globals = False
-            self._globals = RunningGlobalStores(
-                plan,
-                config,
-                slot,
-                open_database=open_database,
-                make_reader=clients.global_reader,
-                admin=admin,
-                clock=self._clock,
-                on_event=self._restored,
+        Raises:
+            StreamsError: Tasks are placed by hand: no group would give the worker any.
+        """
+        if self._application.is_fixed:
+            raise StreamsError(
+                "add_stream_thread needs a group, but the tasks of this application are placed by hand (fixed assignment)"
             )
-            if not self._globals.restore(stack, self._stop):
-                return
-        make_task = TaskFactory(
-            plan=plan,
-            config=config,
-            directory=lambda task_id: slot.task_directory(str(task_id)),
-            open_database=open_database,
-            now_ms=self._clock.now_ms,
-            global_stores={} if self._globals is None else self._globals.stores.views,
-        )
-        worker = StreamWorker(
-            plan,
-            assigned,
-            self._settings(slot),
-            self._ports(clients, admin, slot),
-            make_task=make_task,
-            wipe=lambda task: slot.remove_task_directory(str(task.task_id)),
-            on_restore=self._restored,
-            on_running=self._on_running,
-            housekeep=lambda: self._clean(slot, assigned),
-            watch=self._check_globals,
-        )
-        worker.paused = self._paused
-        self._worker = worker
-        if self._stop.is_set():
-            worker.stop()
-        worker.run()
+        with self._lock:
+            if self.state not in (KafkaStreamsState.RUNNING, KafkaStreamsState.REBALANCING):
+                return None
+            thread = self._new_thread(None)
+        thread.start()
+        return thread.name
 
-    def _check_globals(self) -> None:
-        if self._globals is not None:
-            self._globals.check()
+    def remove_stream_thread(self, timeout: timedelta | int | None = None) -> str | None:
+        """Drain the worker that was added last, and end it; returns its name, or None if only one is left.
 
-    def _clean(self, slot: StateDirectory, assigned: frozenset[TaskId]) -> None:
-        removed = slot.clean_obsolete(
-            {str(task) for task in assigned},
-            older_than_ms=self._config.state_cleanup_delay_ms,
-            now_ms=int(self._clock.monotonic_s() * 1000),
-        )
-        if removed:
-            _log.info("removed state of tasks that are no longer here: %s", ", ".join(removed))
+        Args:
+            timeout: How long its tasks may take to move, in ms or as timedelta; None takes `drain_timeout_ms`.
 
-    def _take_slot(self, stack: ExitStack) -> StateDirectory:
-        config = self._config
-        slot = StateDirectory.acquire(
-            Path(config.state_dir),
-            config.application_id,
-            slot=self._options.slot,
-            exclusive=config.state_dir_exclusive,
+        Raises:
+            StreamsError: It did not end in time; it goes on ending.
+        """
+        drain_ms = self._config.drain_timeout_ms if timeout is None else to_ms(timeout)
+        with self._lock:
+            if len(self._threads) < 2:  # noqa: PLR2004 - the last one is ended by `close`
+                return None
+            thread = self._threads[-1]
+        thread.depart(Departure(drain_ms=drain_ms))
+        if not thread.join(drain_ms / 1000 + _LET_GO_S):
+            thread.stop()
+            if not thread.join(_CLOSE_MS / 1000):
+                raise StreamsError(f"{thread.name} could not commit and close within {drain_ms} ms")
+        return thread.name
+
+    def _new_thread(self, slot: int | None) -> StreamThread:
+        """Return another worker, not yet started. The lock is held."""
+        self._started += 1
+        thread = StreamThread(
+            self._application,
+            self._watchdog,
+            self,
+            name="tidewheel-worker" if self._started == 1 else f"tidewheel-worker-{self._started}",
+            wanted_slot=slot,
+            alone=self._options.workers == 1 and self._started == 1,
         )
-        stack.callback(slot.close)
-        for holder in slot.others:
-            _log.warning(
-                "slot %d of %s is held by %s; taking slot %d",
-                holder.slot,
-                slot.path.parent,
-                holder,
-                slot.slot,
+        thread.paused = self._paused
+        self._threads.append(thread)
+        return thread
+
+    def _shown(self) -> list[StreamThread]:
+        """Return the threads that questions are about: those that live, or the last that did."""
+        with self._lock:
+            return list(self._threads) or [*filter(None, [self._ended])]
+
+    # -- what threads say (ThreadListener) -------------------------------------------------------------------------
+
+    def on_running(self) -> None:
+        """Take in that tasks run, or don't any more: a thread says so."""
+        with self._lock:
+            running = bool(self._threads) and all(thread.running for thread in self._threads)
+        self._state.move_to(KafkaStreamsState.RUNNING if running else KafkaStreamsState.REBALANCING)
+
+    def asks_to_replace(self, error: BaseException) -> bool:
+        """Return whether the user's handler wants a worker started again after an error."""
+        handler = self._exception_handler
+        return handler is not None and handler(error) == "replace_thread"
+
+    def on_end(self, thread: StreamThread) -> None:
+        """Take in that a thread is over: the last one ends the application, and one that failed ends the others."""
+        with self._lock:
+            self._threads.remove(thread)
+            self._ended = thread
+            last = not self._threads
+            if self._error is None:
+                self._error = thread.error
+            failed = self._error is not None
+        if failed:
+            self._state.move_to(KafkaStreamsState.PENDING_ERROR)
+        if last:
+            self._state.move_to(KafkaStreamsState.PENDING_SHUTDOWN)
+            self._state.move_to(
+                KafkaStreamsState.ERROR if failed else KafkaStreamsState.NOT_RUNNING
             )
-        return slot
+        if failed or last:
+            self._begin_to_close(Departure())
 
-    def _assigned(self, plan: ApplicationPlan) -> frozenset[TaskId]:
-        chosen = self._options.tasks
-        if chosen is None:
-            return fixed_tasks(
-                plan.tasks, slot=self._options.slot or 0, workers=self._options.workers
-            )
-        unknown = sorted(set(chosen).difference(plan.tasks))
-        if unknown:
-            raise ConfigError(
-                f"--tasks names {', '.join(map(str, unknown))}, but the application's tasks are "
-                f"{', '.join(map(str, plan.tasks))}"
-            )
-        return frozenset(chosen)
+    # -- the end ---------------------------------------------------------------------------------------------------
 
-    def _transactional_id(self, slot: int) -> str:
-        config = self._config
-        instance = "" if config.group_instance_id is None else f"{config.group_instance_id}-"
-        return f"{config.application_id}-fixed-{instance}{slot}"
+    def _end(self, departure: Departure, timeout_ms: int | None) -> bool:
+        """Have every thread depart, and wait for that; returns whether all is closed."""
+        self._state.stopping.set()
+        self._state.move_to(KafkaStreamsState.PENDING_SHUTDOWN)
+        with self._lock:
+            started = self._started
+            inside = any(thread.is_current for thread in self._threads)
+        if not started:
+            self._state.move_to(KafkaStreamsState.NOT_RUNNING)
+        closer = self._begin_to_close(departure)
+        if inside:
+            return False  # called by a listener or handler: the worker goes on closing when that returns
+        clock = self._application.clock
+        until_s = math.inf if timeout_ms is None else clock.monotonic_s() + timeout_ms / 1000
+        while closer.is_alive() and (left_s := until_s - clock.monotonic_s()) > 0:
+            closer.join(min(left_s, SIGNALS_S))
+        return not closer.is_alive()
 
-    def _settings(self, slot: StateDirectory) -> WorkerSettings:
-        config = self._config
-        return WorkerSettings(
-            application_id=config.application_id,
-            transactional_id=self._transactional_id(slot.slot),
-            siblings=self._options.workers - 1,
-            topology_hash=self._topology_hash,
-            commit_interval_ms=config.commit_interval_ms,
-            cache_max_bytes=config.statestore_cache_max_bytes,
-            uncommitted_max_bytes=config.statestore_uncommitted_max_bytes,
-            buffered_bytes_per_partition=config.buffered_bytes_per_partition,
-            buffered_records_per_partition=config.buffered_records_per_partition,
-            max_poll_records=config.max_poll_records,
-            repartition_purge_interval_ms=config.repartition_purge_interval_ms,
-            auto_offset_reset=config.auto_offset_reset,
-            handlers=error_handlers(config),
-        )
+    def _begin_to_close(self, departure: Departure) -> threading.Thread:
+        """Return the thread that ends everything, started now if it was not before."""
+        with self._lock:
+            if self._closer is None:
+                self._closer = threading.Thread(
+                    target=self._close, args=(departure,), name="tidewheel-close", daemon=True
+                )
+                self._closer.start()
+            return self._closer
 
-    def _ports(self, clients: KafkaClients, admin: Admin, slot: StateDirectory) -> WorkerPorts:
-        config = self._config
-        transactional_id = self._transactional_id(slot.slot)
-        timeout_ms = config.worker_hang_timeout_ms + 30_000
-        return WorkerPorts(
-            make_source=clients.source,
-            make_producer=lambda: clients.transactional_producer(transactional_id, timeout_ms),
-            make_sink_producer=clients.sink_producer
-            if config.processing_guarantee == "at_least_once"
-            else None,
-            make_reader=clients.changelog_reader,
-            admin=admin,
-            topics=KafkaTopics(admin),
-            clock=self._clock,
-        )
+    def _close(self, departure: Departure) -> None:
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.depart(departure)
+        clock = self._application.clock
+        deadline_s = clock.monotonic_s() + departure.drain_ms / 1000 + _LET_GO_S
+        for thread in threads:
+            if not thread.join(max(deadline_s - clock.monotonic_s(), 0.0)):
+                thread.stop()
+        for thread in threads:
+            thread.join(None)
+        self._watchdog.close()
 
     def _restored(self, event: RestoreEvent) -> None:
         if event.kind in ("start", "end"):
@@ -563,34 +414,19 @@ class KafkaStreams:
         if self._restore_listener is not None:
             self._restore_listener(event)
 
-    def _on_running(self, running: bool) -> None:
-        self._move_to(KafkaStreamsState.RUNNING if running else KafkaStreamsState.REBALANCING)
-
-    # -- state -----------------------------------------------------------------------------------------------------
-
-    def _move_to(self, state: KafkaStreamsState) -> None:
-        """Go to another state, log it and tell the listener; a move that is not legal from here is left out."""
-        with self._changed:
-            old = self._state
-            if not legal(old, state):
-                return
-            self._state = state
-            self._changed.notify_all()
-        _log.info("state %s -> %s", old.value, state.value, extra={"state": state.value})
-        if self._state_listener is not None:
-            try:
-                self._state_listener(state, old)
-            except Exception:  # noqa: BLE001 - logged; listeners are told, not asked
-                # Nothing a listener does may stop the worker, or hide why it stopped.
-                _log.exception("the state listener failed at %s -> %s", old.value, state.value)
+    # -- signals ---------------------------------------------------------------------------------------------------
 
     def _take_signals(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
-        return {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        previous: dict[int, Any] = {}
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self.stop()
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            self._state.ask_to_stop()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+        previous.update(
+            {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        )
+        return previous

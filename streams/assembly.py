@@ -40,21 +40,25 @@ class TaskFactory:
     global_stores: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __call__(
-        self, task_id: TaskId, collector: OutputCollector, policy: ErrorPolicy
+        self,
+        task_id: TaskId,
+        collector: OutputCollector,
+        policy: ErrorPolicy,
+        stores: StateManager | None = None,
     ) -> ActiveTask:
-        """Return a new task, created and not yet restored."""
+        """Return a new task, created and not yet restored; it takes over open `stores`, if some are given."""
         plan = self.plan.subtopologies[task_id.subtopology]
-        stores = sum(
+        count = sum(
             len(other.spec.stores) * other.partitions for other in self.plan.subtopologies.values()
         )
         directory = self.directory(task_id)
-        manager = StateManager(
+        manager = stores or StateManager(
             task_id,
             plan.spec.stores,
             StateSettings(
                 application_id=self.config.application_id,
                 cache_enabled=self.config.statestore_cache_max_bytes > 0,
-                keep_bytes_per_store=self.config.statestore_uncommitted_max_bytes // max(stores, 1),
+                keep_bytes_per_store=self.config.statestore_uncommitted_max_bytes // max(count, 1),
             ),
             open_persistent=lambda families: self.open_database(directory, families),
             open_in_memory=InMemoryDatabase,
@@ -76,6 +80,8 @@ class TaskFactory:
             global_stores=self.global_stores,
             record_by_record=self.record_by_record,
         )
+        if stores is not None:
+            stores.renew(task.record_timestamp)
         return task
 
 

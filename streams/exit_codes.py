@@ -33,6 +33,7 @@ class ExitCode(IntEnum):
     NOT_STOPPED_IN_TIME = 8
     REFUSED = 9
     MISSING_OUTPUT_TOPIC = 10
+    INCOMPATIBLE_MEMBER = 11
     INTERRUPTED = 130
 
     @property
@@ -51,13 +52,14 @@ _MEANINGS: Final = {
     ExitCode.FAILED: "an unexpected error, or a result that is not what it has to be",
     ExitCode.USAGE: "the command line, the settings or the topology are wrong",
     ExitCode.RECORD_FAILED: "a record failed and its exception handler said fail (with --no-restart)",
-    ExitCode.FENCED: "another live worker took over this one's work; never restarted",
+    ExitCode.FENCED: "another live process took over this one's place (group_instance_id, or fixed tasks); never restarted",
     ExitCode.MISSING_SOURCE_TOPIC: "a source topic does not exist; never restarted",
     ExitCode.CRASH_LOOP: "five crashes on one offset; the message names topic, partition and offset",
     ExitCode.KAFKA_UNREACHABLE: "Kafka could not be reached (with --no-restart)",
-    ExitCode.NOT_STOPPED_IN_TIME: "a worker did not stop within drain_timeout_ms and was killed",
+    ExitCode.NOT_STOPPED_IN_TIME: "a worker did not stop in time: killed after drain_timeout_ms, or still there (drain)",
     ExitCode.REFUSED: "refused, because something that still runs is in the way; the message names it",
     ExitCode.MISSING_OUTPUT_TOPIC: "a topic that is written to does not exist; never restarted",
+    ExitCode.INCOMPATIBLE_MEMBER: "the topology, assignor or version does not fit the running group; never restarted",
     ExitCode.INTERRUPTED: "a Ctrl-C while it was stopping ended it at once",
 }
 
@@ -69,6 +71,7 @@ _FINAL: Final = frozenset(
         ExitCode.FENCED,
         ExitCode.MISSING_SOURCE_TOPIC,
         ExitCode.MISSING_OUTPUT_TOPIC,
+        ExitCode.INCOMPATIBLE_MEMBER,
     }
 )
 
@@ -77,7 +80,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (TopologyError, ExitCode.USAGE),
     (RecordFailedError, ExitCode.RECORD_FAILED),
     (FencedError, ExitCode.FENCED),
-    (IncompatibleMemberError, ExitCode.FENCED),
+    (IncompatibleMemberError, ExitCode.INCOMPATIBLE_MEMBER),
     (MissingSourceTopicError, ExitCode.MISSING_SOURCE_TOPIC),
     (MissingOutputTopicError, ExitCode.MISSING_OUTPUT_TOPIC),
     (StoreLockedError, ExitCode.REFUSED),

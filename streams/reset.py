@@ -3,9 +3,10 @@
 `plan_reset` decides, from facts, what is to be done and what speaks against it; nothing is touched. `execute_reset` does
 it. The order is such that a reset that was interrupted can be run again: everything it does is fine to do twice.
 
-An application that runs would be harmed, so a reset is refused while one is seen: members in its group, or a worker that
-holds the lock of a slot on this machine. Workers on other machines are not seen; their producers are fenced, so that
-they end with `FencedError` before they commit anything more.
+An application that runs would be harmed, so a reset is refused while one is seen: members of its group that were heard
+lately, consumers subscribed with its name, or a worker that holds the lock of a slot on this machine. Workers with a
+fixed assignment on other machines are not seen; their producers are fenced, so that they end with `FencedError` before
+they commit anything more.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,6 +78,7 @@ class ResetFacts:
         members: Live members of the group.
         slots: The application's slots on this machine.
         others: Applications whose names begin with this one's and a dash, and which have committed offsets.
+        speaking: Members of the application's own group that were heard lately, on any machine.
     """
 
     topics: Mapping[str, int]
@@ -85,6 +87,7 @@ class ResetFacts:
     members: int = 0
     slots: tuple[LocalSlot, ...] = ()
     others: frozenset[str] = frozenset()
+    speaking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,5 +330,10 @@ def _refusals(scope: ResetScope, facts: ResetFacts) -> tuple[str, ...]:
     if facts.members:
         refusals.append(
             f"group {scope.application_id} has {facts.members} live members; stop the application first"
+        )
+    if facts.speaking:
+        refusals.append(
+            f"members of {scope.application_id} were alive a few seconds ago: {', '.join(facts.speaking)}; stop the "
+            "application everywhere first"
         )
     return tuple(refusals)

@@ -1,4 +1,4 @@
-"""How one worker process takes part in an application: its slot, its tasks, what it does about missing topics."""
+"""How one worker process takes part in an application: its slot, its tasks or its group, missing topics."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,12 @@ class RunOptions:
 
     Attributes:
         slot: Slot of the state directory to take; None takes the lowest free one.
-        workers: Number of workers that share the tasks; slot n runs every task whose index modulo this is n.
-        tasks: Exactly these tasks instead; needs `group_instance_id`.
+        workers: Number of workers of this program. In a group each is a member of its own; with fixed assignment, slot n
+            runs every task whose index modulo this is n.
+        fixed: No group: the tasks follow from `slot` and `workers` alone (as `task_assignor="fixed"` says).
+        tasks: No group, and exactly these tasks; needs `group_instance_id`.
+        watchdog_fd: Where the watchdog that `tidewheel run` started takes its workers in; None starts one when it is needed.
+        process_id: Name of the host program in its group; None makes one.
         wait_for_topics: Wait for missing source topics instead of failing.
         create_topics: Create missing source topics (with the cluster's default partition count).
 
@@ -22,6 +26,9 @@ class RunOptions:
 
     slot: int | None = None
     workers: int = 1
+    fixed: bool = False
     tasks: tuple[TaskId, ...] | None = None
+    watchdog_fd: int | None = None
+    process_id: str | None = None
     wait_for_topics: bool = False
     create_topics: bool = False

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from streams.config import StreamsConfig
 from streams.errors import StreamsError
 from streams.run_options import RunOptions
-from tasks.internal_topics import ApplicationPlan, missing_source_topics, plan_application
+from tasks.internal_topics import (
+    ApplicationPlan,
+    changelog_topic,
+    missing_source_topics,
+    plan_application,
+)
 from tasks.parallel.progress_vector import Progress
 from tasks.ports import Admin, Clock, NewTopic
 from tasks.processing.topology_spec import TopologySpec
@@ -34,22 +39,29 @@ def prepare_topics(
     `StreamsError` for internal topics of another shape, and for changelogs that must have been deleted.
     """
     topics = _source_topics(spec, admin, options, stopped, clock)
-    if topics is None:
-        return None
+    return None if topics is None else plan_with_topics(spec, config, admin, topics, topology_hash)
+
+
+def plan_with_topics(
+    spec: TopologySpec,
+    config: StreamsConfig,
+    admin: Admin,
+    topics: Mapping[str, int],
+    topology_hash: bytes,
+) -> ApplicationPlan:
+    """Return the plan of the application on a cluster with these topics, and create the internal ones that are missing.
+
+    Raises as `prepare_topics` does. A sub-topology whose pattern matches nothing yet needs no topics.
+    """
     plan = plan_application(
         spec, config.application_id, topics, replication_factor=config.replication_factor
     )
     wanted = [
         topic
         for topic in (*plan.repartition_topics, *plan.changelog_topics)
-        if topic.name not in topics
+        if topic.name not in topics and topic.partitions
     ]
-    _check_deleted(
-        {topic.name for topic in plan.changelog_topics} - topics.keys(),
-        config.application_id,
-        topology_hash,
-        admin,
-    )
+    _check_deleted(plan, topics, config.application_id, topology_hash, admin)
     if wanted:
         _log.info(
             "creating internal topics: %s",
@@ -60,19 +72,35 @@ def prepare_topics(
 
 
 def _check_deleted(
-    missing: set[str], application_id: str, topology_hash: bytes, admin: Admin
+    plan: ApplicationPlan,
+    topics: Mapping[str, int],
+    application_id: str,
+    topology_hash: bytes,
+    admin: Admin,
 ) -> None:
     """Raise if changelogs are missing although this very topology has committed, which it does only after making them.
 
-    Made anew, they would be empty, and the state would go on from nothing at offsets that say otherwise.
+    Made anew, they would be empty, and the state would go on from nothing at offsets that say otherwise. Only commits of
+    the sub-topology whose changelog it is count: one whose pattern matched nothing until now has never had any.
     """
+    #: Input topic -> the changelogs that were there when its records were committed.
+    missing: dict[str, set[str]] = {}
+    for subtopology in plan.subtopologies.values():
+        names = {
+            changelog_topic(application_id, store.name)
+            for store in subtopology.spec.stores
+            if store.logging
+        }
+        for topic in subtopology.topic_partitions if names - topics.keys() else ():
+            missing.setdefault(topic, set()).update(names - topics.keys())
     if not missing:
         return
     for partition, committed in admin.committed(application_id, None, stable=False).items():
         progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
-        if progress is not None and progress.topology_hash == topology_hash:
+        gone = missing.get(partition.topic)
+        if gone and progress is not None and progress.topology_hash == topology_hash:
             raise StreamsError(
-                f"changelog {', '.join(sorted(missing))} does not exist any more, but this topology has committed offset "
+                f"changelog {', '.join(sorted(gone))} does not exist any more, but this topology has committed offset "
                 f"{committed.offset} of {partition}: its state would be lost without a word. Bring the topic back, or "
                 "run `tidewheel reset` to process the input again"
             )

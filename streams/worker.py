@@ -2,7 +2,7 @@
 
 It reads its settings from standard input, runs one `KafkaStreams`, and reports through the pipe it was given. Only its
 supervisor ends it: SIGINT and SIGTERM are not for it. When the supervisor is gone (its pipe has ended), the worker
-commits, closes and leaves by itself.
+drains, commits, closes and leaves by itself.
 """
 
 import argparse
@@ -118,11 +118,16 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m streams.worker", description="A worker of `tidewheel run`, not for people."
     )
     parser.add_argument("--reports", type=int, required=True, metavar="FD")
-    reports_fd: int = parser.parse_args(arguments).reports
+    parser.add_argument("--watchdog", type=int, metavar="FD")
+    given = parser.parse_args(arguments)
+    reports_fd: int = given.reports
+    watchdog_fd: int | None = given.watchdog
     _leave_signals_to_supervisor()
     link = SupervisorLink(_take_orders_pipe(), reports_fd)
-    # Programs that the user's code starts are not to hold this pipe open.
-    os.set_inheritable(reports_fd, False)
+    # Programs that the user's code starts are not to hold these open.
+    for fd in (reports_fd, watchdog_fd):
+        if fd is not None:
+            os.set_inheritable(fd, False)
     start = link.first_order()
     if start is None:
         return ExitCode.OK
@@ -130,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
         start.log_level, start.log_format, slot=start.slot if start.workers > 1 else None
     )
     try:
-        app, drain_timeout_ms = _prepare(start, link)
+        app, drain_timeout_ms = _prepare(start, link, watchdog_fd)
     except BaseException as error:  # noqa: BLE001 - reported, and ends the process
         if error.__cause__ is not None or exit_code_of(error) is ExitCode.FAILED:
             _log.error("the program could not be loaded", exc_info=error)
@@ -142,14 +147,19 @@ def main(arguments: list[str] | None = None) -> int:
     return ExitCode.OK if app.state in _ENDED else ExitCode.NOT_STOPPED_IN_TIME
 
 
-def _prepare(start: StartWorker, link: SupervisorLink) -> tuple[KafkaStreams, int]:
+def _prepare(
+    start: StartWorker, link: SupervisorLink, watchdog_fd: int | None
+) -> tuple[KafkaStreams, int]:
     """Load the program and make its runtime, not yet started."""
     program = load_program(start.target)
     config = program.config(start.overrides, start.config_file)
     options = RunOptions(
         slot=start.slot,
         workers=start.workers,
+        fixed=start.fixed,
         tasks=None if start.tasks is None else tuple(map(TaskId.parse, start.tasks)),
+        watchdog_fd=watchdog_fd,
+        process_id=start.process_id,
         wait_for_topics=start.wait_for_topics,
         create_topics=start.create_topics,
     )
@@ -176,7 +186,7 @@ def _serve(
             _end_if_abandoned(drain_timeout_ms / 1000 + _ABANDONED_GRACE_S)
         if stops or link.lost:
             told_ms = stops[0].timeout_ms if stops else None
-            app.close(timeout=drain_timeout_ms if told_ms is None else told_ms)
+            app.drain(timeout=drain_timeout_ms if told_ms is None else told_ms)
             return
         if time.monotonic() >= next_report_s:
             link.say(MetricsReported(metrics=app.metrics()))

@@ -1,7 +1,7 @@
 """Puts the commands together, and turns errors into a message and an exit code."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -25,6 +25,20 @@ _COMMANDS: Final = {
     "demo": "streams.cli.demo:demo",
     "broker": "streams.cli.broker:broker",
     "reset": "streams.cli.reset:reset",
+    "status": "streams.cli.status:status",
+    "top": "streams.cli.top:top",
+    "drain": "streams.cli.drain:drain",
+}
+#: Commands of commands: their help, and where the functions are.
+_FAMILIES: Final = {
+    "group": (
+        "Tell what happened in an application's group, or set it up again.",
+        {"history": "streams.cli.group:history", "recover": "streams.cli.group:recover"},
+    ),
+    "config": (
+        "Show the settings an application would run with.",
+        {"show": "streams.cli.config:show"},
+    ),
 }
 #: Asks for the list of commands, which says what each does, so then all are imported.
 _ASK_FOR_HELP: Final = frozenset({"--help", "-h"})
@@ -49,17 +63,12 @@ def build_app(*, whole: bool = True) -> App:
         help_epilogue=_exit_codes(),
     )
     for sort_key, (name, path) in enumerate(_COMMANDS.items()):
-        module, _, function = path.partition(":")
-        command = getattr(import_module(module), function) if whole else path
-        app.command(command, name=name, sort_key=sort_key, help_epilogue="")
-    config = App(
-        name="config",
-        help="Show the settings an application would run with.",
-        help_epilogue="",
-        sort_key=len(_COMMANDS),
-    )
-    config.command("streams.cli.config:show", name="show")
-    app.command(config)
+        app.command(_command(path, whole=whole), name=name, sort_key=sort_key, help_epilogue="")
+    for sort_key, (name, (help_text, commands)) in enumerate(_FAMILIES.items(), len(_COMMANDS)):
+        family = App(name=name, help=help_text, help_epilogue="", sort_key=sort_key)
+        for command_name, path in commands.items():
+            family.command(_command(path, whole=whole), name=command_name)
+        app.command(family)
     return app
 
 
@@ -67,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code."""
     told = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app = build_app(whole=not told or told[0] in _ASK_FOR_HELP)
+        app = build_app(whole=_asks_for_list(told))
         result = app(told, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         print_error(f"{error} (`tidewheel --help` lists what there is)")
@@ -83,6 +92,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = None
         return ExitCode.OK
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _command(path: str, *, whole: bool) -> str | Callable[..., int]:
+    """Return a command's function, or where it is."""
+    module, _, function = path.partition(":")
+    if not whole:
+        return path
+    found: Callable[..., int] = getattr(import_module(module), function)
+    return found
+
+
+def _asks_for_list(told: Sequence[str]) -> bool:
+    """Return whether a command line asks for a list of commands: of all, or of a family.
+
+    >>> [_asks_for_list(each.split()) for each in ("", "--help", "group", "group --help", "group history --help", "run")]
+    [True, True, True, True, False, False]
+    """
+    rest = told[1:] if told and told[0] in _FAMILIES else told
+    return not rest or rest[0] in _ASK_FOR_HELP
 
 
 def _exit_codes() -> str:

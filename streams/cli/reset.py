@@ -1,11 +1,14 @@
 """`tidewheel reset`: has an application begin anew."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 
+from streams.cli.application import application_of
+from streams.cli.group_access import access_to
 from streams.cli.output import print_error, print_json, print_table, wants_json
 from streams.cli.settings import SettingsOptions
 from streams.config import StreamsConfig
@@ -13,7 +16,6 @@ from streams.errors import ConfigError
 from streams.exit_codes import ExitCode
 from streams.kafka.reset_admin import KafkaResetAdmin
 from streams.kafka.settings import ClientSettings
-from streams.program import effective_config, load_program
 from streams.reset import (
     ResetPlan,
     ResetPosition,
@@ -62,7 +64,8 @@ def reset(
         )
     )
     try:
-        plan = plan_reset(scope, gather_facts(scope, admin, config.state_dir, position))
+        facts = gather_facts(scope, admin, config.state_dir, position)
+        plan = plan_reset(scope, replace(facts, speaking=_speaking(config)))
         may = not plan.refusals
         if execute and may:
             execute_reset(plan, admin, config.state_dir)
@@ -102,17 +105,17 @@ def _moment_ms(text: str) -> int:
 
 
 def _application(target: str, settings: SettingsOptions) -> tuple[StreamsConfig, ResetScope]:
-    overrides, file = settings.overrides(), settings.config_file()
-    if ":" in target or target.endswith(".py"):
-        program = load_program(target)
-        config = program.config(overrides, file)
-        return config, scope_of(config.application_id, program.topology(config), config)
-    if overrides.get("application_id", target) != target:
-        raise ConfigError(
-            f"the application is {target!r} and --application-id {overrides['application_id']!r}; give one of the two"
-        )
-    config = effective_config({}, {**overrides, "application_id": target}, file)
-    return config, scope_of(target)
+    config, program = application_of(target, settings)
+    if program is None:
+        return config, scope_of(config.application_id)
+    return config, scope_of(config.application_id, program.topology(config), config)
+
+
+def _speaking(config: StreamsConfig) -> tuple[str, ...]:
+    """Return the members of the application's group that are alive, wherever they are."""
+    with access_to(config) as access:
+        access.read_what_there_is()
+        return access.inbox.speaking(access.group, access.now_ms())
 
 
 def _print_plan(plan: ResetPlan, *, done: bool) -> None:

@@ -1,5 +1,6 @@
 """`tidewheel run`: an application's workers, under a supervisor."""
 
+import secrets
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -11,6 +12,7 @@ from streams.program import parse_tasks
 from streams.supervisor.messages import StartWorker
 from streams.supervisor.restart_policy import RestartSettings
 from streams.supervisor.supervisor import Supervisor
+from streams.watchdog.process import WatchdogProcess
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -20,6 +22,7 @@ def run(
     /,
     *,
     workers: int = 1,
+    fixed_assignment: _Flag = False,
     tasks: str | None = None,
     wait_for_topics: _Flag = False,
     create_topics: _Flag = False,
@@ -31,13 +34,14 @@ def run(
     """Run an application until Ctrl-C or SIGTERM.
 
     Workers that crash are started again after 1 s, 2 s, ... 60 s; five crashes on one offset end the command and name
-    it. Ctrl-C commits and stops; once more stops at once.
+    it. Ctrl-C lets the tasks move to other members, commits and stops; once more stops at once.
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology. The module may have `config`, its own
             settings.
-        workers: Worker processes on this machine; each runs its share of the tasks.
-        tasks: Run exactly these tasks, such as 0_1,0_2; needs group_instance_id.
+        workers: Worker processes on this machine, each a member of the application's group, which shares the tasks.
+        fixed_assignment: No group: worker n of N runs every task whose index modulo N is n. For the only host there is.
+        tasks: No group: run exactly these tasks, such as 0_1,0_2; needs group_instance_id.
         wait_for_topics: Wait for missing source topics.
         create_topics: Create missing source topics.
         restart: Start crashed workers again. Without it the first crash ends the command with the code of its cause.
@@ -53,6 +57,8 @@ def run(
         )
         raise ConfigError(f"--workers {workers}: {least}; correct the number")
     settings = settings or SettingsOptions()
+    is_grouped = not fixed_assignment and chosen is None
+    process_id = secrets.token_hex(8)
     starts = [
         StartWorker(
             target=target,
@@ -60,6 +66,8 @@ def run(
             config_file=settings.config_file(),
             slot=slot,
             workers=workers,
+            fixed=fixed_assignment,
+            process_id=process_id,
             tasks=None if chosen is None else tuple(map(str, chosen[slot::workers])),
             wait_for_topics=wait_for_topics,
             create_topics=create_topics,
@@ -68,4 +76,8 @@ def run(
         )
         for slot in range(workers)
     ]
-    return Supervisor(starts, restart=RestartSettings(enabled=restart)).run()
+    return Supervisor(
+        starts,
+        restart=RestartSettings(enabled=restart),
+        start_watchdog=WatchdogProcess if is_grouped else None,
+    ).run()

@@ -43,6 +43,7 @@ class StreamsOptions(TypedDict, total=False):
     worker_hang_timeout_ms: DurationOption
     rejoin_timeout_ms: DurationOption
     task_move_interval_ms: DurationOption
+    settling_ms: DurationOption
     statestore_uncommitted_max_bytes: SizeOption
     state_cleanup_delay_ms: DurationOption
     repartition_purge_interval_ms: DurationOption

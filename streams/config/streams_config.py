@@ -127,6 +127,10 @@ class StreamsConfig(BaseModel):
     task_move_interval_ms: types.AnyDuration = 0
     """Milliseconds between two moves of tasks in the whole group, so that load creeps to a newcomer; 0 for no pacing."""
 
+    settling_ms: types.AnyDuration = 6_000
+    """Milliseconds a new member must have been in the group before running tasks move to it, so that members that come
+    and go take nothing from others. Learners are planted earlier, and tasks nobody runs are not held back."""
+
     statestore_uncommitted_max_bytes: types.PositiveSize = 64 * _MIB
     """Bytes of uncommitted writes a worker holds in memory; more makes it commit early."""
 
@@ -144,8 +148,8 @@ class StreamsConfig(BaseModel):
     notices. With several workers each appends its slot (`-0`, `-1`)."""
 
     task_assignor: types.Assignor = "sticky"
-    """Who places tasks: `sticky`, `fixed` (no coordination), or an importable `"module:name"` or module-level object
-    (its name is kept). All members use the same."""
+    """Who places tasks: `sticky`, `high_availability`, `round_robin`, `fixed` (no coordination), or an importable
+    `"module:name"` or module-level object (its name is kept). All members use the same."""
 
     rack_id: types.OptionalLabel = None
     """Rack or zone of this process; brokers of the same one are read from, copies are kept in others."""

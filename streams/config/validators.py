@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import PlainValidator
 
+from rebalance.assignors.builtin import BUILT_IN
 from state_stores.rocksdb.options import RocksDBOptions
 from streams.config.client_properties import BadPropertyError
 from streams.config.importable import import_object, importable_name, is_importable_name
@@ -44,7 +45,7 @@ _LABEL_CHARACTERS_MAX: Final = 255
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 #: Names of built-in assignors.
-TASK_ASSIGNORS: Final = ("sticky", "fixed")
+TASK_ASSIGNORS: Final = (*sorted(BUILT_IN, key=lambda name: (name != "sticky", name)), "fixed")
 #: Names of the optimisations of a topology, as Kafka Streams' with underscores.
 OPTIMIZATIONS: Final = (
     "merge_repartition_topics",

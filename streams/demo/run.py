@@ -18,6 +18,7 @@ from streams.demo.view import DemoView, ResultTable
 from streams.errors import StreamsError
 from streams.kafka.clients import KafkaClients
 from streams.program import Program, load_program
+from streams.run_options import RunOptions
 from tasks.ports import Admin
 
 _INPUTS: Final = ("flights", "weather")
@@ -111,7 +112,8 @@ def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view:
     """Run the topology until all input is processed and committed."""
     config = program.config(overrides)
     inputs = cluster.input_ends(admin, _INPUTS)
-    app = KafkaStreams(program.topology(config), config)
+    # Nobody else takes part, so there is no group to wait for.
+    app = KafkaStreams(program.topology(config), config, options=RunOptions(fixed=True))
     app.start()
     try:
         with view.work("process", "process, exactly once", sum(inputs.values())) as advance:

@@ -15,14 +15,16 @@ LINE_BYTES_MAX: Final = 1024 * 1024
 
 
 class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """The first line a worker reads: what to run and how."""
+    """The first line a worker reads: what to run and how. `process_id` names this program in its group."""
 
     target: str
     overrides: dict[str, Any] = {}
     config_file: str | None = None
     slot: int = 0
     workers: int = 1
+    fixed: bool = False
     tasks: tuple[str, ...] | None = None
+    process_id: str | None = None
     wait_for_topics: bool = False
     create_topics: bool = False
     log_level: LogLevel = "info"

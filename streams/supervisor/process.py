@@ -2,7 +2,7 @@
 
 Workers are started by `subprocess` (never by fork or multiprocessing) in a session of their own, so that Ctrl-C on a
 terminal reaches the supervisor alone. Orders go to the worker's standard input, reports come through a pipe whose
-number is the worker's only argument of ours. When this process dies, the worker reads the end of its orders.
+number is an argument of the worker's, and so is the way to the watchdog if there is one. When this process dies, the worker reads the end of its orders.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from streams.supervisor.messages import (
     encode,
 )
 
-#: `--reports FD` is added to it.
+#: `--reports FD` is added to it, and `--watchdog FD` in a group.
 WORKER_COMMAND: Final = (sys.executable, "-m", "streams.worker")
 
 _READ_BYTES: Final = 64 * 1024
@@ -40,13 +40,21 @@ class WorkerProcess:
             thing (everywhere but Linux).
     """
 
-    def __init__(self, start: StartWorker, command: Sequence[str] = WORKER_COMMAND) -> None:
+    def __init__(
+        self,
+        start: StartWorker,
+        command: Sequence[str] = WORKER_COMMAND,
+        *,
+        watchdog_fd: int | None = None,
+    ) -> None:
         reading, writing = os.pipe()
+        passed = [writing] if watchdog_fd is None else [writing, watchdog_fd]
+        intake = [] if watchdog_fd is None else ["--watchdog", str(watchdog_fd)]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own program, without a shell
-                [*command, "--reports", str(writing)],
+                [*command, "--reports", str(writing), *intake],
                 stdin=subprocess.PIPE,
-                pass_fds=(writing,),
+                pass_fds=passed,
                 start_new_session=True,
             )
         except BaseException:

@@ -1,7 +1,7 @@
 """Starts workers, restarts those that crash, and turns signals into orders.
 
 One thread, one loop. It never imports the user's program: whatever that does to its process, this one goes on. SIGTERM
-and SIGINT become an order to stop; workers then commit and close, and get `drain_timeout_ms` for it. A second SIGINT
+and SIGINT become an order to stop; workers then drain, commit and close, and get `drain_timeout_ms` for it. A second SIGINT
 ends everything at once. If this process dies, its workers read the end of their pipes and stop by themselves.
 
     started ──ready──▶ running ──crash──▶ waiting (back-off) ──▶ started
@@ -39,6 +39,7 @@ from streams.supervisor.restart_policy import (
     RestartSettings,
     judge,
 )
+from streams.watchdog.process import WatchdogProcess
 
 _log = logging.getLogger("tidewheel.supervisor")
 
@@ -51,6 +52,8 @@ _DYING_LOOK_S: Final = 0.05
 #: A process whose pipe ended this long ago and which still lives is no worker any more.
 _DYING_MAX_S: Final = 10.0
 _LOOK_S: Final = 60.0
+#: How long the watchdog may take to say the last words of workers that are gone.
+_GOODBYE_S: Final = 5.0
 
 #: Called with (slot, report) for every report of a worker.
 ReportListener = Callable[[int, Report], None]
@@ -90,6 +93,7 @@ class Supervisor:
         command: The worker program.
         on_report: Told everything that workers report.
         drain_timeout_ms: How long workers may take to stop, instead of what their settings say.
+        start_watchdog: Starts the process that speaks for all workers in their group; None: there is no group.
     """
 
     def __init__(
@@ -100,11 +104,14 @@ class Supervisor:
         command: Sequence[str] = WORKER_COMMAND,
         on_report: ReportListener | None = None,
         drain_timeout_ms: int | None = None,
+        start_watchdog: Callable[[], WatchdogProcess] | None = None,
     ) -> None:
         self._slots = [_Slot(start) for start in starts]
         self._restart = restart or RestartSettings()
         self._command = tuple(command)
         self._on_report = on_report
+        self._start_watchdog = start_watchdog
+        self._watchdog: WatchdogProcess | None = None
         self._told_drain_ms = drain_timeout_ms
         self._drain_timeout_ms = drain_timeout_ms or _DRAIN_TIMEOUT_MS
         self._selector = selectors.DefaultSelector()
@@ -130,6 +137,8 @@ class Supervisor:
                     self._enforce_deadline()
             finally:
                 self._end_at_once()
+                if self._watchdog is not None:
+                    self._watchdog.close(_GOODBYE_S)
                 self._selector.close()
                 os.close(self._wake_reading)
                 os.close(self._wake_writing)
@@ -156,11 +165,25 @@ class Supervisor:
         slot.due_s = None
         slot.crash = slot.running_since_s = slot.pipe_ended_s = None
         slot.healthy_s = 0.0
-        slot.process = process = WorkerProcess(slot.start, self._command)
+        slot.process = process = WorkerProcess(
+            slot.start, self._command, watchdog_fd=self._watchdog_fd()
+        )
         self._selector.register(process.reports_fd, selectors.EVENT_READ, slot)
         if process.pid_fd is not None:
             self._selector.register(process.pid_fd, selectors.EVENT_READ, slot)
         _log.info("worker %d started (process %d)", slot.number, process.pid)
+
+    def _watchdog_fd(self) -> int | None:
+        """Return where the watchdog takes workers in; one that has died is replaced for those that start now."""
+        if self._start_watchdog is None:
+            return None
+        if self._watchdog is not None and not self._watchdog.is_alive():
+            _log.warning("the watchdog (process %d) is gone; starting another", self._watchdog.pid)
+            self._watchdog.close(0)
+            self._watchdog = None
+        if self._watchdog is None:
+            self._watchdog = self._start_watchdog()
+        return self._watchdog.intake.fileno()
 
     def _wait(self) -> None:
         """Wait for the first of: a signal, a report, a death, a worker that is due, the deadline."""

@@ -5,6 +5,7 @@ import pytest
 from streams.errors import (
     ConfigError,
     FencedError,
+    IncompatibleMemberError,
     MissingOutputTopicError,
     MissingSourceTopicError,
     RecordFailedError,
@@ -22,6 +23,7 @@ from streams.exit_codes import ExitCode, exit_code_of, markdown_table
         (TopologyError(""), ExitCode.USAGE),
         (RecordFailedError(""), ExitCode.RECORD_FAILED),
         (FencedError(""), ExitCode.FENCED),
+        (IncompatibleMemberError(""), ExitCode.INCOMPATIBLE_MEMBER),
         (MissingSourceTopicError(""), ExitCode.MISSING_SOURCE_TOPIC),
         (MissingOutputTopicError(""), ExitCode.MISSING_OUTPUT_TOPIC),
         (StoreLockedError(""), ExitCode.REFUSED),
@@ -71,4 +73,5 @@ def test_only_what_a_restart_cannot_help_is_final() -> None:
         ExitCode.FENCED,
         ExitCode.MISSING_SOURCE_TOPIC,
         ExitCode.MISSING_OUTPUT_TOPIC,
+        ExitCode.INCOMPATIBLE_MEMBER,
     }

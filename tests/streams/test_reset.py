@@ -115,6 +115,14 @@ def test_every_producer_that_committed_is_fenced_and_no_other() -> None:
     assert plan.transactional_ids == ("shop-fixed-0", "shop-fixed-1")
 
 
+def test_members_of_the_group_that_speak_are_in_the_way() -> None:
+    """H18: wherever they are; the message names them."""
+    plan = plan_reset(scope_of("shop", _topology()), _facts(speaking=("a", "b")))
+    assert plan.refusals == (
+        "members of shop were alive a few seconds ago: a, b; stop the application everywhere first",
+    )
+
+
 def test_a_live_application_is_not_reset() -> None:
     """Members in the group or a held slot; the message names the holder."""
     held = LocalSlot(slot=0, path=Path("/state/shop/0"), problem="slot 0 is held by process 7 on a")

@@ -25,6 +25,7 @@ from tests.fakes.clock import FakeClock
 
 STRING = Serdes.string()
 HASH = b"topology"
+_REPARTITION = "app-by-value-repartition"
 
 
 class Admin(FakeAdmin):
@@ -118,17 +119,19 @@ def test_a_changelog_that_was_deleted_is_not_made_anew(topology_hash: bytes, ref
     progress = Progress(
         task_epoch=0,
         transactional_id="app-0",
-        topic_id=stage.broker.topics["in"].topic_id,
+        topic_id=stage.broker.topics[_REPARTITION].topic_id,
         topology_hash=topology_hash,
         ranges=(RangeProgress(0, 7),),
     )
-    stage.broker.groups["app"][TopicPartition("in", 0)] = CommittedOffset(7, progress.encode())
+    committed = CommittedOffset(7, progress.encode())
+    stage.broker.groups["app"][TopicPartition(_REPARTITION, 0)] = committed
     stage.prepare()
     stage.broker.delete_topic("app-counts-changelog")
     stage.admin.created.clear()
     if refused:
         with pytest.raises(
-            StreamsError, match=r"app-counts-changelog does not exist any more.*offset 7 of in-0"
+            StreamsError,
+            match=r"app-counts-changelog does not exist any more.*offset 7 of app-by-value-repartition-0",
         ):
             stage.prepare()
         assert stage.admin.created == []

@@ -31,7 +31,10 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
     seen: list[tuple[list[StartWorker], RestartSettings]] = []
 
     class _Supervisor:
-        def __init__(self, starts: list[StartWorker], *, restart: RestartSettings) -> None:
+        def __init__(
+            self, starts: list[StartWorker], *, restart: RestartSettings, start_watchdog: object
+        ) -> None:
+            del start_watchdog
             seen.append((starts, restart))
 
         def run(self) -> ExitCode:
@@ -41,7 +44,13 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
     return seen
 
 
-@pytest.mark.parametrize("command", ["run", "describe", "demo", "broker", "reset", "config show"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run", "describe", "demo", "broker", "reset", "status", "top", "drain", "group history",
+        "group recover", "config show",
+    ],
+)  # fmt: skip
 def test_every_command_is_there_and_explains_itself(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,9 +140,13 @@ def test_run_starts_its_workers_with_their_shares(
 def test_run_needs_only_the_program(
     supervised: list[tuple[list[StartWorker], RestartSettings]],
 ) -> None:
-    """One worker, all tasks, restarts."""
+    """One worker, a member of the group under an id that is new at each start; restarts."""
     assert main(["run", "app:topology"]) == ExitCode.OK
-    assert supervised == [([StartWorker(target="app:topology")], RestartSettings())]
+    ((starts, restart),) = supervised
+    process_id = starts[0].process_id
+    assert process_id
+    assert starts == [StartWorker(target="app:topology", process_id=process_id)]
+    assert restart == RestartSettings()
 
 
 def test_describe_prints_kafka_streams_text(capsys: pytest.CaptureFixture[str]) -> None:

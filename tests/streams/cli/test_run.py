@@ -122,7 +122,7 @@ def test_workers_stop_cleanly_when_their_supervisor_is_killed(shouting: Shouting
         command.wait()
         until(lambda: not is_alive(worker), "the worker ended")
         assert "the supervisor is gone: stopping" in command.said
-        assert "PENDING_SHUTDOWN -> NOT_RUNNING" in command.said
+        assert "PENDING_SHUTDOWN -> NOT_RUNNING" in command.said, command.said
     with Command(*shouting.arguments()) as again:
         again.until_said("REBALANCING -> RUNNING")
 
@@ -149,6 +149,7 @@ def test_a_worker_reports_its_states_and_every_interval_its_figures(shouting: Sh
 
     start = StartWorker(
         target=shouting.target,
+        fixed=True,
         overrides={
             "bootstrap_servers": shouting.cluster.bootstrap_servers,
             "state_dir": str(shouting.state_dir),
@@ -168,12 +169,15 @@ def test_a_worker_reports_its_states_and_every_interval_its_figures(shouting: Sh
     assert len(figures) <= 4
 
 
-def test_the_second_of_two_live_workers_ends_the_first(shouting: Shouting, tmp_path: Path) -> None:
-    """The first is fenced, leaves with its own code, and is not started again."""
+@pytest.mark.parametrize("place", ["--fixed-assignment", "--set=group_instance_id=one"])
+def test_S3_the_second_of_two_live_workers_of_one_place_ends_the_first(
+    shouting: Shouting, tmp_path: Path, place: str
+) -> None:
+    """Without a group, or by its instance id, the first is fenced, leaves with its own code, and is not started again."""
     shouting.create()
-    with Command(*shouting.arguments()) as first:
+    with Command(*shouting.arguments(place)) as first:
         first.until_said("REBALANCING -> RUNNING")
-        with Command(*shouting.arguments(state_dir=tmp_path / "elsewhere")) as second:
+        with Command(*shouting.arguments(place, state_dir=tmp_path / "elsewhere")) as second:
             second.until_said("REBALANCING -> RUNNING")
             shouting.say("one", "two", "three")
             assert first.wait() == ExitCode.FENCED, first.said
@@ -237,6 +241,7 @@ def test_a_record_that_brings_workers_down_is_named_after_five_crashes(
     shouting.say("one", "poison", "two")
     start = StartWorker(
         target=shouting.target,
+        fixed=True,
         overrides={
             "bootstrap_servers": shouting.cluster.bootstrap_servers,
             "state_dir": str(shouting.state_dir),

@@ -2,25 +2,31 @@
 
 The target is a list of steps with commas between; each is a word, some with arguments after equal signs:
 `ready`, `run`, `count=FILE` (appends a byte), `crash=CODE`, `record=OFFSET` (a crash on t-1), `hang`, `ignore-stop`,
-`serve` (until told to stop or the supervisor is gone), `mark=FILE` (writes how it ended).
+`serve` (until told to stop or the supervisor is gone), `mark=FILE` (writes how it ended), `watchdog=FILE` (asks the
+watchdog who it is and writes that).
 """
 
 import argparse
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
 
+from streams.watchdog.process import hand_over
 
-def main() -> int:  # noqa: C901, PLR0912 - one case a step
+
+def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step
     """Take the steps in turn; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     parser = argparse.ArgumentParser()
     parser.add_argument("--reports", type=int)
-    reports = parser.parse_args().reports
+    parser.add_argument("--watchdog", type=int)
+    given = parser.parse_args()
+    reports = given.reports
 
     def say(**message: object) -> None:
         os.write(reports, json.dumps(message).encode() + b"\n")
@@ -42,6 +48,10 @@ def main() -> int:  # noqa: C901, PLR0912 - one case a step
                     file.write("x")
             case "pid":
                 Path(argument).write_text(str(os.getpid()), encoding="ascii")
+            case "watchdog":
+                with hand_over(socket.socket(fileno=given.watchdog)) as line:
+                    line.sendall(b"who?")
+                    Path(argument).write_text(line.recv(100).decode(), encoding="ascii")
             case "crash":
                 say(type="crash", error="Boom", message="it broke", exit_code=int(argument))
                 return int(argument)

@@ -11,7 +11,8 @@ from streams.supervisor.messages import StartWorker
 from streams.supervisor.restart_policy import RestartSettings
 
 ROOT = Path(__file__).parents[3]
-FAKE_WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
+FAKE_WORKER = (sys.executable, "-m", "tests.streams.supervisor.fake_worker")
+FAKE_WATCHDOG = (sys.executable, "-m", "tests.streams.client.fake_watchdog")
 #: The policy with milliseconds in place of seconds.
 QUICK = RestartSettings(first_delay_ms=1, delay_max_ms=60, healthy_ms=60_000)
 

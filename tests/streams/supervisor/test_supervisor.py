@@ -12,7 +12,9 @@ from streams.exit_codes import ExitCode
 from streams.supervisor.messages import Report, StartWorker, StateChanged, WorkerReady
 from streams.supervisor.restart_policy import RestartSettings
 from streams.supervisor.supervisor import Supervisor
+from streams.watchdog.process import WatchdogProcess
 from tests.streams.supervisor.scenario import (
+    FAKE_WATCHDOG,
     FAKE_WORKER,
     QUICK,
     drive,
@@ -191,3 +193,39 @@ def test_nothing_is_started_again_once_it_stops(tmp_path: Path) -> None:
     )
     assert supervisor.run() is ExitCode.OK
     assert written(count) == "x"
+
+
+def test_all_workers_have_one_watchdog_which_ends_with_them(tmp_path: Path) -> None:
+    """Each connects by itself, through what the supervisor hands down."""
+    started: list[WatchdogProcess] = []
+
+    def start() -> WatchdogProcess:
+        started.append(WatchdogProcess(FAKE_WATCHDOG))
+        return started[-1]
+
+    targets = [f"watchdog={tmp_path / str(slot)}" for slot in range(2)]
+    supervisor = Supervisor(starts(*targets), command=FAKE_WORKER, start_watchdog=start)
+    assert supervisor.run() is ExitCode.OK
+    (watchdog,) = started
+    assert [written(tmp_path / str(slot)) for slot in range(2)] == [str(watchdog.pid)] * 2
+    assert not watchdog.is_alive()
+
+
+def test_a_dead_watchdog_is_replaced_for_workers_that_start_later() -> None:
+    """Those that live get themselves another."""
+    started: list[WatchdogProcess] = []
+
+    def start() -> WatchdogProcess:
+        started.append(WatchdogProcess(FAKE_WATCHDOG))
+        return started[-1]
+
+    supervisor = Supervisor([], start_watchdog=start)
+    supervisor._watchdog_fd()
+    supervisor._watchdog_fd()
+    assert len(started) == 1
+    os.kill(started[0].pid, signal.SIGKILL)
+    started[0]._process.wait()
+    supervisor._watchdog_fd()
+    assert [watchdog.is_alive() for watchdog in started] == [False, True]
+    assert supervisor.run() is ExitCode.OK
+    assert not started[1].is_alive()

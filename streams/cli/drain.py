@@ -1,0 +1,224 @@
+"""`tidewheel drain`: has a member leave in order, its tasks first."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from rebalance.describe import duration_text
+from rebalance.group import Group
+from rebalance.messages import DrainMember
+from rebalance.model import MemberPhase
+from rebalance.records import MemberRecord
+from streams.cli.group_access import GroupAccess, group_access
+from streams.cli.output import print_error, print_json, wants_json
+from streams.cli.settings import SettingsOptions
+from streams.config.suggestions import did_you_mean
+from streams.durations import parse_ms
+from streams.errors import ConfigError, StreamsError
+from streams.exit_codes import ExitCode
+
+_Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+_LOOK_S: Final = 0.2
+#: The wish is said again until the log shows that a leader heard it.
+_SAY_AGAIN_S: Final = 1.0
+#: How long after the member's own time its departure may take: it commits, closes its stores, says so.
+_GRACE_MS: Final = 15_000
+
+
+def drain(
+    member: str,
+    target: str | None = None,
+    /,
+    *,
+    timeout: str | None = None,
+    json: _Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Have a member leave: its tasks move to others behind learners while it goes on working, then it ends.
+
+    Nobody waits for anything but the moved tasks' own hand-over. After --timeout the rest is let go at once, and
+    restored where it goes. Ctrl-C ends the waiting, not the draining.
+
+    Exit codes: 0 the member is gone; 1 no such member, or it died instead; 8 it is still there.
+
+    Args:
+        member: The member's name as `tidewheel status` shows it, or enough of its beginning.
+        target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        timeout: How long it may go on working while its tasks move, such as 30s or 5m; by default drain_timeout_ms.
+        json: Print JSON lines on a terminal too.
+        settings: Settings.
+    """
+    with group_access(target, settings) as access:
+        access.check_exists()
+        drain_ms = access.config.drain_timeout_ms if timeout is None else _duration_ms(timeout)
+        access.read()
+        record = find_member(access.group, member)
+        drained = _Draining(access, record, drain_ms)
+        if wants_json(asked=json):
+            outcome = drained.follow(
+                lambda step: print_json(
+                    {"member": step.member, "phase": step.phase, "tasks": list(step.tasks)}
+                )
+            )
+        else:
+            outcome = _with_bar(drained, drain_ms)
+    if outcome.problem:
+        print_error(outcome.problem)
+    return outcome.code
+
+
+def find_member(group: Group, name: str) -> MemberRecord:
+    """Return the live member of a name, or of the only one that begins so; raises `StreamsError` naming those there are."""
+    live = list(group.live().values())
+    found = [record for record in live if record.member == name] or [
+        record for record in live if record.member.startswith(name)
+    ]
+    if len(found) == 1:
+        return found[0]
+    names = [record.member for record in live]
+    if found:
+        several = ", ".join(record.member for record in found)
+        raise StreamsError(
+            f"{name!r} is the beginning of several members: {several}; give more of it"
+        )
+    there = f"there are {', '.join(names)}" if names else "there are none"
+    hint = did_you_mean(name, names)
+    raise StreamsError(
+        f"no live member is called {name!r}; {f'{hint} ' if hint else ''}{there} (`tidewheel status` shows them)"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainStep:
+    """How far a member is: its phase in the log, and the tasks it still has."""
+
+    member: str
+    phase: str
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    code: ExitCode
+    problem: str = ""
+
+
+class _Draining:
+    """Says the wish and follows the member until it is gone."""
+
+    def __init__(self, access: GroupAccess, record: MemberRecord, drain_ms: int) -> None:
+        self._access = access
+        self._record = record
+        self._drain_ms = drain_ms
+
+    def step(self) -> DrainStep:
+        """Return how far it is, as last read."""
+        group, incarnation = self._access.group, self._record.incarnation
+        record = group.members.get(incarnation)
+        return DrainStep(
+            member=self._record.member,
+            phase=MemberPhase.GONE.value if record is None else record.phase,
+            tasks=tuple(map(str, group.owned(incarnation))),
+        )
+
+    def follow(self, show: Callable[[DrainStep], None]) -> _Outcome:
+        """Wait until the member is gone, showing each step."""
+        give_up_s = time.monotonic() + (self._drain_ms + _GRACE_MS) / 1000
+        say_s = time.monotonic()
+        was_fenced = False
+        shown: DrainStep | None = None
+        while True:
+            now = self.step()
+            if now != shown:
+                show(now)
+                shown = now
+            was_fenced |= now.phase in {MemberPhase.FENCING, MemberPhase.FENCED}
+            if now.phase == MemberPhase.GONE:
+                return _fenced(now) if was_fenced else _Outcome(code=ExitCode.OK)
+            if time.monotonic() >= give_up_s:
+                return _late(now)
+            if now.phase in {MemberPhase.ACTIVE, MemberPhase.PARKED} and time.monotonic() >= say_s:
+                self._say()
+                say_s = time.monotonic() + _SAY_AGAIN_S
+            time.sleep(_LOOK_S)
+            self._access.read()
+
+    def _say(self) -> None:
+        self._access.say(
+            DrainMember(
+                app=self._access.application_id,
+                member="operator",
+                incarnation=self._access.operator,
+                target=self._record.member,
+                drain_ms=self._drain_ms,
+            )
+        )
+
+
+def _with_bar(drained: _Draining, drain_ms: int) -> _Outcome:
+    console = Console()
+    first = drained.step()
+    total = len(first.tasks)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks moved"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(f"{first.member}: asked to leave", total=total)
+
+        def show(step: DrainStep) -> None:
+            progress.update(
+                bar,
+                description=f"{step.member}: {step.phase}",
+                total=max(total, len(step.tasks)),
+                completed=max(total - len(step.tasks), 0),
+            )
+
+        try:
+            outcome = drained.follow(show)
+        except KeyboardInterrupt:
+            console.print(
+                f"Not waiting any more; {first.member} goes on leaving, for at most {duration_text(drain_ms)}.",
+                markup=False,
+            )
+            raise
+    if outcome.code is ExitCode.OK:
+        console.print(f"{first.member} is gone.", markup=False, style="green")
+    return outcome
+
+
+def _fenced(step: DrainStep) -> _Outcome:
+    return _Outcome(
+        code=ExitCode.FAILED,
+        problem=f"{step.member} died before it had left: it was fenced, and its tasks moved without their learners' help; "
+        "`tidewheel group history --last 1` tells how",
+    )
+
+
+def _late(step: DrainStep) -> _Outcome:
+    if step.phase == MemberPhase.LEAVING:
+        text = f"it still has {', '.join(step.tasks) or 'no task'}; look at its log"
+    else:
+        text = "no leader has answered; `tidewheel status` says who leads"
+    return _Outcome(
+        code=ExitCode.NOT_STOPPED_IN_TIME, problem=f"{step.member} is still {step.phase}: {text}"
+    )
+
+
+def _duration_ms(text: str) -> int:
+    try:
+        milliseconds = parse_ms(text)
+    except ValueError as error:
+        raise ConfigError(f"--timeout {text!r} {error}") from None
+    if milliseconds < 0:
+        raise ConfigError(f"--timeout {text!r} is negative; 0 lets everything go at once")
+    return milliseconds

@@ -1,0 +1,43 @@
+"""`tidewheel status`: what a group is doing."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from streams.cli.group_access import group_access
+from streams.cli.group_view import status_view
+from streams.cli.output import print_json, wants_json
+from streams.cli.settings import SettingsOptions
+from streams.exit_codes import ExitCode
+
+_Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+def status(
+    target: str | None = None,
+    /,
+    *,
+    json: _Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Show a group: members, tasks, learners and how far they are, and what should be looked at.
+
+    It is read from the group's own two topics; no member is asked, and none has to be up. Figures that are older than
+    their member's session timeout are marked as stale.
+
+    Exit codes: 0 nothing to be said; 1 there are alarms, or no such group; 7 Kafka could not be reached.
+
+    Args:
+        target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        json: Print JSON on a terminal too: one object.
+        settings: Settings.
+    """
+    with group_access(target, settings) as access:
+        access.check_exists()
+        now = access.look()
+    if wants_json(asked=json):
+        print_json(now.to_dict())
+    else:
+        Console().print(status_view(now))
+    return ExitCode.FAILED if now.alarms else ExitCode.OK

@@ -1,0 +1,175 @@
+"""`tidewheel top`: what a group is doing, live."""
+
+import contextlib
+import select
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from streams.cli.group_access import GroupAccess, group_access, moment_text
+from streams.cli.group_view import status_line, status_view
+from streams.cli.output import print_json
+from streams.cli.settings import SettingsOptions
+from streams.errors import ConfigError, StreamsError
+from streams.exit_codes import ExitCode
+from streams.group.status import GroupStatus
+
+_Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+#: How often the brokers are asked for what the two topics do not say.
+_ASK_BROKERS_S: Final = 30.0
+_INTERVAL_MIN_S: Final = 0.1
+#: Lines of the screen that are not rows of the table of tasks, roughly.
+_OTHER_LINES: Final = 14
+_ROWS_MIN: Final = 5
+
+#: Waits for some seconds; True if the user wants to go.
+_Wait = Callable[[float], bool]
+
+
+def top(
+    target: str | None = None,
+    /,
+    *,
+    interval: float = 1.0,
+    count: int | None = None,
+    json: _Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Show a group live, until q or Ctrl-C.
+
+    The same figures as `status`, read on from the group's two topics. Tasks that are on their way, and those with most
+    lag, come first. Not on a terminal, each look is one line. While the brokers are away the last look stays, with what
+    is wrong above it.
+
+    Args:
+        target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        interval: Seconds between two looks.
+        count: End after so many looks.
+        json: Print each look as a line of JSON.
+        settings: Settings.
+    """
+    if interval < _INTERVAL_MIN_S:
+        raise ConfigError(
+            f"--interval {interval:g}: at least {_INTERVAL_MIN_S:g} s; the leader speaks twice a second"
+        )
+    if count is not None and count < 1:
+        raise ConfigError(f"--count {count}: look at least once, or leave it out to look on")
+    with group_access(target, settings) as access:
+        access.check_exists()
+        looks = _Looks(access, interval, count)
+        with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
+            if sys.stdout.isatty() and not json:
+                _show(looks)
+            else:
+                _print(looks, json=json)
+    return ExitCode.OK
+
+
+class _Looks:
+    """One look after the other."""
+
+    def __init__(self, access: GroupAccess, interval_s: float, count: int | None) -> None:
+        self._access = access
+        self._interval_s = interval_s
+        self._count = count
+        self._asked_s: float | None = None
+
+    def each(self, wait: _Wait) -> Generator[tuple[GroupStatus | None, str]]:
+        """Yield what is known, or None and what is wrong; ends when the user wants to go or has seen enough."""
+        done = 0
+        while True:
+            began_s = time.monotonic()
+            try:
+                yield self._look(began_s), ""
+            except StreamsError as error:
+                yield None, str(error)
+            done += 1
+            if done == self._count:
+                return
+            if wait(max(self._interval_s - (time.monotonic() - began_s), 0)):
+                return
+
+    def _look(self, now_s: float) -> GroupStatus:
+        ask = self._asked_s is None or now_s - self._asked_s >= _ASK_BROKERS_S
+        status = self._access.look(ask_brokers=ask)
+        if ask:
+            self._asked_s = now_s
+        return status
+
+
+def _print(looks: _Looks, *, json: bool) -> None:
+    for status, problem in looks.each(_sleep):
+        if json:
+            print_json({"problem": problem} if status is None else status.to_dict())
+            continue
+        line = f"can't be read: {problem}" if status is None else _dated(status)
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def _dated(status: GroupStatus) -> str:
+    lines = [f"{moment_text(status.read_ms)}  {status_line(status)}"]
+    lines += [f"  ! {alarm.text}" for alarm in status.alarms]
+    return "\n".join(lines)
+
+
+def _show(looks: _Looks) -> None:
+    console = Console()
+    with (
+        _keys() as wait,
+        Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
+    ):
+        last: GroupStatus | None = None
+        for status, problem in looks.each(wait):
+            last = status or last
+            parts = [Text(f"! can't be read: {problem}", style="red")] if problem else []
+            if last is not None:
+                rows = max(console.height - _OTHER_LINES - len(last.members), _ROWS_MIN)
+                live.update(
+                    Group(
+                        *parts, status_view(last, tasks_first=rows), Text("q to leave", style="dim")
+                    ),
+                    refresh=True,
+                )
+            else:
+                live.update(Group(*parts), refresh=True)
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+@contextmanager
+def _keys() -> Generator[_Wait]:
+    """Take single keys from the terminal while the block runs, where it has any; it is as before afterwards."""
+    try:
+        import termios  # noqa: PLC0415 - not on every system; without it Ctrl-C ends the command
+        import tty  # noqa: PLC0415 - likewise
+    except ImportError:
+        yield _sleep
+        return
+    if not sys.stdin.isatty():
+        yield _sleep
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
+    try:
+        yield _wait_for_q
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _wait_for_q(seconds: float) -> bool:
+    """Wait, or less if a key is pressed; True for q."""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return bool(ready) and sys.stdin.read(1) in ("q", "Q")

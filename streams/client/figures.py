@@ -1,0 +1,49 @@
+"""The figures of a process: what `KafkaStreams.metrics()` says."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from streams.client.stream_thread import StreamThread
+from tasks.stream_worker import StreamWorker
+
+
+def figures_of(threads: Sequence[StreamThread], elapsed_s: float) -> dict[str, Any]:
+    """Return the figures of all threads together.
+
+    Args:
+        threads: The workers of the process.
+        elapsed_s: Seconds since the start.
+    """
+    figures: dict[str, Any] = {}
+    stores = [each.life.globals for each in threads if each.life is not None]
+    for globals_ in stores[:1]:  # each thread has all of them
+        if globals_ is not None:
+            figures["global-stores"] = globals_.metrics()
+    workers = [each.worker for each in threads if each.worker is not None]
+    if workers:
+        figures |= _loops(workers, elapsed_s)
+    return figures
+
+
+def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
+    counters = [worker.metrics for worker in workers]
+    updaters = [worker.updater for worker in workers if worker.updater is not None]
+    lags = {partition: lag for worker in workers for partition, lag in worker.lags().items()}
+    tasks = {task_id: task for worker in workers for task_id, task in worker.tasks.items()}
+    processed = sum(each.processed for each in counters)
+    commits = sum(each.commits for each in counters)
+    commit_s = sum(each.commit_s for each in counters)
+    return {
+        "poll-records-total": sum(each.consumed for each in counters),
+        "process-total": processed,
+        "process-rate": processed / elapsed_s if elapsed_s else 0.0,
+        "commit-total": commits,
+        "commit-latency-avg": commit_s / commits * 1000 if commits else 0.0,
+        "commit-latency-max": max(each.commit_s_max for each in counters) * 1000,
+        "rolled-back-total": sum(each.rolled_back for each in counters),
+        "records-lag": sum(lags.values()),
+        "restore-total": sum(each.restored_records for each in updaters),
+        "restore-remaining-records-total": sum(each.remaining_records for each in updaters),
+        "tasks": {str(task_id): task.metrics() for task_id, task in sorted(tasks.items())},
+        "lag": {str(partition): lag for partition, lag in sorted(lags.items())},
+    }

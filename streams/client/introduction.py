@@ -1,0 +1,109 @@
+"""What a worker says of itself to the watchdog: who it is, what it could run, how to reach the cluster."""
+
+import logging
+import os
+import socket
+import sys
+
+from rebalance.decision import CoordinatorSettings
+from rebalance.messages import DiskCopy, Join, SeenTask
+from state_stores.state_directory import StateDirectory
+from streams.client.application import Application
+from streams.client.group_membership import member_name, partition_counts, task_shapes
+from streams.config import StreamsConfig
+from streams.console_log import LogLevel
+from streams.watchdog.hello import Hello
+from tasks.internal_topics import ApplicationPlan
+
+
+def introduce(
+    application: Application,
+    plan: ApplicationPlan,
+    slot: StateDirectory,
+    *,
+    incarnation: str,
+    process_id: str,
+    alone: bool,
+) -> Hello:
+    """Return the first words of a worker.
+
+    Args:
+        application: What runs.
+        plan: The tasks there are on this cluster.
+        slot: Its state.
+        incarnation: Of this life; never used before.
+        process_id: Of the host program.
+        alone: Whether the program has no other worker.
+    """
+    config = application.config
+    return Hello(
+        join=_join(application, plan, slot, incarnation, process_id, alone=alone),
+        bootstrap_servers=config.bootstrap_servers,
+        consumer=dict(config.consumer),
+        producer=dict(config.producer),
+        admin=dict(config.admin),
+        replication_factor=config.replication_factor,
+        heartbeat_interval_ms=config.heartbeat_interval_ms,
+        worker_hang_timeout_ms=config.worker_hang_timeout_ms,
+        coordinator=CoordinatorSettings(
+            acceptable_recovery_lag=config.acceptable_recovery_lag,
+            max_warmup_replicas=config.max_warmup_replicas,
+            num_standby_replicas=config.num_standby_replicas,
+            task_move_interval_ms=config.task_move_interval_ms,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+            settling_ms=config.settling_ms,
+        ),
+        import_path=tuple(sys.path),
+        log_level=_log_level(),
+    )
+
+
+def _log_level() -> LogLevel:
+    """Return the least level that this process logs, for the watchdog to log no more."""
+    effective = logging.getLogger("tidewheel").getEffectiveLevel()
+    if effective <= logging.DEBUG:
+        return "debug"
+    if effective <= logging.INFO:
+        return "info"
+    return "warning" if effective <= logging.WARNING else "error"
+
+
+def _join(
+    application: Application,
+    plan: ApplicationPlan,
+    slot: StateDirectory,
+    incarnation: str,
+    process_id: str,
+    *,
+    alone: bool,
+) -> Join:
+    config = application.config
+    shapes = task_shapes(plan, config.application_id)
+    return Join(
+        app=config.application_id,
+        member=member_name(config.group_instance_id, slot.member_id, slot.slot, alone=alone),
+        incarnation=incarnation,
+        transactional_ids=(transactional_id(config, incarnation, 0),),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        process_id=process_id,
+        endpoint=config.application_server,
+        rack=config.rack_id,
+        tags=dict(config.client_tags),
+        static=config.group_instance_id is not None,
+        topology_hash=application.topology_hash.hex(),
+        assignor=config.task_assignor,
+        tasks=tuple(
+            SeenTask(task=str(task), stateful=shape.stateful, changelogs=shape.changelogs)
+            for task, shape in shapes.items()
+        ),
+        partitions=partition_counts(plan),
+        on_disk=tuple(DiskCopy(task=task) for task in slot.tasks()),
+        session_timeout_ms=config.session_timeout_ms,
+        rejoin_timeout_ms=config.rejoin_timeout_ms,
+    )
+
+
+def transactional_id(config: StreamsConfig, incarnation: str, number: int) -> str:
+    """Return the `number`th transactional id of an incarnation."""
+    return f"{config.application_id}-{incarnation}-{number}"

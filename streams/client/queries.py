@@ -1,0 +1,98 @@
+"""What can be asked of the stores of a process, over all its threads."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from rebalance.model import TaskId
+from state_stores.factory import committed_store
+from state_stores.ports import Database
+from streams.client.application import Application
+from streams.client.stream_thread import StreamThread
+from streams.errors import InvalidStateStoreError
+from tasks.internal_topics import changelog_topic
+from tasks.lifecycle import TaskState
+
+
+def store_view(
+    application: Application,
+    threads: Callable[[], Sequence[StreamThread]],
+    name: str,
+    *,
+    stale: bool,
+) -> Any:
+    """Return a read-only view of a store over the tasks that are here, also over those that come later.
+
+    Args:
+        application: What runs.
+        threads: The workers of the process, as they are at each reading.
+        name: The store.
+        stale: Also read copies (standbys and learners), which are a little behind.
+
+    Raises:
+        InvalidStateStoreError: There is no such store, or it is a global one that is not open yet.
+    """
+    spec = application.spec
+    if any(each.store.name == name for each in spec.global_stores):
+        for thread in threads():
+            if thread.life is not None and thread.life.globals is not None:
+                return thread.life.globals.stores.views[name]
+        raise InvalidStateStoreError(
+            f"global store {name} is not open yet; wait until the application is RUNNING"
+        )
+    for subtopology in spec.subtopologies:
+        for store in subtopology.stores:
+            if store.name == name:
+                topic = changelog_topic(application.config.application_id, name)
+                return committed_store(
+                    store, topic, partial(_databases, threads, subtopology.id, name, stale=stale)
+                )
+    names = [each.store.name for each in spec.global_stores]
+    names += [store.name for subtopology in spec.subtopologies for store in subtopology.stores]
+    known = ", ".join(sorted(names)) or "none"
+    raise InvalidStateStoreError(f"the topology has no store {name} (stores: {known})")
+
+
+def _databases(
+    threads: Callable[[], Sequence[StreamThread]], subtopology: int, store: str, *, stale: bool
+) -> list[Database]:
+    """Return the databases to read: those of running tasks, and of copies of others if they may be stale."""
+    found: dict[TaskId, Database] = {}
+    workers = [thread.worker for thread in threads() if thread.worker is not None]
+    for worker in workers:
+        for task_id, task in list(worker.tasks.items()):
+            if task_id.subtopology == subtopology and task.state is TaskState.RUNNING:
+                with suppress(KeyError):  # it is being closed just now
+                    found[task_id] = task.stores.database(store)
+    for worker in workers if stale else ():
+        for task_id, copy in list(worker.copies.items()):
+            if task_id.subtopology == subtopology and task_id not in found:
+                with suppress(KeyError):  # not open yet, or being closed
+                    found[task_id] = copy.task.stores.database(store)
+    return [database for _, database in sorted(found.items())]
+
+
+def store_lags(threads: Sequence[StreamThread]) -> dict[str, dict[int, int]]:
+    """Return by store and partition how many changelog offsets what is here is behind, as far as that is known.
+
+    0 for tasks that run; tasks that restore are left out until they run.
+    """
+    lags: dict[str, dict[int, int]] = {}
+    for worker in [thread.worker for thread in threads if thread.worker is not None]:
+        for task_id, copy in list(worker.copies.items()):
+            progress = copy.progress
+            for partition, store in {
+                **copy.task.stores.changelogs,
+                **copy.task.source_stores,
+            }.items():
+                end = None if progress is None else progress.ends.get(partition)
+                if progress is not None and end is not None:
+                    behind = max(end - progress.positions.get(partition, 0), 0)
+                    lags.setdefault(store, {})[task_id.partition] = behind
+    for worker in [thread.worker for thread in threads if thread.worker is not None]:
+        for task_id, task in list(worker.tasks.items()):
+            if task.state is TaskState.RUNNING:
+                for store in task.stores.specs:
+                    lags.setdefault(store, {})[task_id.partition] = 0
+    return {store: dict(sorted(each.items())) for store, each in sorted(lags.items())}

@@ -1,0 +1,113 @@
+"""Joins the parts of one worker: clients, state directory, topics, and what the loop is told of the settings."""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from rebalance.assignors.fixed import fixed_tasks
+from rebalance.model import TaskId
+from state_stores.state_directory import StateDirectory
+from streams.assembly import error_handlers
+from streams.client.application import Application
+from streams.config import StreamsConfig
+from streams.errors import ConfigError
+from streams.kafka.clients import KafkaClients
+from streams.run_options import RunOptions
+from streams.topic_info import KafkaTopics
+from tasks.internal_topics import ApplicationPlan
+from tasks.ports import Admin
+from tasks.worker_ports import WorkerPorts, WorkerSettings
+
+_log = logging.getLogger("tidewheel")
+
+
+def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: None) -> KafkaClients:
+    """Return what makes the clients of a worker; `on_wait` is called while a producer waits for the cluster."""
+    # Brokers of the same rack are read from; what the user says himself wins.
+    rack = {} if config.rack_id is None else {"client.rack": config.rack_id}
+    return KafkaClients(
+        bootstrap_servers=config.bootstrap_servers,
+        application_id=config.application_id,
+        consumer={**rack, **config.consumer},
+        producer=config.producer,
+        admin=config.admin,
+        on_wait=on_wait,
+    )
+
+
+def take_slot(config: StreamsConfig, wanted: int | None, stack: ExitStack) -> StateDirectory:
+    """Return a slot of the state directory, held until the stack is closed; None wants the lowest free one."""
+    slot = StateDirectory.acquire(
+        Path(config.state_dir),
+        config.application_id,
+        slot=wanted,
+        exclusive=config.state_dir_exclusive,
+    )
+    stack.callback(slot.close)
+    for holder in slot.others:
+        _log.warning(
+            "slot %d of %s is held by %s; taking slot %d",
+            holder.slot,
+            slot.path.parent,
+            holder,
+            slot.slot,
+        )
+    return slot
+
+
+def fixed_assignment(plan: ApplicationPlan, options: RunOptions) -> frozenset[TaskId]:
+    """Return the tasks of this worker where no group places them (N13)."""
+    chosen = options.tasks
+    if chosen is None:
+        return fixed_tasks(plan.tasks, slot=options.slot or 0, workers=options.workers)
+    unknown = sorted(set(chosen).difference(plan.tasks))
+    if unknown:
+        raise ConfigError(
+            f"--tasks names {', '.join(map(str, unknown))}, but the application's tasks are "
+            f"{', '.join(map(str, plan.tasks))}"
+        )
+    return frozenset(chosen)
+
+
+def fixed_transactional_id(config: StreamsConfig, slot: int) -> str:
+    """Return the id of the producer where no group gives one: that of the place, so that a restart fences its past."""
+    instance = "" if config.group_instance_id is None else f"{config.group_instance_id}-"
+    return f"{config.application_id}-fixed-{instance}{slot}"
+
+
+def worker_settings(application: Application, transactional_id: str) -> WorkerSettings:
+    """Return what the loop needs to know."""
+    config = application.config
+    return WorkerSettings(
+        application_id=config.application_id,
+        transactional_id=transactional_id,
+        siblings=application.options.workers - 1 if application.is_fixed else 0,
+        topology_hash=application.topology_hash,
+        commit_interval_ms=config.commit_interval_ms,
+        cache_max_bytes=config.statestore_cache_max_bytes,
+        uncommitted_max_bytes=config.statestore_uncommitted_max_bytes,
+        buffered_bytes_per_partition=config.buffered_bytes_per_partition,
+        buffered_records_per_partition=config.buffered_records_per_partition,
+        max_poll_records=config.max_poll_records,
+        repartition_purge_interval_ms=config.repartition_purge_interval_ms,
+        auto_offset_reset=config.auto_offset_reset,
+        acceptable_recovery_lag=config.acceptable_recovery_lag,
+        status_interval_ms=config.heartbeat_interval_ms // 2,
+        handlers=error_handlers(config),
+    )
+
+
+def worker_ports(application: Application, clients: KafkaClients, admin: Admin) -> WorkerPorts:
+    """Return the clients that the loop uses."""
+    timeout_ms = application.transaction_timeout_ms
+    at_least_once = application.config.processing_guarantee == "at_least_once"
+    return WorkerPorts(
+        make_source=clients.source,
+        make_producer=lambda each: clients.transactional_producer(each, timeout_ms),
+        make_sink_producer=clients.sink_producer if at_least_once else None,
+        make_reader=clients.changelog_reader,
+        admin=admin,
+        topics=KafkaTopics(admin),
+        clock=application.clock,
+    )

@@ -1,0 +1,133 @@
+"""`tidewheel status`: what it prints, and its exit codes."""
+
+import json
+
+import pytest
+
+from rebalance.messages import TaskStatus
+from rebalance.model import TopicPartition
+from rebalance.records import encode_record, record_key
+from streams.cli import main
+from streams.exit_codes import ExitCode
+from streams.kafka.group_log import state_topic
+from tests.fakes.clients import FakeTransactionalProducer
+from tests.rebalance.group_logs import scale_out, two_members
+from tests.streams.group.fake_group import APP, FakeGroup, beat, use
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that is wide enough for every column."""
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("FORCE_COLOR", "")
+    monkeypatch.setattr("streams.cli.status.wants_json", lambda *, asked: asked)
+
+
+@pytest.fixture
+def learning(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
+    """`c` learns 0_1 from `b`."""
+    book = two_members().member("c")
+    book.target({"0_0": "a", "0_1": "c", "0_2": "a", "0_3": "b"}, "c joined")
+    book.step({"0_1": ("c-1", 7)}, {"0_0": ("b-1", 8)}, parked=("0_3",)).after(2_000)
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms - 100, "a", "b")
+    active = TaskStatus(task="0_1", role="active", epoch=1, state="RUNNING", lag=1_234, rate=2_000)
+    learner = TaskStatus(
+        task="0_1",
+        role="learner",
+        epoch=7,
+        state="RESTORING",
+        changelog={"shop-counts-changelog-1": 750_000},
+        ends={"shop-counts-changelog-1": 1_000_000},
+        lag=250_000,
+        rate=50_000.0,
+    )
+    group.hear(book.now_ms - 50, beat("b", active), beat("c", learner))
+    use(monkeypatch, group, book.now_ms)
+    return group
+
+
+@pytest.mark.usefixtures("wide", "learning")
+def test_S5_people_see_phase_members_tasks_and_learners(capsys: pytest.CaptureFixture[str]) -> None:
+    """One screen, no alarm, exit code 0."""
+    assert main(["status", "shop"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
+    assert "shop  SYNC (RECONCILING)  3 members, 4 tasks" in said
+    assert "led by p1 (epoch 1, heard 100 ms ago), target 2, step 2" in said
+    assert ["b", "h-b", "ACTIVE", "2", "0", "1", "50 ms ago", "2.9 s"] in rows
+    assert ["0_1", "b", "WARMING → c", "1", "2.6 s", "1,234", "2,000"] in rows
+    assert any(
+        row[:3] == ["0_1", "c", "FOLLOWING"] and row[4:7] == ["250,000", "50,000", "5.0 s"]
+        for row in rows
+    )
+    assert "waiting for a place among the learners (max_warmup_replicas): 0_3" in said
+
+
+@pytest.mark.usefixtures("learning")
+def test_programs_get_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """Everything in plain values."""
+    assert main(["status", "--application-id", "shop", "--json"]) == ExitCode.OK
+    told = json.loads(capsys.readouterr().out)
+    assert told["phase"] == "SYNC (RECONCILING)"
+    assert [each["member"] for each in told["members"]] == ["a", "b", "c"]
+    assert told["learners"][0]["eta_s"] == 5.0
+    assert told["alarms"] == []
+
+
+def test_N5_a_group_is_seen_when_nobody_is_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
+) -> None:
+    """From its log alone, with what is wrong; then the exit code is 1."""
+    del wide
+    book = scale_out()
+    group = FakeGroup()
+    group.write(book)
+    use(monkeypatch, group, book.now_ms + 3_600_000)
+    assert main(["status", "shop"]) == ExitCode.FAILED
+    said = capsys.readouterr().out
+    assert "shop  RUNNING  3 members, 4 tasks" in said
+    assert "! nobody leads (p1: not heard)" in said
+    assert "(stale)" in said
+    assert all(connection.closed for connection in group.connections)
+
+
+def test_an_application_without_a_group_says_what_to_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name, the cluster."""
+    use(monkeypatch, FakeGroup(topics=False), 0)
+    assert main(["status", "shop", "--bootstrap-servers", "k:1"]) == ExitCode.FAILED
+    assert "application shop has no group on k:1: there is no topic shop-group-state" in (
+        capsys.readouterr().err
+    )
+
+
+def test_without_a_name_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """And says how."""
+    assert main(["status"]) == ExitCode.USAGE
+    assert "Give its MODULE:TOPOLOGY, its id, or --application-id" in capsys.readouterr().err
+
+
+def test_only_what_is_committed_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A leader's open transaction is not there yet, and does not hold the command up."""
+    book = two_members()
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms, "a", "b")
+    held = two_members().about(held="not yet").entries[-1].record
+    producer = FakeTransactionalProducer(group.broker, f"{APP}-leader")
+    producer.init()
+    producer.begin()
+    producer.produce_changelog(
+        TopicPartition(state_topic(APP), 0), [record_key(held)], [encode_record(held)], [0]
+    )
+    use(monkeypatch, group, book.now_ms)
+    assert main(["status", "shop", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["phase"] == "RUNNING"
+    producer.commit(APP, {})
+    assert main(["status", "shop", "--json"]) == ExitCode.FAILED
+    assert json.loads(capsys.readouterr().out)["phase"] == "NOT_READY"

@@ -1,0 +1,148 @@
+"""A group's two topics on a `FakeBroker`, and the way commands reach them."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from rebalance.messages import AnyMessage, Beat, LeaderBeat, TaskStatus, encode_message
+from rebalance.model import TopicPartition
+from rebalance.records import encode_record, record_key
+from streams.cli.group_access import Connection
+from streams.config import StreamsConfig
+from streams.group.recovery import LogWriter
+from streams.group.topics import GroupTopics
+from streams.kafka.group_log import inbox_topic, state_topic
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import (
+    FakeAdmin,
+    FakeChangelogReader,
+    FakeSinkProducer,
+    FakeTransactionalProducer,
+)
+from tests.rebalance.group_logs import LogBook
+
+APP = "shop"
+
+
+class GroupAdmin(FakeAdmin):
+    """Also knows where a moment stands in a topic."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        super().__init__(broker)
+        self._logs = broker
+
+    def offsets_at(
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after a time; the end where there is none."""
+        found: dict[TopicPartition, int] = {}
+        for each in partitions:
+            log = self._logs.log_of(each)
+            assert log is not None, f"{each} does not exist"
+            later = [
+                log.start + index
+                for index, entry in enumerate(log.entries)
+                if entry.record is not None and entry.record.timestamp >= timestamp_ms
+            ]
+            found[each] = min(later, default=log.end)
+        return found
+
+
+class FakeLeader:
+    """A leader's transactions."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._producer = FakeTransactionalProducer(broker, f"{APP}-leader")
+
+    def init(self) -> None:
+        """Fence whoever led before."""
+        self._producer.init()
+
+    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Write records in one transaction."""
+        self._producer.begin()
+        self._producer.produce_changelog(
+            TopicPartition(state_topic(APP), 0), keys, values, [0] * len(keys)
+        )
+        self._producer.commit(APP, {})
+
+
+class FakeConnection:
+    """What commands are given instead of Kafka."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self.admin = GroupAdmin(broker)
+        self.topics = GroupTopics(
+            APP, self.admin, FakeChangelogReader(broker), FakeChangelogReader(broker)
+        )
+        self.closed = False
+
+    def sink(self) -> FakeSinkProducer:
+        """Return a producer for the inbox."""
+        return FakeSinkProducer(self._broker)
+
+    def leader(self) -> LogWriter:
+        """Return a writer of the state topic."""
+        return FakeLeader(self._broker)
+
+    def close(self) -> None:
+        """Let everything go."""
+        self.topics.close()
+        self.closed = True
+
+
+class FakeGroup:
+    """The group of application `shop`: its topics, and what is said in them."""
+
+    def __init__(self, *, topics: bool = True) -> None:
+        self.broker = FakeBroker()
+        self.connections: list[FakeConnection] = []
+        self._written = 0
+        if topics:
+            self.broker.create_topic(state_topic(APP))
+            self.broker.create_topic(inbox_topic(APP))
+
+    def write(self, book: LogBook) -> None:
+        """Write what a book has that is not in the state topic yet."""
+        for entry in book.entries[self._written :]:
+            self.broker.send(
+                state_topic(APP),
+                encode_record(entry.record),
+                record_key(entry.record),
+                timestamp=entry.timestamp_ms,
+            )
+        self._written = len(book.entries)
+
+    def hear(self, timestamp_ms: int, *messages: AnyMessage) -> None:
+        """Have something said in the inbox."""
+        for message in messages:
+            self.broker.send(inbox_topic(APP), encode_message(message), timestamp=timestamp_ms)
+
+    def beats(self, timestamp_ms: int, *members: str, leader_epoch: int = 1) -> None:
+        """Have the leader and some members give a sign of life."""
+        self.hear(
+            timestamp_ms,
+            LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=leader_epoch, seq=1),
+            *(
+                Beat(app=APP, member=name, incarnation=f"{name}-1", seq=1, full=True)
+                for name in members
+            ),
+        )
+
+    def connect(self, config: StreamsConfig) -> Connection:
+        """Stand for `streams.cli.group_access.connect`."""
+        assert config.application_id == APP
+        self.connections.append(FakeConnection(self.broker))
+        return self.connections[-1]
+
+
+def beat(name: str, *tasks: TaskStatus, full: bool = True) -> Beat:
+    """Return a member's beat."""
+    return Beat(app=APP, member=name, incarnation=f"{name}-1", seq=1, full=full, tasks=tasks)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, group: FakeGroup, now_ms: int) -> None:
+    """Have commands see a group, at a moment."""
+    monkeypatch.setattr("streams.cli.group_access.connect", group.connect)
+    monkeypatch.setattr("streams.cli.group_access.wall_clock_ms", lambda: now_ms)

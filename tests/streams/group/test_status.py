@@ -1,0 +1,329 @@
+"""What is known of a group at a moment: log and beats side by side, old figures marked, alarms."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from rebalance.describe import LogEntry, fold_log
+from rebalance.group import Group
+from rebalance.messages import Join, LeaderBeat, Ready, Refused, TaskFailed, TaskStatus
+from rebalance.model import MemberPhase, TopicPartition
+from rebalance.records import LeaderClaim
+from streams.group.alarms import Surroundings, foreign_offsets
+from streams.group.inbox import InboxFold
+from streams.group.status import GroupStatus, group_status
+from streams.group.topics import Heard
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tests.rebalance.group_logs import LogBook, two_members
+from tests.streams.group.fake_group import APP, beat
+
+LEADER = LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1)
+JOIN = Join(
+    app=APP,
+    member="c",
+    incarnation="c-1",
+    transactional_ids=(),
+    host="h-c",
+    pid=1,
+    process_id="p",
+)
+
+
+def _learning() -> LogBook:
+    book = two_members().member("c")
+    book.target({"0_0": "a", "0_1": "c", "0_2": "a", "0_3": "b"}, "c joined")
+    return book.step({"0_1": ("c-1", 7)}, {"0_0": ("b-1", 8)}, parked=("0_3",)).after(1_000)
+
+
+def _status(
+    book: LogBook, *heard: tuple[int, object], around: Surroundings | None = None, later_ms: int = 0
+) -> GroupStatus:
+    """Return the status at the book's time; what was heard so many ms before."""
+    inbox = InboxFold()
+    for ago_ms, message in sorted(heard, key=lambda each: -each[0]):
+        inbox.take(Heard(book.now_ms - ago_ms, message))  # type: ignore[arg-type]  # tests say messages
+    return group_status(
+        APP, fold_log(book.entries), inbox, now_ms=book.now_ms + later_ms, around=around
+    )
+
+
+def _all_speak(book: LogBook) -> list[tuple[int, object]]:
+    return [(100, LEADER), *((100, beat(record.member)) for record in book.group.live().values())]
+
+
+def _names(status: GroupStatus) -> list[str]:
+    return [alarm.name for alarm in status.alarms]
+
+
+def test_N5_a_group_is_seen_without_asking_a_member() -> None:
+    """Members, owners, epochs, since when, lag and rate: from the two topics."""
+    book = _learning()
+    told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=40, rate=2_000.0)
+    status = _status(book, (300, LEADER), (200, beat("a", told)), (200, beat("b")))
+    assert (status.phase, status.leader, status.leader_epoch) == (
+        "SYNC (RECONCILING)",
+        "p1",
+        1,
+    )
+    assert status.leader_heard_ms_ago == 300
+    assert [(each.member, each.active, each.learner, each.standby) for each in status.members] == [
+        ("a", ("0_0", "0_2"), (), ()),
+        ("b", ("0_1", "0_3"), (), ("0_0",)),
+        ("c", (), ("0_1",), ()),
+    ]
+    task = status.tasks[0]
+    assert (task.task, task.member, task.phase, task.epoch, task.state) == (
+        "0_0",
+        "a",
+        "RUNNING",
+        1,
+        "RUNNING",
+    )
+    assert (task.lag, task.rate, task.stale, task.since_ms) == (
+        40,
+        2_000.0,
+        False,
+        book.now_ms - 1_690,
+    )
+    assert (status.tasks[1].phase, status.tasks[1].target) == ("WARMING", "c")
+    assert status.waiting == ("0_3",)
+
+
+def test_a_learner_shows_progress_and_when_it_will_be_ready() -> None:
+    """By its positions, its ends and its rate."""
+    told = TaskStatus(
+        task="0_1",
+        role="learner",
+        epoch=7,
+        state="RESTORING",
+        changelog={"shop-counts-changelog-1": 750},
+        ends={"shop-counts-changelog-1": 1_000},
+        lag=250,
+        rate=50.0,
+    )
+    (learner,) = _status(_learning(), (100, beat("c", told))).learners
+    assert (learner.member, learner.done, learner.end, learner.lag) == ("c", 750, 1_000, 250)
+    assert (learner.eta_s, learner.phase) == (5.0, "FOLLOWING")
+
+
+def test_a_learner_that_announced_itself_is_ready() -> None:
+    """With the learn epoch it has now, not with an earlier one."""
+
+    def ready(epoch: int) -> Ready:
+        return Ready(
+            app=APP, member="c", incarnation="c-1", task="0_1", learn_epoch=epoch,
+            store_uuid="u", positions={}, ends={},
+        )  # fmt: skip
+
+    assert _status(_learning(), (100, ready(6))).learners[0].phase == "FOLLOWING"
+    assert _status(_learning(), (100, ready(7))).learners[0].phase == "READY"
+
+
+def test_what_an_earlier_copy_said_is_not_shown() -> None:
+    """Its learn epoch is another."""
+    told = TaskStatus(task="0_1", role="learner", epoch=6, state="RESTORING", lag=250, rate=50.0)
+    (learner,) = _status(_learning(), (100, beat("c", told))).learners
+    assert (learner.lag, learner.eta_s) == (None, None)
+
+
+def test_figures_older_than_the_session_timeout_are_stale() -> None:
+    """Not a moment earlier: the timeout is 3 s."""
+    told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=40)
+    book = two_members()
+    fresh = _status(book, (0, beat("a", told)), later_ms=3_000)
+    assert (fresh.tasks[0].stale, fresh.members[0].stale) == (False, False)
+    old = _status(book, (0, beat("a", told)), later_ms=3_001)
+    assert (old.tasks[0].stale, old.members[0].stale, old.tasks[0].lag) == (True, True, 40)
+    assert old.tasks[1].stale  # of which nobody said anything
+
+
+def test_a_beat_that_leaves_out_what_did_not_change_keeps_it_fresh() -> None:
+    """A full one forgets what it does not name."""
+    told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=0)
+    book = two_members()
+    status = _status(book, (4_000, beat("a", told)), (100, beat("a", full=False)))
+    assert (status.tasks[0].lag, status.tasks[0].stale) == (0, False)
+    assert _status(book, (4_000, beat("a", told)), (100, beat("a"))).tasks[0].lag is None
+
+
+def test_a_lag_nobody_knows_is_none() -> None:
+    """-1 is the wire's word for it."""
+    told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=-1)
+    assert _status(two_members(), (0, beat("a", told))).tasks[0].lag is None
+
+
+def test_a_settled_group_that_speaks_has_no_alarm() -> None:
+    """Nor has one with learners on their way."""
+    for book in (two_members(), _learning()):
+        assert _status(book, *_all_speak(book)).alarms == ()
+
+
+def test_a_group_is_json() -> None:
+    """All of it, as it is."""
+    status = _status(_learning())
+    assert json.loads(json.dumps(status.to_dict())) == json.loads(json.dumps(asdict(status)))
+
+
+def _dead(book: LogBook) -> LogBook:
+    return book.member("b", MemberPhase.FENCING, reason="its process ended").after(11_000)
+
+
+def _nobody(book: LogBook) -> LogBook:
+    for name in "ab":
+        book.member(name, MemberPhase.GONE)
+    for task in ("0_0", "0_1", "0_2", "0_3"):
+        book.released(task)
+    return book
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [
+        (
+            lambda book: book.about("0_0", held="partitions: topic orders has 3"),
+            "held",
+            "decides nothing: partitions: topic orders has 3",
+        ),
+        (_dead, "fencing-takes-long", "b on h-b is being fenced for 11.0 s"),
+        (_nobody, "unowned-tasks", "nobody runs 0_0, 0_1, 0_2, 0_3; start a member"),
+        (
+            lambda book: book.released("0_1").after(11_000),
+            "unowned-tasks",
+            "nobody runs 0_1; look at the members' logs",
+        ),
+        (
+            lambda book: book.member("b", MemberPhase.PARKED, reason="its topology is newer"),
+            "parked-member",
+            "b on h-b gets no tasks: its topology is newer",
+        ),
+    ],
+)
+def test_alarms_of_the_log(change: object, name: str, words: str) -> None:
+    """What the log alone says."""
+    assert callable(change)
+    book = two_members()
+    change(book)
+    status = _status(book, *_all_speak(book))
+    assert _names(status) == [name]
+    assert words in status.alarms[0].text
+
+
+def test_N6_an_assignor_that_fails_is_an_alarm() -> None:
+    """The leader says so with its beats."""
+    book = two_members()
+    told = LeaderBeat(
+        app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=2, alarms=("it gave no answer",)
+    )
+    status = _status(book, *_all_speak(book), (50, told))
+    assert [alarm.text for alarm in status.alarms] == ["the leader says: it gave no answer"]
+
+
+def test_a_task_that_waits_for_a_restart_is_no_alarm() -> None:
+    """Its member said it would come back."""
+    book = two_members().member("b", MemberPhase.GONE, rejoin_ms=60_000)
+    book.released("0_1").released("0_3").after(20_000)
+    assert _status(book, *_all_speak(book)).alarms == ()
+
+
+@pytest.mark.parametrize(
+    ("around", "name", "words"),
+    [
+        (
+            Surroundings(subscribers=2),
+            "foreign-subscribers",
+            "2 consumers are subscribed with group id shop",
+        ),
+        (
+            Surroundings(foreign_offsets=(TopicPartition("orders", 3),)),
+            "offsets-moved",
+            "offsets of orders-3 were not written by this application",
+        ),
+        (
+            Surroundings(topic_ids={"shop-group-state": "22"}),
+            "control-topic-changed",
+            "topic shop-group-state is another one than the group was led with",
+        ),
+        (
+            Surroundings(topic_ids={}),
+            "control-topic-changed",
+            "topic shop-group-state is gone",
+        ),
+        (Surroundings(problem="no rights"), "not-checked", "could not be checked: no rights"),
+    ],
+)
+def test_alarms_of_what_brokers_say(around: Surroundings, name: str, words: str) -> None:
+    """H18, H19 and H24, each with what to do."""
+    book = two_members()
+    book.entries[0] = LogEntry(
+        0,
+        book.entries[0].timestamp_ms,
+        LeaderClaim(leader_epoch=1, leader="p1", topic_ids={"shop-group-state": "11"}),
+    )
+    status = _status(book, *_all_speak(book), around=around)
+    assert _names(status) == [name]
+    assert words in status.alarms[0].text
+
+
+def test_alarms_of_the_inbox() -> None:
+    """Who is silent, who was refused, what could not be opened, and that nobody leads."""
+    book = two_members()
+    assert _names(_status(book)) == ["no-leader", "silent-member", "silent-member"]
+    status = _status(
+        book,
+        *_all_speak(book),
+        (50, JOIN),
+        (40, Refused(app=APP, member="p1", incarnation="c-1", code="INCOMPATIBLE_ASSIGNOR", reason="no")),
+        (
+            30,
+            TaskFailed(
+                app=APP, member="b", incarnation="b-1", task="0_1", epoch=2, role="learner", detail="disk"
+            ),
+        ),
+    )  # fmt: skip
+    assert [alarm.text for alarm in status.alarms] == [
+        "c on h-c was refused (INCOMPATIBLE_ASSIGNOR): no",
+        "0_1 could not be opened at b as learner: disk",
+    ]
+
+
+def _committed(transactional_id: str, offset: int = 5) -> CommittedOffset:
+    progress = Progress(
+        task_epoch=3,
+        transactional_id=transactional_id,
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, offset),),
+    )
+    return CommittedOffset(offset, progress.encode())
+
+
+def test_offsets_of_others_are_told_from_our_own() -> None:
+    """H18: set by a tool, or by another application; what Kafka Streams left is no alarm."""
+    partitions = [TopicPartition("orders", number) for number in range(4)]
+    committed = dict(
+        zip(
+            partitions,
+            [
+                _committed("shop-a-1-0"),
+                CommittedOffset(7, ""),
+                _committed("bank-a-1-0"),
+                CommittedOffset(7, "AgAAAAAAAAPo"),
+            ],
+            strict=True,
+        )
+    )
+    assert foreign_offsets(APP, committed) == (partitions[1], partitions[2])
+
+
+def test_who_speaks_is_known_by_name() -> None:
+    """For as long as twice its session timeout; who has left does not count, who is about to join does."""
+    book = two_members()
+    inbox = InboxFold()
+    inbox.take(Heard(book.now_ms, beat("a")))
+    inbox.take(Heard(book.now_ms - 6_001, beat("b")))
+    inbox.take(Heard(book.now_ms, beat("gone")))
+    inbox.take(Heard(book.now_ms, JOIN))
+    assert inbox.speaking(book.group, book.now_ms) == ("a", "c")
+    assert inbox.speaking(Group(), book.now_ms) == ("a", "c", "gone")

@@ -1,0 +1,87 @@
+"""The two topics as commands read them: from where, to where, and what is left out."""
+
+import pytest
+
+from rebalance.messages import LeaderBeat, Suspect
+from rebalance.model import TopicPartition
+from rebalance.records import encode_record
+from streams.errors import StreamsError
+from streams.group.topics import GroupTopics
+from streams.kafka.group_log import inbox_topic, state_topic
+from tasks.processing.record_batch import SourceRecords
+from tests.fakes.clients import FakeChangelogReader
+from tests.rebalance.group_logs import T, two_members
+from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, GroupAdmin
+
+SUSPECT = Suspect(app=APP, member="p1", incarnation="p1", leader_epoch=1)
+
+
+def test_the_log_is_read_once_each_and_goes_on_where_it_was() -> None:
+    """With offsets and times; what can't be read as a record, and tombstones, are left out."""
+    group = FakeGroup()
+    book = two_members()
+    group.write(book)
+    group.broker.send(state_topic(APP), b"noise", b"1/noise", timestamp=T)
+    group.broker.send(state_topic(APP), None, b"1/claim", timestamp=T)
+    topics = FakeConnection(group.broker).topics
+    assert topics.log() == book.entries
+    assert topics.log() == []
+    more = book.member("c").entries[-1]
+    group.broker.send(state_topic(APP), encode_record(more.record), timestamp=more.timestamp_ms)
+    assert [(entry.offset, entry.record) for entry in topics.log()] == [
+        (len(book.entries) + 1, more.record)
+    ]
+
+
+def test_the_inbox_is_read_from_a_moment_on() -> None:
+    """Only this application's messages, only those that can be read."""
+    group = FakeGroup()
+    other = Suspect(app="bank", member="p1", incarnation="p1", leader_epoch=1)
+    group.hear(T - 1, LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1))
+    group.hear(T, SUSPECT, other)
+    group.broker.send(inbox_topic(APP), b"noise", timestamp=T)
+    topics = FakeConnection(group.broker).topics
+    assert [(heard.timestamp_ms, heard.message) for heard in topics.inbox(T)] == [(T, SUSPECT)]
+    group.hear(T + 5, SUSPECT)
+    assert [heard.timestamp_ms for heard in topics.inbox(T)] == [T + 5]
+
+
+def test_messages_that_were_deleted_meanwhile_are_passed() -> None:
+    """By age: what is left is all there is."""
+    group = FakeGroup()
+    group.hear(T, SUSPECT, SUSPECT)
+    connection = FakeConnection(group.broker)
+    assert len(connection.topics.inbox(T)) == 2
+    group.hear(T + 1, SUSPECT, SUSPECT)
+    connection.admin.delete_records({TopicPartition(inbox_topic(APP), 0): 3})
+    assert [heard.timestamp_ms for heard in connection.topics.inbox(T)] == [T + 1]
+
+
+class _Clock:
+    """Each look at it is ten seconds later."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        self._now_s += 10.0
+        return self._now_s
+
+
+class _SilentReader(FakeChangelogReader):
+    """Never gives anything out."""
+
+    def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
+        """Return nothing."""
+        return []
+
+
+def test_a_topic_that_gives_nothing_out_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After half a minute, naming the topic: the command does not hang."""
+    group = FakeGroup()
+    group.write(two_members())
+    monkeypatch.setattr("streams.group.topics.time", _Clock())
+    readers = [_SilentReader(group.broker) for _ in range(2)]
+    topics = GroupTopics(APP, GroupAdmin(group.broker), readers[0], readers[1])
+    with pytest.raises(StreamsError, match="topic shop-group-state: nothing came for 30 s"):
+        topics.log()

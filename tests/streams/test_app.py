@@ -1,0 +1,174 @@
+"""How an application ends: closing, draining, signals, threads that fail."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from streams import KafkaStreams, KafkaStreamsState, RunOptions, StreamsBuilder, StreamsConfig
+from streams.client.group_membership import Departure
+from streams.client.worker_life import WorkerLife
+
+_PATIENCE_S = 30.0
+
+S = KafkaStreamsState
+
+
+class Stage:
+    """Lives that run until they are to depart, or longer, and note how they are to."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.departures: list[Departure] = []
+        self.free = threading.Event()
+        self.error: BaseException | None = None
+
+    def app(self, options: RunOptions | None = None, **settings: Any) -> KafkaStreams:
+        """Return an application that is not started."""
+        builder = StreamsBuilder()
+        builder.stream("in", key_serde=str, value_serde=str).to("out")
+        config = StreamsConfig(application_id="app", bootstrap_servers="unused:9092", **settings)
+        return KafkaStreams(builder.build(), config, options=options)
+
+    def run(self, life: WorkerLife) -> None:
+        """Stand for a life."""
+        life._on_running(True)
+        self.begun.release()
+        assert self.free.wait(_PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+
+    def depart(self, departure: Departure) -> None:
+        """Stand for what a life does when it is to go."""
+        self.departures.append(departure)
+        self.free.set()
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """No Kafka, no watchdog: lives are the test's."""
+    made = Stage()
+    monkeypatch.setattr(WorkerLife, "run", lambda life: made.run(life))  # noqa: PLW0108 - a bound method would not get the life
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, departure: made.depart(departure))
+    yield made
+    made.free.set()
+
+
+def started(app: KafkaStreams) -> KafkaStreams:
+    """Start, and wait until it runs."""
+    app.start()
+    assert app.wait_until_running(_PATIENCE_S)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "end", "departure"),
+    [
+        (None, {}, lambda app: app.drain(timeout=700), Departure(drain_ms=700)),
+        (None, {}, lambda app: app.drain(), Departure(drain_ms=25_000)),
+        (None, {"group_instance_id": "a"}, lambda app: app.drain(), Departure(rejoin=True)),
+        (RunOptions(fixed=True), {}, lambda app: app.drain(), Departure()),
+        (None, {"task_assignor": "fixed"}, lambda app: app.drain(), Departure()),
+        (None, {}, lambda app: app.close(), Departure()),
+        (None, {}, lambda app: app.close(leave_group=False), Departure(rejoin=True)),
+    ],
+)
+def test_L4_S1_how_it_goes_depends_on_who_it_is(
+    stage: Stage,
+    options: RunOptions | None,
+    settings: dict[str, Any],
+    end: Callable[[KafkaStreams], bool],
+    departure: Departure,
+) -> None:
+    """Static members are expected back; members that drain go on meanwhile; without a group there is nobody to wait for."""
+    app = started(stage.app(options, **settings))
+    assert end(app)
+    assert stage.departures == [departure]
+    assert app.state is S.NOT_RUNNING
+
+
+def test_a_stop_closes_in_the_background(stage: Stage) -> None:
+    """Nobody need wait for it."""
+    app = started(stage.app())
+    app.stop()
+    assert app.wait(_PATIENCE_S)
+    assert app.close(timeout=30_000)
+    assert stage.departures == [Departure()]
+
+
+def test_closing_ends_waiting_after_its_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And goes on in the background."""
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, _departure: None)
+    app = started(stage.app())
+    assert not app.close(timeout=10)
+    assert app.state is S.PENDING_SHUTDOWN
+    stage.free.set()
+    assert app.close(timeout=30_000)
+
+
+def test_L4_the_first_signal_drains_and_the_second_ends_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the second does is what it did before `run`: Ctrl-C raises KeyboardInterrupt."""
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, each: stage.departures.append(each))
+    app = stage.app(drain_timeout_ms=60_000)
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt() -> None:
+        assert stage.begun.acquire(timeout=_PATIENCE_S)
+        os.kill(os.getpid(), signal.SIGINT)
+        shutting_down.wait(_PATIENCE_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    shutting_down = threading.Event()
+    app.set_state_listener(
+        lambda new, _: shutting_down.set() if new is S.PENDING_SHUTDOWN else None
+    )
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        app.run()
+    assert stage.departures in ([], [Departure(drain_ms=60_000)]), "it had begun to drain, at most"
+    assert signal.getsignal(signal.SIGINT) is before
+    stage.free.set()
+    assert app.close(timeout=30_000)
+
+
+def test_run_drains_when_it_is_told_to_stop(stage: Stage) -> None:
+    """By `stop`, as by a signal."""
+    app = stage.app(drain_timeout_ms=900)
+    app.set_state_listener(lambda new, _: app.stop() if new is S.RUNNING else None)
+    app.run()
+    assert stage.departures == [Departure(drain_ms=900)]
+    assert app.state is S.NOT_RUNNING
+
+
+def test_a_thread_that_fails_ends_the_others(stage: Stage) -> None:
+    """The application ends with its error, once all are closed."""
+    app = started(stage.app())
+    assert app.add_stream_thread() == "tidewheel-worker-2"
+    for _ in range(2):
+        assert stage.begun.acquire(timeout=_PATIENCE_S)
+    stage.error = ValueError("the first of two")
+    stage.free.set()
+    assert app.wait(_PATIENCE_S)
+    assert app.close(timeout=30_000)
+    assert app.state is S.ERROR
+    assert app.error is stage.error
+
+
+def test_threads_come_and_go(stage: Stage) -> None:
+    """The last one is ended by closing; before and after there is none to add to."""
+    app = stage.app()
+    assert app.add_stream_thread() is None
+    started(app)
+    assert app.remove_stream_thread() is None
+    name = app.add_stream_thread()
+    for _ in range(2):
+        assert stage.begun.acquire(timeout=_PATIENCE_S)
+    assert app.remove_stream_thread(timeout=500) == name
+    assert stage.departures == [Departure(drain_ms=500)]
+    assert app.close(timeout=30_000)
+    assert app.add_stream_thread() is None
