@@ -13,15 +13,18 @@ import argparse
 import dataclasses
 import datetime as dt
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import machine, results, table, throughput
-from benchmarks.broker import benchmark_broker
+from benchmarks.broker import BenchmarkBroker, benchmark_broker
+from benchmarks.handoff import suite as handoff
+from benchmarks.handoff.members import HANDOFF_SYSTEMS
 from benchmarks.python_environment import PeerEnvironmentError
-from benchmarks.results import GUARANTEES, SuiteResult
+from benchmarks.results import GUARANTEES, Row, SuiteResult
 from benchmarks.suites import SUITES
 from benchmarks.systems import SYSTEMS
 from benchmarks.throughput import FULL, QUICK, Selection, ThroughputSuite
@@ -49,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not suite.jobs:
         parser.error(f"the suite {suite.name} is laid down but not built yet: it comes later")
     try:
+        if suite.name == "handoff":
+            return _run_handoff(parser, options, console)
         return _run_throughput(_selection(parser, options), options, console)
     except (StreamsError, PeerEnvironmentError) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
@@ -74,18 +79,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _names(
+    parser: argparse.ArgumentParser, option: str, value: str | None, known: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the names an option chooses, all without it; unknown ones are an error."""
+    if value is None:
+        return known
+    chosen = tuple(part.strip() for part in value.split(",") if part.strip())
+    unknown = [name for name in chosen if name not in known]
+    if unknown or not chosen:
+        parser.error(f"{option} {value!r}: choose from {', '.join(known)}")
+    return chosen
+
+
 def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Selection:
     """Return what the options ask for; what they do not know is an error."""
-
-    def names(option: str, value: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
-        if value is None:
-            return known
-        chosen = tuple(part.strip() for part in value.split(",") if part.strip())
-        unknown = [name for name in chosen if name not in known]
-        if unknown or not chosen:
-            parser.error(f"{option} {value!r}: choose from {', '.join(known)}")
-        return chosen
-
     size = QUICK if options.quick else FULL
     intervals: tuple[int, ...] = results.COMMON_INTERVALS_MS
     if options.commit_intervals is not None:
@@ -104,40 +112,88 @@ def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
         size = dataclasses.replace(size, records=options.records)
     return Selection(
         size=size,
-        jobs=names("--jobs", options.jobs, throughput.JOBS),
-        systems=names("--systems", options.systems, tuple(SYSTEMS)),
-        guarantees=names("--guarantees", options.guarantees, GUARANTEES),
+        jobs=_names(parser, "--jobs", options.jobs, throughput.JOBS),
+        systems=_names(parser, "--systems", options.systems, tuple(SYSTEMS)),
+        guarantees=_names(parser, "--guarantees", options.guarantees, GUARANTEES),
         commit_intervals_ms=intervals,
-        caches=names("--caches", options.caches, CACHES),
+        caches=_names(parser, "--caches", options.caches, CACHES),
         threads=options.threads,
     )
 
 
 def _run_throughput(selection: Selection, options: argparse.Namespace, console: Console) -> int:
-    date = dt.datetime.now(tz=dt.UTC).date().isoformat()  # noqa: TID251 - the program's edge
+    date = _today()
     paths = [options.json] if options.json is not None else []
     if _is_full(selection, options):
         paths.append(results.results_path("throughput"))
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = ThroughputSuite(broker.bootstrap_servers, selection, console, date)
-        result = SuiteResult(
-            suite="throughput",
+        result = _empty_result("throughput", date, selection.systems, broker)
+        return _collect(suite.rows(), result, paths, suite.failures, console)
+
+
+def _run_handoff(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
+) -> int:
+    date = _today()
+    size = handoff.QUICK if options.quick else handoff.FULL
+    systems = _names(parser, "--systems", options.systems, tuple(HANDOFF_SYSTEMS))
+    if options.pairs is not None:
+        size = dataclasses.replace(size, cycles=options.pairs)
+    if options.records is not None:
+        size = dataclasses.replace(size, keys=options.records)
+    paths = [options.json] if options.json is not None else []
+    if size == handoff.FULL and set(systems) == set(HANDOFF_SYSTEMS):
+        paths.append(results.results_path("handoff"))
+    with benchmark_broker(options.bootstrap_servers) as broker:
+        suite = handoff.HandoffSuite(
+            bootstrap_servers=broker.bootstrap_servers,
+            size=size,
+            jobs=_names(parser, "--jobs", options.jobs, handoff.JOBS),
+            systems=systems,
+            guarantees=_names(parser, "--guarantees", options.guarantees, GUARANTEES),
+            console=console,
             date=date,
-            cpu=machine.cpu_name(),
-            cores=machine.cores(),
-            versions=machine.versions(frozenset(selection.systems), kafka=broker.version),
         )
-        before = {path: results.load(path) for path in paths}
-        for rows in suite.rows():
-            result = dataclasses.replace(result, rows=(*result.rows, *rows))
-            for path in paths:  # after each setting: a run that is cut off keeps what it has
-                results.save(results.merged(before[path], result), path)
+        result = _empty_result("handoff", date, systems, broker)
+        return _collect(suite.rows(), result, paths, suite.failures, console)
+
+
+def _today() -> str:
+    return dt.datetime.now(tz=dt.UTC).date().isoformat()  # noqa: TID251 - the program's edge
+
+
+def _empty_result(
+    suite: str, date: str, systems: Iterable[str], broker: BenchmarkBroker
+) -> SuiteResult:
+    return SuiteResult(
+        suite=suite,
+        date=date,
+        cpu=machine.cpu_name(),
+        cores=machine.cores(),
+        versions=machine.versions(frozenset(systems), kafka=broker.version),
+    )
+
+
+def _collect(
+    found: Iterable[list[Row]],
+    result: SuiteResult,
+    paths: list[Path],
+    failures: list[str],
+    console: Console,
+) -> int:
+    """Run a suite, keep its rows after each setting, show them; the exit code."""
+    before = {path: results.load(path) for path in paths}
+    for rows in found:
+        result = dataclasses.replace(result, rows=(*result.rows, *rows))
+        for path in paths:  # after each setting: a run that is cut off keeps what it has
+            results.save(results.merged(before[path], result), path)
     if result.rows:
         console.print(table.rich_tables(result))
         console.print(*(f"written to {path}" for path in paths), sep="\n", soft_wrap=True)
-    for failure in suite.failures:
+    for failure in failures:
         console.print(f"no figure: {failure}", style="red", markup=False, soft_wrap=True)
-    return 1 if suite.failures else 0
+    return 1 if failures else 0
 
 
 def _is_full(selection: Selection, options: argparse.Namespace) -> bool:

@@ -49,7 +49,7 @@ def versions(systems: frozenset[str], *, kafka: str | None) -> dict[str, str]:
     if "tidewheel" in systems:
         found["tidewheel"] = importlib.metadata.version("tidewheel")
         found["rocksdict"] = importlib.metadata.version("rocksdict")
-    if "kafka-streams" in systems:
+    if any(system.startswith("kafka-streams") for system in systems):
         from benchmarks.java import KAFKA_STREAMS_VERSION  # noqa: PLC0415 - only if measured
 
         found["kafka-streams"] = KAFKA_STREAMS_VERSION

@@ -110,7 +110,7 @@ def run_once(
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        _delete_run_topics(admin, request.run_name)
+        delete_run_topics(admin, request.run_name)
 
 
 @dataclass(slots=True)
@@ -256,7 +256,7 @@ def _tail(path: Path) -> str:
     return f"It wrote:\n{text[-LOG_TAIL_CHARACTERS:]}" if text else "It wrote nothing."
 
 
-def _delete_run_topics(admin: AdminClient, run_name: str) -> None:
+def delete_run_topics(admin: AdminClient, run_name: str) -> None:
     """Delete the run's output and whatever internal topics the system made for its group."""
     names = [name for name in admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics if run_name in name]
     input_topic.delete_topics(admin, sorted(names))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from benchmarks import throughput
+from benchmarks.handoff import suite as handoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ _SUITES = (
     Suite(
         name="handoff",
         summary="how long records wait while tasks move",
-        later_jobs=("scale_out", "drain", "kill", "silent_host", "static_bounce"),
+        jobs=handoff.JOBS,
     ),
     Suite(
         name="restore",

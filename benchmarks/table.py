@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from benchmarks.handoff import lines as handoff
 from benchmarks.results import COMMON_INTERVALS_MS, Row, SuiteResult
 
 BASELINE = "kafka-streams"
@@ -98,6 +99,8 @@ def rich_tables(result: SuiteResult) -> Group:
     shown: list[RenderableType] = [
         f"[bold]{result.suite}[/bold]: {result.cpu}, {result.cores} cores, {result.date}"
     ]
+    if result.suite == "handoff":
+        return Group(*shown, _handoff_table(result))
     lines = table_lines(result)
     for setting, systems in groupby(lines, key=lambda line: line[:SETTING_COLUMNS]):
         job, guarantee, interval, cache = setting
@@ -114,10 +117,26 @@ def rich_tables(result: SuiteResult) -> Group:
     return Group(*shown)
 
 
+def _handoff_table(result: SuiteResult) -> Table:
+    table = Table()
+    for heading in handoff.HEADINGS:
+        table.add_column(heading, justify="left" if heading in handoff.LEFT else "right")
+    for line in handoff.handoff_lines(result):
+        table.add_row(*line)
+    return table
+
+
 def markdown_table(result: SuiteResult) -> str:
     """Return the table for the README, with the machine and versions below it."""
-    marks = ["--:" if heading in NUMERIC else ":--" for heading in HEADINGS]
-    rows: Iterable[Sequence[str]] = (HEADINGS, marks, *table_lines(result))
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    if result.suite == "handoff":
+        headings, lines = handoff.HEADINGS, handoff.handoff_lines(result)
+        marks = [":--" if heading in handoff.LEFT else "--:" for heading in headings]
+    else:
+        headings, lines = HEADINGS, table_lines(result)
+        marks = ["--:" if heading in NUMERIC else ":--" for heading in headings]
+    rows: Iterable[Sequence[str]] = (headings, marks, *lines)
     body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     versions = ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
     return (

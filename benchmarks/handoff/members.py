@@ -1,0 +1,145 @@
+"""The instances of the measured systems: how one is started, stopped in order, killed and silenced."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from benchmarks import java
+from benchmarks.run import RunFailedError
+from benchmarks.systems import JAVA_STOPPED, PEERS
+
+STOP_S = 60.0
+ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffSystem:
+    """One measured system.
+
+    Attributes:
+        name: As it stands in the result file.
+        arguments: What it is given beside the arguments of all.
+        balances_s: How long a move may take until the run is given up.
+        cycles_max: At most as many cycles: a peer that takes minutes for one is not asked for more.
+    """
+
+    name: str
+    arguments: Mapping[str, str] = field(default_factory=dict[str, str])
+    balances_s: float = 60.0
+    cycles_max: int = 1_000
+
+    def command(self) -> list[str]:
+        """Return the command that starts an instance."""
+        if self.name.startswith("tidewheel"):
+            return [sys.executable, str(PEERS / "tidewheel" / "handoff.py")]
+        return java.compiled_command(PEERS / "kafka_streams" / "Handoff.java")
+
+
+#: Kafka Streams at its lowest legal values: a probing rebalance each minute, a session of 6 s.
+HANDOFF_SYSTEMS: Mapping[str, HandoffSystem] = {
+    system.name: system
+    for system in (
+        HandoffSystem(name="tidewheel"),
+        HandoffSystem(
+            name="kafka-streams-classic",
+            arguments={"protocol": "classic"},
+            balances_s=240.0,
+            cycles_max=2,
+        ),
+        HandoffSystem(
+            name="kafka-streams",
+            arguments={"protocol": "streams"},
+            balances_s=240.0,
+            cycles_max=5,
+        ),
+    )
+}
+
+
+class Instance:
+    """One running instance: a process in a session of its own, with its helpers."""
+
+    def __init__(
+        self, system: HandoffSystem, name: str, arguments: Mapping[str, str], folder: Path
+    ) -> None:
+        self.name = name
+        self._log_path = folder / f"{name}.log"
+        given = {
+            **arguments,
+            **system.arguments,
+            "instance": name,
+            "state_dir": str(folder / f"state-{name.split('.', maxsplit=1)[0]}"),
+        }
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*system.command(), *(f"{key}={value}" for key, value in given.items())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
+                start_new_session=True,
+            )
+
+    def _helpers(self) -> list[psutil.Process]:
+        return psutil.Process(self._process.pid).children(recursive=True)
+
+    def check(self) -> None:
+        """Raise `RunFailedError` if it has ended by itself."""
+        code = self._process.poll()
+        if code is not None:
+            raise RunFailedError(f"instance {self.name} ended with code {code}\n{self._tail()}")
+
+    def terminate(self) -> None:
+        """Ask it to stop in order, without waiting."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait_ended(self) -> None:
+        """Wait until it has stopped in order."""
+        try:
+            code = self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.destroy()
+            raise RunFailedError(
+                f"instance {self.name} did not stop within {STOP_S:.0f} s\n{self._tail()}"
+            ) from None
+        if code not in (0, JAVA_STOPPED):
+            raise RunFailedError(f"instance {self.name} stopped with code {code}\n{self._tail()}")
+
+    def kill(self) -> float:
+        """Kill the worker alone; return when."""
+        at_s = time.monotonic()
+        self._process.kill()
+        self._process.wait()
+        return at_s
+
+    def silence(self) -> float:
+        """Stop the worker and all its helpers at once, as if their host had gone; return when."""
+        everything = [psutil.Process(self._process.pid), *self._helpers()]
+        at_s = time.monotonic()
+        for each in everything:
+            each.suspend()
+        return at_s
+
+    def destroy(self) -> None:
+        """End whatever is left of it."""
+        try:
+            left = [*self._helpers(), psutil.Process(self._process.pid)]
+        except psutil.NoSuchProcess:
+            return
+        for each in left:
+            try:
+                each.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self._process.wait()
+
+    def _tail(self) -> str:
+        return self._log_path.read_text(errors="replace")[-3_000:]

@@ -1,0 +1,387 @@
+"""Runs the suite `handoff`: instances come and go under a steady input, and every gap in the output is measured.
+
+A run of one system: all keys are written once and counted (the state that moves), then records come steadily. After a
+quiet stretch, cycles of events follow, each with a quiet stretch behind it. At the end every count of every key is
+checked: a lost or repeated result is counted, and a run whose result is wrong has no figure.
+"""
+
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import input_topic
+from benchmarks.handoff.feed import Feeder, Observer, preload
+from benchmarks.handoff.gaps import (
+    EventFigures,
+    Stretch,
+    event_figures,
+    percentile,
+    quiet_median_ms,
+)
+from benchmarks.handoff.members import HANDOFF_SYSTEMS, HandoffSystem, Instance
+from benchmarks.results import Row, make_row
+from benchmarks.run import RunFailedError, WrongResultError, delete_run_topics
+
+JOBS = ("scale_out", "drain", "kill", "silent_host", "static_bounce")
+PARTITIONS = 4
+RECORDS_PER_S = 2_000
+#: A partition whose owner is alive writes at least this often.
+ALIVE_S = 2.0
+#: An event is over when its outcome has lasted this long.
+SETTLED_S = 1.5
+QUIET_S = 4.0
+START_S = 180.0
+LAST_RESULTS_S = 60.0
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffSize:
+    """How much is run: keys of state, cycles (each moves two tasks there and two back), the first quiet stretch."""
+
+    keys: int
+    cycles: int
+    quiet_s: float
+
+
+FULL = HandoffSize(keys=1_000_000, cycles=13, quiet_s=10.0)
+QUICK = HandoffSize(keys=200_000, cycles=3, quiet_s=5.0)
+
+
+@dataclass(slots=True)
+class HandoffRun:
+    """One run of one system: its instances, its input and what was seen of its output."""
+
+    bootstrap_servers: str
+    system: HandoffSystem
+    guarantee: str
+    size: HandoffSize
+    name: str
+    arguments: Mapping[str, str]
+    folder: Path
+    feeder: Feeder
+    observer: Observer
+    quiet: list[Stretch] = field(default_factory=list[Stretch])
+    events: list[EventFigures] = field(default_factory=list[EventFigures])
+    balance_s: list[float] = field(default_factory=list[float])
+    _starts: int = 0
+
+    def start(self, name: str, **extra: str) -> Instance:
+        """Start an instance; each start writes under a name of its own, a restart keeps its folder."""
+        self._starts += 1
+        return Instance(
+            self.system, f"{name}.{self._starts}", {**self.arguments, **extra}, self.folder
+        )
+
+    def until(self, reached: Callable[[], bool], instances: list[Instance], limit_s: float) -> None:
+        """Wait until something has lasted for `SETTLED_S`."""
+        deadline = time.monotonic() + limit_s
+        since: float | None = None
+        while since is None or time.monotonic() - since < SETTLED_S:
+            now_s = time.monotonic()
+            since = (since or now_s) if reached() else None
+            if now_s > deadline:
+                raise RunFailedError(
+                    f"not reached within {limit_s:.0f} s; writers: {self.observer.writers(ALIVE_S)}"
+                )
+            for each in instances:
+                each.check()
+            time.sleep(LOOK_S)
+
+    def shared_by(self, *names: str) -> Callable[[], bool]:
+        """Return whether these instances, and no others, write, with equal shares."""
+
+        def reached() -> bool:
+            writers = self.observer.writers(ALIVE_S)
+            return all(writers.count(name) == PARTITIONS // len(names) for name in names)
+
+        return reached
+
+    def rest(self, seconds: float = QUIET_S) -> None:
+        """Do nothing for a while."""
+        from_s = time.monotonic()
+        time.sleep(seconds)
+        self.quiet.append(Stretch(event="quiet", from_s=from_s, until_s=time.monotonic()))
+
+    def happened(self, event: str, from_s: float) -> None:
+        """Note an event that is over, then rest as long as it took (for the comparison)."""
+        part = Stretch(event=event, from_s=from_s, until_s=time.monotonic())
+        self.rest(max(QUIET_S, part.until_s - from_s))
+        arrivals = self.observer.arrivals
+        length_s = part.until_s - part.from_s
+        calm = self.quiet[-1]
+        beside = Stretch(event="quiet", from_s=calm.from_s, until_s=calm.from_s + length_s)
+        self.events.append(event_figures(arrivals, part, beside))
+
+    def finish(self) -> None:
+        """Stop the input, wait for its last results, check every one of them."""
+        self.feeder.stop()
+        wanted = self.size.keys + sum(self.feeder.written.values())
+        deadline = time.monotonic() + LAST_RESULTS_S
+        while self.observer.results < wanted and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        time.sleep(1.0)  # a result too many would still come
+        self.observer.stop()
+
+
+def _cycles(run: HandoffRun) -> int:
+    return min(run.size.cycles, run.system.cycles_max)
+
+
+def scale_out_and_drain(run: HandoffRun, first: Instance) -> None:
+    """A second instance comes and goes."""
+    for cycle in range(_cycles(run)):
+        from_s = time.monotonic()
+        second = run.start(f"b{cycle}")  # a host that has nothing of the state yet
+        try:
+            run.until(
+                run.shared_by(first.name, second.name), [first, second], run.system.balances_s
+            )
+            run.balance_s.append(time.monotonic() - from_s - SETTLED_S)
+            run.happened("scale_out", from_s)
+            from_s = time.monotonic()
+            second.terminate()
+            run.until(run.shared_by(first.name), [first], run.system.balances_s)
+            second.wait_ended()
+            run.happened("drain", from_s)
+        finally:
+            second.destroy()
+
+
+def _kills(run: HandoffRun, first: Instance, event: str, end: Callable[[Instance], float]) -> None:
+    for _ in range(_cycles(run)):
+        second = run.start("b")
+        try:
+            run.until(
+                run.shared_by(first.name, second.name), [first, second], run.system.balances_s
+            )
+            run.rest()
+            from_s = end(second)
+            run.until(run.shared_by(first.name), [first], run.system.balances_s)
+            run.happened(event, from_s)
+        finally:
+            second.destroy()
+
+
+def kill(run: HandoffRun, first: Instance) -> None:
+    """The second instance's worker is killed; the first has standbys of its tasks."""
+    _kills(run, first, "kill", Instance.kill)
+
+
+def silent_host(run: HandoffRun, first: Instance) -> None:
+    """The second instance and all its helpers fall silent at once."""
+    _kills(run, first, "silent_host", Instance.silence)
+
+
+def static_bounce(run: HandoffRun, first: Instance) -> None:
+    """A static member stops in order and starts again at once."""
+    second = run.start("b", group_instance_id="b")
+    try:
+        run.until(run.shared_by(first.name, second.name), [first, second], run.system.balances_s)
+        run.rest()
+        for _ in range(_cycles(run)):
+            from_s = time.monotonic()
+            second.terminate()
+            second.wait_ended()
+            second = run.start("b", group_instance_id="b")
+            run.until(
+                run.shared_by(first.name, second.name), [first, second], run.system.balances_s
+            )
+            run.happened("static_bounce", from_s)
+    finally:
+        second.destroy()
+
+
+#: What a run does, with its arguments; scale_out and drain share one, being there and back.
+_RUNS: Mapping[
+    str, tuple[tuple[str, ...], Callable[[HandoffRun, Instance], None], Mapping[str, str]]
+] = {
+    "moves": (("scale_out", "drain"), scale_out_and_drain, {"settling_ms": "0"}),
+    "kill": (
+        ("kill",),
+        kill,
+        {
+            "settling_ms": "0",
+            "num_standby_replicas": "1",
+            "session_timeout_ms": "1500",
+            "heartbeat_interval_ms": "250",
+        },
+    ),
+    "silent_host": (
+        ("silent_host",),
+        silent_host,
+        {
+            "settling_ms": "0",
+            "num_standby_replicas": "1",
+            "session_timeout_ms": "1500",
+            "heartbeat_interval_ms": "250",
+        },
+    ),
+    "static_bounce": (("static_bounce",), static_bounce, {"settling_ms": "0"}),
+}
+
+
+@dataclass(slots=True)
+class HandoffSuite:
+    """Runs jobs and systems against a broker and collects the rows."""
+
+    bootstrap_servers: str
+    size: HandoffSize
+    jobs: tuple[str, ...]
+    systems: tuple[str, ...]
+    guarantees: tuple[str, ...]
+    console: Console
+    date: str
+    failures: list[str] = field(default_factory=list[str])
+    _token: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    def rows(self) -> Iterator[list[Row]]:
+        """Run everything; yield the rows of each run."""
+        for guarantee in self.guarantees:
+            for kind, (jobs, events, extra) in _RUNS.items():
+                if not set(jobs) & set(self.jobs):
+                    continue
+                for name in self.systems:
+                    label = f"{guarantee}, {', '.join(jobs)}, {name}"
+                    try:
+                        run = self._run(HANDOFF_SYSTEMS[name], guarantee, kind, events, extra)
+                    except (RunFailedError, TimeoutError) as failure:
+                        self.failures.append(f"{label}: {failure}")
+                        self.console.print(f"{label}: {failure}", style="red", markup=False)
+                        continue
+                    for job in jobs:
+                        rows = self._rows(run, job, extra)
+                        self._tell(label, job, rows)
+                        yield rows
+
+    def _run(
+        self,
+        system: HandoffSystem,
+        guarantee: str,
+        kind: str,
+        events: Callable[[HandoffRun, Instance], None],
+        extra: Mapping[str, str],
+    ) -> HandoffRun:
+        name = f"bench-{self._token}-{kind.replace('_', '-')}-{system.name}-{guarantee[:2]}"
+        system.command()  # nothing is fetched or compiled while it counts
+        admin = input_topic.quiet_admin(self.bootstrap_servers)
+        topics = {"input_topic": f"{name}-in", "output_topic": f"{name}-out"}
+        for topic in topics.values():
+            input_topic.create_topic(admin, topic, PARTITIONS)
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        with ExitStack() as stack:
+            stack.callback(delete_run_topics, admin, name)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            preload(self.bootstrap_servers, topics["input_topic"], self.size.keys)
+            run = HandoffRun(
+                bootstrap_servers=self.bootstrap_servers,
+                system=system,
+                guarantee=guarantee,
+                size=self.size,
+                name=name,
+                arguments={
+                    "bootstrap_servers": self.bootstrap_servers,
+                    "application_id": name,
+                    "guarantee": guarantee,
+                    "commit_interval_ms": "100",
+                    **topics,
+                    **extra,
+                },
+                folder=folder,
+                feeder=Feeder(
+                    self.bootstrap_servers,
+                    topics["input_topic"],
+                    keys=self.size.keys,
+                    records_per_s=RECORDS_PER_S,
+                    seed=20_260_101,
+                ),
+                observer=Observer(self.bootstrap_servers, topics["output_topic"], PARTITIONS),
+            )
+            self._carry_out(run, events)
+            return run
+
+    def _carry_out(self, run: HandoffRun, events: Callable[[HandoffRun, Instance], None]) -> None:
+        run.observer.start()
+        first = run.start("a")
+        try:
+            deadline = time.monotonic() + START_S
+            while run.observer.results < run.size.keys:
+                first.check()
+                if time.monotonic() > deadline:
+                    raise RunFailedError(
+                        f"{run.observer.results} of {run.size.keys} keys after {START_S:.0f} s"
+                    )
+                time.sleep(LOOK_S)
+            run.feeder.start()
+            run.until(run.shared_by(first.name), [first], START_S)
+            run.rest(run.size.quiet_s)
+            events(run, first)
+            run.finish()
+            first.terminate()
+            first.wait_ended()
+        finally:
+            first.destroy()
+        check = run.observer.check
+        missing = check.missing(run.feeder.written, run.size.keys)
+        if run.guarantee == "exactly_once" and (check.repeated or missing):
+            raise WrongResultError(f"{missing} results lost, {check.repeated} repeated")
+
+    def _rows(self, run: HandoffRun, job: str, extra: Mapping[str, str]) -> list[Row]:
+        events = [each for each in run.events if each.event == job]
+        moved = [gap for each in events for gap in each.moved_ms]
+        check = run.observer.check
+        quiet_ms = quiet_median_ms(run.observer.arrivals, run.quiet)
+        parameters: dict[str, Any] = {
+            **extra,
+            **run.system.arguments,
+            "commit_interval_ms": 100,
+            "records_per_s": RECORDS_PER_S,
+            "partitions": PARTITIONS,
+            "keys": run.size.keys,
+            "moves": len(moved),
+            "events": len(events),
+            "quiet_median_ms": round(quiet_ms, 1),
+            "quiet_longest_ms": round(
+                max((each.quiet_longest_ms for each in events), default=0.0), 1
+            ),
+            "date": self.date,
+        }
+        metrics: dict[str, list[float]] = {
+            "gap_ms_unmoved_max": [max((each.unmoved_ms for each in events), default=0.0)],
+            "lost": [float(check.missing(run.feeder.written, run.size.keys))],
+            "repeated": [float(check.repeated)],
+        }
+        if moved:
+            metrics["gap_ms_moved_max"] = [max(moved)]
+            metrics["gap_ms_moved_p95"] = [percentile(moved, 0.95)]
+        if job == "scale_out" and run.balance_s:
+            metrics["balance_s"] = run.balance_s
+        return [
+            make_row(
+                values,
+                system=run.system.name,
+                job=job,
+                guarantee=run.guarantee,
+                metric=metric,
+                parameters=parameters,
+            )
+            for metric, values in metrics.items()
+        ]
+
+    def _tell(self, label: str, job: str, rows: list[Row]) -> None:
+        told = ", ".join(f"{row.metric} {row.value:g}" for row in rows)
+        first = rows[0].parameters
+        self.console.print(
+            f"{label}: {job}: {first['moves']} moves, quiet median {first['quiet_median_ms']} ms,"
+            f" quiet longest {first['quiet_longest_ms']} ms, {told}",
+            highlight=False,
+            soft_wrap=True,
+        )

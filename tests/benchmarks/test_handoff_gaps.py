@@ -1,0 +1,79 @@
+"""How gaps are read off arrivals, and how counts are checked."""
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.handoff.feed import Check
+from benchmarks.handoff.gaps import Arrivals, Stretch, event_figures, percentile, quiet_median_ms
+
+
+def steady(
+    until_s: float, writer: str = "a", *, every_s: float = 0.1, from_s: float = 0.0
+) -> Arrivals:
+    """Return a partition whose results came in bursts."""
+    arrivals = Arrivals()
+    add_steady(arrivals, from_s, until_s, writer, every_s=every_s)
+    return arrivals
+
+
+def add_steady(
+    arrivals: Arrivals, from_s: float, until_s: float, writer: str, *, every_s: float = 0.1
+) -> None:
+    burst = 0
+    while from_s + burst * every_s < until_s:
+        for part in range(3):
+            arrivals.add(from_s + burst * every_s + part * 0.001, writer)
+        burst += 1
+
+
+def test_the_records_of_one_commit_are_one_burst() -> None:
+    """Gaps are those between commits, not between records."""
+    gaps = steady(1.0).gaps(0.0, 1.0)
+    assert len(gaps) == 9
+    assert gaps == pytest.approx([0.098] * 9)
+
+
+def test_a_move_has_the_gap_in_which_the_writer_changed() -> None:
+    """The pause from the old owner's last result to the new one's first is the move's gap."""
+    moved, stayed = steady(2.0), steady(6.0, "a")
+    add_steady(moved, 2.4, 6.0, "b")
+    part, quiet = (
+        Stretch(event="scale_out", from_s=1.5, until_s=3.5),
+        Stretch(event="quiet", from_s=4.0, until_s=6.0),
+    )
+    assert moved.moves(1.5, 3.5) == [2.4]
+    figures = event_figures([moved, stayed], part, quiet)
+    assert figures.moved_ms == pytest.approx((498,), abs=2)
+    assert figures.unmoved_ms == pytest.approx(98, abs=2)
+    assert figures.quiet_longest_ms == pytest.approx(98, abs=2)
+    assert quiet_median_ms([stayed], [quiet]) == pytest.approx(98, abs=2)
+
+
+def test_a_partition_that_waits_for_another_ones_move_is_seen() -> None:
+    """A gap of a partition that did not move counts against the event."""
+    stayed = steady(2.0)
+    add_steady(stayed, 2.7, 6.0, "a")
+    figures = event_figures(
+        [stayed],
+        Stretch(event="kill", from_s=1.0, until_s=3.0),
+        Stretch(event="quiet", from_s=4.0, until_s=6.0),
+    )
+    assert figures.moved_ms == ()
+    assert figures.unmoved_ms == pytest.approx(798, abs=2)
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    """The 95th percentile of twenty values is the nineteenth, of one the one."""
+    assert percentile(list(range(1, 21)), 0.95) == 19
+    assert percentile([7.0], 0.95) == 7.0
+    assert percentile([], 0.95) == 0.0
+
+
+def test_counts_must_come_one_by_one() -> None:
+    """A count that comes again is repeated; one that is left out is lost, also at the end."""
+    check = Check()
+    for count in (1, 2, 2, 4):
+        check.add(b"k", count)
+    assert (check.repeated, check.lost) == (1, 1)
+    assert check.missing(Counter({b"k": 4}), preloaded=1) == 2
