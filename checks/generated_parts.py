@@ -40,7 +40,12 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
         "deserialization_exception_handler", "processing_exception_handler", "production_exception_handler",
         "dead_letter_queue_topic",
     ),
-    "Processes": ("group_instance_id", "drain_timeout_ms", "worker_hang_timeout_ms"),
+    "Groups": (
+        "group_instance_id", "rejoin_timeout_ms", "drain_timeout_ms", "num_standby_replicas", "max_warmup_replicas",
+        "acceptable_recovery_lag", "settling_ms", "task_move_interval_ms", "task_assignor", "rack_id", "client_tags",
+        "application_server",
+        "heartbeat_interval_ms", "session_timeout_ms", "worker_hang_timeout_ms",
+    ),
     "Kafka clients": ("consumer", "producer", "admin"),
 }  # fmt: skip
 

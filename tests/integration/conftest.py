@@ -76,6 +76,8 @@ def start_app() -> Iterator[StartApp]:
         prepare: Callable[[KafkaStreams], None] | None = None,
         wait: bool = True,
     ) -> KafkaStreams:
+        # Alone and at once, unless a test is about groups.
+        options = options or RunOptions(fixed=True)
         settings = StreamsConfig(**config)
         if isinstance(topology, StreamsBuilder):
             topology = topology.build(settings)

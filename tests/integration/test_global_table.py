@@ -120,7 +120,9 @@ def test_every_worker_has_the_whole_table(
     cluster.send(table, _rows(200))
     rows = Materialized("rows", store_type="in_memory")
     workers = [
-        start_app(_joined(topics, rows), config, options=RunOptions(slot=slot, workers=2))
+        start_app(
+            _joined(topics, rows), config, options=RunOptions(slot=slot, workers=2, fixed=True)
+        )
         for slot in range(2)
     ]
     cluster.send(source, [(b"%d" % number, b"k%d" % number) for number in range(200)])
@@ -226,7 +228,9 @@ def test_damage_found_while_it_runs_is_repaired_by_the_topic(
     )
     cluster.send(source, [(b"x", b"k1")])
     cluster.wait_until_consumed(config["application_id"], source)
-    running = app._globals
+    first = app._threads[0].life
+    assert first is not None
+    running = first.globals
     assert running is not None
     database = running.stores.manager.database("rows")
 
@@ -238,4 +242,7 @@ def test_damage_found_while_it_runs_is_repaired_by_the_topic(
     cluster.wait_until_consumed(config["application_id"], source)
     assert [record.value for record in cluster.read(output)] == [b"k1+row1", b"k2+row2"]
     assert moves == ["REBALANCING", "RUNNING", "REBALANCING", "RUNNING"]
-    assert app._globals is not running
+    second = app._threads[0].life
+    assert second is not None
+    assert second is not first
+    assert second.globals is not running

@@ -49,7 +49,7 @@ def test_waits_for_topics_when_told_to(
     app = start_app(
         JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"),
         config,
-        options=RunOptions(wait_for_topics=True),
+        options=RunOptions(fixed=True, wait_for_topics=True),
         wait=False,
     )
     until(lambda: f"waiting for source topics: in-{unique}" in caplog.text, "it says so")
@@ -69,7 +69,7 @@ def test_stops_while_it_waits_for_topics(
     app = start_app(
         JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"),
         config,
-        options=RunOptions(wait_for_topics=True),
+        options=RunOptions(fixed=True, wait_for_topics=True),
         wait=False,
     )
     until(lambda: "waiting for source topics" in caplog.text, "it waits")
@@ -86,7 +86,7 @@ def test_creates_topics_when_told_to(
     app = start_app(
         JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"),
         config,
-        options=RunOptions(create_topics=True),
+        options=RunOptions(fixed=True, create_topics=True),
     )
 
     assert f"in-{unique}" in cluster.admin.list_topics()

@@ -15,8 +15,16 @@ from typing import Any, Final, Literal, cast
 import pytest
 
 from state_stores.windowed import Windowed
-from streams import KafkaStreams, Serde, Serdes, StreamsBuilder, StreamsConfig, StreamsError
-from streams.app import SystemClock
+from streams import (
+    KafkaStreams,
+    RunOptions,
+    Serde,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+    StreamsError,
+)
+from streams.client.application import SystemClock
 from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.interop.kafka_streams_process import KafkaStreamsProcess, Row
 from tests.interop.shared_topologies import (
@@ -189,7 +197,7 @@ class _Application:
         )
         builder = StreamsBuilder()
         TOPOLOGIES[self.name](builder, self.id)
-        app = KafkaStreams(builder.build(config), config)
+        app = KafkaStreams(builder.build(config), config, options=RunOptions(fixed=True))
         app.start()
         try:
             if app.wait_until_running(PATIENCE_S):

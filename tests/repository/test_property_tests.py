@@ -19,6 +19,9 @@ PURE = {
     "streams/serdes": "values come back as written",
     "streams/topology.py": "sub-topologies cut every graph in parts",
     "rebalance/assignors/fixed.py": "every task runs exactly once",
+    "rebalance/assignors/sticky.py": "nothing moves that makes no load smaller",
+    "rebalance/assignors/standby_placement.py": "copies that are spread evenly stay",
+    "rebalance/refine.py": "a running task is handed to nobody but a ready copy",
 }
 """Each pure part with its law in words."""
 

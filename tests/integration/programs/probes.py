@@ -57,17 +57,26 @@ class Fate:
 def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
     """Have this process's tasks and commits counted on a scoreboard; returns a restore listener that counts too.
 
-    `start:P` is the committed offset from which partition P was begun, `position:P` the next offset to be processed,
+    `start:P` is the committed offset from which partition P was begun, `begun:P` how often, `owns:P` whether it is still
+    processed here, `position:P` the next offset to be processed,
     brought up to date after every slice of records, before anything else can happen to them; `committing` is 1 inside
     a commit; `restored:P` and `restore-from:P` tell of changelogs.
     """
     start, process, carry_out = ActiveTask.start, ActiveTask.process, Committer.carry_out
+    retire = ActiveTask.retire
 
     def counting_start(self: ActiveTask, offsets: Any, *times: Any) -> None:
         for partition, offset in offsets.items():
             board[f"position:{partition}"] = offset
             board[f"start:{partition}"] = offset
+            board[f"owns:{partition}"] = 1
+            board.add(f"begun:{partition}")
         start(self, offsets, *times)
+
+    def counting_retire(self: ActiveTask) -> None:
+        for partition in self.next_offsets:
+            board[f"owns:{partition}"] = 0
+        retire(self)
 
     def counting_process(self: ActiveTask, *arguments: Any) -> int:
         done = process(self, *arguments)
@@ -88,6 +97,7 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
         board[f"restored:{where}"] = event.restored
 
     ActiveTask.start = counting_start  # type: ignore[assignment,method-assign]
+    ActiveTask.retire = counting_retire  # type: ignore[method-assign]
     ActiveTask.process = counting_process  # type: ignore[assignment,method-assign]
     Committer.carry_out = counting_carry_out  # type: ignore[method-assign]
     return on_restore

@@ -33,7 +33,7 @@ class Orders(msgspec.Struct, kw_only=True):
         source: Its input topic, `sink` its output topic.
         config: Settings, as `StreamsConfig` takes them.
         board: Path of the scoreboard.
-        slot: As in `RunOptions`, `workers` and `tasks` likewise.
+        slot: As in `RunOptions`, `workers`, `fixed` and `tasks` likewise.
         fate: What becomes of it, see `probes.Fate`.
     """
 
@@ -44,6 +44,7 @@ class Orders(msgspec.Struct, kw_only=True):
     board: str
     slot: int | None = None
     workers: int = 1
+    fixed: bool = True
     tasks: list[str] | None = None
     fate: dict[str, Any] | None = None
 
@@ -66,6 +67,7 @@ def main() -> int:
         options=RunOptions(
             slot=orders.slot,
             workers=orders.workers,
+            fixed=orders.fixed,
             tasks=None if orders.tasks is None else tuple(map(TaskId.parse, orders.tasks)),
         ),
     )

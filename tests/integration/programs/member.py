@@ -1,0 +1,86 @@
+"""A member of a group for tests: counts per key, says in each result who wrote it, and notes when each task worked.
+
+Arguments are NAME=VALUE pairs; `config` is JSON of StreamsConfig's options. For each task it appends the number of each
+window of 250 ms in which it processed a record to `<folder>/<instance>-<task>.windows` (CLOCK_MONOTONIC, so that the
+test's process has the same numbers).
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from streams import (
+    FixedKeyProcessor,
+    FixedKeyRecord,
+    KafkaStreams,
+    Materialized,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+    Topology,
+)
+
+WINDOWS_PER_S: Final = 4
+STORE: Final = "counts"
+
+
+class Tap(FixedKeyProcessor[bytes, bytes, bytes]):
+    """Passes records on and notes that its task works."""
+
+    def __init__(self, folder: Path, instance: str) -> None:
+        self._folder, self._instance = folder, instance
+        self._last = -1
+        self._file: Any = None
+
+    def init(self, context: Any) -> None:
+        self._context = context
+        path = self._folder / f"{self._instance}-{context.task_id}.windows"
+        self._file = path.open("a", buffering=1)
+
+    def process(self, record: FixedKeyRecord[bytes, bytes]) -> None:
+        window = int(time.monotonic() * WINDOWS_PER_S)
+        if window != self._last:
+            self._last = window
+            self._file.write(f"{window}\n")
+        self._context.forward(record)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def topology(source: str, sink: str, folder: Path, instance: str) -> Topology:
+    """Return the job."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(source, key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
+        .process_values(lambda: Tap(folder, instance))
+        .group_by_key(key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
+        .count(store=Materialized(STORE, caching=False))
+        .to_stream()
+        .map_values(lambda count: f"{count} {instance}")
+        .to(sink, key_serde=Serdes.bytes(), value_serde=Serdes.string())
+    )
+    return builder.build()
+
+
+def main(parameters: dict[str, str]) -> None:
+    """Run until SIGTERM."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s.%(msecs)03d %(name)s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    folder, instance = Path(parameters["folder"]), parameters["instance"]
+    config = StreamsConfig(**json.loads(parameters["config"]))
+    logging.getLogger("tidewheel").info("instance %s is process %d", instance, os.getpid())
+    app = KafkaStreams(topology(parameters["source"], parameters["sink"], folder, instance), config)
+    app.run()
+
+
+if __name__ == "__main__":
+    main(dict(argument.split("=", 1) for argument in sys.argv[1:]))

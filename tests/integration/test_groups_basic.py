@@ -1,0 +1,296 @@
+"""Groups on a real Kafka: tasks move to newcomers behind learners, away from who leaves, and to others when one dies."""
+
+import signal
+import struct
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams import KafkaStreams, Materialized, RunOptions, StreamsBuilder
+from streams.exit_codes import ExitCode
+from streams.task_info import TaskInfo
+from tasks.state_updater import RestoreEvent
+from tests.golden.test_golden import CASES
+from tests.integration.cluster import Cluster, SteadyFeed, until
+from tests.integration.conftest import StartApp, StartWorker
+from tests.integration.processes import WorkerProcess
+from tests.integration.programs.jobs import JOBS, STORE
+
+#: Members settle at once, so that moves begin as soon as they may.
+QUICK = {"settling_ms": 0}
+GROUPED = RunOptions()
+PARTITIONS = 4
+
+
+@pytest.fixture
+def topics(cluster: Cluster, unique: str) -> tuple[str, str]:
+    """An input and an output topic of four partitions."""
+    cluster.create({f"in-{unique}": PARTITIONS, f"out-{unique}": PARTITIONS})
+    return f"in-{unique}", f"out-{unique}"
+
+
+def _record(number: int) -> tuple[bytes, bytes]:
+    return b"key-%03d" % (number % 101), b"x"
+
+
+def _updates(records: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
+    """Return the output of a count by key that is exactly once."""
+    return {
+        key: [struct.pack(">q", number) for number in range(1, count + 1)]
+        for key, count in Counter(key for key, _ in records).items()
+    }
+
+
+def _numbered(worker: WorkerProcess, what: str) -> dict[int, int]:
+    """Return the numbers that a worker has per partition."""
+    return {
+        int(name.rpartition("-")[2]): number
+        for name, number in worker.numbers().items()
+        if name.startswith(f"{what}:")
+    }
+
+
+def _owned(worker: WorkerProcess) -> set[int]:
+    """Return the partitions that a worker processes now."""
+    return {partition for partition, owned in _numbered(worker, "owns").items() if owned}
+
+
+def _roles(tasks: list[TaskInfo], role: str, state: str | None = None) -> set[str]:
+    return {task.task_id for task in tasks if task.role == role and state in (None, task.state)}
+
+
+class Group:
+    """Workers in processes of their own that count by key, under a steady load."""
+
+    def __init__(
+        self, cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start: StartWorker
+    ) -> None:
+        self.cluster = cluster
+        self.config = config | QUICK
+        self.source, self.sink = topics
+        self._start = start
+        self.feed = SteadyFeed(cluster, self.source, _record, rate=500)
+        self.feed.start()
+
+    def start(self, name: str, **settings: Any) -> WorkerProcess:
+        """Start a worker; returns at once."""
+        worker = self._start(name)
+        config = self.config | settings
+        worker.go("count_by_key", self.source, self.sink, config, fixed=False)
+        return worker
+
+    def until_shared(self, *workers: WorkerProcess) -> None:
+        """Wait until these workers have equal shares, no partition has two owners, and all are RUNNING."""
+
+        def shared() -> bool:
+            shares = [_owned(worker) for worker in workers]
+            return (
+                all(worker.is_running for worker in workers)
+                and set().union(*shares) == set(range(PARTITIONS))
+                and {len(share) for share in shares} == {PARTITIONS // len(workers)}
+            )
+
+        until(shared, "every worker has its share")
+
+    def check(self) -> None:
+        """Stop the feed and compare all output with all input."""
+        self.feed.stop()
+        self.cluster.wait_until_consumed(self.config["application_id"], self.source)
+        assert self.cluster.values_by_key(self.sink) == _updates(self.feed.records)
+
+
+@pytest.fixture
+def group(
+    cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_worker: StartWorker
+) -> Group:
+    """A group that nobody has joined yet."""
+    return Group(cluster, config, topics, start_worker)
+
+
+def test_L3_a_newcomer_gets_its_share_and_nothing_is_lost(group: Group) -> None:
+    """From one worker to two: each runs half, and every record has counted once."""
+    first = group.start("first")
+    first.wait_until_running()
+    second = group.start("second")
+    group.until_shared(first, second)
+    group.check()
+    assert second.stop() == ExitCode.OK, second.log[-4000:]
+    assert first.stop() == ExitCode.OK, first.log[-4000:]
+
+
+def test_L4_a_worker_that_is_told_to_stop_drains(group: Group) -> None:
+    """Its tasks run until others are ready for them; then it leaves, and nothing is processed twice."""
+    workers = [group.start("first"), group.start("second")]
+    group.until_shared(*workers)
+    leaving, staying = workers
+    assert leaving.stop() == ExitCode.OK, leaving.log[-4000:]
+    group.until_shared(staying)
+    group.check()
+
+
+def test_N9_a_killed_workers_tasks_go_on_elsewhere(group: Group) -> None:
+    """By kill -9, in the middle of a load: the survivor takes over, exactly once."""
+    workers = [group.start("first"), group.start("second")]
+    group.until_shared(*workers)
+    killed, survivor = workers
+    killed.kill()
+    group.until_shared(survivor)
+    group.check()
+
+
+def test_S1_a_static_member_that_bounces_gets_its_tasks_back(group: Group) -> None:
+    """The other member sees no change: it begins no partition anew."""
+    staying = group.start("first", group_instance_id="first")
+    staying.wait_until_running()
+    bouncing = group.start("second", group_instance_id="second")
+    group.until_shared(staying, bouncing)
+    theirs, mine = _numbered(staying, "begun"), _owned(bouncing)
+    assert bouncing.stop() == ExitCode.OK, bouncing.log[-4000:]
+    again = group.start("again", group_instance_id="second")
+    until(lambda: _owned(again) == mine, "its tasks are back")
+    group.check()
+    assert _numbered(staying, "begun") == theirs, "nothing was begun anew"
+    assert [worker.stop() for worker in (staying, again)] == [ExitCode.OK, ExitCode.OK]
+
+
+def test_S3_the_later_of_two_members_of_one_name_wins(group: Group, tmp_path: Path) -> None:
+    """The earlier one is fenced with an error of its own, and what it had done counts."""
+    first = group.start("first", group_instance_id="one")
+    first.wait_until_running()
+    second = group.start("second", group_instance_id="one", state_dir=str(tmp_path / "elsewhere"))
+    assert first.wait() == ExitCode.FENCED, first.log[-4000:]
+    group.until_shared(second)
+    group.check()
+
+
+def test_a_worker_that_was_stopped_joins_again_by_itself(group: Group) -> None:
+    """By SIGSTOP for longer than its session: fenced, it forgets what it had not committed and comes back."""
+    first = group.start("first")
+    first.wait_until_running()
+    hung = group.start("hung", worker_hang_timeout_ms=1_000)
+    group.until_shared(first, hung)
+    hung.send(signal.SIGSTOP)
+    group.until_shared(first)
+    hung.send(signal.SIGCONT)
+    until(lambda: "joining the group again" in hung.log, "it finds itself fenced")
+    group.until_shared(first, hung)
+    group.check()
+    assert hung.stop() == ExitCode.OK, hung.log[-4000:]
+
+
+def _table(source: str) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    builder.table(source, key_serde=str, value_serde=str, store=Materialized(STORE))
+    return builder
+
+
+def test_L1_L2_golden_learner_scale_out_promotes_without_restore(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """The golden case: a newcomer restores a copy, is promoted, and reads no record a second time."""
+    case = CASES["learner_scale_out_promotes_without_restore"]
+    count = next(given["count"] for given in case["inputs"] if "count" in given)
+    source = f"in-{unique}"
+    cluster.create({source: 2})
+    cluster.send(source, [(str(number).encode(), b"v" * 1_000) for number in range(count)])
+    settings = (
+        config
+        | QUICK
+        | {
+            "commit_interval_ms": 100,
+            "acceptable_recovery_lag": 0,
+            "topology_optimization": "none",
+        }
+    )
+    old = start_app(_table(source), settings, options=GROUPED)
+    cluster.wait_until_consumed(settings["application_id"], source)
+    changelog = f"{settings['application_id']}-{STORE}-changelog"
+    assert len(cluster.folded(changelog)) == count
+    events: list[RestoreEvent] = []
+    seen: list[list[TaskInfo]] = []
+    promoted_at: list[int] = []
+
+    def watch(app: KafkaStreams) -> bool:
+        seen.append(app.tasks())
+        if _roles(seen[-1], "active", "RUNNING") and not promoted_at:
+            promoted_at.append(len(events))
+        return bool(promoted_at)
+
+    new = start_app(
+        _table(source),
+        settings,
+        options=GROUPED,
+        prepare=lambda app: app.set_restore_listener(events.append),
+        wait=False,
+    )
+    until(lambda: watch(new), "the newcomer has an active task")
+
+    (moved,) = _roles(seen[-1], "active")
+    before = [tasks for tasks in seen if tasks and not _roles(tasks, "active")]
+    assert before, "a learner came first"
+    assert {task.role for tasks in before for task in tasks} == {"learner"}
+    assert {task.task_id for tasks in before for task in tasks} == {moved}
+    until(lambda: moved not in {task.task_id for task in old.tasks()}, "the old owner has no trace")
+    assert len(old.tasks()) == 1
+    after = [event for event in events[promoted_at[0] :] if event.kind in ("batch", "end")]
+    assert [event.restored for event in after if event.restored] == []
+
+
+def test_R1_stale_stores_are_read_from_copies(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    """With a standby each member has every key; without `stale` each answers for its own tasks only."""
+    source, sink = topics
+    records = [_record(number) for number in range(1_000)]
+    cluster.send(source, records)
+    settings = config | QUICK | {"num_standby_replicas": 1}
+    apps = [
+        start_app(JOBS["count_by_key"](source, sink), settings, options=GROUPED) for _ in (1, 2)
+    ]
+    wanted = {f"0_{number}" for number in range(PARTITIONS)}
+    for app in apps:
+        until(
+            lambda app=app: len(_roles(app.tasks(), "active", "RUNNING")) == PARTITIONS // 2,  # type: ignore[misc]
+            "each has its share",
+        )
+        until(
+            lambda app=app: (
+                _roles(app.tasks(), "active", "RUNNING")  # type: ignore[misc]
+                | _roles(app.tasks(), "standby")
+                == wanted
+            ),
+            "every task is here in some role",
+        )
+    cluster.wait_until_consumed(settings["application_id"], source)
+    expected = dict(Counter(key.decode() for key, _ in records))
+
+    def counted(app: KafkaStreams, *, stale: bool) -> dict[str, int]:
+        return {key: row.value for key, row in app.store(STORE, stale=stale).all()}
+
+    for app in apps:
+        until(lambda app=app: counted(app, stale=True) == expected, "copies follow")  # type: ignore[misc]
+        assert set(app.local_store_lags()[STORE]) == set(range(PARTITIONS))
+    own = [counted(app, stale=False) for app in apps]
+    assert own[0] | own[1] == expected
+    assert not own[0].keys() & own[1].keys()
+
+
+def test_a_thread_that_is_added_is_a_member_of_its_own(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    """It gets its share of the tasks in this very process, and gives it back when it is removed."""
+    source, sink = topics
+    records = [_record(number) for number in range(1_000)]
+    cluster.send(source, records)
+    app = start_app(JOBS["count_by_key"](source, sink), config | QUICK, options=GROUPED)
+    assert app.remove_stream_thread() is None, "the last one is ended by close"
+    name = app.add_stream_thread()
+    shares = lambda: [len(thread.worker.tasks) for thread in app._threads if thread.worker]  # noqa: E731 - read often
+    until(lambda: shares() == [2, 2], "each thread has half")
+    until(lambda: len(_roles(app.tasks(), "active", "RUNNING")) == PARTITIONS, "all run")
+    assert app.remove_stream_thread() == name
+    until(lambda: shares() == [PARTITIONS], "the first has all again")
+    cluster.wait_until_consumed(config["application_id"], source)
+    assert cluster.values_by_key(sink) == _updates(records)
