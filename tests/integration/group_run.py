@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -188,10 +189,14 @@ class GroupRun:
             found.update(map(int, path.read_text().split()))
         return found
 
-    def missed(self, partition: int, from_s: float, until_s: float) -> list[int]:
-        """Return the whole windows between two times in which nobody processed a record of a partition."""
-        first, last = int(from_s * WINDOWS_PER_S) + 1, int(until_s * WINDOWS_PER_S)
-        return sorted(set(range(first, last)) - self.windows(partition))
+    def standstill(self, partition: int, from_s: float, until_s: float) -> int:
+        """Return how many windows in a row, between two times, nobody processed a record of a partition in, at most."""
+        worked = self.windows(partition)
+        longest = row = 0
+        for window in range(int(from_s * WINDOWS_PER_S) + 1, int(until_s * WINDOWS_PER_S)):
+            row = 0 if window in worked else row + 1
+            longest = max(longest, row)
+        return longest
 
     # -- the group's own topics ------------------------------------------------------------------------------------
 
@@ -246,6 +251,9 @@ class GroupRun:
         return position_key(TopicPartition(f"{self.application_id}-{STORE}-changelog", partition))
 
     def close(self) -> None:
-        """End everything."""
+        """End everything, whatever went wrong before."""
+        for thread in (self.feeder, self.observer):
+            with suppress(Exception):  # it was looked at by `check`, or the test has failed already
+                thread.stop()
         for member in self.members.values():
             member.destroy()
