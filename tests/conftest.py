@@ -5,6 +5,7 @@ tests that need the machine for themselves and all others; see `checks/run_tests
 """
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -22,6 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("only", "without"),
         help="only the tests marked `alone`, or all without them",
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Don't import the modules that have no test for `--alone only`."""
+    if config.getoption("--alone") != "only" or collection_path.suffix != ".py":
+        return None
+    return "mark.alone" not in collection_path.read_text(encoding="utf-8") or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
