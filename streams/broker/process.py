@@ -83,7 +83,9 @@ class GuardedProcess:
         """End the child at once, as a crash would."""
         if os.getpid() == self._owner_pid and self.is_running:
             os.kill(self.pid, signal.SIGKILL)
-        self.stop()
+            self._close()  # the guard leaves by itself: a signal on its way out would hide how the child ended
+        else:
+            self.stop()
 
     def _close(self) -> None:
         try:

@@ -115,7 +115,9 @@ def test_L4_the_first_signal_drains_and_the_second_ends_at_once(
     """What the second does is what it did before `run`: Ctrl-C raises KeyboardInterrupt."""
     monkeypatch.setattr(WorkerLife, "depart", lambda _life, each: stage.departures.append(each))
     app = stage.app(drain_timeout_ms=60_000)
-    before = signal.getsignal(signal.SIGINT)
+    # Said here: a process that was started in the background ignores Ctrl-C.
+    before = signal.default_int_handler
+    found = signal.signal(signal.SIGINT, before)
 
     def interrupt() -> None:
         assert stage.begun.acquire(timeout=_PATIENCE_S)
@@ -128,10 +130,13 @@ def test_L4_the_first_signal_drains_and_the_second_ends_at_once(
         lambda new, _: shutting_down.set() if new is S.PENDING_SHUTDOWN else None
     )
     threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        app.run()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            app.run()
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, found)
     assert stage.departures in ([], [Departure(drain_ms=60_000)]), "it had begun to drain, at most"
-    assert signal.getsignal(signal.SIGINT) is before
     stage.free.set()
     assert app.close(timeout=30_000)
 
