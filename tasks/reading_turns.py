@@ -12,7 +12,7 @@ _RECORDS_MIN: Final = 100
 _RECORDS_FIRST: Final = 1_000
 #: While tasks run, a poll's records take about this long at most, and then as long nothing is done (GIL).
 _SLICE_S: Final = 0.004
-#: In each round of this length copies wait for so much of it while a task that is to run is restored.
+#: In each round of this length copies wait for so much of it, first, while a task that is to run is restored.
 _ROUND_S: Final = 0.5
 _COPIES_WAIT_S: Final = 0.4
 #: A copy that has read so many records too early stops reading for a while.
@@ -32,6 +32,8 @@ class ReadingTurns:
         self._wait = wait
         self._fitting = _RECORDS_FIRST
         self._paused: AbstractSet[TopicPartition] = frozenset()
+        #: When the first round began; None while only copies are read.
+        self._rounds_s: float | None = None
 
     def records(self, most: int, *, busy: bool) -> int:
         """Return how many records to poll for; `busy` says that tasks run."""
@@ -40,10 +42,7 @@ class ReadingTurns:
     def share(self, reader: ChangelogReader, entries: Iterable[StoreRestore]) -> None:
         """Pause and resume what is read, for this moment."""
         entries = list(entries)
-        waits = (
-            any(entry.end is not None for entry in entries)
-            and self._clock.monotonic_s() % _ROUND_S < _COPIES_WAIT_S
-        )
+        waits = self._copies_wait(entries)
         pause = {
             entry.partition
             for entry in entries
@@ -54,6 +53,15 @@ class ReadingTurns:
             reader.resume(sorted(reading & self._paused - pause))
             reader.pause(sorted(pause - self._paused))
             self._paused = pause
+
+    def _copies_wait(self, entries: Iterable[StoreRestore]) -> bool:
+        if all(entry.end is None for entry in entries):
+            self._rounds_s = None
+            return False
+        now_s = self._clock.monotonic_s()
+        if self._rounds_s is None:
+            self._rounds_s = now_s
+        return (now_s - self._rounds_s) % _ROUND_S < _COPIES_WAIT_S
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that partitions are read no more."""

@@ -80,6 +80,11 @@ class RestorePlanner:
         self._topic_ids = topic_ids_of([*known, *partitions], self._admin)
         self._learned_s = learned_s
 
+    def get_ready(self, partitions: Sequence[TopicPartition]) -> None:
+        """Ask ahead what a promotion asks of these inputs: a first question has to find the group's coordinator."""
+        self.learn_topics(partitions)
+        self._admin.committed(self._group_id, partitions, stable=True)
+
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of inputs, where there are any."""
         found = self._admin.committed(self._group_id, partitions, stable=False)

@@ -63,6 +63,15 @@ class _Charge:
     #: Records read since the grant.
     restored: int = 0
     wiped: bool = False
+    #: It was a copy, and the owner before has let go.
+    promoted: bool = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether nobody works on the task until it runs here, or soon nobody will: others make room for it."""
+        return self.promoted or (
+            self.copy is not None and self.copy.role == "learner" and self.copy.is_ready
+        )
 
 
 class StateUpdater:
@@ -336,6 +345,7 @@ class StateUpdater:
         if charge is None or charge.task is not task:
             return  # it broke, which was said
         charge.grant, charge.copy, charge.restored = grant, None, 0
+        charge.promoted = True
         self._find_starts([charge])
         assert charge.starts is not None, "found just now"
         self._planner.fix_ends(task, charge.entries.values(), charge.starts, grant)
@@ -425,7 +435,7 @@ class StateUpdater:
         assert reader is not None, "something is read"
         self._turns.share(reader, [charge.entries[each] for each, charge in self._reading.items()])
         self._keep_informed()
-        busy = self._busy()
+        busy = self._busy() or any(each.is_awaited for each in self._charges.values())
         self._count_remaining()
         try:
             runs = reader.poll(self._turns.records(_POLL_RECORDS, busy=busy), _POLL_S)
@@ -551,8 +561,8 @@ class StateUpdater:
             copies = [each for each in self._charges.values() if each.copy is not None]
             if copies and now_s >= self._next_topics_s:
                 self._next_topics_s = now_s + _TOPICS_EVERY_S
-                self._planner.learn_topics(
-                    partition for charge in copies for partition in charge.task.inputs
+                self._planner.get_ready(
+                    [partition for charge in copies for partition in charge.task.inputs]
                 )
         except StreamsError as error:
             # Copies know less for a while; whoever needs the cluster says more.

@@ -131,6 +131,8 @@ class StreamWorker:
         #: Number of commits when a task's state was wiped last.
         self._wiped: dict[TaskId, int] = {}
         self._next_commit_s = 0.0
+        #: Tasks that have come from another owner and have processed nothing yet: their first slice is committed at once.
+        self._awaited: set[TaskId] = set()
         self._next_purge_s = 0.0
         self._next_status_s = 0.0
         self._processed: dict[TaskId, tuple[int, float]] = {}
@@ -423,9 +425,9 @@ class StreamWorker:
         if not admitted:
             return
         if self._membership is not None:
-            self._next_commit_s = (
-                0.0  # behind the first slice: the group has our id on record already
-            )
+            # The group has our id on record already, so there is nothing to commit before the first slice; what that
+            # makes is waited for since the owner before let go.
+            self._awaited.update(task.task_id for task in admitted)
         elif any(self._unclaimed(task) for task in admitted):
             self._commit()
 
@@ -469,6 +471,9 @@ class StreamWorker:
             done = task.process(self._slice_records, lambda: self._clock.monotonic_s() > until_s)
         elapsed_s = max(self._clock.monotonic_s() - begin_s, 1e-6)
         self.metrics.processed += done
+        if done and task.task_id in self._awaited:
+            self._awaited.discard(task.task_id)
+            self._next_commit_s = 0.0
         # Grow at most twofold at a time, shrink at once: the next records may be slower than these.
         fitting = int(done / elapsed_s * _SLICE_S) + 1
         self._slice_records = max(1, min(fitting, self._slice_records * 2, _SLICE_RECORDS_MAX))

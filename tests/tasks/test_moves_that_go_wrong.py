@@ -234,6 +234,7 @@ def test_H8_a_producer_is_replaced_by_one_whose_id_the_group_has_logged() -> Non
         host.ready("0_1", 2)
         fill(group, "ab")
         processed(group, host)
+        other.until(lambda: other.worker.metrics.commits)  # before the one that goes wrong
         group.broker.commit_fates.append(CommitFate.UNKNOWN_OPEN)
         fill(group, "ab")
         host.said(WantTransactionalId, number=1)
@@ -315,15 +316,17 @@ def test_S3_an_incarnation_ends_at_once_and_forgets_what_is_not_committed() -> N
     with bench() as group:
         host = group.host("a", commit_interval_ms=60_000)
         host.run_task("0_0", 1)
+        fill(group, "c")
+        processed(group, host)
         fill(group, "ab")
-        host.until(lambda: host.worker.metrics.processed == 2)
+        host.until(lambda: host.worker.metrics.processed == 3)
         host.member.give(
             EndIncarnation(reason="another has your name", final=True, code="FENCED_INSTANCE")
         )
         host.join()
         assert isinstance(host.error, FencedError)
         assert (host.error.final, host.error.code) == (True, "FENCED_INSTANCE")
-        assert group.outputs() == {}
+        assert group.outputs() == {"c": [1]}
         assert not host.member.all_of(WorkerClosed)
         assert not host.disk.open_now["0_0"]
 

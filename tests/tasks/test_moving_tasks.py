@@ -189,11 +189,26 @@ def test_N1_tasks_that_are_released_together_share_one_commit() -> None:
         for number in range(3):
             host.run_task(f"0_{number}", 1)
             fill(group, "ab" * (number + 1), number)
-        host.until(lambda: host.worker.metrics.processed == 12)
+            processed(group, host, number)
+        for number in range(3):
+            fill(group, "a", number)
+        host.until(lambda: host.worker.metrics.processed == 15)
         commits = host.worker.metrics.commits
         orders = [ReleaseTask(task=f"0_{number}", task_epoch=1) for number in range(2)]
         host.member.give(*orders)
-        assert host.said(TaskReleased, task="0_0").input == {"in-0": 2}
-        assert host.said(TaskReleased, task="0_1").input == {"in-1": 4}
+        assert host.said(TaskReleased, task="0_0").input == {"in-0": 3}
+        assert host.said(TaskReleased, task="0_1").input == {"in-1": 5}
         assert host.worker.metrics.commits == commits + 1
-        assert group.outputs()["a"] == [1, 1, 2, 1, 2, 3]
+        assert group.outputs()["a"] == [1, 1, 2, 1, 2, 3, 2, 3, 4]
+
+
+def test_L1_the_first_results_of_a_granted_task_do_not_wait_for_the_commit_interval() -> None:
+    """Also if its input comes only after it has begun: they are waited for since the owner before let go."""
+    with bench(commit_interval_ms=3_600_000) as group:
+        first = group.host("a")
+        first.run_task("0_0", 1)
+        turns = first.member.turns
+        first.until(lambda: first.member.turns > turns + 20, "turning with nothing to do")
+        fill(group, "aab")
+        processed(group, first)
+        assert group.outputs() == {"a": [1, 2], "b": [1]}

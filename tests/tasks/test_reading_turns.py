@@ -52,9 +52,12 @@ def test_copies_wait_while_a_task_that_is_to_run_is_restored_and_do_not_starve()
     waiting = [bool(turns.paused_after(entries, 10)) for _ in range(1_000)]
     assert 0.75 < sum(waiting) / len(waiting) < 0.85
     assert max(map(len, "".join("x" if each else " " for each in waiting).split())) <= 41
-    turns.paused_after(entries, 500 - 10 * 1_000 % 500)
-    assert turns.paused_after(entries) == {"copy"}
+    assert turns.paused_after(entries, 10) == {"copy"}
     assert turns.paused_after(entries[1:]) == set()
+    # A task that is to run does not wait for the next round.
+    for _ in range(10):
+        assert turns.paused_after(entries, 77) == {"copy"}
+        assert turns.paused_after(entries[1:], 77) == set()
 
 
 def test_copies_among_themselves_do_not_wait() -> None:
