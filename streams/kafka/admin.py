@@ -28,7 +28,15 @@ from rebalance.model import TopicPartition
 from streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from streams.kafka.advice import next_step
 from streams.kafka.client_log import LOGIN_ADVICE, ClientLog, error_of, make_client
-from streams.kafka.codes import NO_GROUP, NO_LEADER, NO_TOPIC, STALE_LEADER, TIMED_OUT, is_transient
+from streams.kafka.codes import (
+    AWAY,
+    NO_GROUP,
+    NO_LEADER,
+    NO_TOPIC,
+    STALE_LEADER,
+    TIMED_OUT,
+    is_transient,
+)
 from streams.kafka.failures import Outcome, outcome_of
 from streams.kafka.producer import ProducerClient
 from streams.kafka.settings import ClientSettings
@@ -57,6 +65,9 @@ class KafkaAdmin:
         self._log = ClientLog(config["client.id"], with_debug="debug" in config)
         #: Whether any call has succeeded: then the login is right, and a refused one passes by itself.
         self._logged_in = False
+        #: Whether the last call found no broker. An admin call of librdkafka that waits for one keeps two threads
+        #: spinning (60 % of a processor, measured); a question for metadata waits quietly, so that one goes first.
+        self._is_away = False
         # Kept for the whole life: a client that is collected fails the futures that are under way (F24).
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
         self._lock = threading.Lock()
@@ -386,11 +397,15 @@ class KafkaAdmin:
         assert self._client is not None, "the admin client was closed"
         deadline_s = time.monotonic() + self._timeout_s
         while True:
-            left = max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
             try:
-                answer = call(left)
+                if self._is_away:
+                    self._client.list_topics(
+                        timeout=max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
+                    )
+                answer = call(max(deadline_s - time.monotonic(), _ASK_AGAIN_S))
             except KafkaException as exception:
                 error = error_of(exception)
+                self._is_away = error.code() in AWAY
                 final = not is_transient(error) or self._is_refused
                 if final or time.monotonic() + _ASK_AGAIN_S >= deadline_s:
                     raise self._failed(what, error) from exception
@@ -400,10 +415,12 @@ class KafkaAdmin:
                 TimeoutError
             ) as exception:  # the future's own, should the client forget its time limit
                 error = KafkaError(TIMED_OUT)
+                self._is_away = True
                 if time.monotonic() >= deadline_s:
                     raise self._failed(what, error) from exception
             else:
                 self._logged_in = True
+                self._is_away = False
                 return answer
             finally:
                 self._client.poll(0)  # takes its log lines, which would else pile up

@@ -13,6 +13,16 @@ FATAL: Final = KafkaError._FATAL
 INCONSISTENT: Final = KafkaError._INCONSISTENT
 INVALID_DIFFERENT_RECORD: Final = KafkaError._INVALID_DIFFERENT_RECORD
 
+#: No broker is to be reached.
+AWAY: Final = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+    }
+)
+
 #: Errors that pass by themselves: a broker away, a leader moving, a coordinator loading.
 TRANSIENT: Final = frozenset({
     KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE,

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from streams import KafkaStreamsState, StreamsError
 from streams.broker import KafkaBroker
 from streams.exit_codes import ExitCode
 from streams.kafka.clients import KafkaClients
+from tests.fakes.cluster import RealCluster
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.outcome import assert_counted
@@ -177,6 +179,32 @@ def test_broker_that_never_comes_is_an_error_that_names_it(
     assert isinstance(app.error, StreamsError)
     assert f"127.0.0.1:{port}" in str(app.error)
     assert "check that the brokers run" in str(app.error)
+
+
+def test_while_the_broker_is_away_questions_wait_quietly(
+    broker: KafkaBroker, cluster: Cluster, unique: str
+) -> None:
+    """librdkafka's own wait of an admin call keeps two threads spinning, for hours if the brokers stay away."""
+    topic = f"in-{unique}"
+    cluster.create({topic: 1})
+    real = RealCluster(broker.bootstrap_servers, run_id=unique)
+    admin = real.clients.admin(timeout_s=2.0)
+    assert topic in admin.describe_topics([topic])
+    broker.stop()
+
+    def busy() -> float:
+        before = time.process_time()
+        with pytest.raises(StreamsError, match="check that the brokers run"):
+            admin.describe_topics([topic])
+        return time.process_time() - before
+
+    busy()  # the first one finds out
+    spent = min(busy() for _ in range(3))
+    broker.start()
+    assert topic in admin.describe_topics([topic])
+    admin.close()
+    real.close()
+    assert spent < 0.4, f"{spent:.2f} s of processor in a wait of 2 s"
 
 
 def test_worker_stops_in_time_without_a_broker(
