@@ -62,7 +62,11 @@ class Coordinator:
         self._app = app
         self._leader = leader
         self._settings = settings
-        self._seen = Observations(claimed_ms=now_ms, ready_lag_max=settings.acceptable_recovery_lag)
+        self._seen = Observations(
+            claimed_ms=now_ms,
+            ready_lag_max=settings.acceptable_recovery_lag,
+            ended=dict.fromkeys(group.ended),
+        )
         self._seen.planned.update(
             task
             for task, state in group.states.items()

@@ -34,6 +34,9 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 #: Phases in which an incarnation may own tasks or be given some.
 LIVE = frozenset({MemberPhase.ACTIVE, MemberPhase.LEAVING, MemberPhase.PARKED})
 
+#: So many incarnations that ended are remembered.
+ENDED_MAX = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -74,6 +77,8 @@ class Group:
         target, step: See there.
         states: The last record of each task that ever had one.
         pending: Records of a snapshot that has not ended, or None.
+        ended: Incarnations that are over, the last `ENDED_MAX`, oldest first: whatever they say, also late, counts no
+            more, whoever leads. Who reads a compacted log may know of fewer.
     """
 
     leader_epoch: int = 0
@@ -86,6 +91,7 @@ class Group:
     step: Step = field(default_factory=Step)
     states: Mapping[TaskId, TaskRecord] = field(default_factory=lambda: _NOTHING)
     pending: tuple[AnyRecord, ...] | None = None
+    ended: tuple[str, ...] = field(default=(), compare=False)
 
     def phase_of(self, task: TaskId) -> TaskPhase:
         """Return a task's phase; UNOWNED for one without a record."""
@@ -164,7 +170,8 @@ def replay(records: Iterable[AnyRecord], group: Group | None = None) -> Group:
 def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
     """Return the records, under a leader's epoch, whose fold is this group; the new leader writes them after its claim."""
     target, step = group.target, group.step
-    items: list[AnyRecord] = [_under(group.about, leader_epoch)]
+    about = msgspec.structs.replace(group.about, ended=group.ended)
+    items: list[AnyRecord] = [_under(about, leader_epoch)]
     items += [_under(record, leader_epoch) for _, record in sorted(group.members.items())]
     items.append(
         TargetRecord(
@@ -199,7 +206,12 @@ def _with_snapshot(group: Group, end: SnapshotEnd) -> Group:
     items = list(group.pending or ())
     if len(items) != end.count or checksum(items) != end.crc:
         return replace(group, pending=None)
-    fresh = Group(leader_epoch=group.leader_epoch, leader=group.leader, topic_ids=group.topic_ids)
+    fresh = Group(
+        leader_epoch=group.leader_epoch,
+        leader=group.leader,
+        topic_ids=group.topic_ids,
+        ended=group.ended,
+    )
     for item in items:
         fresh = _changed(fresh, item)
     return fresh
@@ -209,14 +221,14 @@ def _changed(group: Group, record: AnyRecord) -> Group:
     match record:
         case GroupRecord():
             tasks = {TaskId.parse(task): _shape(row) for task, row in record.tasks.items()}
-            return replace(group, about=record, tasks=dict(sorted(tasks.items())))
+            return replace(
+                group,
+                about=msgspec.structs.replace(record, ended=()),
+                tasks=dict(sorted(tasks.items())),
+                ended=_latest(record.ended, group.ended),
+            )
         case MemberRecord():
-            members = dict(group.members)
-            if record.phase == MemberPhase.GONE and not record.rejoin_ms:
-                members.pop(record.incarnation, None)
-            else:
-                members[record.incarnation] = record
-            return replace(group, members=members)
+            return _with_member(group, record)
         case TargetRecord():
             return replace(group, target=_target(record))
         case StepRecord():
@@ -227,6 +239,21 @@ def _changed(group: Group, record: AnyRecord) -> Group:
             return group  # an end without a begin
         case _:
             assert_never(record)
+
+
+def _with_member(group: Group, record: MemberRecord) -> Group:
+    members, ended = dict(group.members), group.ended
+    if record.phase == MemberPhase.GONE:
+        ended = _latest(ended, (record.incarnation,))
+    if record.phase == MemberPhase.GONE and not record.rejoin_ms:
+        members.pop(record.incarnation, None)
+    else:
+        members[record.incarnation] = record
+    return replace(group, members=members, ended=ended)
+
+
+def _latest(earlier: tuple[str, ...], later: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*earlier, *later)))[-ENDED_MAX:]
 
 
 def _shape(row: TaskRow) -> TaskShape:

@@ -65,6 +65,7 @@ class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
         tasks: Shape by task id.
         partitions: Partition count by topic; a change other than growth is an error.
         held: Why nothing is decided (SAFE_HOLD, a partition mismatch), or "".
+        ended: In a snapshot, the incarnations that ended last (`Group.ended`).
     """
 
     group_version: int = 1
@@ -74,6 +75,7 @@ class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
     tasks: dict[str, TaskRow] = {}
     partitions: dict[str, int] = {}
     held: str = ""
+    ended: tuple[str, ...] = ()
 
 
 class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):

@@ -6,7 +6,7 @@ from rebalance.group import replay, snapshot
 from rebalance.messages import LeaderBeat, Suspect
 from rebalance.orders import KeepCopy, TaskReleased
 from rebalance.records import LeaderClaim, TaskRecord
-from tests.rebalance.round_table import APP, RoundTable, keys_of, stateful, with_settings
+from tests.rebalance.round_table import APP, RoundTable, join, keys_of, stateful, with_settings
 
 
 def settled_pair(**given: object) -> RoundTable:
@@ -170,3 +170,19 @@ def test_deciding_again_with_nothing_new_decides_nothing(standbys: int) -> None:
     effects = (decision.records, decision.fences, decision.read_ends, decision.assign)
     assert not any(effects)
     assert decision.wake_ms > table.now_ms
+
+
+def test_invariant_18_a_late_join_of_an_ended_incarnation_is_nobodys_under_any_leader() -> None:
+    """The inbox may hand it out again, to a leader that never saw how that incarnation ended."""
+    table = settled_pair()
+    table.kill("b-1")
+    table.run(10_000)
+    assert "b-1" not in table.group.members
+    for leader in ("p1", "p2"):  # the second one has it from the first one's snapshot
+        table.lead(leader)
+        table.run(1_000)
+        before = len(table.log)
+        table.hear(join("b"))
+        table.run(2_000)
+        assert len(table.log) == before
+    assert set(table.group.members) == {"a-1"}
