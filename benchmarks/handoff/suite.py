@@ -72,14 +72,17 @@ class HandoffRun:
     quiet: list[Stretch] = field(default_factory=list[Stretch])
     events: list[EventFigures] = field(default_factory=list[EventFigures])
     balance_s: list[float] = field(default_factory=list[float])
+    started: list[Instance] = field(default_factory=list[Instance])
     _starts: int = 0
 
     def start(self, name: str, **extra: str) -> Instance:
         """Start an instance; each start writes under a name of its own, a restart keeps its folder."""
         self._starts += 1
-        return Instance(
+        instance = Instance(
             self.system, f"{name}.{self._starts}", {**self.arguments, **extra}, self.folder
         )
+        self.started.append(instance)
+        return instance
 
     def until(self, reached: Callable[[], bool], instances: list[Instance], limit_s: float) -> None:
         """Wait until something has lasted for `SETTLED_S`."""
@@ -182,22 +185,17 @@ def silent_host(run: HandoffRun, first: Instance) -> None:
 
 
 def static_bounce(run: HandoffRun, first: Instance) -> None:
-    """A static member stops in order and starts again at once."""
+    """A static member stops in order and starts again at once. Once it is gone its tasks wait for it: it stays to the end."""
     second = run.start("b", group_instance_id="b")
-    try:
+    run.until(run.shared_by(first.name, second.name), [first, second], run.system.balances_s)
+    run.rest()
+    for _ in range(_cycles(run)):
+        from_s = time.monotonic()
+        second.terminate()
+        second.wait_ended()
+        second = run.start("b", group_instance_id="b")
         run.until(run.shared_by(first.name, second.name), [first, second], run.system.balances_s)
-        run.rest()
-        for _ in range(_cycles(run)):
-            from_s = time.monotonic()
-            second.terminate()
-            second.wait_ended()
-            second = run.start("b", group_instance_id="b")
-            run.until(
-                run.shared_by(first.name, second.name), [first, second], run.system.balances_s
-            )
-            run.happened("static_bounce", from_s)
-    finally:
-        second.destroy()
+        run.happened("static_bounce", from_s)
 
 
 #: What a run does, with its arguments; scale_out and drain share one, being there and back.
@@ -328,7 +326,8 @@ class HandoffSuite:
             first.terminate()
             first.wait_ended()
         finally:
-            first.destroy()
+            for each in run.started:
+                each.destroy()
         check = run.observer.check
         missing = check.missing(run.feeder.written, run.size.keys)
         if run.guarantee == "exactly_once" and (check.repeated or missing):
