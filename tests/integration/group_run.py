@@ -151,10 +151,10 @@ class GroupRun:
                 raise thread.error
 
     def writers(self) -> list[str | None]:
-        """Return the name of the member that writes each partition now."""
+        """Return the name of the member that writes each partition now; None where an earlier life of it, or nobody, does."""
+        lives = {member.instance: name for name, member in self.members.items()}
         return [
-            None if each is None else each.partition(".")[0]
-            for each in self.observer.writers(_ALIVE_S)
+            None if each is None else lives.get(each) for each in self.observer.writers(_ALIVE_S)
         ]
 
     def until_shared_by(self, shares: Iterable[int], names: Iterable[str], limit_s: float) -> None:
