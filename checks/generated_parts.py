@@ -34,6 +34,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Topology and topics": (
         "default_key_serde", "default_value_serde", "ensure_explicit_naming", "default_timestamp_extractor",
+        "processor_wrapper_class",
         "topology_optimization", "emit_interval_ms", "replication_factor", "repartition_purge_interval_ms",
     ),
     "Errors": (

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         ProcessorContext,
         PunctuationType,
     )
+    from tasks.processing.processor_wrapper import ProcessorWrapper
     from tasks.processing.record import (
         ConsumedRecord,
         FixedKeyRecord,
@@ -130,6 +131,7 @@ __all__ = [
     "MissingSourceTopicError",
     "Processor",
     "ProcessorContext",
+    "ProcessorWrapper",
     "PunctuationType",
     "ReadOnlyKeyValueStore",
     "ReadOnlySessionStore",
@@ -213,6 +215,7 @@ _HOME = {
     "MissingSourceTopicError": "streams.errors",
     "Processor": "tasks.processing.processor",
     "ProcessorContext": "tasks.processing.processor",
+    "ProcessorWrapper": "tasks.processing.processor_wrapper",
     "PunctuationType": "tasks.processing.processor",
     "ReadOnlyKeyValueStore": "state_stores.key_value_store",
     "ReadOnlySessionStore": "state_stores.session_store",

@@ -17,9 +17,16 @@ from streams.materialized import StoreBuilder
 from streams.names import check_name, check_names, where
 from streams.serdes import SerdeLike
 from tasks.processing.processor import FixedKeyProcessor, Processor
+from tasks.processing.processor_wrapper import ProcessorWrapper, wrapped
 from tasks.processing.record import RecordContext
 from tasks.processing.supplied import fault_of
-from tasks.processing.topology_spec import OffsetReset, SourceSpec, TimestampExtractor
+from tasks.processing.topology_spec import (
+    NodeSpec,
+    OffsetReset,
+    ProcessorSpec,
+    SourceSpec,
+    TimestampExtractor,
+)
 from tasks.processing.transformer import ValueTransformerWithKey
 
 #: The parameters of a partitioner.
@@ -250,3 +257,27 @@ def check_parents(parents: object, context: str) -> tuple[str, ...]:
 def one_or_more(names: object, what: str, context: str) -> tuple[str, ...]:
     """Return one name or several as a tuple."""
     return check_names([names] if isinstance(names, str) else names, what, context)
+
+
+def made_wrapper(config: object) -> ProcessorWrapper | None:
+    """Return the `processor_wrapper_class` of the settings, made and configured; None if there is none."""
+    if not hasattr(config, "processor_wrapper_class"):  # such as only gives serdes
+        return None
+    settings: Any = config
+    given: type[ProcessorWrapper] | ProcessorWrapper | None = settings.processor_wrapper_class
+    if given is None:
+        return None
+    wrapper = given() if inspect.isclass(given) else given
+    wrapper.configure(config)
+    return wrapper
+
+
+def wrapped_node(node: NodeSpec, wrapper: ProcessorWrapper) -> NodeSpec:
+    """Return a node as the wrapper wants it; raises `TopologyError` if it wraps a supplier in something else."""
+    if not isinstance(node, ProcessorSpec):
+        return node
+    made = wrapped(node, wrapper)
+    if made.supplier is not node.supplier:
+        name = type(wrapper).__qualname__
+        check_supplier(made.supplier, f"{where(repr(node.name), node.location)}, wrapped by {name}")
+    return made

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from state_stores.spec import StoreKind, StoreSpec
+from state_stores.spec import StoreSpec
 from streams.default_serdes import (
     DefaultSerdes,
     serdes_or_default,
@@ -33,8 +33,10 @@ from streams.node_arguments import (
     check_supplier,
     check_target,
     connected_stores,
+    made_wrapper,
     one_or_more,
     source_spec,
+    wrapped_node,
 )
 from streams.serdes import SerdeLike
 from streams.topology_description import TopologyDescription
@@ -44,6 +46,7 @@ from streams.topology_nodes import (
     connected_groups,
     made_at,
 )
+from streams.topology_stores import TopologyStores
 from tasks.processing.processor import Processor
 from tasks.processing.topology_spec import (
     GlobalStoreSpec,
@@ -59,7 +62,7 @@ from tasks.processing.topology_spec import (
 )
 
 
-class Topology:
+class Topology(TopologyStores):
     """A graph of named sources, processors and sinks, with the stores that processors share.
 
     >>> from streams import Processor, Topology
@@ -86,8 +89,7 @@ class Topology:
         #: In the order they were added, which is topological.
         self._nodes: dict[str, NodeSpec] = {}
         self._stores: dict[str, StoreBuilder] = {}
-        #: Source and processor of each global store, by its name; `table` says that no processor of the user's writes it.
-        self._global_stores: dict[str, _GlobalNodes] = {}
+        super().__init__()
         #: Bare names of the topics between sub-topologies, with their partition counts.
         self._repartition_topics: dict[str, int | None] = {}
         #: Sources whose topics a join reads, and which must agree in their partition counts.
@@ -236,87 +238,7 @@ class Topology:
             self._connect(processor, store, context)
         return self
 
-    def add_global_store(
-        self,
-        builder: StoreBuilder,
-        source_name: str,
-        topic: str,
-        processor_name: str,
-        supplier: Callable[[], Processor[Any, Any, Any, Any]],
-        *,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-    ) -> Self:
-        """Add a store that every process fills from all partitions of a topic; every processor may read it.
-
-        Args:
-            builder: The key-value store. It has no changelog: the topic is one.
-            source_name: Name of the node that reads the topic.
-            topic: The topic; nothing else of the topology may read it.
-            processor_name: Name of the node that writes the store.
-            supplier: The `Processor` class of that node. It forwards nothing and schedules nothing.
-            key_serde: Serde of keys; the configured default if not given.
-            value_serde: Serde of values, likewise.
-
-        >>> from streams import Stores
-        >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float, logging=False)
-        >>> Topology().add_global_store(rates, "read", "rates", "keep", Processor).store_names
-        ('rates',)
-        """
-        location = caller_location()
-        context = where(f"add_global_store {processor_name!r}", location)
-        check_name(topic, "topic", context)
-        check_name(processor_name, "processor_name", context)
-        check_supplier(supplier, context)
-        source = source_spec(
-            name=check_name(source_name, "source_name", context),
-            topics=topic,
-            serdes=(key_serde, value_serde),
-            timestamp_extractor=None,
-            offset_reset=None,
-            call="add_global_store",
-            location=location,
-        )
-        self.add_global(check_store_builder(builder, context), source, processor_name, supplier)
-        return self
-
     # -- what the DSL adds -----------------------------------------------------------------------------------------
-
-    def add_global(
-        self,
-        builder: StoreBuilder,
-        source: SourceSpec,
-        processor: str,
-        supplier: Callable[[], Any],
-        *,
-        table: bool = False,
-    ) -> None:
-        """Add a global store with its two nodes; of a `table`, the supplier is the DSL's."""
-        context = where(repr(processor), source.location)
-        spec = builder.spec
-        if spec.kind not in (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE):
-            raise TopologyError(
-                f"{context}: store {spec.name!r} is of kind {spec.kind}, but global stores hold keys and values; make it "
-                "with Stores.key_value() or Stores.timestamped_key_value()"
-            )
-        if spec.ttl_ms is not None:
-            raise TopologyError(
-                f"{context}: store {spec.name!r} has a ttl, but nothing tells a global store the time; leave ttl= out and let "
-                "the topic's retention delete old records"
-            )
-        kept = replace(spec, logging=False, caching=False, changelog_config={})
-        self.add_node(source)
-        self.add_store(StoreBuilder(spec=kept, location=builder.location or source.location))
-        self.add_node(
-            ProcessorSpec(
-                name=processor,
-                supplier=supplier,
-                parents=(source.name,),
-                stores=(spec.name,),
-                location=source.location,
-            )
-        )
-        self._global_stores[spec.name] = _GlobalNodes(source.name, processor, table)
 
     def add_node(self, node: NodeSpec) -> None:
         """Add a node whose parents and stores are there; raises `TopologyError` where it does not fit."""
@@ -330,7 +252,7 @@ class Topology:
             check_read_once(node, self._nodes.values(), context)
         else:
             check_parents_exist(node, self._nodes, context)
-            self._check_not_global(node, context)
+            self.check_parents_give_on(node, context)
         if not isinstance(node, ProcessorSpec):
             self._nodes[node.name] = node
             return
@@ -398,6 +320,12 @@ class Topology:
             for name, builder in self._stores.items()
         }
 
+    def wrap_processors(self, config: object) -> None:
+        """Put the `processor_wrapper_class` of the settings around every processor and operator."""
+        wrapper = made_wrapper(config)
+        if wrapper is not None:
+            self._nodes = {name: wrapped_node(node, wrapper) for name, node in self._nodes.items()}
+
     def check(self) -> None:
         """Raise `TopologyError` for what can only be seen in the whole: nothing to read, stray sinks."""
         if not self._nodes:
@@ -459,7 +387,7 @@ class Topology:
         """Return the topology as the tasks run it, complete and checked.
 
         Args:
-            config: Gives the default serdes (those that `build(config)` settled stay).
+            config: Gives the default serdes (those that `build(config)` settled stay) and the processor wrapper.
 
         >>> topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
         >>> topology.spec().subtopologies[0].sources[0].topics
@@ -468,6 +396,7 @@ class Topology:
         self.check()
         settled = copy(self)
         settled.settle_serdes(config)
+        settled.wrap_processors(config)
         return settled.draft()
 
     def hash(self) -> str:
@@ -497,7 +426,7 @@ class Topology:
         kept = {nodes.source: store for store, nodes in self._global_stores.items()}
         for index, names in enumerate(connected_groups(self._nodes)):
             if names[0] in kept:  # a sub-topology by number, but one that makes no tasks
-                global_stores.append(self._global_store(index, kept[names[0]]))
+                global_stores.append(self._global_spec(index, kept[names[0]]))
                 continue
             nodes = tuple(self._nodes[name] for name in names)
             used = {
@@ -530,27 +459,6 @@ class Topology:
         ]
         return tuple(dict.fromkeys(group for group in groups if len(group) > 1))
 
-    def _global_store(self, index: int, store: str) -> GlobalStoreSpec:
-        nodes = self._global_stores[store]
-        source, processor = self._nodes[nodes.source], self._nodes[nodes.processor]
-        assert isinstance(source, SourceSpec)
-        assert isinstance(processor, ProcessorSpec)
-        return GlobalStoreSpec(
-            id=index,
-            source=source,
-            processor=processor,
-            store=self._stores[store].spec,
-            table=nodes.table,
-        )
-
-    def _check_not_global(self, node: ProcessorSpec | SinkSpec, context: str) -> None:
-        for store, nodes in self._global_stores.items():
-            for parent in {nodes.source, nodes.processor}.intersection(node.parents):
-                raise TopologyError(
-                    f"{context}: parent {parent!r} belongs to the global store {store!r}, which gives nothing on; read "
-                    "the store with get_state_store(), or read the topic as a stream of another topology"
-                )
-
     def _connect(self, processor: str, store: str, context: str) -> None:
         if store not in self._stores:
             raise TopologyError(
@@ -573,13 +481,10 @@ class Topology:
                 f"{context}: {processor!r} is a {kind}, which can't use store {store!r}; name a processor"
             )
         if store not in node.stores:
-            self._nodes[processor] = replace(node, stores=(*node.stores, store))
-
-
-class _GlobalNodes(NamedTuple):
-    source: str
-    processor: str
-    table: bool
+            reads = self.reads_only(processor, store, context)
+            self._nodes[processor] = replace(
+                node, stores=(*node.stores, store), reads=node.reads | reads
+            )
 
 
 def given_topology(topology: object, what: str) -> Topology:

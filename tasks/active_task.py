@@ -4,6 +4,7 @@ The worker's loop tells it what arrived and when to work; it never polls, produc
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ class ActiveTask:
         self._record_timestamp = -1
         self._stream_time_ms = -1
         self._operator_times = OperatorTimes({})
+        self._restores: list[SourceRestore] = []
         self._stream_schedules = PunctuationQueue()
         self._wall_clock_schedules = PunctuationQueue()
         self.inputs = plan.inputs(task_id.partition)
@@ -170,6 +172,7 @@ class ActiveTask:
             partition: partition_times_ms.get(partition, -1) for partition in self.inputs
         }
         self._stream_time_ms = max(self.partition_times_ms.values(), default=-1)
+        self._end_restores()
         self.graph.init()
         self._operator_times = OperatorTimes(self._keepers())
         if operator_times_ms:
@@ -194,6 +197,7 @@ class ActiveTask:
         if self.state in (TaskState.RESTORING, TaskState.RUNNING):
             self.suspend()
         try:
+            self._end_restores()
             if self.next_offsets:
                 self.graph.close()
         finally:
@@ -298,7 +302,7 @@ class ActiveTask:
         return {partition: sources[partition] for partition in self.inputs if partition in sources}
 
     def source_restore(self, partition: TopicPartition) -> SourceRestore:
-        """Return what restores the store of such an input."""
+        """Return what restores the store of such an input, until the task starts or closes."""
         store = self.source_stores[partition]
         source = self._sources[partition.topic].spec
         table = next(
@@ -307,15 +311,27 @@ class ActiveTask:
             if isinstance(node, ProcessorSpec)
             and node.parents == (source.name,)
             and store in node.stores
+            and store not in node.reads
         )
-        return SourceRestore(
+        made = SourceRestore(
             task_id=str(self.task_id),
             source=source,
             table=table,
             store=self.stores.scratch_store(store),
             policy=self._policy,
             default_timestamp_extractor=self._default_timestamp_extractor,
+            application_id=self._application_id,
+            state_dir=self._state_dir,
+            now_ms=self._now_ms,
         )
+        self._restores.append(made)
+        return made
+
+    def _end_restores(self) -> None:
+        with ExitStack() as closing:  # all of them, whatever fails
+            for made in self._restores:
+                closing.callback(made.close)
+            self._restores = []
 
     # -- what nodes and processors ask -----------------------------------------------------------------------------
 

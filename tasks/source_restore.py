@@ -1,26 +1,36 @@
-"""Restores a table's store from the topic that the table reads: the records go through its source and its operator again.
+"""Restores a store from the topic that it is filled from: the records go through source and operator, or processor, again.
 
 Kafka Streams copies the bytes of such a topic into the store (`reuse.ktable.source.topics`), also those that its
 deserialisation handler had skipped (KAFKA-8037). Here the rows are those that processing made: bad records are skipped
 as the handler says, timestamps are extracted. Dead letters were written when the records were processed, so none are
-written again.
+written again. The user's processor of a read-only store (KIP-813) is run again too: an object of its own, whose forwards
+and schedules come to nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tasks.processing.error_policy import ErrorPolicy, input_failure, node_failure
 from tasks.processing.operator import Operator
+from tasks.processing.processor import PunctuationType
+from tasks.processing.processor_node import ProcessorNode
+from tasks.processing.punctuation import Schedule
 from tasks.processing.record_batch import RecordBatch, SourceRecords
 from tasks.processing.source import SourceNode
+from tasks.processing.supplied import checked_processor
 from tasks.processing.topology_spec import ProcessorSpec, SourceSpec, TimestampExtractor
 
 
 class SourceRestore:
     """Turns the records of one partition, in order and from the beginning or a position, into rows of a store.
 
-    It is the `NodeContext` of the table's operator. One thread calls it.
+    It is the `NodeContext` of the table's operator, and the `ProcessorHost` of a processor. One thread calls it.
     """
+
+    #: The processor can't reach them: what they hold now is not what they held when the records were processed.
+    global_stores: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
@@ -31,16 +41,40 @@ class SourceRestore:
         store: Any,
         policy: ErrorPolicy,
         default_timestamp_extractor: TimestampExtractor | None,
+        application_id: str,
+        state_dir: Path,
+        now_ms: Callable[[], int],
     ) -> None:
         self.task_id = task_id
+        self.application_id = application_id
+        self.state_dir = state_dir
+        self._now_ms = now_ms
         self.node_name = table.name
         self.emit_interval_ms = 0
         self._store = store
         self._policy = policy.without_dead_letters()
         self._partition_time_ms = -1
         self._source = SourceNode(source, self._corrupt, self.dropped, default_timestamp_extractor)
-        self._operator: Operator = table.supplier()
-        self._operator.init(self)
+        self._table = table
+        #: Made with the first record: most starts have nothing to restore.
+        self._operator: Operator | None = None
+
+    def _made(self) -> Operator:
+        made = self._table.supplier()
+        operator: Operator
+        if isinstance(made, Operator):
+            operator = made
+        else:
+            node = ProcessorNode(checked_processor(made, self._table), self, self._table.stores)
+            node.connect(_nowhere)
+            operator = node
+        operator.init(self)
+        return operator
+
+    def close(self) -> None:
+        """Close the operator or processor, if there was anything to restore."""
+        if self._operator is not None:
+            self._operator.close()
 
     @property
     def extracts(self) -> bool:
@@ -52,6 +86,8 @@ class SourceRestore:
         batch = self._source.decode(records, self._partition_time_ms)
         if len(batch):
             self._partition_time_ms = max(self._partition_time_ms, *batch.timestamps)
+            if self._operator is None:
+                self._operator = self._made()
             self._operator.process(batch)
         buffer = self._store.buffer
         if not buffer.dirty:
@@ -63,8 +99,8 @@ class SourceRestore:
     # -- what the operator asks ------------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """Return no time: rows do not depend on when they are restored."""
-        return 0
+        """Return the wall clock; rows should not depend on it."""
+        return self._now_ms()
 
     def internal_topic(self, name: str) -> str:
         """Return the name as it is: a table's source writes to no topic."""
@@ -84,7 +120,31 @@ class SourceRestore:
         raw = (context.raw_key, context.raw_value)
         self._policy.apply(context, record, error, raw=raw)
 
+    # -- what the processor asks -----------------------------------------------------------------------------------
+
+    @property
+    def stream_time_ms(self) -> int:
+        """Return the largest timestamp so far."""
+        return self._partition_time_ms
+
+    def metrics(self) -> dict[str, float]:
+        """Return nothing: the task does not run yet."""
+        return {}
+
+    def request_commit(self) -> None:
+        """Do nothing: what is restored was committed."""
+
+    def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:
+        """Forget it: nothing is called while a store is restored."""
+
+    def at_record(self, timestamp: int) -> None:
+        """Do nothing: rows carry no time but that of their values."""
+
     def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
         node = self._source.spec.name
         context, record = input_failure(records, row, node=node, task_id=self.task_id)
         self._policy.apply(context, record, error, raw=(context.raw_key, context.raw_value))
+
+
+def _nowhere(_batch: RecordBatch, _child: str | None) -> None:
+    """Forward to nobody: it was done when the records were processed."""

@@ -5,10 +5,16 @@ tests that need the machine for themselves and all others; see `checks/run_tests
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from checks.shared_broker import SOCKET_VARIABLE, ask_for_broker
+from streams.broker import RunningBroker
+from streams.broker.file_lock import FileLock
+from streams.testing.pytest_plugin import BOOTSTRAP_VARIABLE
 
 # No deadline for one example: it would tell how busy the machine is. A test that hangs is ended by pytest's timeout.
 settings.register_profile("same", derandomize=True, deadline=None)
@@ -30,6 +36,29 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("--alone") != "only" or collection_path.suffix != ".py":
         return None
     return "mark.alone" not in collection_path.read_text(encoding="utf-8") or None
+
+
+@pytest.fixture(scope="session")
+def _address_of_the_broker() -> None:
+    """Have `kafka_broker` take the one that all processes of `make test` share."""
+    offered = os.environ.get(SOCKET_VARIABLE)
+    if offered and BOOTSTRAP_VARIABLE not in os.environ:
+        os.environ[BOOTSTRAP_VARIABLE] = ask_for_broker(offered)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(_address_of_the_broker: None, kafka_broker: RunningBroker) -> RunningBroker:
+    """The plugin's broker, once it can know of the shared one."""
+    return kafka_broker
+
+
+@pytest.fixture
+def topics_of_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have the topics of the demo and of the examples to oneself: all processes share a Kafka, and their names are fixed."""
+    lock = FileLock(tmp_path_factory.getbasetemp().parent / "topics-of-the-demo.lock")
+    lock.acquire(timeout_ms=100_000)
+    yield
+    lock.release()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

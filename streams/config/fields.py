@@ -26,6 +26,7 @@ from streams.config.validators import (
     check_servers,
     check_tags,
     check_topic,
+    check_wrapper,
     integer,
     milliseconds,
     one_of,
@@ -34,6 +35,7 @@ from streams.config.validators import (
 )
 from streams.serdes import Serde
 from tasks.processing.handlers import ErrorHandlerSetting
+from tasks.processing.processor_wrapper import ProcessorWrapper
 from tasks.processing.topology_spec import TimestampExtractor
 
 Count = Annotated[int, integer(0)]
@@ -69,6 +71,7 @@ Optimization = Annotated[
 Assignor = Annotated[str, PlainValidator(check_assignor)]
 Handler = Annotated[ErrorHandlerSetting, PlainValidator(check_handler)]
 Extractor = Annotated[TimestampExtractor | None, optional(check_extractor)]
+Wrapper = Annotated[type[ProcessorWrapper] | ProcessorWrapper | None, optional(check_wrapper)]
 OptionalSerde = Annotated[Serde[Any] | None, optional(check_serde)]
 RocksDB = Annotated[RocksDBOptions, PlainValidator(check_rocksdb)]
 ConsumerProperties = Annotated[

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 from state_stores.rocksdb.options import RocksDBOptions
 from streams.serdes import SerdeLike
 from tasks.processing.handlers import ErrorHandlerSetting
+from tasks.processing.processor_wrapper import ProcessorWrapper
 from tasks.processing.topology_spec import TimestampExtractor
 
 #: Milliseconds, a timedelta, or text such as "500ms" or "30s".
@@ -61,6 +62,7 @@ class StreamsOptions(TypedDict, total=False):
     default_key_serde: SerdeOption
     default_value_serde: SerdeOption
     default_timestamp_extractor: TimestampExtractor | str | None
+    processor_wrapper_class: type[ProcessorWrapper] | ProcessorWrapper | str | None
     deserialization_exception_handler: HandlerOption
     processing_exception_handler: HandlerOption
     production_exception_handler: HandlerOption

@@ -189,6 +189,10 @@ class StreamsConfig(BaseModel):
     so far or -1; None takes the record's own timestamp and fails on a negative one. Kafka Streams' extractors also by
     name, as `WallclockTimestampExtractor`."""
 
+    processor_wrapper_class: types.Wrapper = None
+    """A `ProcessorWrapper` class (or an object of one, or its `"module:name"`) that wraps what every node runs: for
+    tracing, timing and tests."""
+
     deserialization_exception_handler: types.Handler = "fail"
     """What happens to an input record that can't be read: `fail`, `continue` (skip it), or a function of
     `(context, record, exception)`, also as `"module:name"`."""

@@ -25,6 +25,7 @@ from streams.durations import parse_ms, to_ms
 from streams.errors import ConfigError, StreamsError
 from streams.functions import accepts, function_name, is_async
 from streams.serdes import SERDE_NAMES, Serde, as_serde, serde_named
+from tasks.processing.processor_wrapper import ProcessorWrapper
 from tasks.processing.timestamps import NAMED_EXTRACTORS
 
 T = TypeVar("T")
@@ -303,6 +304,23 @@ def check_extractor(value: object) -> Any:
     if is_async(extractor):
         raise ValueError("must be a plain function; nobody waits for an async one here")
     return extractor
+
+
+def check_wrapper(value: object) -> Any:
+    """Return a processor wrapper: a class or an object of one."""
+    if isinstance(value, str) and is_importable_name(value):
+        value = _reported(import_object, value)
+    if isinstance(value, ProcessorWrapper):
+        return value
+    if inspect.isclass(value) and issubclass(value, ProcessorWrapper):
+        if not accepts(value, 0):
+            raise ValueError(
+                f"must be made without arguments, which {value.__qualname__} is not; give an object of it"
+            )
+        return value
+    raise ValueError(
+        'must be a ProcessorWrapper class or an object of one, or the "module:name" of either'
+    )
 
 
 def check_serde(value: object) -> Serde[Any]:

@@ -56,6 +56,28 @@ def close_loop() -> None:
         runner.close()
 
 
+def refuse_awaitable(result: object, what: str) -> None:
+    """Raise `TypeError` if a function that nobody waits for returned something to wait for, which is closed.
+
+    >>> async def choose():
+    ...     return 1
+    >>> refuse_awaitable(choose(), "the partitioner 'choose'")
+    Traceback (most recent call last):
+        ...
+    TypeError: the partitioner 'choose' returned a coroutine, which nobody waits for here; give a plain function that returns the answer
+    """
+    if inspect.iscoroutine(result):
+        result.close()
+        what_came = "a coroutine"
+    elif inspect.isawaitable(result) or inspect.isasyncgen(result):
+        what_came = f"an object of type {type(result).__name__}, made to be awaited"
+    else:
+        return
+    raise TypeError(
+        f"{what} returned {what_came}, which nobody waits for here; give a plain function that returns the answer"
+    )
+
+
 class Awaiting:
     """A coroutine function, called as a plain one: returns when the coroutine has ended.
 

@@ -9,12 +9,13 @@ Streams. Both use the same operators, so they differ only in the order of calls 
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from state_stores.errors import StreamsError
 from tasks.processing.execution import execution_mode
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.processor_node import DownstreamError, ProcessorHost, ProcessorNode
+from tasks.processing.processor_wrapper import OperatorWork
 from tasks.processing.record_batch import RecordBatch, merge_in_order
 from tasks.processing.supplied import checked_processor
 from tasks.processing.topology_spec import ProcessorSpec, SinkSpec, SourceSpec, SubtopologySpec
@@ -23,12 +24,14 @@ from tasks.processing.topology_spec import ProcessorSpec, SinkSpec, SourceSpec, 
 class Node:
     """A node of the graph with its children."""
 
-    __slots__ = ("children", "name", "numbers_children", "operator")
+    __slots__ = ("children", "name", "numbers_children", "operator", "work")
 
     def __init__(self, name: str, operator: Operator | None) -> None:
         self.name = name
         #: None for a source, which has its own decoder.
         self.operator = operator
+        #: What is called with a batch: the operator's `process`, perhaps with something around it.
+        self.work: OperatorWork = _no_work if operator is None else operator.process
         self.children: list[Node] = []
         #: Records that go to several children are numbered, because their paths meet again further down.
         self.numbers_children = False
@@ -79,9 +82,16 @@ class TaskGraph:
                 operator = (
                     made
                     if isinstance(made, Operator)
-                    else ProcessorNode(checked_processor(made, node_spec), host, node_spec.stores)
+                    else ProcessorNode(
+                        checked_processor(made, node_spec),
+                        host,
+                        node_spec.stores,
+                        node_spec.reads,
+                    )
                 )
         node = Node(node_spec.name, operator)
+        if isinstance(node_spec, ProcessorSpec) and node_spec.wrap is not None:
+            node.work = node_spec.wrap(node.work)
         self.nodes[node.name] = node
         for parent in () if isinstance(node_spec, SourceSpec) else node_spec.parents:
             self.nodes[parent].children.append(node)
@@ -153,8 +163,8 @@ class TaskGraph:
             if batches is None:
                 continue
             batch = merge_in_order(batches)
-            if len(batch) and node.operator is not None:
-                self._deliver(node, node.operator.process(batch), waiting)
+            if len(batch):
+                self._deliver(node, node.work(batch), waiting)
             if not waiting:
                 return
 
@@ -189,8 +199,7 @@ class TaskGraph:
             for target in node.children:
                 if only is not None and target.name != only:
                     continue
-                assert target.operator is not None, "a source has no parents"
-                self.push(target, target.operator.process(record))
+                self.push(target, target.work(record))
 
     def _pusher(self, node: Node) -> Callable[[RecordBatch, str | None], None]:
         names = {child.name for child in node.children}
@@ -254,6 +263,10 @@ class TaskGraph:
             self._run_below(node, output)
         else:
             self.push_all(node, output)
+
+
+def _no_work(_batch: RecordBatch) -> NoReturn:
+    raise AssertionError("a source has no parents")
 
 
 def _refuse_early(node: str, _batch: RecordBatch, _child: str | None) -> None:

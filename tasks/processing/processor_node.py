@@ -18,6 +18,7 @@ from tasks.processing.processor import (
     PunctuationType,
 )
 from tasks.processing.punctuation import Schedule, first_due_ms
+from tasks.processing.read_only_store import ReadOnlyStore
 from tasks.processing.record import (
     TIMESTAMP_MAX_MS,
     FixedKeyRecord,
@@ -76,13 +77,18 @@ class ProcessorNode(Operator):
     """One user processor in one task."""
 
     def __init__(
-        self, processor: AnyProcessor, host: ProcessorHost, stores: Collection[str]
+        self,
+        processor: AnyProcessor,
+        host: ProcessorHost,
+        stores: Collection[str],
+        reads: Collection[str] = (),
     ) -> None:
         self._processor = processor
         self._fixed_key = isinstance(processor, FixedKeyProcessor)
         self._process, self._async = process_of(processor)
         self._host = host
-        self._stores = frozenset(stores)
+        #: The stores it may use, and whether it may write them.
+        self._stores = {name: name not in reads for name in stores}
         self._push: Push | None = None
 
     def connect(self, push: Push) -> None:
@@ -181,7 +187,7 @@ class _Context(ProcessingContext):
     """What both kinds of processors get; `forward` differs between them."""
 
     def __init__(
-        self, node: NodeContext, host: ProcessorHost, stores: frozenset[str], push: Push
+        self, node: NodeContext, host: ProcessorHost, stores: Mapping[str, bool], push: Push
     ) -> None:
         self._node = node
         self._host = host
@@ -272,7 +278,9 @@ class _Context(ProcessingContext):
 
     def get_state_store(self, name: str) -> Any:
         if name in self._stores:
-            return self._node.store(name)
+            store = self._node.store(name)
+            writes = self._stores[name]
+            return store if writes else ReadOnlyStore(store, name, self._node.node_name)
         if name in self._host.global_stores:
             return self._host.global_stores[name]
         connected = ", ".join(sorted(self._stores)) or "none"

@@ -7,6 +7,7 @@ from typing import Any, Protocol, overload
 from state_stores.names import check_topic_name
 from state_stores.ports import SerdePort
 from tasks.errors import MissingOutputTopicError
+from tasks.processing.coroutines import refuse_awaitable
 from tasks.processing.operator import Operator, Output
 from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record_batch import RecordBatch, has_none
@@ -70,7 +71,7 @@ class Sink(Operator):
         topics: dict[str, list[int]] = {}
         for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
             try:
-                topic = _topic_name(choose(key, value, batch.context_of(index)))
+                topic = self._topic_name(choose(key, value, batch.context_of(index)))
             except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
                 self.context.failed(batch, index, error)
             else:
@@ -110,7 +111,8 @@ class Sink(Operator):
         partitions: list[int] = []
         for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
             try:
-                chosen = _partitions(self.spec.partitioner(topic, key, value, count), count)
+                answer = self.spec.partitioner(topic, key, value, count)
+                chosen = self._partitions(answer, count)
             except Exception as error:  # noqa: BLE001 - user code: the production handler decides
                 self._on_unserializable(self.spec.name, batch, index, error)
                 continue
@@ -149,6 +151,34 @@ class Sink(Operator):
             ),
             internal=self.spec.internal,
         )
+
+    def _topic_name(self, chosen: object) -> str:
+        if not isinstance(chosen, str) or not chosen:
+            refuse_awaitable(chosen, f"the topic function of {self._named()}")
+            raise TypeError(
+                "the topic function must return the name of a topic, not "
+                + ("an empty text" if chosen == "" else type(chosen).__name__)
+            )
+        return chosen
+
+    def _partitions(self, chosen: int | Iterable[int] | None, count: int) -> Sequence[int]:
+        if chosen is None:
+            return (ANY_PARTITION,)
+        if not isinstance(chosen, int):
+            refuse_awaitable(chosen, f"the partitioner of {self._named()}")
+        several = chosen if isinstance(chosen, Iterable) else (chosen,)
+        # Each once, as of Kafka Streams' sets.
+        partitions = list(dict.fromkeys(map(index_of, several)))
+        for partition in partitions:
+            if not 0 <= partition < count:
+                raise ValueError(
+                    f"the partitioner chose partition {partition}; the topic has 0 to {count - 1}"
+                )
+        return partitions
+
+    def _named(self) -> str:
+        location = f" ({self.spec.location})" if self.spec.location else ""
+        return f"{self.spec.name}{location}"
 
 
 class _Offsets(Sequence[int]):
@@ -198,25 +228,3 @@ def _serialize_singly(
                 failed.setdefault(index, error)
         column.append(data)
     return column
-
-
-def _topic_name(chosen: object) -> str:
-    if not isinstance(chosen, str) or not chosen:
-        raise TypeError(
-            "the topic function must return the name of a topic, not "
-            + ("an empty text" if chosen == "" else type(chosen).__name__)
-        )
-    return chosen
-
-
-def _partitions(chosen: int | Iterable[int] | None, count: int) -> Sequence[int]:
-    if chosen is None:
-        return (ANY_PARTITION,)
-    several = chosen if isinstance(chosen, Iterable) else (chosen,)
-    partitions = list(dict.fromkeys(map(index_of, several)))  # each once, as of Kafka Streams' sets
-    for partition in partitions:
-        if not 0 <= partition < count:
-            raise ValueError(
-                f"the partitioner chose partition {partition}; the topic has 0 to {count - 1}"
-            )
-    return partitions

@@ -47,7 +47,8 @@ class SourceSpec:
 class ProcessorSpec:
     """A node that computes: `supplier()` gives an `Operator` (DSL) or a `Processor` (user's own), one per task.
 
-    `stores` are those it is connected to; `reads` names those among them that it never writes.
+    `stores` are those it is connected to; `reads` names those among them that it never writes. `wrap` puts something
+    around an operator's `process` (see `ProcessorWrapper`).
     """
 
     name: str
@@ -55,6 +56,7 @@ class ProcessorSpec:
     parents: tuple[str, ...]
     stores: tuple[str, ...] = ()
     reads: frozenset[str] = frozenset()
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     location: str = ""
 
 

@@ -61,7 +61,9 @@ def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def topics(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
+def topics(
+    topics_of_the_demo: None, cluster: Cluster, request: pytest.FixtureRequest
+) -> Iterator[None]:
     """The example's topics, whose names are fixed; gone afterwards, as are its own."""
     names: tuple[str, ...] = request.param
     cluster.create(dict.fromkeys(names, 2))

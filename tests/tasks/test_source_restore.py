@@ -1,6 +1,6 @@
 """Tables that are restored from the topic they read: the same rows as processing made, and no changelog."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +16,7 @@ from streams import (
     StreamsBuilder,
     StreamsConfig,
 )
+from tasks.processing.topology_spec import OffsetReset
 from tests.tasks.bench import APP, Bench
 
 STRING = Serdes.string()
@@ -27,6 +28,8 @@ def bench_of(
     materialized: Materialized | str = "rows",
     partitions: int = 1,
     extractor: Any = None,
+    offset_reset: OffsetReset | None = None,
+    topology_optimization: Literal["all", "none"] = "all",
     **settings: Any,
 ) -> Bench:
     """Return a worker to be that keeps the topic "in" as a table, and writes its changes to "out"."""
@@ -37,9 +40,14 @@ def bench_of(
         value_serde=STRING,
         store=materialized,
         timestamp_extractor=extractor,
+        offset_reset=offset_reset,
     )
     table.to_stream().to("out", key_serde=STRING, value_serde=STRING)
-    config = StreamsConfig(application_id=APP, bootstrap_servers="unused:9092")
+    config = StreamsConfig(
+        application_id=APP,
+        bootstrap_servers="unused:9092",
+        topology_optimization=topology_optimization,
+    )
     return Bench(builder.build(config), {"in": partitions, "out": 1, "dead": 1}, **settings)
 
 
@@ -100,6 +108,35 @@ def test_an_application_that_is_new_restores_nothing() -> None:
     assert bench.events == []
     assert rows(bench) == {"a": ("1", 1)}
     assert len(bench.outputs("out")) == 2
+
+
+def test_a_lost_disk_brings_rows_from_before_the_first_start() -> None:
+    """Begun with "latest", the table has none of them; restored, it has, as in Kafka Streams: the topic is its changelog."""
+    bench = bench_of(offset_reset="latest")
+    bench.send("in", "a", "old", timestamp=1)
+    bench.send("in", "b", "old", timestamp=2)
+    assert bench.live()
+    assert rows(bench) == {}
+    bench.send("in", "b", "new", timestamp=3)
+    assert bench.live()
+    assert rows(bench) == {"b": ("new", 3)}
+    bench.disk.versions.clear()
+    assert bench.live()
+    assert restores(bench) == [("start", "in", 0, 3, 0), ("end", "in", 0, 3, 3)]
+    assert rows(bench) == {"a": ("old", 1), "b": ("new", 3)}
+    assert len(bench.outputs("out")) == 1  # old rows are no news
+
+
+def test_with_a_changelog_a_lost_disk_brings_what_was_seen() -> None:
+    """Without `reuse_ktable_source_topics` the table is restored as it was."""
+    bench = bench_of(offset_reset="latest", topology_optimization="none")
+    bench.send("in", "a", "old", timestamp=1)
+    assert bench.live()
+    bench.send("in", "b", "new", timestamp=3)
+    assert bench.live()
+    bench.disk.versions.clear()
+    assert bench.live()
+    assert rows(bench) == {"b": ("new", 3)}
 
 
 def test_an_offset_that_was_set_back_empties_the_store() -> None:

@@ -27,6 +27,7 @@ DOCUMENTED: dict[str, Any] = {
     "statestore_cache_max_bytes": 10 * MIB, "buffered_bytes_per_partition": 16 * MIB,
     "buffered_records_per_partition": 100_000, "max_poll_records": 10_000, "max_task_idle_ms": 0,
     "default_key_serde": None, "default_value_serde": None, "default_timestamp_extractor": None,
+    "processor_wrapper_class": None,
     "deserialization_exception_handler": "fail", "processing_exception_handler": "fail",
     "production_exception_handler": "fail", "dead_letter_queue_topic": None, "auto_offset_reset": "earliest",
     "topology_optimization": "all", "ensure_explicit_naming": False, "emit_interval_ms": 1_000,

@@ -1,6 +1,6 @@
 """From batches to output columns: topics, partitions, serialisation, and who is asked when something fails."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -28,12 +28,14 @@ class Context:
     def __init__(self) -> None:
         self.failures: list[tuple[int, str]] = []
         self.drops: list[tuple[int, str]] = []
+        self.said: list[str] = []
 
     def dropped(self, count: int, reason: str) -> None:
         self.drops.append((count, reason))
 
     def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
         self.failures.append((batch.rows[index], type(error).__name__))
+        self.said.append(str(error))
 
 
 class Stage:
@@ -42,6 +44,7 @@ class Stage:
     def __init__(self, topic: Any = "out", **spec: Any) -> None:
         self.staged: list[tuple[OutputColumns, bool]] = []
         self.unserializable: list[tuple[str, int, str]] = []
+        self.said: list[str] = []
         self.context = Context()
         self.missing: set[str] = set()
         self.sink = Sink(
@@ -73,6 +76,7 @@ class Stage:
         self, sink: str, batch: RecordBatch, index: int, error: Exception
     ) -> None:
         self.unserializable.append((sink, batch.rows[index], type(error).__name__))
+        self.said.append(str(error))
 
     def process(self, batch: RecordBatch) -> list[OutputColumns]:
         assert self.sink.process(batch) is None
@@ -334,3 +338,52 @@ def test_partitions_may_be_integers_of_other_libraries() -> None:
     assert columns.partitions == [2, 2, 0]
     assert isinstance(columns.partitions, list)
     assert all(type(partition) is int for partition in columns.partitions)
+
+
+# -- what nobody waits for ---------------------------------------------------------------------------------------------
+
+
+async def one(*_record: Any) -> int:
+    return 1
+
+
+async def many(*_record: Any) -> AsyncIterator[int]:
+    yield 1
+
+
+class Later:
+    """An awaitable that is no coroutine."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize(
+    ("returned", "what"),
+    [(one, "a coroutine"), (many, "type async_generator"), (lambda *_: Later(), "type Later")],
+)
+def test_a_partition_that_would_have_to_be_awaited_fails_its_record(
+    returned: Callable[..., Any], what: str
+) -> None:
+    """It says which node's and what to give; the coroutine is closed, so nothing warns that it never ran."""
+    stage = Stage(
+        partitioner=lambda *record: returned(*record) if record[2] == 2 else 3, location="app.py:7"
+    )
+    (columns,) = stage.process(batch_of([("a", 1), ("b", 2)]))
+    assert (columns.keys, columns.partitions) == ([b"a"], [3])
+    assert stage.unserializable == [("the-sink", 1, "TypeError")]
+    (said,) = stage.said
+    assert f"the partitioner of the-sink (app.py:7) returned {what}" in said.replace(
+        "an object of ", ""
+    )
+    assert said.endswith("give a plain function that returns the answer")
+
+
+def test_a_topic_that_would_have_to_be_awaited_fails_its_record() -> None:
+    """Likewise."""
+    stage = Stage(lambda *record: one(*record) if record[1] == 2 else "there")
+    (columns,) = stage.process(batch_of([("a", 1), ("b", 2)]))
+    assert (columns.topic, columns.keys) == ("there", [b"a"])
+    assert stage.context.failures == [(1, "TypeError")]
+    (said,) = stage.context.said
+    assert said.startswith("the topic function of the-sink returned a coroutine")
