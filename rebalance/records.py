@@ -14,15 +14,23 @@ import msgspec
 #: Records beyond this size are refused on writing and ignored on reading.
 RECORD_BYTES_MAX: Final = 900_000
 
+#: Version of the protocol that records are written in: `messages.PROTOCOL_MAX`.
+RECORD_VERSION: Final = 1
+
 #: Part of the keys of what a snapshot holds, after the leader epoch.
 SNAPSHOT_PART: Final = b"snapshot"
 
 
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """What every record carries: the epoch of the leader that wrote it."""
+    """What every record carries.
+
+    Attributes:
+        leader_epoch: Of the leader that wrote it.
+        v: Version of the protocol it was written in.
+    """
 
     leader_epoch: int
-    v: int = 1
+    v: int = RECORD_VERSION
 
 
 class LeaderClaim(LogRecord, frozen=True, kw_only=True, tag="LEADER_CLAIM"):
@@ -44,7 +52,10 @@ class SnapshotBegin(LogRecord, frozen=True, kw_only=True, tag="SNAP_BEGIN"):
 
 
 class SnapshotEnd(LogRecord, frozen=True, kw_only=True, tag="SNAP_END"):
-    """The snapshot counts if exactly `count` records came since its begin and `crc` is theirs."""
+    """The snapshot counts if exactly `count` records came since its begin and `crc` is theirs.
+
+    A kind that a later version adds stands behind it, in the same transaction: who does not know it can't count it (N14).
+    """
 
     count: int
     crc: int
@@ -256,7 +267,12 @@ def record_keys(records: Sequence[AnyRecord]) -> list[bytes]:
 
 
 def encode_record(record: AnyRecord) -> bytes:
-    """Return a record as JSON; raises ValueError if it is larger than the log takes."""
+    """Return a record as JSON; raises ValueError if it is larger than the log takes.
+
+    Its version is that of this code: what a newer leader wrote is restated without what only that one knows (N14).
+    """
+    if record.v != RECORD_VERSION:
+        record = msgspec.structs.replace(record, v=RECORD_VERSION)
     data = _ENCODER.encode(record)
     if len(data) > RECORD_BYTES_MAX:
         raise ValueError(

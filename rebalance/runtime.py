@@ -417,7 +417,8 @@ class GroupRuntime:
         before, self._dropped = self._dropped, self._dropped + count
         if len(str(self._dropped)) > len(str(before)) or before == 0:
             _log.warning(
-                "group %s: %d inbox messages were dropped: too large, malformed or too many of one sender",
+                "group %s: %d inbox messages were dropped: too large, malformed, too many of one sender, or of a kind that only "
+                "a newer version knows",
                 self._settings.app,
                 self._dropped,
             )

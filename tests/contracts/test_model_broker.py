@@ -1,9 +1,9 @@
-"""The simulation's model broker does what a real one does: facts F1-F7, F9 and F16 of the protocol, asked of both.
+"""The simulation's model broker does what a real one does: facts F1-F7, F9, F16 and F20 of the protocol, asked of both.
 
-F20 (a late EndTxn decides the next transaction) is shown for the model alone: on a real broker it takes a proxy that keeps a
-request back, which the fault tests have (`tests/integration`).
+For F20 (a late EndTxn decides the next transaction) a proxy before the real one delivers a request a second time.
 """
 
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from streams.broker import RunningBroker
+from tests.fakes.proxy import END_TXN, KafkaProxy
 from tests.integration.cluster import until
 from tests.simulation.model_broker import BrokerError, GroupOffset, ModelBroker, UnstableError
 
@@ -37,6 +38,7 @@ class ModelProducer(Protocol):
     def init(self) -> str: ...
     def begin(self) -> str: ...
     def send(self, topic: str, value: str) -> str: ...
+    def arrive(self) -> str: ...
     def offsets(self, group: str, topic: str, offset: int, member: MemberOf = None) -> str: ...
     def commit(self) -> str: ...
     def abort(self) -> str: ...
@@ -53,6 +55,12 @@ class Asked(Protocol):
 
     def producer(self, transactional_id: str) -> ModelProducer:
         """Return a producer."""
+
+    def repeated_producer(self, transactional_id: str) -> ModelProducer:
+        """Return a producer whose last end of a transaction can be delivered again."""
+
+    def repeat_end(self, producer: ModelProducer) -> str:
+        """Deliver it again, late; returns what is answered."""
 
     def join(self, group: str, topic: str) -> MemberOf:
         """Let a member subscribe, and wait until it is in."""
@@ -89,6 +97,11 @@ class Model:
 
     def producer(self, transactional_id: str) -> ModelProducer:
         return _ProducerOfModel(self.broker, transactional_id)
+
+    repeated_producer = producer
+
+    def repeat_end(self, producer: ModelProducer) -> str:
+        return producer.commit()
 
     def join(self, group: str, topic: str) -> MemberOf:
         member = self.name()
@@ -133,6 +146,9 @@ class _ProducerOfModel:
         records = [(f"{topic}-0", None, value)]
         return _code(lambda: self.broker.produce(self.transactional_id, self.epoch, records, 0))
 
+    def arrive(self) -> str:
+        return ""
+
     def offsets(self, group: str, topic: str, offset: int, member: MemberOf = None) -> str:
         name, generation = ("", -1) if member is None else member
         return _code(
@@ -165,11 +181,19 @@ def _code(action: Callable[[], object]) -> str:
     try:
         action()
     except BrokerError as error:
-        return "_FENCED" if error.code == "INVALID_PRODUCER_EPOCH" else error.code
+        return _fenced(error.code)
     except KafkaException as error:
-        found: KafkaError = error.args[0]
-        return found.name()
+        return _name(error.args[0])
     return ""
+
+
+def _name(error: KafkaError) -> str:
+    return _fenced(error.name())
+
+
+def _fenced(code: str) -> str:
+    """Return one name for what a broker and its client call a producer that is over."""
+    return "_FENCED" if code == "INVALID_PRODUCER_EPOCH" else code
 
 
 class Real:
@@ -180,10 +204,13 @@ class Real:
         self._admin = AdminClient(self._common)
         self._names = 0
         self._consumers: list[Consumer] = []
+        self._proxy: KafkaProxy | None = None
 
     def close(self) -> None:
         for consumer in self._consumers:
             consumer.close()
+        if self._proxy is not None:
+            self._proxy.close()
 
     def name(self) -> str:
         self._names += 1
@@ -197,6 +224,20 @@ class Real:
 
     def producer(self, transactional_id: str) -> ModelProducer:
         return _ProducerOfKafka(self._common, transactional_id)
+
+    def repeated_producer(self, transactional_id: str) -> ModelProducer:
+        if self._proxy is None:
+            self._proxy = KafkaProxy(self._common["bootstrap.servers"])
+        common = self._common | {"bootstrap.servers": self._proxy.bootstrap_servers}
+        return _ProducerOfKafka(common, transactional_id)
+
+    def repeat_end(self, producer: ModelProducer) -> str:
+        assert self._proxy is not None, "made with the producer"
+        _, version = struct.unpack_from(">hh", self._proxy.last[END_TXN])
+        reply = self._proxy.repeat(END_TXN)
+        # Correlation id, from version 3 on a byte for tagged fields, throttle time, error.
+        (code,) = struct.unpack_from(">h", reply, 8 if version < 3 else 9)
+        return _name(KafkaError(code)) if code else ""
 
     def join(self, group: str, topic: str) -> MemberOf:
         consumer = Consumer(self._common | {"group.id": group, "enable.auto.commit": False})
@@ -281,6 +322,9 @@ class _ProducerOfKafka:
     def send(self, topic: str, value: str) -> str:
         # Whether it arrived is for the commit to say: a callback would run while a fatal error is being raised.
         return _code(lambda: self._producer.produce(topic, value.encode(), partition=0))
+
+    def arrive(self) -> str:
+        return "" if self._producer.flush(PATIENCE_S) == 0 else "it did not arrive"
 
     def offsets(self, group: str, topic: str, offset: int, member: MemberOf = None) -> str:
         stranger = Consumer(self._common | {"group.id": group})
@@ -434,23 +478,41 @@ def test_F16_an_aborted_tail_is_passed(asked: Asked) -> None:
     assert asked.visible(topic) == (["a", "b"], 6)
 
 
-def test_F20_a_late_end_decides_the_next_transaction() -> None:
-    """Of the same producer; with a new producer of the id in between it is refused."""
-    broker = ModelBroker()
-    epoch = broker.init("id", 0)
-    broker.produce("id", epoch, [("out-0", None, "first")], 0)
-    first = broker.end("id", epoch, commit=True)
-    assert first is not None
-    broker.complete(first, 0)
-    broker.produce("id", epoch, [("out-0", None, "second")], 0)
-    late = broker.end("id", epoch, commit=True)
-    assert late is not None
-    broker.complete(late, 0)
-    assert [value for _, _, value in broker.log("out-0").read(0, 9).records] == ["first", "second"]
-    with pytest.raises(BrokerError, match="INVALID_TXN_STATE"):
-        broker.end("id", epoch, commit=False)
-    newer = broker.init("id", 0)
-    broker.produce("id", newer, [("out-0", None, "third")], 0)
-    with pytest.raises(BrokerError, match="INVALID_PRODUCER_EPOCH"):
-        broker.end("id", epoch, commit=True)
-    assert broker.log("out-0").last_stable_offset < broker.log("out-0").end
+def test_F20_a_late_end_decides_the_next_transaction(asked: Asked) -> None:
+    """It commits what its producer has open by then, before the application decides; that one's abort is refused."""
+    topic = asked.topic()
+    producer = asked.repeated_producer(asked.name())
+    assert producer.init() == ""
+    _commit(producer, topic, "first")
+    _open(producer, topic, "second")
+    until(lambda: asked.visible(topic)[0] == ["first"], "the first is committed")
+    assert asked.repeat_end(producer) == ""
+    until(lambda: asked.visible(topic)[0] == ["first", "second"], "the second is committed")
+    assert producer.abort() == "INVALID_TXN_STATE"
+
+
+def test_F20_a_late_end_is_refused_after_a_new_producer(asked: Asked) -> None:
+    """With a new producer of the id in between nothing becomes visible, and the open transaction can be aborted."""
+    topic, shared = asked.topic(), asked.name()
+    retired = asked.repeated_producer(shared)
+    assert retired.init() == ""
+    _commit(retired, topic, "first")
+    newer = started(asked, shared)
+    _open(newer, topic, "second")
+    assert asked.repeat_end(retired) == "_FENCED"
+    assert newer.abort() == ""
+    _commit(newer, topic, "third")
+    until(lambda: "third" in asked.visible(topic)[0], "the third is committed")
+    assert asked.visible(topic)[0] == ["first", "third"]
+
+
+def _open(producer: ModelProducer, topic: str, value: str) -> None:
+    """Begin a transaction and have a record of it in the log."""
+    assert producer.begin() == ""
+    assert producer.send(topic, value) == ""
+    assert producer.arrive() == ""
+
+
+def _commit(producer: ModelProducer, topic: str, value: str) -> None:
+    _open(producer, topic, value)
+    assert producer.commit() == ""

@@ -32,6 +32,7 @@ class KafkaProxy:
 
     Attributes:
         seen: How many requests of each API key were forwarded.
+        last: The last request of each API key, without its length.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -40,6 +41,7 @@ class KafkaProxy:
         self._listener = socket.create_server((host, 0))
         self.bootstrap_servers = f"{host}:{self._listener.getsockname()[1]}"
         self.seen: defaultdict[int, int] = defaultdict(int)
+        self.last: dict[int, bytes] = {}
         self._lock = threading.Lock()
         self._drop_replies: defaultdict[int, int] = defaultdict(int)
         self._before: dict[int, Callable[[], None]] = {}
@@ -59,6 +61,13 @@ class KafkaProxy:
         """Call `action` before the next request of this kind is forwarded."""
         with self._lock:
             self._before[api_key] = action
+
+    def repeat(self, api_key: int) -> bytes:
+        """Deliver the last request of a kind once more, as a network may, late and on a connection of its own; the reply."""
+        frame = self.last[api_key]
+        with socket.create_connection(self._upstream, timeout=20) as connection:
+            connection.sendall(struct.pack(">i", len(frame)) + frame)
+            return next(_frames(connection))
 
     def freeze(self) -> None:
         """Forward nothing more, in either direction, with every connection left open: a half-dead broker."""
@@ -126,6 +135,7 @@ class KafkaProxy:
                 api_key, _, correlation = struct.unpack_from(">hhi", frame, 0)
                 with self._lock:
                     self.seen[api_key] += 1
+                    self.last[api_key] = frame
                     pending[correlation] = api_key
                     action = self._before.pop(api_key, None)
                 if action is not None:

@@ -11,15 +11,15 @@ from streams import KafkaStreams, StreamsBuilder, StreamsConfig, Topology
 from streams.broker import RunningBroker
 from streams.run_options import RunOptions
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed
-from tests.integration.processes import WorkerProcess
+from tests.integration.processes import WORKER, WorkerProcess
 
 _HERE = Path(__file__).parent
 
 #: Starts a topology in this process and returns it, by default once it is RUNNING.
 StartApp = Callable[..., KafkaStreams]
 
-#: Starts a worker's process of this name, which then waits for orders.
-StartWorker = Callable[[str], WorkerProcess]
+#: Starts a worker's process of this name, by default of `programs.worker`, which then waits for orders.
+StartWorker = Callable[..., WorkerProcess]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -100,8 +100,8 @@ def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
     """Starts workers' processes and ends them after the test."""
     workers: list[WorkerProcess] = []
 
-    def start(name: str) -> WorkerProcess:
-        worker = WorkerProcess(tmp_path, name)
+    def start(name: str, program: str = WORKER) -> WorkerProcess:
+        worker = WorkerProcess(tmp_path, name, program)
         workers.append(worker)
         return worker
 

@@ -18,20 +18,22 @@ from tests.integration.programs.scoreboard import Scoreboard
 from tests.integration.programs.worker import Orders
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
+#: The program that most workers run.
+WORKER: Final = "tests.integration.programs.worker"
 _RUNNING: Final = STATE_NUMBERS[KafkaStreamsState.RUNNING]
 
 
 class WorkerProcess:
-    """One life of a worker, from its start to its end."""
+    """One life of a worker, from its start to its end; `program` is the module that it runs."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, program: str = WORKER) -> None:
         self.name = name
         self._board_path = folder / f"{name}.board"
         self.board = Scoreboard(self._board_path)
         self.log_path = folder / f"{name}.log"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.programs.worker"],
+                [sys.executable, "-m", program],
                 cwd=_ROOT,
                 env={**os.environ, "PYTHONPATH": str(_ROOT)},
                 stdin=subprocess.PIPE,
@@ -76,6 +78,11 @@ class WorkerProcess:
     def has_ended(self) -> bool:
         """Return whether its process has ended."""
         return self.process.poll() is not None
+
+    def kill_watchdog(self) -> None:
+        """End its watchdog by SIGKILL; it starts another."""
+        for each in psutil.Process(self.process.pid).children(recursive=True):
+            each.kill()
 
     @property
     def is_stopped(self) -> bool:

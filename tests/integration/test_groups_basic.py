@@ -13,9 +13,9 @@ from streams.exit_codes import ExitCode
 from streams.task_info import TaskInfo
 from tasks.state_updater import RestoreEvent
 from tests.golden.test_golden import CASES
-from tests.integration.cluster import Cluster, SteadyFeed, until
+from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker
-from tests.integration.processes import WorkerProcess
+from tests.integration.processes import WORKER, WorkerProcess
 from tests.integration.programs.jobs import JOBS, STORE
 
 #: Members settle at once, so that moves begin as soon as they may.
@@ -74,14 +74,14 @@ class Group:
         self.feed = SteadyFeed(cluster, self.source, _record, rate=500)
         self.feed.start()
 
-    def start(self, name: str, **settings: Any) -> WorkerProcess:
+    def start(self, name: str, program: str = WORKER, **settings: Any) -> WorkerProcess:
         """Start a worker; returns at once."""
-        worker = self._start(name)
+        worker = self._start(name, program)
         config = self.config | settings
         worker.go("count_by_key", self.source, self.sink, config, fixed=False)
         return worker
 
-    def until_shared(self, *workers: WorkerProcess) -> None:
+    def until_shared(self, *workers: WorkerProcess, timeout_s: float = PATIENCE_S) -> None:
         """Wait until these workers have equal shares, no partition has two owners, and all are RUNNING."""
 
         def shared() -> bool:
@@ -92,7 +92,7 @@ class Group:
                 and {len(share) for share in shares} == {PARTITIONS // len(workers)}
             )
 
-        until(shared, "every worker has its share")
+        until(shared, "every worker has its share", timeout_s)
 
     def check(self) -> None:
         """Stop the feed and compare all output with all input."""

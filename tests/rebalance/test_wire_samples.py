@@ -10,7 +10,14 @@ import pytest
 from rebalance.group import replay, snapshot
 from rebalance.messages import PROTOCOL_MAX, AnyMessage, decode_message, encode_message
 from rebalance.model import TaskId
-from rebalance.records import AnyRecord, LeaderClaim, LogRecord, decode_record, encode_record
+from rebalance.records import (
+    RECORD_VERSION,
+    AnyRecord,
+    LeaderClaim,
+    LogRecord,
+    decode_record,
+    encode_record,
+)
 
 SAMPLES = Path(__file__).parent / "wire_samples"
 #: One file per kind and version; a snapshot is a file of its own: the records of a log, in order.
@@ -73,6 +80,23 @@ def test_N14_a_kind_of_the_next_version_is_ignored() -> None:
     """An unknown kind decodes to nothing, in both topics."""
     data = b'{"kind":"ADDED_IN_V2","app":"shop","member":"a","incarnation":"a1","leader_epoch":1}'
     assert (decode_message(data), decode_record(data)) == (None, None)
+
+
+def test_N14_what_an_older_leader_restates_is_of_its_own_version() -> None:
+    """A snapshot of what a newer leader has written says nothing that looks as if that one had written it."""
+    log = [
+        decode_record(json.dumps(row | {"v": 2, "added_in_v2": [1]}).encode())
+        for row in json.loads((NEWEST / "snapshot.json").read_bytes())
+    ]
+    group = replay([record for record in log if record is not None])
+    restated = [json.loads(encode_record(each)) for each in snapshot(group, group.leader_epoch + 1)]
+    assert len(restated) > len(group.members) + len(group.states) > 0
+    assert {row.get("v", RECORD_VERSION) for row in restated} == {RECORD_VERSION}
+
+
+def test_N14_messages_and_records_are_of_one_version() -> None:
+    """One number says what a member speaks, in both topics."""
+    assert RECORD_VERSION == PROTOCOL_MAX
 
 
 @pytest.mark.parametrize(

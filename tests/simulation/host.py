@@ -7,7 +7,7 @@ from rebalance.election import Election
 from rebalance.group import Group
 from rebalance.member import Member
 from rebalance.messages import AnyMessage, DiskCopy, Join, LeaderBeat, Refused, Suspect
-from rebalance.orders import AnyOrder, AnyReport, WorkerStatus
+from rebalance.orders import AnyOrder, AnyReport, EndIncarnation, WorkerStatus
 from tests.simulation.leading import Control, Leading
 from tests.simulation.model_tasks import Surroundings
 from tests.simulation.model_worker import ModelWorker
@@ -16,6 +16,8 @@ from tests.simulation.world import Process, World
 
 #: From one process to the other on one machine.
 LINK_MS = 1
+#: How often a group that holds still looks whether it was set up again.
+HELD_LOOK_MS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,9 @@ class Lifetime(Surroundings, Control, Protocol):
 
     def closed(self, host: "Host") -> None:
         """A host program has ended by itself."""
+
+    def topics_life(self) -> int:
+        """Return which life of the control topics this is, 0 while they are gone."""
 
 
 @dataclass(slots=True)
@@ -91,6 +96,9 @@ class Host(Process):
         self._state_due = False
         self._wake_at = -1
         self._seen_progress = (-1, 0)
+        self._topics_life = 1
+        #: Since when it holds still (SAFE_HOLD), or None.
+        self.held_ms: int | None = None
         self.process_id = self.name
 
     # Lives.
@@ -105,18 +113,17 @@ class Host(Process):
         self.starts += 1
         self.process_id = f"{self.name}.{self.starts}"
         self.member, self.old_members, self.leading = None, [], None
-        self.lease_until_ms = None
+        self._topics_life = self.lifetime.topics_life()
+        self.held_ms = None if self._topics_life else self.world.now
+        # A worker that goes on has the lease that it had, if the group holds still.
+        self.lease_until_ms = None if self.held_ms is None else self.world.now
         self._followed = _Followed()
         self._inbox, self._poll_due, self._state_due, self._wake_at = [], False, False, -1
-        self.election = Election(
-            self.process_id,
-            app=APP,
-            jitter_seed=self.number,
-            heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
-            now_ms=self.world.now,
-        )
+        self.election = self._new_election()
         self.state_grew()
         self.world.post(self, 1, self._look_after_worker)
+        if self.held_ms is not None:
+            self.world.post(self, 1, self.look_at_topics)
         self._wake(self.world.now + 1)
 
     def restart_watchdog(self) -> None:
@@ -230,7 +237,8 @@ class Host(Process):
             session_timeout_ms=settings.session_timeout_ms,
             now_ms=self.world.now,
         )
-        self.lease_until_ms = None
+        if self.held_ms is None:
+            self.lease_until_ms = None
         self._follow_member(self.member)
         self._wake(self.world.now)
 
@@ -262,6 +270,9 @@ class Host(Process):
         self._state_due = False
         if not self.world.reachable(self):
             return
+        if self.held_ms is not None or self.lifetime.topics_life() != self._topics_life:
+            self.look_at_topics()
+            return
         group, offset = self.lifetime.fold()
         if offset == self._followed.offset:
             return
@@ -275,6 +286,50 @@ class Host(Process):
             if member is not None:
                 self._follow_member(member)
         self._wake(now)
+
+    def look_at_topics(self) -> None:
+        """Hold still while the control topics are not those they were, and go on with new ones that were set up (H24)."""
+        life = self.lifetime.topics_life()
+        if not self.world.reachable(self):
+            self.world.post(self, HELD_LOOK_MS, self.look_at_topics)
+        elif life and life == self._topics_life and self.held_ms is None:
+            return
+        elif life:
+            self._go_on(life)
+        else:
+            if self.held_ms is None:
+                self.world.note(f"{self.process_id} holds still")
+                self.held_ms = self.world.now
+                if self.leading is not None:
+                    self.leading.end("SAFE_HOLD")
+            self.world.post(self, HELD_LOOK_MS, self.look_at_topics)
+
+    def _go_on(self, life: int) -> None:
+        """Begin anew with topics that were set up again: what was in the log before is nobody now."""
+        self.world.note(f"{self.process_id} goes on with new control topics")
+        if self.leading is not None:
+            self.leading.end("the control topics are new")
+        self._topics_life, self.held_ms = life, None
+        self._followed = _Followed()
+        self.old_members = []
+        self._inbox = []
+        if self.member is not None:
+            self.member = None
+            order = EndIncarnation(reason="the group log does not have this incarnation any more")
+            self.lifetime.ordered(self, order)
+            self.world.post(self.worker, LINK_MS, self._deliver, self.worker.incarnation, order)
+        self.election = self._new_election()
+        self.state_grew()
+        self._wake(self.world.now + 1)
+
+    def _new_election(self) -> Election:
+        return Election(
+            self.process_id,
+            app=APP,
+            jitter_seed=self.number,
+            heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
+            now_ms=self.world.now,
+        )
 
     def _follow_member(self, member: Member) -> None:
         member.follow(self._followed.group, self._followed.offset, self.world.now)
@@ -292,7 +347,7 @@ class Host(Process):
 
     def _poll(self) -> None:
         self._poll_due = False
-        if not self.world.reachable(self):
+        if not self.world.reachable(self) or self.held_ms is not None:
             return
         messages, self._inbox = self._inbox, []
         now = self.world.now
@@ -335,6 +390,8 @@ class Host(Process):
             self._decide()
 
     def _decide(self) -> None:
+        if self.held_ms is not None:
+            return
         now = self.world.now
         wake = [self._decide_member(member, now) for member in [*self.old_members, self.member]]
         wake.append(self._decide_election(now))

@@ -1,4 +1,4 @@
-"""What must hold of the group log, the orders and the messages (invariants 1-10, 16-18, 20-22 of the protocol).
+"""What must hold of the group log, the orders and the messages (invariants 1-10, 16-22 and 24 of the protocol).
 
 Written from the protocol's text alone: it reads records, messages, orders and fences as they pass by, keeps tables of its
 own, and uses neither the fold nor any rule of `rebalance`. It is told of a transaction of the log when it is decided.
@@ -7,6 +7,8 @@ own, and uses neither the fold nor any rule of `rebalance`. It is told of a tran
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from rebalance.messages import AnyMessage, GrantedOk, Ready, Revoked, TaskFailed
 from rebalance.model import TaskPhase
@@ -103,6 +105,18 @@ class LogInvariants:
         self._planned: set[str] = set()
         self._not_running_since: dict[str, int] = {}
         self._in_snapshot = False
+        #: Highest epoch in commits when the log began anew, until its first snapshot was read; else None.
+        self._anew: int | None = None
+
+    def begin_anew(self, committed_epoch: int) -> None:
+        """The log is lost, and another one begins: nobody of before counts (invariant 24)."""
+        self._anew = committed_epoch
+        self.leader_epoch = 0
+        self.about = self.target = self.step = None
+        self.tasks, self.running = {}, {}
+        self._last_owner, self._copies_now = {}, set()
+        for incarnation, record in self.members.items():
+            self.members[incarnation] = replace(record, phase="GONE", leader_epoch=0, rejoin_ms=0)
 
     def fail(self, number: int, what: str) -> None:
         """Report that an invariant does not hold."""
@@ -131,13 +145,17 @@ class LogInvariants:
             case SnapshotBegin():
                 self._in_snapshot = True
             case SnapshotEnd():
-                self._in_snapshot = False
+                self._in_snapshot, self._anew = False, None
+            case _ if self._in_snapshot and self._anew is not None:
+                self._stated_anew(record, self._anew)
             case _ if self._in_snapshot:
                 self._restated(record)
             case _:
                 self._change(record)
 
     def _claim(self, record: LeaderClaim) -> None:
+        if self._anew is not None and record.leader_epoch <= self._anew:
+            self.fail(24, f"epoch {record.leader_epoch} is claimed, {self._anew} has committed")
         if record.leader_epoch <= self.leader_epoch:
             self.fail(5, f"epoch {record.leader_epoch} is claimed after {self.leader_epoch}")
         self.leader_epoch = record.leader_epoch
@@ -161,6 +179,18 @@ class LogInvariants:
                 self._task(record)
             case _:
                 raise AssertionError(f"{record} belongs to claims and snapshots")
+
+    def _stated_anew(self, record: AnyRecord, committed_epoch: int) -> None:
+        """The first snapshot of a log that begins anew: every task is nobody's, above every epoch that has committed."""
+        if isinstance(record, GroupRecord):
+            self._change(record)
+        elif isinstance(record, TaskRecord):
+            if record.owner is not None or record.task_epoch <= committed_epoch:
+                self.fail(
+                    24, f"after a recovery up to epoch {committed_epoch} the log says {record}"
+                )
+            self.tasks[record.task] = record
+            self._not_running_since[record.task] = self.world.now
 
     def _restated(self, record: AnyRecord) -> None:
         """A snapshot says again what was said."""

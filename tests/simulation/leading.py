@@ -34,8 +34,10 @@ class Control(Protocol):
     def publish(self, sender: Process, message: AnyMessage) -> None:
         """Send a message to the inbox."""
 
-    def state_records(self, records: Sequence[AnyRecord]) -> list[tuple[str, Any, Any]]:
-        """Return records as they are written to the group log."""
+    def state_records(
+        self, records: Sequence[AnyRecord], writer: Process
+    ) -> list[tuple[str, Any, Any]]:
+        """Return records as a process writes them to the group log."""
 
     def state_marked(self) -> None:
         """The group log has more to read."""
@@ -147,7 +149,7 @@ class Leading:
 
     def _write(self, records: Sequence[AnyRecord], then: Callable[[], None]) -> None:
         """Write records in one transaction."""
-        self._append(self.control.state_records(records), then)
+        self._append(self.control.state_records(records, self.process), then)
 
     def _append(self, written: list[tuple[str, Any, Any]], then: Callable[[], None]) -> None:
         broker, world = self.world.broker, self.world

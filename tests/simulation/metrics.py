@@ -12,6 +12,7 @@ class Metrics:
         events: Everything that happened.
         faults: By kind.
         leaders: Claims.
+        newer_leaders: Those of members that spoke the next version of the protocol.
         commits: Workers' transactions that were committed.
         targets: Targets computed.
         warm, cold: Planned moves of tasks with state: what the new owner restored after its grant was what a copy may be
@@ -23,6 +24,7 @@ class Metrics:
     events: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     leaders: int = 0
+    newer_leaders: int = 0
     commits: int = 0
     targets: int = 0
     warm: int = 0
@@ -46,6 +48,7 @@ class Metrics:
         self.events += other.events
         self.faults += other.faults
         self.leaders += other.leaders
+        self.newer_leaders += other.newer_leaders
         self.commits += other.commits
         self.targets += other.targets
         self.warm += other.warm

@@ -162,6 +162,21 @@ class ModelBroker:
         self.members: dict[str, int] = {}
         self.decided: list[Callable[[Transaction], None]] = []
         self.fenced: list[Callable[[str], None]] = []
+        self.deleted: set[str] = set()
+
+    def delete(self, name: str, now_ms: int) -> None:
+        """Delete a log with all it holds; transactions that are open in it are over."""
+        for transaction in list(self.log(name).open):
+            if transaction.state is TransactionState.OPEN:
+                self._decide(transaction, commit=False)
+            self.complete(transaction, now_ms)
+        self.logs[name] = Log()
+        self.deleted.add(name)
+
+    def create(self, name: str) -> None:
+        """Make a deleted log anew, empty."""
+        self.logs[name] = Log()
+        self.deleted.discard(name)
 
     def log(self, name: str) -> Log:
         """Return a partition's log, made when it is first asked for."""
@@ -203,6 +218,9 @@ class ModelBroker:
         """Append (log, key, value) in the producer's transaction, begun if need be; returns each log's next offset."""
         transaction = self._transaction(transactional_id, epoch, now_ms)
         ends: dict[str, int] = {}
+        records = list(records)
+        if self.deleted and any(name in self.deleted for name, _, _ in records):
+            raise BrokerError("UNKNOWN_TOPIC_OR_PARTITION")
         for name, key, value in records:
             log = self.log(name)
             offset = log.append(Entry(key, value, transaction, control=False, written_at_ms=now_ms))

@@ -146,6 +146,16 @@ class Rules:
         return True
 
     @staticmethod
+    def goes_on(*, others_restore: bool) -> bool:
+        """Invariant 7: a task goes on whatever becomes of others in its worker."""
+        return True
+
+    @staticmethod
+    def may_take_input(lease_left: int | None) -> bool:
+        """H9, H24: without a lease no input is taken; None: it never had one, and needs none."""
+        return lease_left is None or lease_left > 0
+
+    @staticmethod
     def offset_to_commit(part: Part) -> int:
         """Invariant 11: what is committed is where the outputs end."""
         return part.position
@@ -168,6 +178,9 @@ class Surroundings(Protocol):
 
     def opened(self, worker: Any, active: ActiveTask) -> None:
         """An owner is about to process its first record."""
+
+    def processed(self, worker: Any, active: ActiveTask) -> None:
+        """An owner has processed records."""
 
     def applied(self, worker: Any, names: TaskNames, disk: Disk) -> None:
         """A store and its position have changed."""

@@ -272,7 +272,10 @@ class ModelWorker(CommittingWorker):
                 self._follow(copy)
         lease = self.lease_left()
         # What a commit under way has taken is not in the stores yet.
-        free = self.commit is None and self.unknown is None and (lease is None or lease > 0)
+        free = self.commit is None and self.unknown is None
+        free = free and self.around.rules.may_take_input(lease)
+        others = any(each.stage == "restoring" for each in self.active.values())
+        free = free and self.around.rules.goes_on(others_restore=others)
         for active in list(self.active.values()):
             if active.stage == "restoring" and reachable:
                 self._restore(active)
@@ -317,13 +320,16 @@ class ModelWorker(CommittingWorker):
     def _process(self, active: ActiveTask) -> None:
         names = active.names
         end = self.around.workload.input_end(names.text, self.world.now)
-        for offset in range(active.position, min(end, active.position + RECORDS_PER_SLICE)):
+        before = active.position
+        for offset in range(before, min(end, before + RECORDS_PER_SLICE)):
             key = key_of(names.task, offset)
             count = counted(active.disk.store, active.buffer, key)
             if names.stateful:
                 active.buffer[key] = kept(count)
             active.outputs.append((key, count if names.stateful else 0, offset))
             active.position = offset + 1
+        if active.position > before:
+            self.around.processed(self, active)
 
     # Restoring.
 

@@ -27,6 +27,7 @@ from rebalance.orders import RunTask
 from rebalance.records import AnyRecord, Copy, MemberRecord, record_key
 from rebalance.refine import Readiness
 from state_stores import restore
+from streams.group import recovery
 from tests.simulation.leading import LEADER_ID, Leading
 from tests.simulation.model_tasks import Part, Rules
 from tests.simulation.scenario import draw
@@ -238,6 +239,13 @@ def _take_any_acks(draft: Draft) -> None:
             draft.release_by_ack(task, message.input, message.changelog_end)
 
 
+# Recovery.
+
+
+def _no_epoch(*found: Any) -> int:
+    return 0
+
+
 # Workers.
 
 
@@ -281,6 +289,18 @@ class _GoesOnAfterRelease(Rules):
     @staticmethod
     def lets_go() -> bool:
         return False
+
+
+class _NeedsNoLease(Rules):
+    @staticmethod
+    def may_take_input(lease_left: int | None) -> bool:
+        return True
+
+
+class _WaitsForOthers(Rules):
+    @staticmethod
+    def goes_on(*, others_restore: bool) -> bool:
+        return not others_restore
 
 
 class _CommitsWhereItWas(Rules):
@@ -390,6 +410,10 @@ MUTANTS: tuple[Mutant, ...] = (
         patches=(_patch(Leading, "_read", _claim_same_epoch),),
     ),
     Mutant(
+        "invariant 7", "a task goes on while another one of its worker restores", 1,
+        more=("join",) * 3 + ("slow_restore",) * 4 + ("kill_worker",) * 4, rules=_WaitsForOthers,
+    ),
+    Mutant(
         "invariant 8", "a copy of which nothing is known is not ready", 2,
         patches=(_patch(readiness, "_readiness", _any_copy_is_ready),),
     ),
@@ -399,5 +423,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "invariant 16", "who leaves stays until its tasks are released", 1,
         patches=(_patch(coordinator_module, "let_leave", _leave_at_once),),
+    ),
+    Mutant("invariant 24", "without a lease no input is taken", 3, more=("lose_topics",), rules=_NeedsNoLease),
+    Mutant(
+        "invariant 24-epoch", "a recovery begins above every epoch that has committed", 1, more=("lose_topics",),
+        patches=(_patch(recovery, "_highest_epoch", _no_epoch),),
     ),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rebalance.decision import CoordinatorSettings
 from tests.simulation.host import MemberSettings
+from tests.simulation.invariants import Limits
 from tests.simulation.toxics import FAULTS, GENTLE, Toxic
 
 #: Members join in the first two seconds; faults happen from FAULTS_FROM_MS until FAULTS_UNTIL_MS.
@@ -27,7 +28,8 @@ class Scenario:
         restore_per_s: How fast a copy is restored.
         together_ms: What leaders hear within this time they decide about together.
         lose, repeat: Share of inbox messages that are lost, and that come twice.
-        newer: Members (by number) that speak a newer version of the protocol.
+        newer: Members (by number) that speak the next version of the protocol; at the end all do.
+        rolls_back: Whether they then go back to this version.
         toxics: What goes wrong, in order of time.
     """
 
@@ -45,7 +47,22 @@ class Scenario:
     lose: float
     repeat: float
     newer: frozenset[int]
+    rolls_back: bool
     toxics: tuple[Toxic, ...]
+
+    def limits(self) -> Limits:
+        """Return what invariants need to know of it."""
+        settings = self.settings
+        sessions = [each.session_timeout_ms for _, each in self.members]
+        rejoins = [each.rejoin_timeout_ms for _, each in self.members]
+        return Limits(
+            acceptable_recovery_lag=settings.acceptable_recovery_lag,
+            max_warmup_replicas=settings.max_warmup_replicas,
+            fences_at_once=settings.fences_at_once,
+            num_standby_replicas=settings.num_standby_replicas,
+            refine=settings.refine,
+            unowned_ms=2 * max(sessions) + max(rejoins) + 8_000,
+        )
 
     def describe(self) -> str:
         """Return the scenario as a few lines."""
@@ -108,6 +125,7 @@ def draw(
         lose=chance.choice((0.0, 0.0, 0.02)) if faults else 0.0,
         repeat=chance.choice((0.0, 0.05)) if faults else 0.0,
         newer=newer,
+        rolls_back=seed % 2 == 1,
         toxics=_draw_toxics(chance, faults=faults, more=more),
     )
 

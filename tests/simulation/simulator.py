@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -28,12 +27,15 @@ from rebalance.ports import LoggedRecord
 from rebalance.records import AnyRecord, MemberRecord, TaskRecord, decode_record, encode_record
 from tests.simulation.data_invariants import DataInvariants
 from tests.simulation.host import Host, MemberSettings
-from tests.simulation.invariants import Limits, LogInvariants
+from tests.simulation.invariants import LogInvariants
 from tests.simulation.leading import LEADER_ID, Leading
 from tests.simulation.metrics import Metrics
-from tests.simulation.model_broker import Log, Transaction
+from tests.simulation.model_broker import BrokerError, Log, Transaction
 from tests.simulation.model_commits import CommittingWorker
 from tests.simulation.model_tasks import ActiveTask, Disk, Rules
+from tests.simulation.next_version import UNKNOWN_KIND, UNKNOWN_RECORD, Rolling, newer_form
+from tests.simulation.progress import ProgressInvariant
+from tests.simulation.safe_hold import SafeHold
 from tests.simulation.scenario import INPUT_UNTIL_MS, Scenario
 from tests.simulation.toxics import FAULTS, Toxic
 from tests.simulation.workload import TaskNames, Workload
@@ -43,6 +45,7 @@ STATE = "shop-group-state-0"
 #: Nothing unusual lasts longer than this once nothing is wrong any more.
 SETTLED_WITHIN_MS = 40_000
 LOOK_EACH_MS = 500
+PROGRESS_EACH_MS = 100
 #: Changelog records that an owner may write between the last look at a copy and its grant.
 WRITTEN_MEANWHILE = 25
 
@@ -73,8 +76,11 @@ class Simulation:
         self.commit_interval_ms = scenario.commit_interval_ms
         self.acceptable_recovery_lag = scenario.settings.acceptable_recovery_lag
         self.restore_per_s = scenario.restore_per_s
-        self.log = LogInvariants(self.world, self._limits())
+        self.log = LogInvariants(self.world, scenario.limits())
         self.data = DataInvariants(self.world, self.workload, self.broker, self.log)
+        self.progress = ProgressInvariant(
+            self.world, self.workload, self.log, self.commit_interval_ms
+        )
         self.metrics = Metrics()
         self.hosts: list[Host] = []
         self.spare = list(scenario.spare)
@@ -83,8 +89,8 @@ class Simulation:
         self.kill_after_records = 0
         self.kill_toxic: Toxic | None = None
         self.restart_when_closed: set[Host] = set()
-        self.newer = set(scenario.newer)
-        self._rolled: set[Host] = set()
+        self.rolling = Rolling(self, scenario.newer)
+        self.safe_hold = SafeHold(self)
         self._no_return: set[Host] = set()
         self._misfits: set[str] = set()
         self._folded = Group()
@@ -98,19 +104,6 @@ class Simulation:
         self.broker.fenced.append(self._producer_made)
         self.world.healed.append(self._healed)
 
-    def _limits(self) -> Limits:
-        settings = self.scenario.settings
-        sessions = [each.session_timeout_ms for _, each in self.scenario.members]
-        rejoins = [each.rejoin_timeout_ms for _, each in self.scenario.members]
-        return Limits(
-            acceptable_recovery_lag=settings.acceptable_recovery_lag,
-            max_warmup_replicas=settings.max_warmup_replicas,
-            fences_at_once=settings.fences_at_once,
-            num_standby_replicas=settings.num_standby_replicas,
-            refine=settings.refine,
-            unowned_ms=2 * max(sessions) + max(rejoins) + 8_000,
-        )
-
     # A lifetime.
 
     def run(self) -> Metrics:
@@ -122,9 +115,15 @@ class Simulation:
         for toxic in self.scenario.toxics:
             self.world.at(toxic.at_ms, self._strike, toxic)
         self.world.after(LOOK_EACH_MS, self._look)
+        self.world.after(PROGRESS_EACH_MS, self._look_at_progress)
         self.world.run(INPUT_UNTIL_MS)
         self._make_peace()
         self._settle()
+        self.rolling.check_version()
+        if self.rolling.newer and self.scenario.rolls_back:
+            self.rolling.begin(self.hosts, newer=False)
+            self._settle()
+            self.rolling.check_version()
         self._check_end()
         self.metrics.events = self.world.events
         self.metrics.leaders = self.log.claims
@@ -141,6 +140,10 @@ class Simulation:
         self.world.after(LOOK_EACH_MS, self._look)
         self.log.nobody_forgotten()
 
+    def _look_at_progress(self) -> None:
+        self.world.after(PROGRESS_EACH_MS, self._look_at_progress)
+        self.progress.look(self.hosts, lose=self.lose)
+
     def _make_peace(self) -> None:
         """Nothing goes wrong from here on; somebody is there."""
         world = self.world
@@ -156,20 +159,8 @@ class Simulation:
         if not any(each.up and each.worker.up and not each.worker.leaving for each in self.hosts):
             self.start_later(self.hosts[0], 100)
         self.disturb(1_000)
-        if self.newer:
-            for number, host in enumerate(self.hosts):
-                world.after(1_500 + 700 * number, self._roll, host)
-            self.disturb(2_500 + 700 * len(self.hosts))
-
-    def _roll(self, host: Host) -> None:
-        """Restart a member in order, with the next version of everything (N14)."""
-        self.newer.add(host.number)
-        self._rolled.add(host)
-        host.settings = replace(host.settings, protocol=(1, 2))
-        if host.up and host.worker.up and not host.worker.leaving:
-            self.world.note(f"{host.name} is rolled to the next version")
-            host.worker.leave(rejoin=True, drain_ms=0)
-            self.restart_when_closed.add(host)
+        if self.rolling.newer:
+            self.rolling.begin(self.hosts, newer=True)
 
     def _settle(self) -> None:
         """Let the group come to rest (invariants 19 and 23)."""
@@ -177,7 +168,7 @@ class Simulation:
         quiet = 0
         while quiet < 2:
             self.world.run(self.world.now + LOOK_EACH_MS)
-            left = self.log.unsettled() or self.data.behind() or self._coming()
+            left = self.log.unsettled() or self.data.behind() or self._coming() or self._decides()
             quiet = 0 if left else quiet + 1
             if left and self.world.now >= until:
                 self.world.fail(f"invariant 19: the group does not come to rest: {left}")
@@ -188,8 +179,8 @@ class Simulation:
                 return f"{host.name} comes or goes"
             if host.up and host.worker.leaving:
                 return f"{host.name} is leaving"
-        if self.newer and not self._rolled.issuperset(self.hosts):
-            return "not all are rolled to the next version"
+        if self.scenario.newer and not self.rolling.rolled.issuperset(self.hosts):
+            return "not all are rolled to the other version"
         if not any(each.leading is not None and each.leading.coordinator for each in self.hosts):
             return "nobody leads"
         there = {each.worker.incarnation for each in self.hosts if each.up}
@@ -209,18 +200,16 @@ class Simulation:
         self.log.converged(
             [each.settings.member for each in self.hosts if each.up and each.worker.up]
         )
-        version = 0 if self.log.about is None else self.log.about.group_version
-        if version != (2 if self.newer else 1):
-            self.world.fail(f"N14: all speak version 2, the group {version}")
-        self._check_fixpoint()
         self._check_fold()
 
-    def _check_fixpoint(self) -> None:
+    def _decides(self) -> str:
+        """Return what a leader would still decide now, "" for nothing; a member may have joined a moment ago."""
         for host in self.hosts:
             if host.leading is not None and host.leading.coordinator is not None:
-                decision = host.leading.coordinator.decide(self.world.now)
-                if decision.records:
-                    self.world.fail(f"invariant 19: at rest, and still {decision.records}")
+                records = deepcopy(host.leading.coordinator).decide(self.world.now).records
+                if records:
+                    return f"{host.name} decides {records}"
+        return ""
 
     # Members.
 
@@ -334,14 +323,14 @@ class Simulation:
             again = msgspec.structs.replace(message)
             over = self.log.members.get(message.incarnation)
             if over is not None and over.phase in ("FENCING", "FENCED", "GONE"):
-                if isinstance(message, Join) and over.leader_epoch < self.log.leader_epoch:
-                    continue  # nobody can tell it from somebody new who joins
                 self._replayed.add(id(again))
                 self._said.append(again)  # it stays alive, so that its id stays its own
             self._append(again)
 
     def compact(self, draw: float) -> None:
         """Forget what former leaders wrote, compact what is legal, and compare."""
+        if not self.topics_life():
+            return
         for host in self.hosts:
             leading = host.leading
             if leading is not None and leading.coordinator is not None and draw > 0.3:
@@ -376,6 +365,8 @@ class Simulation:
 
     def forge(self, record: AnyRecord) -> None:
         """Write to the group log as somebody who may not."""
+        if not self.topics_life():
+            return
         for _, key, value in self.state_records([record]):
             self.broker.append(STATE, key, value, self.world.wall_ms())
         self.state_marked()
@@ -410,6 +401,12 @@ class Simulation:
     def opened(self, worker: CommittingWorker, active: ActiveTask) -> None:
         """An owner begins."""
         self.data.opened(worker.incarnation, active)
+        self.progress.processed(active)
+
+    def processed(self, worker: CommittingWorker, active: ActiveTask) -> None:
+        """An owner has processed records."""
+        self.safe_hold.took_input(worker)
+        self.progress.processed(active)
 
     def applied(self, worker: CommittingWorker, names: TaskNames, disk: Disk) -> None:
         """A store moves on."""
@@ -468,16 +465,23 @@ class Simulation:
 
     def takes_over(self, leading: Leading) -> None:
         """A claim is in the log."""
+        self.metrics.newer_leaders += self.rolling.is_newer(leading.process)
         self.disturb(1_500)
 
     # The group log.
 
-    def state_records(self, records: Sequence[AnyRecord]) -> list[tuple[str, Any, Any]]:
-        """Return records as they are written."""
+    def state_records(
+        self, records: Sequence[AnyRecord], writer: Process | None = None
+    ) -> list[tuple[str, Any, Any]]:
+        """Return records as they are written; one of the next version adds to each, and a kind of its own behind them."""
         keys = record_forms.record_keys(records)
-        return [
+        written: list[tuple[str, Any, Any]] = [
             (STATE, key, encode_record(record)) for key, record in zip(keys, records, strict=True)
         ]
+        if self.rolling.is_newer(writer):
+            written = [(log, key, newer_form(data)) for log, key, data in written]
+            written.append((STATE, b"%d/forecast" % records[-1].leader_epoch, UNKNOWN_RECORD))
+        return written
 
     def state_marked(self) -> None:
         """Tell every reader."""
@@ -486,6 +490,8 @@ class Simulation:
 
     def fold(self) -> tuple[Group, int]:
         """Return what the log says now; all who have read as far have the same."""
+        if not self.topics_life():
+            raise BrokerError("UNKNOWN_TOPIC_OR_PARTITION")
         log = self.broker.log(STATE)
         batch = log.read(self._folded_to, 1 << 60)
         for _, key, value in batch.records:
@@ -498,6 +504,14 @@ class Simulation:
                     self.world.fail(f"invariant 5: {record} changes the group")
         self._folded_to = batch.position
         return self._folded, self._folded_to
+
+    def topics_life(self) -> int:
+        """Return which life of the control topics this is, 0 while they are gone."""
+        return self.safe_hold.life
+
+    def forget_log(self) -> None:
+        """The fold begins anew, with an empty log."""
+        self._folded, self._folded_to, self._keys = Group(), 0, LogKeys()
 
     def _check_fold(self) -> None:
         """Invariant 6: whoever reads the log from its beginning, compacted as it is or more, has the same group."""
@@ -526,6 +540,8 @@ class Simulation:
         self._send(sender, message)
 
     def _send(self, sender: Process, message: AnyMessage) -> None:
+        if not self.topics_life():
+            return
         if not isinstance(message, Beat | LeaderBeat):
             self.world.note(message)
         self.log.published(message)
@@ -534,7 +550,7 @@ class Simulation:
             return
         self.log.heard(message)
         data = encode_message(message)
-        if isinstance(sender, Host) and sender.number in self.newer:
+        if self.rolling.is_newer(sender):
             data = newer_form(data)
             if chance.random() < 0.1:
                 self._append(decode_message(UNKNOWN_KIND))
@@ -563,17 +579,6 @@ class Simulation:
         after = other.decide(now).records
         if before != after:
             self.world.fail(f"invariant 18: {message} changes what is decided: {before} {after}")
-
-
-UNKNOWN_KIND = b'{"kind":"TELEPATHY","app":"shop","member":"m0","incarnation":"m0.1","v":2,"thought":{"deep":[1]}}'
-
-
-def newer_form(data: bytes) -> bytes:
-    """Return a message as the next version of the protocol may write it: with fields that nobody here knows."""
-    fields = msgspec.json.decode(data)
-    fields["v"] = 2
-    fields["mood"] = {"colour": "blue", "since": [1, 2, 3]}
-    return msgspec.json.encode(fields)
 
 
 def _is_end(order: AnyOrder) -> bool:

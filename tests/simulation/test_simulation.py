@@ -123,9 +123,21 @@ def test_a_failure_says_how_to_see_it_again() -> None:
 
 
 @pytest.mark.slow
+def test_H24_a_group_whose_topics_are_lost_holds_still_until_it_is_set_up_again() -> None:
+    """Lifetimes in which the control topics are deleted: nobody takes input without a log, and nothing is lost or repeated."""
+    for seed in range(1, 9):
+        simulation = Simulation(draw(seed, more=("lose_topics",)))
+        simulation.run()
+        assert simulation.topics_life() == 2
+
+
+@pytest.mark.slow
 def test_N14_members_of_two_versions_work_in_one_group() -> None:
-    """Lifetimes in which half of the members speak the next version: more fields, more kinds, and then all roll."""
+    """Lifetimes in which half of the members speak the next version: more fields, more kinds; all roll, and some back."""
     mixed = [seed for seed in range(1, 200) if draw(seed).newer][:6]
     assert len(mixed) == 6
+    assert {draw(seed).rolls_back for seed in mixed} == {True, False}
+    total = Metrics()
     for seed in mixed:
-        live(seed)
+        total.add(live(seed))
+    assert 6 <= total.newer_leaders <= total.leaders - 6, "members of both versions have led"

@@ -310,6 +310,11 @@ def grow(simulation: "Simulation", toxic: Toxic) -> None:
     simulation.grow(1 + int(toxic.draw * 3))
 
 
+def lose_topics(simulation: "Simulation", toxic: Toxic) -> None:
+    """The control topics are deleted, and set up again by an operator (H24)."""
+    simulation.safe_hold.lose(max(toxic.length_ms, 2_500))
+
+
 FAULTS: dict[str, Fault] = {
     "kill_host": Fault(kill_host, 6),
     "kill_leader": Fault(kill_leader, 2),
@@ -341,6 +346,7 @@ FAULTS: dict[str, Fault] = {
     "forged_record": Fault(forged_record, 2),
     "forget_open_transactions": Fault(forget_open_transactions, 2),
     "grow": Fault(grow, 1),
+    "lose_topics": Fault(lose_topics, 0),
 }
 
 #: What is no fault: members come and go in order.

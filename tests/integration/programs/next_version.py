@@ -1,0 +1,195 @@
+"""A worker that speaks the next version of the group protocol: `python -m tests.integration.programs.next_version`.
+
+It is `programs.worker` with a watchdog of its own (`... next_version watchdog`), and both pretend to be one version ahead:
+beats and members have a field more, members gossip in the inbox (a kind of message more), and each transaction of its leader
+ends with a forecast (a kind of record more, behind a snapshot and not counted by it). The product knows nothing of it: what is
+replaced is what `streams.kafka.group_log` calls to write and to read. What it understood of the next version is logged.
+"""
+
+import functools
+import operator
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, get_args
+
+import msgspec
+
+from rebalance.messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    AnyMessage,
+    Beat,
+    Join,
+    LeaderBeat,
+    Message,
+    decode_message,
+)
+from rebalance.records import (
+    AnyRecord,
+    LogRecord,
+    MemberRecord,
+    decode_record,
+    record_keys,
+)
+from streams import app
+from streams.client import introduction
+from streams.client.host_watchdog import HostWatchdog
+from streams.kafka import group_log
+from streams.kafka.group_log import KafkaGroupLog
+from streams.watchdog.__main__ import main as watch
+from tests.integration.programs import worker
+
+PROGRAM: Final = "tests.integration.programs.next_version"
+NEXT: Final = PROTOCOL_MAX + 1
+
+
+class Mood(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next version says of a member, with some depth."""
+
+    colour: str
+    since: tuple[int, ...] = ()
+
+
+class NextBeat(Beat, frozen=True, kw_only=True, tag="BEAT"):
+    """A beat with a field more."""
+
+    mood: Mood
+
+
+class NextMember(MemberRecord, frozen=True, kw_only=True, tag="MEMBER"):
+    """A member with a field more."""
+
+    mood: Mood
+
+
+class Gossip(Message, frozen=True, kw_only=True, tag="GOSSIP"):
+    """A kind of message more."""
+
+    about: str
+
+
+class Forecast(LogRecord, frozen=True, kw_only=True, tag="FORECAST"):
+    """A kind of record more."""
+
+    weather: str
+
+
+_MOOD: Final = Mood(colour="blue", since=(1, 2, 3))
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
+_MESSAGES: Final = msgspec.json.Decoder[Any](
+    functools.reduce(operator.or_, {*get_args(AnyMessage), NextBeat, Gossip} - {Beat})
+)
+_RECORDS: Final = msgspec.json.Decoder[Any](
+    functools.reduce(operator.or_, {*get_args(AnyRecord), NextMember, Forecast} - {MemberRecord})
+)
+
+
+class NextWire:
+    """How the next version writes and reads; what it calls is what this version has."""
+
+    def __init__(self) -> None:
+        self._understood: set[str] = set()
+
+    def install(self) -> None:
+        """Have this process write and read so."""
+        patches: dict[str, Any] = {
+            "encode_message": self.encode_message,
+            "decode_message": self.decode_message,
+            "encode_record": self.encode_record,
+            "decode_record": self.decode_record,
+            "record_keys": self.keys,
+        }
+        for name, patch in patches.items():
+            assert hasattr(group_log, name), f"nothing writes or reads by {name} any more"
+            setattr(group_log, name, patch)
+        say, append = KafkaGroupLog.say, KafkaGroupLog.append
+
+        def say_more(log: KafkaGroupLog, messages: Sequence[AnyMessage]) -> None:
+            gossip: list[Any] = [
+                Gossip(
+                    app=each.app,
+                    member=each.member,
+                    incarnation=each.incarnation,
+                    about="the leader",
+                )
+                for each in messages
+                if isinstance(each, Beat | LeaderBeat)
+            ]
+            say(log, [*gossip, *messages])
+
+        def append_more(log: KafkaGroupLog, records: Sequence[AnyRecord]) -> None:
+            forecast: Any = Forecast(leader_epoch=records[-1].leader_epoch, weather="fair")
+            append(log, [*records, forecast])
+
+        KafkaGroupLog.say = say_more  # type: ignore[method-assign,assignment] # the program pretends
+        KafkaGroupLog.append = append_more  # type: ignore[method-assign,assignment] # the same
+
+    def encode_message(self, message: AnyMessage | Gossip) -> bytes:
+        """Return a message in the next version."""
+        if isinstance(message, Beat):
+            message = NextBeat(**{**msgspec.structs.asdict(message), "mood": _MOOD})
+        return _ENCODER.encode(msgspec.structs.replace(message, v=NEXT))
+
+    def decode_message(self, data: bytes) -> AnyMessage | None:
+        """Return a message of either version."""
+        message = decode_message(data)
+        if b'"v":%d' % NEXT not in data:
+            return message
+        newer = _MESSAGES.decode(data)
+        if isinstance(newer, NextBeat):
+            assert newer.mood == _MOOD
+            self._note("the mood", newer.member)
+        elif isinstance(newer, Gossip):
+            self._note("gossip", newer.member)
+            return None
+        return newer  # type: ignore[no-any-return] # one of the kinds there are, or its child
+
+    def encode_record(self, record: AnyRecord | Forecast) -> bytes:
+        """Return a record in the next version."""
+        if isinstance(record, MemberRecord):
+            record = NextMember(**{**msgspec.structs.asdict(record), "mood": _MOOD})
+        return _ENCODER.encode(msgspec.structs.replace(record, v=NEXT))
+
+    def decode_record(self, data: bytes | None) -> AnyRecord | None:
+        """Return a record of either version."""
+        record = decode_record(data)
+        if data is None or b'"v":%d' % NEXT not in data:
+            return record
+        newer = _RECORDS.decode(data)
+        if isinstance(newer, NextMember):
+            assert newer.mood == _MOOD
+        elif isinstance(newer, Forecast):
+            self._note("the forecast", f"epoch {newer.leader_epoch}")
+            return None
+        return newer  # type: ignore[no-any-return] # one of the kinds there are, or its child
+
+    def keys(self, records: Sequence[AnyRecord]) -> list[bytes]:
+        """Return the records' keys; the last one of a transaction is the forecast."""
+        epoch = records[-1].leader_epoch
+        return [*record_keys(records[:-1]), f"{epoch}/forecast".encode()]
+
+    def _note(self, what: str, whose: str) -> None:
+        line = f"next version: understood {what} of {whose}\n"
+        if line not in self._understood:
+            self._understood.add(line)
+            sys.stderr.write(line)
+
+
+def main(arguments: list[str]) -> int:
+    """Be a worker of the next version, or its watchdog."""
+    NextWire().install()
+    if arguments[:1] == ["watchdog"]:
+        return watch(arguments[1:])
+    command = (sys.executable, "-m", PROGRAM, "watchdog")
+    patches: list[tuple[Any, str, Any]] = [
+        (app, "HostWatchdog", functools.partial(HostWatchdog, command=command)),
+        (introduction, "Join", functools.partial(Join, protocol=(PROTOCOL_MIN, NEXT))),
+    ]
+    for owner, name, patch in patches:
+        assert hasattr(owner, name), f"{owner.__name__} has no {name} any more"
+        setattr(owner, name, patch)
+    return worker.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""N14 on a real Kafka: workers of this version of the group protocol and of the next lead each other, and roll to and fro.
+
+The next version is `programs.next_version`: a field more in beats and members, a kind of message more, a kind of record more.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from streams.exit_codes import ExitCode
+from tests.integration.cluster import PATIENCE_S, until
+from tests.integration.processes import WORKER, WorkerProcess
+from tests.integration.programs.next_version import NEXT, PROGRAM
+from tests.integration.test_groups_basic import Group, group, topics
+
+__all__ = ["group", "topics"]
+
+#: Ten workers are started, one after the other.
+pytestmark = pytest.mark.timeout(300)
+
+#: A watchdog that is killed is replaced, and may be elected again; so often is another one killed.
+_TRIES = 5
+
+
+def _rows(group: Group, topic: str) -> list[dict[str, Any]]:
+    """Return what stands in a topic of the group, as it is written, without what was taken back."""
+    found = group.cluster.read(f"{group.config['application_id']}-group-{topic}")
+    return [json.loads(each.value) for each in found if each.value is not None]
+
+
+def _of(rows: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["kind"] == kind]
+
+
+def _version(row: dict[str, Any]) -> int:
+    """Return the version in which something is written."""
+    return int(row.get("v", 1))
+
+
+def _there_and_back(versions: list[int]) -> None:
+    """Check that something began in this version, was in the next one, and ended in this one."""
+    assert (versions[0], NEXT in versions, versions[-1]) == (1, True, 1), versions
+
+
+def _leads(group: Group, workers: list[WorkerProcess]) -> WorkerProcess:
+    """Return the worker whose watchdog has claimed the leadership last."""
+    rows = _rows(group, "state")
+    program = _program_of(_of(rows, "LEADER_CLAIM")[-1]["leader"])
+    hosted = {
+        row["incarnation"]
+        for row in _of(rows, "MEMBER")
+        if _program_of(row["process_id"]) == program
+    }
+    return next(worker for worker in workers if any(each in worker.log for each in hosted))
+
+
+def _program_of(process_id: str) -> str:
+    """Return the host program of a watchdog, whose id has a part of its own behind it."""
+    return process_id.rpartition("-")[0]
+
+
+def _have_lead(group: Group, version: int, workers: list[WorkerProcess]) -> None:
+    """Kill leading watchdogs until one of a version leads."""
+    for _ in range(_TRIES):
+        claim = _of(_rows(group, "state"), "LEADER_CLAIM")[-1]
+        if _version(claim) == version:
+            return
+        epoch = claim["leader_epoch"]
+        _leads(group, workers).kill_watchdog()
+        until(
+            lambda epoch=epoch: (  # type: ignore[misc] # mypy: cannot infer type of lambda
+                _of(_rows(group, "state"), "LEADER_CLAIM")[-1]["leader_epoch"] > epoch
+            ),
+            "somebody else claims",
+        )
+    raise AssertionError(f"no watchdog of version {version} leads after {_TRIES} tries")
+
+
+def test_N14_neighbouring_versions_work_in_one_group_and_lead_each_other(group: Group) -> None:
+    """Whoever of the two leads, tasks move to and from members of both; what the next version adds disturbs nobody."""
+    old = group.start("old")
+    old.wait_until_running()
+    new = group.start("new", PROGRAM)
+    group.until_shared(old, new)  # this version has led
+
+    _have_lead(group, NEXT, [old, new])
+    others = [group.start("old2"), group.start("new2", PROGRAM)]
+    group.until_shared(old, new, *others, timeout_s=2 * PATIENCE_S)  # the next version has led
+
+    workers = [old, new, *others]
+    _have_lead(group, NEXT - 1, workers)
+    for leaving in (new, others[1]):
+        assert leaving.stop() == ExitCode.OK, leaving.log[-4000:]
+    group.until_shared(old, others[0])  # this version leads what the next one has left
+    group.check()
+
+    log, inbox = _rows(group, "state"), _rows(group, "inbox")
+    _there_and_back([_version(claim) for claim in _of(log, "LEADER_CLAIM")])
+    assert _of(log, "GROUP")[-1].get("group_version", 1) == 1
+    assert {_version(row) for row in _of(log, "FORECAST")} == {NEXT}
+    for row in log:
+        assert ("mood" in row) == (row["kind"] == "MEMBER" and _version(row) == NEXT), row
+    _said_more(inbox)
+    for worker in (new, others[1]):
+        assert "understood the mood of" in worker.log
+        assert "understood gossip of" in worker.log
+    assert "understood the forecast of epoch" in new.log
+
+
+def _said_more(inbox: list[dict[str, Any]]) -> None:
+    """Check that members of both versions were heard, each in its own."""
+    beats = _of(inbox, "BEAT")
+    assert {_version(row) for row in beats if "mood" in row} == {NEXT}
+    assert {_version(row) for row in beats if "mood" not in row} == {1}
+    assert {_version(row) for row in _of(inbox, "GOSSIP")} == {NEXT}
+    assert {tuple(row["protocol"]) for row in _of(inbox, "JOIN") if _version(row) == NEXT} == {
+        (1, NEXT)
+    }
+
+
+def test_N14_a_group_rolls_to_the_next_version_and_back(group: Group) -> None:
+    """One static member after the other: the group speaks the next version once all do, and this one again before long."""
+    running = {name: group.start(name, group_instance_id=name) for name in ("first", "second")}
+    group.until_shared(*running.values())
+    for program, names in ((PROGRAM, ("first", "second")), (WORKER, ("second", "first"))):
+        for name in names:
+            assert running[name].stop() == ExitCode.OK, running[name].log[-4000:]
+            number = 1 + sum(name in each for each in running)
+            running[name] = group.start(
+                f"{name}-{program.rpartition('.')[2]}-{number}", program, group_instance_id=name
+            )
+            group.until_shared(*running.values())
+        wanted = NEXT if program == PROGRAM else 1
+        until(
+            lambda wanted=wanted: (  # type: ignore[misc] # mypy: cannot infer type of lambda
+                _of(_rows(group, "state"), "GROUP")[-1].get("group_version", 1) == wanted
+            ),
+            f"the group speaks version {wanted}",
+        )
+    group.check()
+
+    log = _rows(group, "state")
+    versions = [row.get("group_version", 1) for row in _of(log, "GROUP") if row.get("tasks")]
+    _there_and_back(versions)
+    _there_and_back([_version(claim) for claim in _of(log, "LEADER_CLAIM")])
+    snapshots = _snapshots(log)
+    assert {_version(each[0]) for each in snapshots} == {1, NEXT}
+    assert [each[-1]["count"] for each in snapshots] == [len(each) - 2 for each in snapshots]
+
+
+def _snapshots(log: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return what stands between the begin and the end of each snapshot, both included."""
+    begins = [index for index, row in enumerate(log) if row["kind"] == "SNAP_BEGIN"]
+    ends = [index for index, row in enumerate(log) if row["kind"] == "SNAP_END"]
+    return [log[begin : end + 1] for begin, end in zip(begins, ends, strict=True)]

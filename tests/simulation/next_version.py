@@ -1,0 +1,80 @@
+"""Members of the next version of the protocol: what they say that nobody here knows, and how all of a group become such (N14)."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from tests.simulation.host import Host
+from tests.simulation.invariants import LogInvariants
+from tests.simulation.world import Process, World
+
+UNKNOWN_KIND = b'{"kind":"TELEPATHY","app":"shop","member":"m0","incarnation":"m0.1","v":2,"thought":{"deep":[1]}}'
+
+UNKNOWN_RECORD = b'{"kind":"FORECAST","leader_epoch":1,"v":2,"weather":{"deep":[1]}}'
+
+
+def newer_form(data: bytes) -> bytes:
+    """Return a message or record as the next version of the protocol may write it: with fields that nobody here knows."""
+    fields = msgspec.json.decode(data)
+    fields["v"] = 2
+    fields["mood"] = {"colour": "blue", "since": [1, 2, 3]}
+    return msgspec.json.encode(fields)
+
+
+class Rolled(Protocol):
+    """What rolling needs of its lifetime."""
+
+    world: World
+    log: LogInvariants
+    restart_when_closed: set[Host]
+
+    def disturb(self, length_ms: int) -> None:
+        """Something is wrong for so long."""
+
+
+class Rolling:
+    """Who speaks the next version, and rolling restarts to and fro.
+
+    Attributes:
+        newer: Numbers of those who speak the next version.
+        rolled: Who has had his turn.
+    """
+
+    def __init__(self, lifetime: Rolled, newer: Iterable[int]) -> None:
+        self.lifetime = lifetime
+        self.newer = set(newer)
+        self.rolled: set[Host] = set()
+
+    def is_newer(self, process: Process | None) -> bool:
+        """Whether a process speaks the next version."""
+        return isinstance(process, Host) and process.number in self.newer
+
+    def begin(self, hosts: Iterable[Host], *, newer: bool) -> None:
+        """Restart one member after the other, in order, with the next version of everything or with this one."""
+        self.rolled.clear()
+        each_ms = 1_500
+        for host in hosts:
+            self.lifetime.world.after(each_ms, self._restart, host, newer)
+            each_ms += 700
+        self.lifetime.disturb(each_ms + 1_000)
+
+    def _restart(self, host: Host, newer: bool) -> None:
+        (self.newer.add if newer else self.newer.discard)(host.number)
+        self.rolled.add(host)
+        host.settings = replace(host.settings, protocol=(1, 2) if newer else (1, 1))
+        if host.up and host.worker.up and not host.worker.leaving:
+            self.lifetime.world.note(
+                f"{host.name} is rolled to version {host.settings.protocol[1]}"
+            )
+            host.worker.leave(rejoin=True, drain_ms=0)
+            self.lifetime.restart_when_closed.add(host)
+
+    def check_version(self) -> None:
+        """N14: at rest, the group speaks what all of its members speak."""
+        about = self.lifetime.log.about
+        version = 0 if about is None else about.group_version
+        wanted = 2 if self.newer else 1
+        if version != wanted:
+            self.lifetime.world.fail(f"N14: all speak version {wanted}, the group {version}")

@@ -1,0 +1,112 @@
+"""Unaffected tasks never stop: what is processed is counted while tasks move around it (invariant 7 of the protocol).
+
+Written from the protocol's text: a task that has an owner which said that it runs, with nothing wrong around that owner, and
+with input before it, processes some of it in every window of more than two commit intervals.
+"""
+
+from collections.abc import Iterable
+
+from rebalance.model import TaskPhase
+from tests.simulation.host import Host
+from tests.simulation.invariants import LogInvariants
+from tests.simulation.model_tasks import ActiveTask
+from tests.simulation.workload import Workload
+from tests.simulation.world import World
+
+#: A worker's loop comes around this often, and the end of a transaction may be written so late.
+SLICE_MS = 200
+LATE_MARKERS_MS = 200
+#: Once nothing is wrong around a member, a beat is sent and acknowledged within this time: it has a lease again.
+LEASE_AGAIN_MS = 1_500
+QUICK_MS = 10
+#: A member whose beats are lost with a smaller chance than this keeps its lease.
+LOSES_SELDOM = 0.1
+
+
+class ProgressInvariant:
+    """Follows what each task processes.
+
+    Args:
+        world: Tells the time, and fails.
+        workload: Knows how much input there is.
+        log: Knows who owns what.
+        commit_interval_ms: That of all workers.
+    """
+
+    def __init__(
+        self, world: World, workload: Workload, log: LogInvariants, commit_interval_ms: int
+    ) -> None:
+        self.world = world
+        self.workload = workload
+        self.log = log
+        self.window_ms = 2 * commit_interval_ms + SLICE_MS + LATE_MARKERS_MS
+        self._positions: dict[tuple[str, int], int] = {}
+        #: Position, and since when it is that.
+        self._still: dict[tuple[str, int], tuple[int, int]] = {}
+        self._trouble_ms: dict[str, int] = {}
+        self._all_trouble_ms = 0
+
+    def processed(self, active: ActiveTask) -> None:
+        """Take in how far an owner is."""
+        self._positions[active.names.text, active.order.task_epoch] = active.position
+
+    def look(self, hosts: Iterable[Host], *, lose: float) -> None:
+        """Fail if a task stands still for no reason."""
+        now = self.world.now
+        hosts = list(hosts)
+        if lose > LOSES_SELDOM or self._nobody_works(hosts):
+            self._all_trouble_ms = now
+        unconcerned = {
+            host.worker.incarnation: self._calm_ms(host)
+            for host in hosts
+            if host.up and host.worker.up
+        }
+        for task, state in self.log.tasks.items():
+            since_ms = unconcerned.get(state.owner or "")
+            begun = self.log.running.get(task, 0) >= state.task_epoch
+            if state.phase == TaskPhase.RUNNING and begun and since_ms is not None:
+                self._look_at(task, state.task_epoch, since_ms, state.owner or "")
+
+    def _nobody_works(self, hosts: list[Host]) -> bool:
+        """Whether the network or the broker is slow or away, or nobody leads: leases may end."""
+        world = self.world
+        leads = any(
+            host.leading is not None
+            and host.leading.coordinator is not None
+            and not _troubled(host)
+            for host in hosts
+        )
+        return not leads or world.broker_paused or world.latency_ms[1] > QUICK_MS
+
+    def _calm_ms(self, host: Host) -> int:
+        """Return since when nothing is wrong with a member."""
+        if _troubled(host):
+            self._trouble_ms[host.worker.incarnation] = self.world.now
+        mine_ms = self._trouble_ms.setdefault(host.worker.incarnation, self.world.now)
+        return max(mine_ms, self._all_trouble_ms) + LEASE_AGAIN_MS
+
+    def _look_at(self, task: str, epoch: int, calm_ms: int, owner: str) -> None:
+        now, key = self.world.now, (task, epoch)
+        position = self._positions.get(key, 0)
+        before, since_ms = self._still.get(key, (-1, now))
+        if position != before or position >= self.workload.input_end(task, now):
+            self._still[key] = (position, now)
+            return
+        if now - max(since_ms, calm_ms) > self.window_ms:
+            self.world.fail(
+                f"invariant 7: {task} stands at {position} in {owner} for {now - since_ms} ms, and nothing is wrong there"
+            )
+
+
+def _troubled(host: Host) -> bool:
+    """Whether a member's processes are stopped, cut off, or its producer is being replaced (H8)."""
+    worker = host.worker
+    return (
+        not (host.up and worker.up)
+        or host.paused
+        or host.cut
+        or worker.paused
+        or worker.cut
+        or worker.unknown is not None
+        or worker.epoch is None
+    )

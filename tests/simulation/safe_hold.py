@@ -1,0 +1,176 @@
+"""The control topics are deleted (H24): everybody holds still, and an operator sets the group up again (invariant 24).
+
+The recovery is the product's (`streams.group.recovery`), carried out in one go on the model broker; that hosts hold still
+and go on is done by `Host`, as `rebalance.runtime` does it.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from rebalance.group import Group
+from rebalance.model import TaskShape, TopicPartition
+from streams.group import recovery
+from streams.kafka.group_log import inbox_topic, state_topic
+from tasks.parallel.progress_vector import Progress
+from tasks.ports import CommittedOffset
+from tests.simulation.host import Host
+from tests.simulation.invariants import LogInvariants
+from tests.simulation.leading import LEADER_ID
+from tests.simulation.model_broker import TransactionState
+from tests.simulation.workload import APP, CHANGELOG, Workload
+from tests.simulation.world import Process, World
+
+
+class Lifetime(Protocol):
+    """What is needed of the lifetime."""
+
+    world: World
+    log: LogInvariants
+    workload: Workload
+    hosts: list[Host]
+    state_log: str
+
+    def disturb(self, length_ms: int) -> None:
+        """Something is wrong for so long."""
+
+    def forget_log(self) -> None:
+        """The fold begins anew, with an empty log."""
+
+    def state_marked(self) -> None:
+        """The group log has more to read."""
+
+
+class SafeHold:
+    """The control topics of one lifetime: there, or gone.
+
+    Attributes:
+        life: Counts the topics' lives; 0 while they are gone.
+    """
+
+    def __init__(self, lifetime: Lifetime) -> None:
+        self.lifetime = lifetime
+        self.world = lifetime.world
+        self.life = 1
+        self._lives = 1
+
+    def lose(self, length_ms: int) -> None:
+        """Delete the topics; they are set up again after a while."""
+        if not self.life:
+            return
+        self.world.note("the control topics are deleted")
+        self.life = 0
+        self.world.broker.delete(self.lifetime.state_log, self.world.wall_ms())
+        self.lifetime.disturb(length_ms + 10_000)
+        for host in self.lifetime.hosts:
+            delay_ms = int(self.world.chance.uniform(50, 1_500))
+            self.world.post(host, delay_ms, host.look_at_topics)
+        self.world.after(length_ms, self._recover)
+
+    def took_input(self, worker: Process) -> None:
+        """Invariant 24, first half: whoever holds still takes no input once its lease is over."""
+        for host in self.lifetime.hosts:
+            if host.worker is worker and host.held_ms is not None:
+                settings = host.settings
+                lease_ms = settings.session_timeout_ms - settings.heartbeat_interval_ms
+                held_ms = self.world.now - host.held_ms
+                if held_ms > lease_ms:
+                    self.world.fail(
+                        f"invariant 24: {worker.name} takes input {held_ms} ms after SAFE_HOLD"
+                    )
+
+    def _recover(self) -> None:
+        """Do as an operator does: `tidewheel group recover`."""
+        operator = _Operator(self.lifetime)
+        workload = self.lifetime.workload
+        names = list(workload.names.values())
+        facts = recovery.RecoveryFacts(
+            application_id=APP,
+            tasks={
+                each.task: TaskShape(
+                    stateful=each.stateful, changelogs=(CHANGELOG,) if each.stateful else ()
+                )
+                for each in names
+            },
+            inputs={each.input: each.task for each in names},
+            committed=operator.committed(APP, [each.input for each in names], stable=True),
+            partitions=workload.partitions(),
+        )
+        plan = recovery.plan_recovery(facts)
+        if not plan.needed:
+            self.world.note("nobody had committed anything: the group begins anew")
+        self.life = self._lives = self._lives + 1
+        self.world.broker.create(self.lifetime.state_log)
+        epoch = recovery.execute_recovery(
+            plan, facts, operator, operator, read_group=Group, replication_factor=1
+        )
+        self.world.note(f"the group was set up again, with epoch {epoch}")
+        self.lifetime.state_marked()
+
+
+class _Operator:
+    """The cluster as a recovery sees it: its `Admin` and its `LogWriter`."""
+
+    def __init__(self, lifetime: Lifetime) -> None:
+        self._lifetime = lifetime
+        self._world = lifetime.world
+        self._broker = lifetime.world.broker
+        self._epoch = -1
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"no recovery asks for {name}")
+
+    def create_topics(self, topics: Sequence[Any]) -> None:
+        """They are made with the recovery."""
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        """Take ids over."""
+        for each in transactional_ids:
+            self._broker.init(each, self._world.wall_ms())
+        self._lifetime.log.evidence.fenced_ids.update(transactional_ids)
+
+    def committed(
+        self, application_id: str, partitions: Sequence[TopicPartition], *, stable: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return what is committed, once everything that is pending was decided."""
+        del application_id
+        assert stable, "what is pending counts"
+        found: dict[TopicPartition, CommittedOffset] = {}
+        for partition in partitions:
+            self._decide(str(partition))
+            offset = self._broker.committed(str(partition))
+            if offset is not None:
+                progress = offset.metadata
+                text = progress.encode() if isinstance(progress, Progress) else ""
+                found[partition] = CommittedOffset(offset.offset, text)
+        return found
+
+    def _decide(self, partition: str) -> None:
+        """Wait for pending transactions: markers are written, and those without an end time out."""
+        for transaction in list(self._broker.pending.get(partition, ())):
+            if transaction.state is TransactionState.OPEN:
+                self._broker.init(transaction.transactional_id, self._world.wall_ms())
+            else:
+                self._broker.complete(transaction, self._world.wall_ms())
+
+    def describe_topics(self, names: Sequence[str]) -> Mapping[str, Any]:
+        """Return the topics as they are now."""
+        assert set(names) == {state_topic(APP), inbox_topic(APP)}
+        return {name: SimpleNamespace(topic_id=bytes(16)) for name in names}
+
+    def init(self) -> None:
+        """Fence whoever led before."""
+        self._epoch = self._broker.init(LEADER_ID, self._world.wall_ms())
+
+    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Write the new log; what the old one said counts no more."""
+        offsets = self._broker.offsets.values()
+        epochs = [each.metadata.task_epoch for each in offsets if each.metadata is not None]
+        self._lifetime.log.begin_anew(max(epochs, default=0))
+        self._lifetime.forget_log()
+        log = self._lifetime.state_log
+        rows = [(log, key, value) for key, value in zip(keys, values, strict=True)]
+        self._broker.produce(LEADER_ID, self._epoch, rows, self._world.wall_ms())
+        transaction = self._broker.end(LEADER_ID, self._epoch, commit=True)
+        assert transaction is not None, "its own"
+        self._broker.complete(transaction, self._world.wall_ms())
