@@ -17,7 +17,6 @@ from rebalance.log_keys import LogKeys
 from rebalance.messages import (
     AnyMessage,
     Beat,
-    Join,
     LeaderBeat,
     decode_message,
     encode_message,
