@@ -569,7 +569,10 @@ class Simulation:
     def observe(self, coordinator: Coordinator, message: AnyMessage) -> None:
         """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18)."""
         now = self.world.now
-        if id(message) not in self._replayed:
+        deposed = coordinator.group.leader_epoch < self.log.leader_epoch
+        if (
+            id(message) not in self._replayed or deposed
+        ):  # what one decides that is deposed counts nothing
             coordinator.observe(message, now)
             return
         other = deepcopy(coordinator)
