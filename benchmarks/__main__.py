@@ -23,6 +23,8 @@ from benchmarks import machine, results, table, throughput
 from benchmarks.broker import BenchmarkBroker, benchmark_broker
 from benchmarks.handoff import suite as handoff
 from benchmarks.handoff.members import HANDOFF_SYSTEMS
+from benchmarks.parallel import plan as parallel
+from benchmarks.parallel.suite import ParallelSuite
 from benchmarks.python_environment import PeerEnvironmentError
 from benchmarks.results import GUARANTEES, Row, SuiteResult
 from benchmarks.suites import SUITES
@@ -54,6 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if suite.name == "handoff":
             return _run_handoff(parser, options, console)
+        if suite.name == "parallel":
+            return _run_parallel(parser, options, console)
         return _run_throughput(_selection(parser, options), options, console)
     except (StreamsError, PeerEnvironmentError) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
@@ -70,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--guarantees", help=f"only these of {', '.join(GUARANTEES)}")
     add("--commit-intervals", help="only these intervals in ms, without each system's own default")
     add("--caches", help="only these of 0 (every update is an output) and all (holds all keys)")
+    add("--factors", help="only these parallelising factors (suite parallel)")
     add("--pairs", type=int, help="how many rounds of A B")
     add("--threads", type=int, help="Kafka Streams' threads; by default the best of 1, 2 and 4")
     add("--records", type=int, help="how many records instead of the size's; a quarter is untimed")
@@ -157,6 +162,32 @@ def _run_handoff(
         )
         result = _empty_result("handoff", date, systems, broker)
         return _collect(suite.rows(), result, paths, suite.failures, console)
+
+
+def _run_parallel(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
+) -> int:
+    date = _today()
+    size = parallel.QUICK if options.quick else parallel.FULL
+    if options.pairs is not None:
+        size = dataclasses.replace(size, pairs=options.pairs)
+    systems = _names(parser, "--systems", options.systems, parallel.SYSTEM_NAMES)
+    known = tuple(str(factor) for factor in parallel.KNOWN_FACTORS)
+    factors = _names(parser, "--factors", options.factors, known)
+    settings = parallel.settings(
+        size,
+        jobs=_names(parser, "--jobs", options.jobs, tuple(parallel.JOBS)),
+        systems=systems,
+        guarantees=_names(parser, "--guarantees", options.guarantees or "exactly_once", GUARANTEES),
+        factors=frozenset(map(int, factors)),
+    )
+    paths = [options.json] if options.json is not None else []
+    if size == parallel.FULL and set(systems) == set(parallel.SYSTEM_NAMES) and factors == known:
+        paths.append(results.results_path("parallel"))
+    with benchmark_broker(options.bootstrap_servers) as broker:
+        suite = ParallelSuite(broker.bootstrap_servers, size.pairs, console, date)
+        result = _empty_result("parallel", date, systems, broker)
+        return _collect(suite.rows(settings), result, paths, suite.failures, console)
 
 
 def _today() -> str:

@@ -11,6 +11,9 @@ from benchmarks.topic_reader import partition_count, read_to_end
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _OFFSET_KEY_VERSIONS = (0, 1)
+#: From these versions on a commit's value has the leader's epoch before its metadata, and texts as varint and bytes.
+_EPOCH_FROM = 3
+_COMPACT_FROM = 4
 
 
 def java_string_hash(text: str) -> int:
@@ -47,6 +50,27 @@ def decode_commit_offset(value: bytes) -> int:
     return int(offset)
 
 
+def decode_commit_metadata(value: bytes) -> str:
+    """Return the metadata in a commit's value: the second field, or the third where there is an epoch.
+
+    Python's client writes the zero byte that ends a text in C too; it is no part of the metadata.
+    """
+    (version,) = struct.unpack_from(">h", value, 0)
+    position = 10 + (4 if version >= _EPOCH_FROM else 0)
+    if version < _COMPACT_FROM:
+        return _string(value, position)[0].removesuffix("\0")
+    length = shift = 0
+    while True:
+        byte = value[position]
+        position += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    text = value[position : position + length - 1]  # the length is one more, 0 being null
+    return text.decode().removesuffix("\0")
+
+
 def read_commits(bootstrap_servers: str, group: str, topic: str) -> list[CommitRecord]:
     """Return every commit of a group for a topic, in the order of the log."""
     place = group_partition(group, partition_count(bootstrap_servers, OFFSETS_TOPIC))
@@ -62,6 +86,7 @@ def read_commits(bootstrap_servers: str, group: str, topic: str) -> list[CommitR
                     at_ms=message.timestamp()[1],
                     partition=found[2],
                     offset=decode_commit_offset(bytes(value)),
+                    metadata=decode_commit_metadata(bytes(value)),
                 )
             )
     return commits

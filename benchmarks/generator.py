@@ -1,6 +1,6 @@
 """The seeded records every job reads: same seed, same records, whoever asks and whenever.
 
-A record's key is drawn uniformly from `keys` keys; its value starts with the record's number and
+A record's key is drawn from `keys` keys, uniformly or by Zipf's law; its value starts with the record's number and
 is filled with text from a seeded pool, so that no two values are equal and nothing compresses to
 nothing. A shorter input is a prefix of a longer one. The direct count of an input is taken from
 the same sequence, without Kafka, and is what results are checked against.
@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 BLOCK_RECORDS = 10_000
 FILLER_TEXTS = 1_024
@@ -25,6 +26,7 @@ class InputSpec:
         value_bytes: The size of each value.
         partitions: How many partitions the topic has.
         seed: What the draws depend on, and all they depend on.
+        zipf: Exponent of the keys' shares: the nth key is drawn as often as 1 / n ** zipf says; 0: all alike.
     """
 
     records: int
@@ -32,14 +34,24 @@ class InputSpec:
     value_bytes: int = 90
     partitions: int = 4
     seed: int = 20_260_101
+    zipf: float = 0.0
 
     @property
     def topic(self) -> str:
         """The topic's name, which says everything that decides its content."""
         return (
             f"bench-input-{self.records}-{self.keys}-{self.value_bytes}"
-            f"-{self.partitions}-{self.seed}"
+            f"-{self.partitions}-{self.seed}" + (f"-zipf-{self.zipf:g}" if self.zipf else "")
         )
+
+    @property
+    def largest_share(self) -> float:
+        """Which part of the records the most frequent key has, on average: bounds what keys in parallel can gain.
+
+        >>> InputSpec(records=1, keys=4).largest_share
+        0.25
+        """
+        return 1 / sum(_weights(self))
 
 
 def key_bytes(index: int) -> bytes:
@@ -51,9 +63,11 @@ def key_blocks(spec: InputSpec) -> Iterator[list[bytes]]:
     """Yield the keys of the input in order, a block at a time."""
     draw = random.Random(spec.seed)
     names = [key_bytes(index) for index in range(spec.keys)]
+    shares = list(accumulate(_weights(spec))) if spec.zipf else None
     for start in range(0, spec.records, BLOCK_RECORDS):
         # Blocks are drawn at full size and cut, so that a shorter input is a prefix of a longer.
-        yield draw.choices(names, k=BLOCK_RECORDS)[: spec.records - start]
+        drawn = draw.choices(names, cum_weights=shares, k=BLOCK_RECORDS)
+        yield drawn[: spec.records - start]
 
 
 def record_blocks(spec: InputSpec) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -74,6 +88,11 @@ def direct_counts(spec: InputSpec) -> dict[bytes, int]:
     for keys in key_blocks(spec):
         counts.update(keys)
     return dict(counts)
+
+
+def _weights(spec: InputSpec) -> Iterator[float]:
+    """Yield how often each key is drawn, in relation to the first."""
+    return (rank**-spec.zipf for rank in range(1, spec.keys + 1))
 
 
 def _fillers(spec: InputSpec) -> list[bytes]:

@@ -32,11 +32,12 @@ MINIMUM_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
-    """One partition's committed offset, and when the broker wrote it."""
+    """One partition's committed offset with its metadata, and when the broker wrote it."""
 
     at_ms: int
     partition: int
     offset: int
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ METRICS: Mapping[str, str] = {
 }
 # Commit intervals that all systems run with; another one is somebody's own default.
 COMMON_INTERVALS_MS = (100, 1_000)
-SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor")
+SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor", "zipf")
 RESULTS_DIR = Path(__file__).parent / "results"
 
 

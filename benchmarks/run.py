@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -50,6 +50,8 @@ class RunRequest:
         threads: How many threads, for systems that have a choice; else None.
         source: The input, already filled.
         untimed_records: How many records are the warm-up.
+        extra: Arguments of the suite's own, for the system's program.
+        slowest_records_per_s: A run that is slower than this is given up.
     """
 
     system: System
@@ -61,6 +63,8 @@ class RunRequest:
     threads: int | None
     source: InputSpec
     untimed_records: int
+    extra: Mapping[str, str] = field(default_factory=dict[str, str])
+    slowest_records_per_s: float = SLOWEST_RECORDS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +156,7 @@ def _run_process(
         "commit_interval_ms": str(request.commit_interval_ms),
         "cache_bytes": str(request.cache_bytes),
         "threads": str(request.threads or 1),
+        **request.extra,
     }
     command = request.system.command(request.job)
     log_path = folder / "log"
@@ -191,7 +196,7 @@ def _await_all_committed(
     source = request.source
     limit_s = (
         START_ALLOWANCE_S
-        + source.records / SLOWEST_RECORDS_PER_S
+        + source.records / request.slowest_records_per_s
         + 2 * request.commit_interval_ms / 1000
     )
     deadline = time.monotonic() + limit_s

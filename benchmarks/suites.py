@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from benchmarks import throughput
 from benchmarks.handoff import suite as handoff
+from benchmarks.parallel import plan as parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ _SUITES = (
     Suite(
         name="parallel",
         summary="one partition, parallelising factors 1 to 256",
-        later_jobs=("blocking_10ms", "awaitable_10ms", "cpu_bound", "cold_state"),
+        jobs=tuple(parallel.JOBS),
     ),
     Suite(
         name="handoff",

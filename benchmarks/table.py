@@ -10,10 +10,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from benchmarks.handoff import lines as handoff
+from benchmarks.parallel import lines as parallel
 from benchmarks.results import COMMON_INTERVALS_MS, Row, SuiteResult
 
 BASELINE = "kafka-streams"
@@ -99,8 +101,9 @@ def rich_tables(result: SuiteResult) -> Group:
     shown: list[RenderableType] = [
         f"[bold]{result.suite}[/bold]: {result.cpu}, {result.cores} cores, {result.date}"
     ]
-    if result.suite == "handoff":
-        return Group(*shown, _handoff_table(result))
+    own = _own_lines(result)
+    if own is not None:
+        return Group(*shown, _own_table(*own))
     lines = table_lines(result)
     for setting, systems in groupby(lines, key=lambda line: line[:SETTING_COLUMNS]):
         job, guarantee, interval, cache = setting
@@ -117,11 +120,27 @@ def rich_tables(result: SuiteResult) -> Group:
     return Group(*shown)
 
 
-def _handoff_table(result: SuiteResult) -> Table:
-    table = Table()
-    for heading in handoff.HEADINGS:
-        table.add_column(heading, justify="left" if heading in handoff.LEFT else "right")
-    for line in handoff.handoff_lines(result):
+def _own_lines(
+    result: SuiteResult,
+) -> tuple[Sequence[str], frozenset[str], list[tuple[str, ...]]] | None:
+    """Return headings, which of them are texts, and lines of a suite with a table of its own; else None."""
+    match result.suite:
+        case "handoff":
+            return handoff.HEADINGS, handoff.LEFT, handoff.handoff_lines(result)
+        case "parallel":
+            return parallel.HEADINGS, parallel.LEFT, parallel.parallel_lines(result)
+        case _:
+            return None
+
+
+def _own_table(
+    headings: Sequence[str], left: frozenset[str], lines: Sequence[tuple[str, ...]]
+) -> Table:
+    # Many columns: as little between them as can be, so that names are not cut.
+    table = Table(box=SIMPLE, padding=(0, 0, 0, 1), pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right")
+    for line in lines:
         table.add_row(*line)
     return table
 
@@ -130,9 +149,10 @@ def markdown_table(result: SuiteResult) -> str:
     """Return the table for the README, with the machine and versions below it."""
     headings: Sequence[str]
     lines: Sequence[Sequence[str]]
-    if result.suite == "handoff":
-        headings, lines = handoff.HEADINGS, handoff.handoff_lines(result)
-        marks = [":--" if heading in handoff.LEFT else "--:" for heading in headings]
+    own = _own_lines(result)
+    if own is not None:
+        headings, left, lines = own
+        marks = [":--" if heading in left else "--:" for heading in headings]
     else:
         headings, lines = HEADINGS, table_lines(result)
         marks = ["--:" if heading in NUMERIC else ":--" for heading in headings]

@@ -24,6 +24,7 @@ _MIB: Final = 1024 * 1024
 #: The settings page's sections. Every option stands in one of them, or in `NOT_YET`.
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Application": ("application_id", "bootstrap_servers", "processing_guarantee", "commit_interval_ms"),
+    "Parallelising factor": ("parallelising_factor", "num_stream_threads"),
     "Input": (
         "auto_offset_reset", "max_poll_records", "buffered_bytes_per_partition", "buffered_records_per_partition",
         "max_task_idle_ms",

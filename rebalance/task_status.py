@@ -14,7 +14,8 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         ends: End last seen per changelog partition (copies).
         lag: Records of input not processed (active), or of changelog not restored (copies); -1 if not known.
         rate: Records per second.
-        ranges: Of the slowest key ranges (first hash, offset, age in ms of the oldest record in hand).
+        ranges: Records that key ranges have had in hand for long, the longest first: (key hash, offset, ms so far).
+        range_count: Key ranges of an active task; their map is in the metadata of its commits.
     """
 
     task: str
@@ -27,3 +28,4 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lag: int = -1
     rate: float = 0.0
     ranges: tuple[tuple[int, int, int], ...] = ()
+    range_count: int = 1

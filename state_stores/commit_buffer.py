@@ -16,7 +16,6 @@ import uuid
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from heapq import merge
 from itertools import chain, islice, repeat
 from operator import itemgetter
@@ -71,13 +70,19 @@ class Drained:
     delete_range: tuple[bytes, bytes] | None = None
     notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     headers: tuple[tuple[str, bytes], ...] = ()
+    #: What `stored` has made; `cached_property` would have all threads wait for each other.
+    _made: list[SortedRows] = field(
+        default_factory=list[SortedRows], init=False, repr=False, compare=False
+    )
 
-    @cached_property
+    @property
     def stored(self) -> SortedRows:
         """The puts and deletes for the database, made when they are first asked for."""
         if self.disk_rows is not None:
             return self.disk_rows
-        return SortedRows(self.keys, seal_batch(self.values, self.timestamps))
+        if not self._made:
+            self._made.append(SortedRows(self.keys, seal_batch(self.values, self.timestamps)))
+        return self._made[0]
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def make_store(
     keep_bytes: int,
     now: Callable[[], int],
     may_hold_back: bool,
+    in_range: bool = False,
 ) -> Store:
     """Return a store of a task.
 
@@ -64,6 +65,7 @@ def make_store(
         keep_bytes: Budget of clean entries kept in memory.
         now: Gives the timestamp of the record being processed.
         may_hold_back: Whether updates may be held back from downstream.
+        in_range: Whether this is one key range of the store (see `TimedBuffer`).
     """
     match spec.kind:
         case StoreKind.KEY_VALUE:
@@ -77,7 +79,9 @@ def make_store(
                 VersionedBuffer(spec, database, topic=topic, keep_bytes=keep_bytes), now
             )
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
-            rows = SegmentedBuffer(spec, database, topic=topic, keep_bytes=keep_bytes)
+            rows = SegmentedBuffer(
+                spec, database, topic=topic, keep_bytes=keep_bytes, in_range=in_range
+            )
             if spec.kind is StoreKind.SESSION:
                 return SessionStore[Any, Any](rows, now, may_hold_back=may_hold_back)
             if spec.kind is StoreKind.WINDOW:

@@ -86,11 +86,11 @@ def _fold_segments(
         if key is not None and layout.is_row(key)
     }
     observed_ms = max(map(layout.time_of, last), default=-1)
-    live = layout.segment(layout.live_from_ms(observed_ms))
+    kept = layout.first_kept(observed_ms)
     return [
         (key, None if value is None else seal(value, timestamp))
         for key, (value, timestamp) in last.items()
-        if layout.segment_of(key) >= live
+        if layout.segment_of(key) >= kept
     ]
 
 

@@ -29,8 +29,16 @@ _disk_key = itemgetter(0)
 class SegmentedBuffer(TimedBuffer):
     """Buffered access to a family of a window or session store."""
 
-    def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
-        super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
+    def __init__(
+        self,
+        spec: StoreSpec,
+        database: Database,
+        *,
+        topic: str,
+        keep_bytes: int,
+        in_range: bool = False,
+    ) -> None:
+        super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes, in_range=in_range)
         self.layout = SegmentLayout.of(spec)
         self._index = DirtyIndex(slice(SEGMENT_BYTES, -self.layout.tail), self._dirty_since)
         #: The segments that may hold rows on disk, in order; None while that is not known.
@@ -123,6 +131,11 @@ class SegmentedBuffer(TimedBuffer):
 
     # -- committing ------------------------------------------------------------------------------------------------
 
+    @property
+    def _kept_from(self) -> bytes:
+        """Return the first disk key that stays on disk."""
+        return self.layout.prefix(self.layout.first_kept(self.observed_stream_time_ms))
+
     def _drained(
         self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
     ) -> Drained:
@@ -130,14 +143,14 @@ class SegmentedBuffer(TimedBuffer):
         if keys:
             # Operators that know their disk keys write them without a word about time.
             self.observe(max(map(layout.time_of, keys)))
-        dead = layout.prefix(layout.segment(self.live_from_ms))
+        dead = self._kept_from
         live = bisect_left(keys, dead)
         return Drained(
             [key[SEGMENT_BYTES:] for key in keys],
             values,
             timestamps,
             disk_rows=SortedRows(keys[live:], seal_batch(values[live:], timestamps[live:])),
-            delete_range=self._delete_range(dead),
+            delete_range=None if self.in_range else self._delete_range(dead),
             notes=self._note(),
         )
 
@@ -162,15 +175,14 @@ class SegmentedBuffer(TimedBuffer):
         """Note that these rows were restored from the changelog; return what is written along with them."""
         restored = super().restored(rows)
         self._on_disk = None
-        dead = self.layout.prefix(self.layout.segment(self.live_from_ms))
-        delete_range = self._delete_range(dead)
+        delete_range = self._delete_range(self._kept_from)
         self._on_disk = None  # the rows are not there yet
         return Restored(delete_range=delete_range, notes=restored.notes)
 
     def applied(self) -> None:
         """The drained changes are committed and in the database: all entries are clean now."""
         if self._on_disk is not None:
-            dead = self.layout.segment(self.live_from_ms)
+            dead = self.layout.first_kept(self.observed_stream_time_ms)
             found = set(map(self.layout.segment_of, self.dirty)).union(self._on_disk)
             self._on_disk = sorted(segment for segment in found if segment >= dead)
             if min(found, default=dead) < dead:

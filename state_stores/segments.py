@@ -36,6 +36,7 @@ class SegmentLayout:
     Attributes:
         interval_ms: Length of a segment.
         retention_ms: How long a row lives after its time.
+        kept_longer_ms: How much longer it stays on disk.
         tail: How many bytes stand behind the key.
 
     >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
@@ -48,12 +49,13 @@ class SegmentLayout:
     interval_ms: int
     retention_ms: int
     tail: int
+    kept_longer_ms: int = 0
 
     @classmethod
     def of(cls, spec: StoreSpec) -> "SegmentLayout":
         """Return the layout of a window or session store."""
         tail = _SESSION_TAIL if spec.kind is StoreKind.SESSION else _WINDOW_TAIL
-        return cls(spec.segment_interval_ms, spec.retention_ms, tail.size)
+        return cls(spec.segment_interval_ms, spec.retention_ms, tail.size, spec.kept_longer_ms)
 
     def segment(self, time: int) -> int:
         """Return the number of the segment that rows of a time stand in."""
@@ -106,6 +108,10 @@ class SegmentLayout:
     def live_from_ms(self, observed_ms: int) -> int:
         """Return the smallest time that has not expired when the largest time seen is `observed_ms`."""
         return max(observed_ms - self.retention_ms + 1, 0)
+
+    def first_kept(self, observed_ms: int) -> int:
+        """Return the first segment that stays on disk when the largest time seen is `observed_ms`."""
+        return self.segment(self.live_from_ms(observed_ms - self.kept_longer_ms))
 
     def key_bounds(self, segment: int, key: bytes, low: int, high: int) -> tuple[bytes, bytes]:
         """Return the range of a segment's disk keys (first, end) that holds a key's rows of low <= time <= high.

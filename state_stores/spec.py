@@ -45,6 +45,8 @@ class StoreSpec:
         source_topic: The input topic that the store is restored from; it has no changelog then.
         retention_ms: Window and session stores: how long a row lives, counted from the window's start (a session's end)
             to the largest one the store has seen.
+        kept_longer_ms: Window and session stores: how much longer than it lives a row stays on disk and is restored. Where
+            key ranges share a task a slow one may still need what a fast one has left behind.
         window_size_ms: Window stores: the length of a window.
         window_end: Window stores: the end of the window that begins at a start, where `window_size_ms` doesn't tell.
         retain_duplicates: Window stores: several values of one key and start stand beside each other.
@@ -64,6 +66,7 @@ class StoreSpec:
     changelog_headers: tuple[tuple[str, bytes], ...] = ()
     source_topic: str | None = None
     retention_ms: int = 0
+    kept_longer_ms: int = 0
     window_size_ms: int = 0
     window_end: Callable[[int], int] | None = None
     retain_duplicates: bool = False

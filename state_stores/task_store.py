@@ -49,6 +49,16 @@ class TaskStore(Generic[B]):
             self.held.old_values.setdefault(data, old)
         self.held.changed(key, data, existed=existed)
 
+    def divide(self) -> None:
+        """Be as one key range until `unite` (see `TimedBuffer`)."""
+        if isinstance(self.buffer, TimedBuffer):
+            self.buffer.divide()
+
+    def unite(self) -> None:
+        """Be the whole store again."""
+        if isinstance(self.buffer, TimedBuffer):
+            self.buffer.unite()
+
     def times(self) -> tuple[int, ...]:
         """Return the store's stream time, for the commit's metadata; () for a store without one."""
         buffer = self.buffer

@@ -25,31 +25,71 @@ def note_name(store: str) -> str:
     return f"stream-time:{store}"
 
 
-def read_note(database: Database, store: str) -> tuple[int, int]:
-    """Return the largest time a store has seen and its last sequence number, as committed; -1 and 0 before the first."""
-    data = database.position(note_name(store))
+def decode_note(data: bytes | None) -> tuple[int, int]:
+    """Return the largest time and the last sequence number of a note, -1 and 0 for none.
+
+    >>> decode_note(encode_note(1_000, 3))
+    (1000, 3)
+    """
     if data is None or len(data) != _NOTE.size:
         return -1, 0
     observed, seq = _NOTE.unpack(data)
     return observed, seq
 
 
-class TimedBuffer(CommitBuffer):
-    """Buffered access to a family whose rows end with time."""
+def encode_note(observed_ms: int, seq: int) -> bytes:
+    """Return a note of the largest time (ms since the epoch) and the last sequence number."""
+    return _NOTE.pack(observed_ms, seq)
 
-    def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
+
+def read_note(database: Database, store: str) -> tuple[int, int]:
+    """Return the largest time a store has seen and its last sequence number, as committed; -1 and 0 before the first."""
+    return decode_note(database.position(note_name(store)))
+
+
+class TimedBuffer(CommitBuffer):
+    """Buffered access to a family whose rows end with time.
+
+    Attributes:
+        in_range: This is one key range of the store. It begins without a time, because that on disk is the fastest
+            range's; it notes that, or its own time where that is later. What has expired it leaves to the task
+            (`state_stores.expiry`).
+    """
+
+    def __init__(
+        self,
+        spec: StoreSpec,
+        database: Database,
+        *,
+        topic: str,
+        keep_bytes: int,
+        in_range: bool = False,
+    ) -> None:
         super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
+        self.in_range = in_range
         #: Largest time the store has seen (ms since the epoch), -1 before the first.
         self.observed_stream_time_ms = -1
         #: Last sequence number given to a duplicate.
         self.seq = 0
+        #: What the disk says or is told by the commit at hand.
         self._noted = (-1, 0)
         self.load_note()
 
     def load_note(self) -> None:
-        """Go on with the time on disk."""
+        """Go on with the time on disk, or in a key range without any."""
         self._noted = read_note(self._database, self.spec.name)
-        self.observed_stream_time_ms, self.seq = self._noted
+        observed, self.seq = self._noted
+        self.observed_stream_time_ms = -1 if self.in_range else observed
+
+    def divide(self) -> None:
+        """Be as one key range for a while: what comes now are records that some ranges have done before and some not."""
+        self.in_range = True
+        self.load_note()
+
+    def unite(self) -> None:
+        """Be the whole store again: all its ranges are level."""
+        self.in_range = False
+        self.observe(self._noted[0])
 
     def observe(self, stream_time_ms: int) -> None:
         """Let the store know how far time has come; going back does nothing."""
@@ -57,8 +97,12 @@ class TimedBuffer(CommitBuffer):
 
     def _note(self) -> dict[str, bytes]:
         """Return what is to be kept beside the positions."""
-        now = (self.observed_stream_time_ms, self.seq)
-        return {note_name(self.spec.name): _NOTE.pack(*now)} if now != self._noted else {}
+        now = self._to_note()
+        return {note_name(self.spec.name): encode_note(*now)} if now != self._noted else {}
+
+    def _to_note(self) -> tuple[int, int]:
+        observed, seq = self.observed_stream_time_ms, self.seq
+        return (max(observed, self._noted[0]), seq) if self.in_range else (observed, seq)
 
     def _drained(
         self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
@@ -77,7 +121,9 @@ class TimedBuffer(CommitBuffer):
 
     def applied(self) -> None:
         """The drained changes are committed and in the database: all entries are clean now."""
-        self._noted = read_note(self._database, self.spec.name)
+        self._noted = (
+            self._to_note() if self.in_range else read_note(self._database, self.spec.name)
+        )
         super().applied()
 
     def discard(self) -> None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from streams.kstream import KStream
     from streams.ktable import KTable
     from streams.materialized import Materialized, StoreBuilder
+    from streams.retries import retrying
     from streams.run_options import RunOptions
     from streams.serdes import Serde, Serdes
     from streams.states import KafkaStreamsState
@@ -181,6 +182,7 @@ __all__ = [
     "WallclockTimestampExtractor",
     "WindowStore",
     "Windowed",
+    "retrying",
 ]
 
 _HOME = {
@@ -265,6 +267,7 @@ _HOME = {
     "WallclockTimestampExtractor": "tasks.processing.timestamps",
     "WindowStore": "state_stores.window_store",
     "Windowed": "state_stores.windowed",
+    "retrying": "streams.retries",
 }
 
 #: The packages of this distribution beside `streams`; their names are common enough to be taken by a user's module.

@@ -169,7 +169,7 @@ class KafkaStreams:
         """
         drain_ms = self._config.drain_timeout_ms if timeout is None else to_ms(timeout)
         if self._application.is_fixed:
-            return self._end(Departure(), drain_ms)
+            return self._end(Departure(), drain_ms + _CLOSE_MS)
         if self._config.group_instance_id is not None:
             return self._end(Departure(rejoin=True), drain_ms + _CLOSE_MS)
         return self._end(Departure(drain_ms=drain_ms), drain_ms + _CLOSE_MS)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from tasks.global_state import GlobalStores
 from tasks.internal_topics import ApplicationPlan, internal_prefix
 from tasks.output_collector import OutputCollector
 from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
+from tasks.ranges.bounds import RangeBounds
+from tasks.ranges.parallel_task import ParallelTask
 from tasks.state_manager import StateManager, StateSettings
 
 
@@ -28,6 +31,8 @@ class TaskFactory:
         open_database: Opens the database of a task's directory with these families.
         now_ms: The wall clock of the tasks.
         record_by_record: Run every sub-topology record by record (the oracle of tests).
+        threads: Threads that the tasks' key ranges run in; with 1 the loop's thread does all.
+        factor: As many key ranges has a task at most.
         global_stores: The process's global stores by name, for reading.
     """
 
@@ -37,6 +42,8 @@ class TaskFactory:
     open_database: Callable[[Path, list[str]], Database]
     now_ms: Callable[[], int]
     record_by_record: bool = False
+    threads: int = 1
+    factor: int = 1
     global_stores: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __call__(
@@ -64,7 +71,7 @@ class TaskFactory:
             open_in_memory=InMemoryDatabase,
             now=lambda: task.record_timestamp(),  # noqa: PLW0108 - the task is made below
         )
-        task = ActiveTask(
+        task = self._kind()(
             task_id,
             plan,
             manager,
@@ -83,6 +90,19 @@ class TaskFactory:
         if stores is not None:
             stores.renew(task.record_timestamp)
         return task
+
+    def _kind(self) -> Callable[..., ActiveTask]:
+        """Return what makes a task: in the loop's thread, or in key ranges."""
+        if self.threads == 1:
+            return ActiveTask
+        config = self.config
+        bounds = RangeBounds(
+            factor=self.factor,
+            records=config.buffered_records_per_partition,
+            bytes=config.buffered_bytes_per_partition,
+            cache_bytes=config.statestore_cache_max_bytes // self.threads,
+        )
+        return partial(ParallelTask, bounds=bounds)
 
 
 def make_global_stores(

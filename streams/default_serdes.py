@@ -44,7 +44,8 @@ class DefaultSerde:
         #: "key" or "value".
         self.part = part
 
-    canonical = False
+    #: Says nothing against key ranges while a topology is only described; what takes its place may.
+    canonical = True
 
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - the serde's signature
         """Return False: nothing does."""

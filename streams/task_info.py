@@ -7,6 +7,7 @@ from typing import Literal
 from rebalance.model import TopicPartition
 from tasks.active_task import ActiveTask
 from tasks.learner_task import LearnerTask
+from tasks.ranges.in_hand import range_count
 from tasks.stream_worker import StreamWorker
 
 
@@ -21,7 +22,7 @@ class TaskInfo:
         state: CREATED, RESTORING, RUNNING, SUSPENDED or CLOSED; of a copy RESTORING, or READY to take over.
         positions: Next offset to process, per input partition ("topic-0"); of a copy, next offset of its changelogs.
         lag: Records not processed yet, per input partition, as far as the client knows; of a copy, per changelog.
-        key_ranges: Key ranges of the task's workers; one at a parallelising factor of 1.
+        key_ranges: Key ranges the task is cut into; one at a parallelising factor of 1.
 
     >>> TaskInfo(task_id="0_1", role="active", state="RUNNING", positions={"in-1": 7}, lag={"in-1": 0}).key_ranges
     1
@@ -60,6 +61,7 @@ def active_info(task: ActiveTask, lags: Mapping[TopicPartition, int]) -> TaskInf
             for partition in sorted(task.inputs)
             if partition in lags
         },
+        key_ranges=range_count(task),
     )
 
 

@@ -1,5 +1,6 @@
 """What a worker asks about topics while it runs, asked once per topic and remembered."""
 
+import threading
 import time
 
 from tasks.errors import MissingOutputTopicError
@@ -15,10 +16,12 @@ _DEFAULT_LIMIT_BYTES = 1_048_588
 
 
 class KafkaTopics:
-    """Partition counts and size limits of topics. Only the worker's loop thread calls it."""
+    """Partition counts and size limits of topics. The worker's loop thread calls it, and the threads of key ranges."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
+        #: While the cluster is asked.
+        self._lock = threading.Lock()
         self._known: dict[str, TopicDescription] = {}
         #: When a topic was asked about anew.
         self._asked_s: dict[str, float] = {}
@@ -43,17 +46,22 @@ class KafkaTopics:
 
     def _describe(self, topic: str) -> TopicDescription:
         known = self._known.get(topic)
-        if known is None:
-            now_s = time.monotonic()
-            # Functions that name topics may name a missing one for every record: the cluster is not asked each time.
-            if now_s - self._missed_s.get(topic, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
-                raise _missing(topic)
-            found = self._admin.describe_topics([topic], config=[_LIMIT])
-            if topic not in found:
-                self._missed_s[topic] = now_s
-                raise _missing(topic)
-            self._missed_s.pop(topic, None)
-            known = self._known[topic] = found[topic]
+        if known is not None:
+            return known
+        with self._lock:
+            return self._known.get(topic) or self._ask(topic)
+
+    def _ask(self, topic: str) -> TopicDescription:
+        now_s = time.monotonic()
+        # Functions that name topics may name a missing one for every record: the cluster is not asked each time.
+        if now_s - self._missed_s.get(topic, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
+            raise _missing(topic)
+        found = self._admin.describe_topics([topic], config=[_LIMIT])
+        if topic not in found:
+            self._missed_s[topic] = now_s
+            raise _missing(topic)
+        self._missed_s.pop(topic, None)
+        known = self._known[topic] = found[topic]
         return known
 
 

@@ -54,7 +54,11 @@ def plan_with_topics(
     Raises as `prepare_topics` does. A sub-topology whose pattern matches nothing yet needs no topics.
     """
     plan = plan_application(
-        spec, config.application_id, topics, replication_factor=config.replication_factor
+        spec,
+        config.application_id,
+        topics,
+        replication_factor=config.replication_factor,
+        factor=config.parallelising_factor,
     )
     wanted = [
         topic

@@ -371,13 +371,15 @@ class Topology(TopologyStores):
         """Return the topology described: `str()` of it is Kafka Streams' text.
 
         Args:
-            execution: Also say how each sub-topology runs: in batches, or record by record and why.
+            execution: Also say how each sub-topology runs: in batches, or record by record and why; and whether its tasks
+                may be cut into key ranges, or why not.
 
         >>> topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
         >>> print(str(topology.describe(execution=True)).strip())
         Topologies:
            Sub-topology: 0
             Execution: batch
+            Key ranges: keyed
             Source: read (topics: [in])
               --> none
         """

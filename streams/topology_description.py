@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from streams.java_order import TreeOrder, hash_order
+from tasks.parallel.keyed import cutting
 from tasks.processing.execution import execution_mode
 from tasks.processing.topology_spec import (
     GlobalStoreSpec,
@@ -80,14 +81,20 @@ class NodeDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtopologyDescription:
-    """One sub-topology: its nodes in the order of the text, and how it runs if that was asked for."""
+    """One sub-topology: its nodes in the order of the text, and how it runs if that was asked for.
+
+    `execution` says whether it runs in batches, `key_ranges` whether its tasks may be cut ("keyed"), and why not.
+    """
 
     id: int
     nodes: tuple[NodeDescription, ...]
     execution: str | None = None
+    key_ranges: str | None = None
 
     def __str__(self) -> str:
         execution = "" if self.execution is None else f"    Execution: {self.execution}\n"
+        if self.key_ranges is not None:
+            execution += f"    Key ranges: {self.key_ranges}\n"
         return (
             f"Sub-topology: {self.id}\n{execution}"
             + "".join(f"    {node}\n" for node in self.nodes)
@@ -97,6 +104,8 @@ class SubtopologyDescription:
     def to_dict(self) -> dict[str, Any]:
         """Return the sub-topology as plain values."""
         execution = {} if self.execution is None else {"execution": self.execution}
+        if self.key_ranges is not None:
+            execution["key_ranges"] = self.key_ranges
         return {"id": self.id, **execution, "nodes": [node.to_dict() for node in self.nodes]}
 
 
@@ -218,6 +227,7 @@ def _described(spec: SubtopologySpec, execution: bool) -> SubtopologyDescription
             for name in sorted(nodes, key=lambda name: (-sizes[name], name))
         ),
         execution=str(execution_mode(spec)) if execution else None,
+        key_ranges=str(cutting(spec)) if execution else None,
     )
 
 

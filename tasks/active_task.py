@@ -5,45 +5,33 @@ The worker's loop tells it what arrived and when to work; it never polls, produc
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rebalance.model import TaskId, TopicPartition
+from state_stores.commit_buffer import Drained
 from tasks.internal_topics import SubtopologyPlan
 from tasks.lifecycle import TaskState, moved
-from tasks.operator_times import KeepsTimes, OperatorTimes
+from tasks.parallel.cut import Cut
+from tasks.parallel.key_ranges import key_hash, key_hashes
+from tasks.parallel.keyed import counted
+from tasks.parallel.position_clock import PositionClock
+from tasks.parallel.progress_vector import RangeProgress
+from tasks.parallel.skipping import OldMap
 from tasks.partition_group import NEVER_IDLE, PartitionGroup
 from tasks.processing.coroutines import close_loop
-from tasks.processing.error_policy import ErrorPolicy, input_failure, node_failure
+from tasks.processing.error_policy import ErrorPolicy, input_failure
 from tasks.processing.graph import TaskGraph
-from tasks.processing.operator import Operator
-from tasks.processing.processor import PunctuationType
-from tasks.processing.processor_node import DownstreamError
-from tasks.processing.punctuation import Punctuated, PunctuationQueue, Schedule
 from tasks.processing.record_batch import RecordBatch, SourceRecords
-from tasks.processing.sink import Collector, Sink
+from tasks.processing.sink import Collector
 from tasks.processing.source import SourceNode
-from tasks.processing.topology_spec import (
-    ProcessorSpec,
-    SinkSpec,
-    SourceSpec,
-    TimestampExtractor,
-)
+from tasks.processing.topology_spec import ProcessorSpec, SourceSpec, TimestampExtractor
 from tasks.source_restore import SourceRestore
 from tasks.state_manager import StateManager
+from tasks.task_processing import TaskCounters, TaskProcessing, TaskSetting
 
-
-class TaskCounters:
-    """What a task has done since it was created; read by the metrics."""
-
-    __slots__ = ("dropped", "processed", "punctuations", "skipped")
-
-    def __init__(self) -> None:
-        self.processed = 0
-        self.dropped = 0
-        self.skipped = 0
-        self.punctuations = 0
+_NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
 
 
 class ActiveTask:
@@ -53,9 +41,7 @@ class ActiveTask:
         state: Moves only through `tasks.lifecycle`.
         next_offsets: Per input partition the offset of the next record to process: what a commit commits.
         partition_times_ms: Largest timestamp processed per input partition, -1 before the first.
-        commit_requested: A processor asked for a commit.
-        emit_interval_ms: See `NodeContext`.
-        topic_prefix: What stands in front of the bare names of internal topics.
+        setting: What its nodes and processors are told of the application.
     """
 
     def __init__(
@@ -80,24 +66,26 @@ class ActiveTask:
         self.plan = plan
         self.stores = state_manager
         self.state = TaskState.CREATED
-        self.counters = TaskCounters()
         self.next_offsets: dict[TopicPartition, int] = {}
         self.partition_times_ms: dict[TopicPartition, int] = {}
-        self.commit_requested = False
-        self.emit_interval_ms = emit_interval_ms
-        self.topic_prefix = topic_prefix
-        self._global_stores = global_stores or {}
-        self._application_id = application_id
-        self._state_dir = state_dir
+        self.setting = TaskSetting(
+            application_id=application_id,
+            topic_prefix=topic_prefix,
+            state_dir=state_dir,
+            now_ms=now_ms,
+            emit_interval_ms=emit_interval_ms,
+            global_stores=global_stores or {},
+            record_by_record=record_by_record,
+        )
+        self._collector = collector
         self._policy = policy
-        self._now_ms = now_ms
         self._default_timestamp_extractor = default_timestamp_extractor
-        self._record_timestamp = -1
-        self._stream_time_ms = -1
-        self._operator_times = OperatorTimes({})
+        #: Of partitions that key ranges have worked on: what is done beyond the offset that was committed.
+        self._old_maps: dict[TopicPartition, OldMap] = {}
+        #: Whether records may come that were done before, and the time of their positions: operators don't see them.
+        self._catches_up = False
+        self._clock: PositionClock | None = None
         self._restores: list[SourceRestore] = []
-        self._stream_schedules = PunctuationQueue()
-        self._wall_clock_schedules = PunctuationQueue()
         self.inputs = plan.inputs(task_id.partition)
         self.group = PartitionGroup(self.inputs, max_task_idle_ms=max_task_idle_ms)
         self._sources = {
@@ -106,13 +94,38 @@ class ActiveTask:
             for topic in plan.source_topics[source.name]
         }
         self._order_inputs()
-        self.graph = TaskGraph(
-            plan.spec,
-            make_sink=lambda spec: self._make_sink(spec, topic_prefix, collector),
-            make_context=lambda name: _NodeContext(self, name),
-            host=self,
-            record_by_record=record_by_record,
+
+    @cached_property
+    def processing(self) -> TaskProcessing:
+        """Return what runs the records; made when it is first needed."""
+        return TaskProcessing(
+            self.task_id,
+            self.plan.spec,
+            self.setting,
+            stores=self.stores.stores,
+            collector=self._collector,
+            policy=self._policy,
+            figures=self.metrics,
         )
+
+    @property
+    def graph(self) -> TaskGraph:
+        """Return the nodes."""
+        return self.processing.graph
+
+    @property
+    def counters(self) -> TaskCounters:
+        """Return what was done so far."""
+        return self.processing.counters
+
+    @property
+    def commit_requested(self) -> bool:
+        """Return whether a processor asked for a commit."""
+        return self.processing.commit_requested
+
+    @commit_requested.setter
+    def commit_requested(self, asked: bool) -> None:
+        self.processing.commit_requested = asked
 
     def _make_source(self, source: SourceSpec) -> SourceNode:
         # Internal topics carry timestamps that were extracted when the records came in.
@@ -131,12 +144,6 @@ class ActiveTask:
     ) -> list[SourceRecords]:
         source = self._sources[partition.topic]
         return source.decode_ahead(records, self.partition_times_ms[partition])
-
-    def _make_sink(self, spec: SinkSpec, topic_prefix: str, collector: Collector) -> Sink:
-        def unserializable(node: str, batch: RecordBatch, index: int, error: Exception) -> None:
-            self.failed(node, batch, index, error, stage="production", internal=spec.internal)
-
-        return Sink(spec, topic_prefix, collector, unserializable)
 
     def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
         """Read one more partition, of a topic that a pattern matches."""
@@ -158,6 +165,7 @@ class ActiveTask:
         offsets: Mapping[TopicPartition, int],
         partition_times_ms: Mapping[TopicPartition, int],
         operator_times_ms: tuple[int, ...] = (),
+        old_maps: Mapping[TopicPartition, OldMap] = _NO_MAPS,
     ) -> None:
         """Begin processing at these offsets; the stores are restored.
 
@@ -165,19 +173,26 @@ class ActiveTask:
             offsets: Per input the offset to begin at.
             partition_times_ms: Per input the largest timestamp before that offset.
             operator_times_ms: What `operator_times_ms` returned at the commit of those offsets; () if that is not known.
+            old_maps: How far each key range was at that commit, of the inputs where that is known.
         """
         assert set(offsets) == set(self.inputs), "every input has an offset"
         self.next_offsets = dict(offsets)
         self.partition_times_ms = {
             partition: partition_times_ms.get(partition, -1) for partition in self.inputs
         }
-        self._stream_time_ms = max(self.partition_times_ms.values(), default=-1)
+        self._old_maps = {each: old for each, old in old_maps.items() if not old.level}
+        self._catches_up = bool(self._old_maps)
         self._end_restores()
-        self.graph.init()
-        self._operator_times = OperatorTimes(self._keepers())
-        if operator_times_ms:
-            self._operator_times.restore(operator_times_ms, str(self.task_id))
+        self._begin(max(self.partition_times_ms.values(), default=-1), operator_times_ms)
         self.move_to(TaskState.RUNNING)
+
+    def _begin(self, stream_time_ms: int, operator_times_ms: tuple[int, ...]) -> None:
+        self.processing.begin(stream_time_ms, operator_times_ms)
+        counts = counted(self.plan.spec) if self._old_maps else None
+        if counts is not None:
+            for store in self.stores.stores.values():
+                store.divide()
+            self._clock = PositionClock(counts, self.processing.position_time_ms(stream_time_ms))
 
     def suspend(self) -> None:
         """Stop processing; legal while restoring or running."""
@@ -199,10 +214,13 @@ class ActiveTask:
         try:
             self._end_restores()
             if self.next_offsets:
-                self.graph.close()
+                self._end()
         finally:
             self.move_to(TaskState.CLOSED)
             close_loop()
+
+    def _end(self) -> None:
+        self.graph.close()
 
     # -- work ------------------------------------------------------------------------------------------------------
 
@@ -233,65 +251,142 @@ class ActiveTask:
         if len(batch):
             latest = max(batch.timestamps)
             self.partition_times_ms[partition] = max(self.partition_times_ms[partition], latest)
-            self._stream_time_ms = max(self._stream_time_ms, latest)
-            self.graph.run(source.spec.name, batch)
+            processing = self.processing
+            processing.stream_time_ms = max(processing.stream_time_ms, latest)
+            if self._catches_up:
+                batch = self._catch_up(source.spec.name, records, batch)
+            processing.graph.run(source.spec.name, batch)
         self.next_offsets[partition] = records.offsets[-1] + 1
 
     def _process_singly(self, records: SourceRecords, late: Callable[[], bool]) -> int:
+        processing = self.processing
         for row in range(len(records)):
             # Decoded one by one too, so that a commit in between has asked no handler about records after it.
             self._process_run(records.slice(row, row + 1))
-            if len(self._stream_schedules):
-                self._punctuate(self._stream_schedules, self._stream_time_ms)
-            if row + 1 < len(records) and (self.commit_requested or late()):
+            processing.punctuate_stream_time()
+            if row + 1 < len(records) and (processing.commit_requested or late()):
                 self.group.put_back(records.slice(row + 1, len(records)))
                 return row + 1
         return len(records)
 
     def punctuate_wall_clock(self, now_ms: int) -> bool:
         """Call what is due by the wall clock; return whether anything was."""
-        return len(self._wall_clock_schedules) > 0 and self._punctuate(
-            self._wall_clock_schedules, now_ms
-        )
+        return self.processing.punctuate_wall_clock(now_ms)
 
     def next_wall_clock_ms(self) -> int | None:
         """Return when the next wall-clock callback is due."""
-        return self._wall_clock_schedules.next_due_ms()
+        return self.processing.wall_clock_schedules.next_due_ms()
 
-    def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> bool:
-        if now_ms < 0:
-            return False
-        due = queue.take_due(now_ms)
-        for schedule in due:
-            if schedule.cancelled:  # by one that was called before it
-                continue
-            node = self.graph.nodes[schedule.node].operator
-            assert isinstance(node, Punctuated), "only users' objects schedule"
-            try:
-                node.punctuate(schedule, now_ms)
-            except DownstreamError as error:
-                raise error.cause from error.cause.__cause__
-            self.counters.punctuations += 1
-        return bool(due)
+    # -- what key ranges have done before --------------------------------------------------------------------------
 
-    def operator_times_ms(self) -> tuple[int, ...]:
-        """Return the stream times of operators and stores as they are now, for the commit of what was processed."""
-        return self._operator_times.collect()
+    def _catch_up(self, name: str, records: SourceRecords, batch: RecordBatch) -> RecordBatch:
+        """Return the records that no key range has done before, with the times of their positions."""
+        # Once more behind the last of them, so that operators see the time that has come.
+        self._catches_up = bool(self._old_maps)
+        if self._clock is not None and not self._catches_up:
+            for store in self.stores.stores.values():
+                store.unite()
+        if self._clock is not None and batch.source is records:
+            records.position_times = self._clock.times(name, records, batch)
+        return self._to_do(TopicPartition(records.topic, records.partition), batch)
 
-    def _keepers(self) -> dict[str, KeepsTimes]:
-        """Return what keeps stream times: the operators in topology order, then the stores in the spec's."""
-        keepers: dict[str, KeepsTimes] = {
-            name: node.operator
-            for name, node in self.graph.nodes.items()
-            if node.operator is not None
-        }
-        for name in self.stores.specs:
-            keepers[f"store {name}"] = self.stores.stores[name]
-        return keepers
+    def _to_do(self, partition: TopicPartition, batch: RecordBatch) -> RecordBatch:
+        """Return the records that no key range has done before."""
+        old, source = self._old_maps.get(partition), batch.source
+        if old is None or source is None:
+            return batch
+        raw_keys = [source.raw_keys[row] for row in batch.rows]
+        offsets = [source.offsets[row] for row in batch.rows]
+        left = old.to_do(key_hashes(raw_keys, offsets), offsets)
+        return batch if len(left) == len(batch) else batch.take(left)
+
+    def _is_done(self, records: SourceRecords, row: int) -> bool:
+        """Return whether a record was done before, so that its handlers were asked."""
+        old = self._old_maps.get(TopicPartition(records.topic, records.partition))
+        offset = records.offsets[row]
+        return old is not None and not old.to_do(
+            [key_hash(records.raw_keys[row], offset)], [offset]
+        )
+
+    # -- what a commit asks ----------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Return whether records wait or are being processed."""
+        return self.group.records > 0
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Return about how much memory the uncommitted changes hold."""
+        return self.stores.uncommitted_bytes
+
+    @property
+    def expired_puts(self) -> int:
+        """Return how many puts the stores have dropped because their time was over."""
+        return self.stores.expired_puts
+
+    def held_back_bytes(self) -> int:
+        """Return what the caches hold back from downstream."""
+        return self.graph.held_back_bytes()
+
+    def shrink(self, excess_bytes: int) -> None:
+        """Forward the least recently changed keys of the caches until `excess_bytes` are free."""
+        self.graph.shrink(excess_bytes)
 
     def flush_caches(self) -> None:
         """Forward what the caches hold back; the first step of a commit."""
         self.graph.flush()
+
+    def ask_for_cut(self) -> Cut | None:
+        """Ask key ranges to hand over what they have done; return what tells when they have. None if there are none."""
+        return None
+
+    def rest(self, resting: bool) -> None:
+        """Rest in other threads, or go on there (see `ParallelTask`)."""
+
+    def check(self) -> None:
+        """Raise what went wrong in another thread, if anything did."""
+
+    def settle(self, until_s: float, tick: Callable[[], None]) -> None:
+        """Stop working in other threads, after the records at hand (see `ParallelTask`)."""
+
+    def applied(self) -> None:
+        """Note that what `drain` has returned is in the databases."""
+
+    def drain(self) -> dict[str, Drained]:
+        """Return the changes of every store since the last commit."""
+        return self.stores.drain()
+
+    def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
+        """Return the lowest offset that is not processed.
+
+        Args:
+            partition: One of the inputs.
+            position: Where its reader is: where everything was processed, control records are behind us, too (H32).
+        """
+        offset = self.next_offsets[partition]
+        return offset if self.group.buffers[partition].records else max(offset, position)
+
+    def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:
+        """Return how far each key range is, when `offset_to_commit` has returned `offset`."""
+        old = self._old_maps.get(partition)
+        if old is None:
+            return (RangeProgress(0, offset),)
+        after = old.after(offset)
+        if after.level:
+            del self._old_maps[partition]
+        return after.ranges
+
+    def committed_time_ms(self, partition: TopicPartition) -> int:
+        """Return the largest timestamp before the offset that `offset_to_commit` has returned."""
+        return self.partition_times_ms[partition]
+
+    def operator_times_ms(self) -> tuple[int, ...]:
+        """Return the stream times of operators and stores as they are now, for the commit of what was processed."""
+        if self._clock is not None and self._catches_up:
+            # The operators have not seen the records that were done before.
+            return self.processing.operator_times_at(self._clock.time_ms)
+        return self.processing.operator_times_ms()
 
     # -- tables that are restored from their topic -----------------------------------------------------------------
 
@@ -320,9 +415,9 @@ class ActiveTask:
             store=self.stores.scratch_store(store),
             policy=self._policy,
             default_timestamp_extractor=self._default_timestamp_extractor,
-            application_id=self._application_id,
-            state_dir=self._state_dir,
-            now_ms=self._now_ms,
+            application_id=self.setting.application_id,
+            state_dir=self.setting.state_dir,
+            now_ms=self.setting.now_ms,
         )
         self._restores.append(made)
         return made
@@ -333,134 +428,41 @@ class ActiveTask:
                 closing.callback(made.close)
             self._restores = []
 
-    # -- what nodes and processors ask -----------------------------------------------------------------------------
-
-    @property
-    def application_id(self) -> str:
-        """Return the application's id."""
-        return self._application_id
-
-    @property
-    def state_dir(self) -> Path:
-        """Return the directory of the task's state."""
-        return self._state_dir
-
-    @property
-    def global_stores(self) -> Mapping[str, Any]:
-        """Return the global stores by name, for reading."""
-        return self._global_stores
+    # -- what others ask -------------------------------------------------------------------------------------------
 
     @property
     def stream_time_ms(self) -> int:
         """Return the largest timestamp processed, -1 before the first record."""
-        return self._stream_time_ms
+        return self.processing.stream_time_ms
+
+    def record_timestamp(self) -> int:
+        """Return the timestamp that plain key-value stores give their changelog records."""
+        return self.processing.record_timestamp()
 
     def metrics(self) -> dict[str, float]:
         """Return the task's figures."""
         return {
             "process-total": float(self.counters.processed),
-            "dropped-records-total": float(self.counters.dropped + self.stores.expired_puts),
+            "dropped-records-total": float(self.counters.dropped + self.expired_puts),
             "skipped-records-total": float(self.counters.skipped),
             "punctuate-total": float(self.counters.punctuations),
             "buffered-records": float(self.group.records),
             "enforced-processing-total": float(self.group.enforced),
         }
 
-    def now_ms(self) -> int:
-        """Return the wall clock."""
-        return self._now_ms()
-
-    def request_commit(self) -> None:
-        """Ask for a commit after the current record."""
-        self.commit_requested = True
-
-    def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:
-        """Keep a schedule."""
-        match clock:
-            case PunctuationType.STREAM_TIME:
-                self._stream_schedules.add(schedule)
-            case PunctuationType.WALL_CLOCK_TIME:
-                self._wall_clock_schedules.add(schedule)
-
-    def at_record(self, timestamp: int) -> None:
-        """Remember the timestamp of the record being processed, for the stores."""
-        self._record_timestamp = timestamp
-
-    def record_timestamp(self) -> int:
-        """Return the timestamp that plain key-value stores give their changelog records."""
-        return max(self._record_timestamp, 0)
-
-    def failed(
-        self,
-        node: str,
-        batch: RecordBatch,
-        index: int,
-        error: Exception,
-        *,
-        stage: str = "processing",
-        internal: bool = False,
-    ) -> None:
-        """Give a record that failed in a node to its handler; returns if it is skipped, raises otherwise."""
-        context, record = node_failure(
-            batch,
-            index,
-            node=node,
-            task_id=str(self.task_id),
-            stage="production" if stage == "production" else "processing",
-        )
-        raw = (context.raw_key, context.raw_value)
-        self._policy.apply(context, record, error, raw=raw, internal=internal)
+    def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
+        if self._old_maps and self._is_done(records, row):
+            return
+        self._refuse(self._policy, records, row, error)
         self.counters.skipped += 1
 
-    def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
+    def _refuse(
+        self, policy: ErrorPolicy, records: SourceRecords, row: int, error: Exception
+    ) -> None:
+        """Ask the handler about a record that can't be read; returns if it is skipped."""
         node = self._sources[records.topic].spec.name
         context, record = input_failure(records, row, node=node, task_id=str(self.task_id))
-        raw = (context.raw_key, context.raw_value)
-        self._policy.apply(context, record, error, raw=raw)
-        self.counters.skipped += 1
+        policy.apply(context, record, error, raw=(context.raw_key, context.raw_value))
 
     def _dropped(self, count: int, _reason: str) -> None:
         self.counters.dropped += count
-
-
-class _NodeContext:
-    """`NodeContext` of one node."""
-
-    def __init__(self, task: ActiveTask, node: str) -> None:
-        self._task = task
-        self._node = node
-
-    @property
-    def node_name(self) -> str:
-        return self._node
-
-    @property
-    def task_id(self) -> str:
-        return str(self._task.task_id)
-
-    @property
-    def emit_interval_ms(self) -> int:
-        return self._task.emit_interval_ms
-
-    @property
-    def host(self) -> ActiveTask:
-        return self._task
-
-    def operator(self, node: str) -> Operator | None:
-        return self._task.graph.nodes[node].operator
-
-    def now_ms(self) -> int:
-        return self._task.now_ms()
-
-    def internal_topic(self, name: str) -> str:
-        return self._task.topic_prefix + name
-
-    def store(self, name: str) -> Any:
-        found = self._task.stores.stores.get(name)
-        return self._task.global_stores[name] if found is None else found
-
-    def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
-        self._task.failed(self._node, batch, index, error)
-
-    def dropped(self, count: int, reason: str) -> None:  # noqa: ARG002 - reasons get metrics of their own later
-        self._task.counters.dropped += count

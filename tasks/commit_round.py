@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -21,6 +22,8 @@ _log = logging.getLogger(__name__)
 _REFRESH_S: Final = 3_600.0
 #: Quiet partitions are committed again this often, because brokers forget offsets after their retention (H17).
 _RECOMMIT_S: Final = 43_200.0
+#: How long a commit waits for key ranges that are in the middle of a unit of work. By the machine's clock: threads run.
+_CUT_S: Final = 0.02
 #: How long a clean stop waits for the markers of its last transaction, and how often it looks for them.
 _MARKERS_S: Final = 5.0
 _MARKERS_POLL_S: Final = 0.01
@@ -58,6 +61,8 @@ class CommitRound:
         self.sequence = sequence
         self.offsets: dict[TopicPartition, int] = {}
         self.reached: dict[TopicPartition, int] = {}
+        #: How far the key ranges of each partition were at the last commit.
+        self._progress: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
         self._former: dict[TaskId, set[str]] = {}
         self._work = work
         self._clock = clock
@@ -103,18 +108,21 @@ class CommitRound:
         if begin_s >= self._next_recommit_s:
             self.committed.clear()
             self._next_recommit_s = begin_s + _RECOMMIT_S
+        self._cut(tasks)
         for task in tasks:
             with task.stores.trusted():
                 task.flush_caches()
             task.commit_requested = False
-        drained = {task.task_id: task.stores.drain() for task in tasks}
+        drained = {task.task_id: task.drain() for task in tasks}
         outputs = self.collector.take_staged()
         self.offsets = offsets = self._work.offsets()
+        progress = {each: self._work.owners[each].progress(each, offsets[each]) for each in offsets}
         if not (
             outputs
             or any(drained.values())
             or force
             or changed_offsets(_plain(self.committed), _plain_of(offsets))
+            or any(self._progress.get(each, now) != now for each, now in progress.items())
         ):
             return False
         self.sequence += 1
@@ -128,7 +136,7 @@ class CommitRound:
             },
             meanwhile=lambda: _prepare(drained.values()),
             offsets={
-                each: CommittedOffset(offset, self._metadata(each, offset))
+                each: CommittedOffset(offset, self._metadata(each, progress[each]))
                 for each, offset in offsets.items()
             },
         )
@@ -136,8 +144,16 @@ class CommitRound:
         self.reached.update(positions)
         self._apply(tasks, drained, positions, offsets)
         self.committed = dict(commit.offsets)
+        self._progress = progress
         self._refresh(tasks, begin_s)
         return True
+
+    def _cut(self, tasks: Iterable[ActiveTask]) -> None:
+        """Have key ranges hand over what they have done, those first that will do so soon."""
+        cuts = [cut for task in tasks if (cut := task.ask_for_cut()) is not None]
+        until_s = time.monotonic() + _CUT_S
+        for cut in cuts:
+            cut.wait(until_s - time.monotonic())
 
     def _apply(
         self,
@@ -153,6 +169,7 @@ class CommitRound:
             mine |= {each: offsets[each] for each in task.source_stores}
             with task.stores.trusted():
                 task.stores.apply(drained[task.task_id], mine, now_ms=now_ms)
+            task.applied()
 
     def _refresh(self, tasks: Iterable[ActiveTask], begin_s: float) -> None:
         if begin_s < self._next_refresh_s:
@@ -163,15 +180,15 @@ class CommitRound:
         for task in tasks:
             task.stores.refresh_positions(now_ms=self._clock.now_ms())
 
-    def _metadata(self, partition: TopicPartition, offset: int) -> str:
+    def _metadata(self, partition: TopicPartition, ranges: tuple[RangeProgress, ...]) -> str:
         task = self._work.owners[partition]
         return Progress(
             task_epoch=self.epochs[task.task_id],
             transactional_id=self.committer.producer.transactional_id,
             topic_id=self.topic_ids[partition.topic],
             topology_hash=self._topology_hash,
-            ranges=(RangeProgress(0, offset),),
-            stream_time_ms=task.partition_times_ms[partition],
+            ranges=ranges,
+            stream_time_ms=task.committed_time_ms(partition),
             operator_times_ms=task.operator_times_ms(),
             sequence=self.sequence,
         ).encode()

@@ -7,7 +7,7 @@ UnwindowedUnversionedChangelogTopicConfig), so its tools and programs read them.
 import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rebalance.model import TaskId, TopicPartition
@@ -94,12 +94,15 @@ def plan_application(
     topics: Mapping[str, int],
     *,
     replication_factor: int = -1,
+    factor: int = 1,
 ) -> ApplicationPlan:
-    """Return how a topology runs on a cluster that has `topics` (name -> partition count).
+    """Return how a topology runs on a cluster that has `topics` (name -> partition count), in so many key ranges at most.
 
     Raises `MissingSourceTopicError` naming every source topic that is not there, and `StreamsError` when internal
     topics that exist have another partition count than they need (nothing is repaired behind the user's back).
     """
+    if factor > 1:
+        spec = _kept_for_slow_ranges(spec)
     prefix = internal_prefix(application_id)
     matchable = {name for name in topics if not is_internal(name, application_id)}
     missing = sorted(missing_source_topics(spec, topics))
@@ -279,6 +282,28 @@ def _check_copartitioning(
                 f"sub-topology {subtopology.id} needs topics with equal partition counts, but {described}; "
                 "repartition() one of the streams"
             )
+
+
+def _kept_for_slow_ranges(spec: TopologySpec) -> TopologySpec:
+    """Let window and session stores keep on disk what their changelogs keep, beyond what has expired.
+
+    Who restores or follows a store knows the time of the fastest key range only, and a slow one may need older rows.
+    """
+    return replace(
+        spec,
+        subtopologies=tuple(
+            replace(
+                subtopology,
+                stores=tuple(
+                    replace(store, kept_longer_ms=_ADDITIONAL_MS)
+                    if store.kind in SEGMENTED_KINDS
+                    else store
+                    for store in subtopology.stores
+                ),
+            )
+            for subtopology in spec.subtopologies
+        ),
+    )
 
 
 def _repartition_topic(name: str, partitions: int, replication_factor: int) -> NewTopic:

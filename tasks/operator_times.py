@@ -9,6 +9,8 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
+from tasks.parallel.position_clock import NO_TIME, ObservesPositions
+
 _log = logging.getLogger(__name__)
 
 #: As many are committed at most, so that the metadata of an offset stays below a broker's limit.
@@ -39,6 +41,36 @@ class OperatorTimes:
         for keeper in self._keepers.values():
             times += keeper.times()
         return tuple(times[:OPERATOR_TIMES_MAX])
+
+    def collect_at(self, position_ms: int) -> tuple[int, ...]:
+        """Return what `collect` would give for the whole task at a position, where this is one key range of it.
+
+        What has no time of its own at a position, as a store, begins anew: -1 does nothing to it.
+
+        Args:
+            position_ms: The position clock's time at the lowest offset of all ranges.
+        """
+        times: list[int] = []
+        for keeper in self._keepers.values():
+            times += (
+                keeper.times_at(position_ms)
+                if isinstance(keeper, ObservesPositions)
+                else (NO_TIME,) * len(keeper.times())
+            )
+        return tuple(times[:OPERATOR_TIMES_MAX])
+
+    def position_time_ms(self, otherwise_ms: int) -> int:
+        """Return the time that a task's position clock begins with: what the operators have, else `otherwise_ms`.
+
+        All operators of a task that is cut into key ranges count the same records, so they have the same time; one whose
+        time was beyond the maximum has none.
+        """
+        observed = [
+            keeper.observed_time_ms
+            for keeper in self._keepers.values()
+            if isinstance(keeper, ObservesPositions)
+        ]
+        return max(observed, default=otherwise_ms)
 
     def restore(self, times: tuple[int, ...], task_id: str) -> None:
         """Give each keeper its own back; all or nothing, except for those that were beyond the maximum."""

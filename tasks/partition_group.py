@@ -44,7 +44,7 @@ class PartitionBuffer:
 
     def add(self, chunk: SourceRecords) -> None:
         """Append a run of records."""
-        size = _memory_bytes(chunk)
+        size = memory_bytes(chunk)
         self._chunks.append((chunk, size))
         self.records += len(chunk)
         self.bytes += size
@@ -58,7 +58,7 @@ class PartitionBuffer:
             self._chunks.appendleft((first.slice(self._start, len(first)), first_size))
             self._start = 0
         else:
-            size = _memory_bytes(chunk)
+            size = memory_bytes(chunk)
         self._chunks.appendleft((chunk, size))
         self.records += len(chunk)
         self.bytes += size
@@ -82,7 +82,7 @@ class PartitionBuffer:
         self._chunks.popleft()
         begin, self._start = self._start, 0
         stop = min(begin + min(limit, _AHEAD_RECORDS_MAX), len(chunk))
-        pieces = [(piece, _memory_bytes(piece)) for piece in decode(chunk.slice(begin, stop))]
+        pieces = [(piece, memory_bytes(piece)) for piece in decode(chunk.slice(begin, stop))]
         if stop < len(chunk):
             # What left before the first look ahead is freed with the rest.
             rest = size - sum(piece_size for _, piece_size in pieces)
@@ -225,6 +225,7 @@ def _order_ms(chunk: SourceRecords) -> Sequence[int]:
     return chunk.order_ms if isinstance(chunk, DecodedRecords) else chunk.timestamps
 
 
-def _memory_bytes(chunk: SourceRecords) -> int:
+def memory_bytes(chunk: SourceRecords) -> int:
+    """Return about how much memory some records hold."""
     payload = chain(filter(None, chunk.raw_keys), filter(None, chunk.raw_values))
     return sum(map(len, payload)) + len(chunk) * _RECORD_OVERHEAD_BYTES

@@ -11,7 +11,9 @@ from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
 from tasks.errors import MissingSourceTopicError
 from tasks.internal_topics import ApplicationPlan
+from tasks.parallel.key_ranges import KEY_HASH
 from tasks.parallel.progress_vector import Progress, partition_time_of_kafka_streams
+from tasks.parallel.skipping import OldMap
 from tasks.ports import Admin, CommittedOffset
 from tasks.processing.topology_spec import OffsetReset
 
@@ -316,6 +318,28 @@ def foreign_transactional_ids(
         if offset.offset >= 0
     )
     return sorted({progress.transactional_id for progress in found if progress is not None} - known)
+
+
+def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, OldMap]:
+    """Return how far the key ranges of each input were at its last commit, of those that have some.
+
+    Ranges by a hash of another version are not used: their records are processed from the lowest offset on.
+    """
+    found: dict[TopicPartition, OldMap] = {}
+    for partition, start in sorted(starts.items()):
+        progress = start.progress
+        if progress is None or len(progress.ranges) == 1:
+            continue
+        if progress.key_hash != KEY_HASH:
+            _log.warning(
+                "%s was committed with key ranges by the hash %s, which this version does not know: what faster ranges "
+                "had done is done again",
+                partition,
+                progress.key_hash,
+            )
+            continue
+        found[partition] = OldMap(progress.ranges)
+    return found
 
 
 def operator_times(

@@ -107,6 +107,42 @@ class StateManager:
             may_hold_back=spec.caching and self._settings.cache_enabled,
         )
 
+    def stores_of_range(
+        self,
+        over: Callable[[Database, Sequence[str]], Database],
+        now: Callable[[], int],
+        *,
+        ranges: int,
+        divided: bool,
+    ) -> dict[str, Store]:
+        """Return store objects of one key range over the open databases.
+
+        Args:
+            over: Given a database and the names of its stores, returns what the range sees of it.
+            now: Gives the timestamp of the record that the range processes.
+            ranges: How many key ranges share the stores.
+            divided: Whether some rows on disk may be those of faster ranges, of this life or of a former one.
+        """
+        seen = {
+            persistent: over(
+                database,
+                [spec.name for spec in self.specs.values() if spec.persistent is persistent],
+            )
+            for persistent, database in self._databases.items()
+        }
+        return {
+            spec.name: make_store(
+                spec,
+                seen[spec.persistent],
+                topic=self.serde_topic(spec.name),
+                keep_bytes=self._settings.keep_bytes_per_store // ranges,
+                now=now,
+                may_hold_back=spec.caching and self._settings.cache_enabled,
+                in_range=divided,
+            )
+            for spec in self.specs.values()
+        }
+
     @contextmanager
     def trusted(self) -> Generator[None]:
         """Work with the stores; damage found meanwhile is raised as `TaskCorruptedError`, which names the task."""

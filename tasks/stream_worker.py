@@ -10,6 +10,7 @@ input is taken only while the lease lasts.
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -23,9 +24,14 @@ from tasks.errors import FencedError, TaskCorruptedError
 from tasks.group_producers import GroupProducers, ended, started
 from tasks.internal_topics import ApplicationPlan
 from tasks.learner_task import LearnerTask
+from tasks.operator_times import OPERATOR_TIMES_MAX
 from tasks.output_collector import OutputCollector
+from tasks.parallel.progress_vector import ranges_that_fit
 from tasks.ports import ProducerFactory, TransactionalProducer
 from tasks.processing.error_policy import ErrorPolicy
+from tasks.ranges.parallel_task import ParallelTask
+from tasks.ranges.placing import Placing
+from tasks.ranges.range_pool import RangePool
 from tasks.restore_plan import RestorePlanner
 from tasks.start_positions import Grant, find_starts
 from tasks.state_updater import RestoreEvent, StateUpdater
@@ -138,6 +144,9 @@ class StreamWorker:
         self._processed: dict[TaskId, tuple[int, float]] = {}
         self._lags: dict[TopicPartition, int] = {}
         # Of the present beginning of the tasks, set by `_run_tasks`.
+        self._pool: RangePool | None = None
+        self._placing: Placing | None = None
+        self._resting = False
         self._manager: TaskManager
         self._work: WorkerInput
         self._commits: CommitRound
@@ -248,6 +257,11 @@ class StreamWorker:
             topology_hash=self._settings.topology_hash,
             sequence=self._sequence,
         )
+        if self._settings.threads > 1:
+            self._pool, self._resting = RangePool(self._settings.threads), False
+            stack.callback(self._pool.close)
+            fitting = ranges_that_fit(self._settings.transactional_id, OPERATOR_TIMES_MAX)
+            self._placing = Placing(self._pool, fitting)
         self._manager = self._manage(collector, policy, stack)
         self.tasks, self.copies = self._manager.tasks, self._manager.copies
         now_s = self._clock.monotonic_s()
@@ -258,6 +272,8 @@ class StreamWorker:
             if self._takes_plan():
                 return
             self._turn()
+        self._commit()  # what is done by now is safe, however long calls in hand take
+        self._settle()
         self._commits.finish(list(self._manager.running.values()), self._ports.admin)
 
     def _takes_plan(self) -> bool:
@@ -342,6 +358,7 @@ class StreamWorker:
             commit=self._commit,
             say=None if membership is None else membership.say,
             on_running=self._on_running,
+            before_start=self._begins_in_ranges,
         )
         self.updater = updater
         stack.push(manager.close)
@@ -352,7 +369,9 @@ class StreamWorker:
         """One round: orders, tasks that are ready to run, input, a slice of each task, punctuations, commits."""
         self._watch()
         self._serve_orders()
+        self._check_ranges()
         self._admit()
+        self._rest(resting=self.paused or not self._may_work())
         if not self._may_work():
             self._wake.wait(_IDLE_IN_GROUP_S)
             self._wake.clear()
@@ -371,11 +390,52 @@ class StreamWorker:
             if self._must_commit():
                 self._commit()
         self._punctuate()
+        self._cut_anew()
         now_s = self._clock.monotonic_s()
         if now_s >= self._next_commit_s or self._must_commit():
             self._commit()
         if now_s >= self._next_purge_s:
             self._purge()
+
+    # -- key ranges ------------------------------------------------------------------------------------------------
+
+    def _check_ranges(self) -> None:
+        """Raise what has ended a key range, as if it had happened here."""
+        if self._pool is not None:
+            for task in self._manager.running.values():
+                task.check()
+
+    def _rest(self, *, resting: bool) -> None:
+        """Have key ranges rest as the loop does."""
+        if resting is not self._resting:
+            self._resting = resting
+            for task in self._manager.running.values():
+                task.rest(resting)
+
+    def _settle(self) -> None:
+        """Wait for calls in hand of all tasks, before a clean stop."""
+        membership = self._membership
+        until_s = time.monotonic() + self._settings.drain_timeout_ms / 1000
+        for task in self._manager.running.values():
+            task.settle(until_s, (lambda: None) if membership is None else membership.progress)
+        self._check_ranges()
+
+    def _begins_in_ranges(self, task: ActiveTask) -> None:
+        """Have a task run in the threads of the pool, if there is one."""
+        if self._placing is not None:
+            self._placing.begins(task, self._manager.tasks.values())
+
+    def _cut_anew(self) -> None:
+        """Have tasks cut into other key ranges, where that makes the threads' loads even."""
+        if self._placing is None:
+            return
+        self._placing.look(self._manager.tasks.values())
+        running = self._manager.running.values()
+        waiting = [task for task in running if isinstance(task, ParallelTask) and task.may_be_cut]
+        if waiting:
+            self._commit()
+            for task in waiting:
+                task.cut_anew()
 
     # -- the group -------------------------------------------------------------------------------------------------
 
@@ -479,13 +539,13 @@ class StreamWorker:
         self._slice_records = max(1, min(fitting, self._slice_records * 2, _SLICE_RECORDS_MAX))
 
     def _shrink_caches(self) -> None:
-        held = {task: task.graph.held_back_bytes() for task in self._manager.running.values()}
+        held = {task: task.held_back_bytes() for task in self._manager.running.values()}
         excess = sum(held.values()) - self._settings.cache_max_bytes
         if excess > 0:
             for task in sorted(held, key=lambda task: held[task], reverse=True):
                 if excess > 0:
                     with task.stores.trusted():
-                        task.graph.shrink(min(excess, held[task]))
+                        task.shrink(min(excess, held[task]))
                     excess -= held[task]
 
     def _must_commit(self) -> bool:
@@ -493,7 +553,7 @@ class StreamWorker:
         if any(task.commit_requested for task in running):
             return True
         uncommitted = self._commits.collector.staged_bytes + sum(
-            task.stores.uncommitted_bytes for task in running
+            task.uncommitted_bytes for task in running
         )
         return uncommitted > self._settings.uncommitted_max_bytes
 

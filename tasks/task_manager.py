@@ -5,11 +5,13 @@ Under fixed assignment all tasks are there from the beginning; in a group they c
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from types import TracebackType
+from typing import Final
 
 from rebalance.model import TaskId, TopicPartition, parse_position_key, position_key
 from rebalance.orders import (
@@ -29,14 +31,18 @@ from tasks.active_task import ActiveTask
 from tasks.commit_round import CommitRound, changelog_positions
 from tasks.learner_task import LearnerTask
 from tasks.lifecycle import TaskState
+from tasks.ranges.in_hand import long_in_hand, range_count
 from tasks.restore_results import Broken, Closed, Restored
-from tasks.start_positions import Grant, StartPosition, operator_times
+from tasks.start_positions import Grant, StartPosition, old_maps, operator_times
 from tasks.state_manager import StateManager
 from tasks.state_updater import StateUpdater
 from tasks.worker_input import WorkerInput
 from tasks.worker_ports import WorkerSettings
 
 _log = logging.getLogger(__name__)
+
+#: How long calls in hand of tasks that are let go are waited for. By the machine's clock: threads run.
+_IN_HAND_S: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -70,6 +76,7 @@ class TaskManager:
         commit: Commits the running tasks' work now.
         say: Sends a report to the group; None under fixed assignment.
         on_running: Told whether all owned tasks run, when that changes.
+        before_start: Told of a task that is about to begin to run.
 
     Attributes:
         tasks: Owned tasks, also those that restore.
@@ -90,6 +97,7 @@ class TaskManager:
         commit: Callable[[], None],
         say: Callable[[AnyReport], None] | None,
         on_running: Callable[[bool], None],
+        before_start: Callable[[ActiveTask], None] = lambda _task: None,
     ) -> None:
         self._settings = settings
         self._held = held
@@ -101,6 +109,7 @@ class TaskManager:
         self._commit = commit
         self._say = say
         self._on_running = on_running
+        self._before_start = before_start
         self._told: bool | None = None
         self.tasks: dict[TaskId, ActiveTask] = {}
         self.running: dict[TaskId, ActiveTask] = {}
@@ -217,10 +226,12 @@ class TaskManager:
     def _start(self, result: Restored) -> None:
         task, starts = result.task, result.starts
         offsets = {partition: start.offset for partition, start in starts.items()}
+        self._before_start(task)
         task.start(
             offsets,
             {partition: start.partition_time_ms for partition, start in starts.items()},
             operator_times(starts, self._settings.topology_hash),
+            old_maps(starts),
         )
         grant = self._held.owned[task.task_id]
         self.running[task.task_id] = task
@@ -351,6 +362,9 @@ class TaskManager:
             elif task_id in self.tasks:
                 self._release_restoring(order, self.tasks.pop(task_id), grant)
         if running:
+            until_s = time.monotonic() + _IN_HAND_S
+            for _, task in running:
+                task.settle(until_s, lambda: None)
             self._commit()
         for order, task in running:
             self._release_running(order, task)
@@ -481,6 +495,8 @@ class TaskManager:
                     input=_keyed(task.next_offsets),
                     lag=sum(known) if len(known) == len(task.inputs) else -1,
                     rate=round(rates.get(task_id, 0.0), 1),
+                    ranges=long_in_hand(task),
+                    range_count=range_count(task),
                 )
             )
         return (*rows, *(copy.status() for _, copy in sorted(self.copies.items())))

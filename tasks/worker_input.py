@@ -96,10 +96,7 @@ class WorkerInput:
         positions = self.source.positions() if self.owners else {}
         offsets: dict[TopicPartition, int] = {}
         for partition, task in self.owners.items():
-            offset = task.next_offsets[partition]
-            if not task.group.buffers[partition].records:
-                offset = max(offset, positions.get(partition, offset))
-            offsets[partition] = offset
+            offsets[partition] = task.offset_to_commit(partition, positions.get(partition, -1))
         return offsets
 
     def lags(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

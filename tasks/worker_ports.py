@@ -66,6 +66,10 @@ class WorkerSettings:
     acceptable_recovery_lag: int = 10_000
     #: How often the group hears how far all tasks are: about twice per heartbeat.
     status_interval_ms: int = 250
+    #: Threads that key ranges run in; with 1 there are none, and the loop's thread does all.
+    threads: int = 1
+    #: How long a clean stop waits for calls in hand.
+    drain_timeout_ms: int = 25_000
     handlers: ErrorHandlers = field(default_factory=ErrorHandlers)
 
 

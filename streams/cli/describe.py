@@ -29,7 +29,8 @@ def describe(
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
         mermaid: Print a Mermaid flowchart instead.
-        execution: Also say how each sub-topology runs: in batches, or record by record and why.
+        execution: Also say how each sub-topology runs: in batches, or record by record and why; and whether its tasks may
+            be cut into key ranges, or why not.
         json: Print JSON instead.
         settings: Settings.
     """

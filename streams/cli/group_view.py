@@ -31,6 +31,7 @@ def status_view(status: GroupStatus, *, tasks_first: int | None = None) -> Rende
         parts += [Text(), _members(status)]
     if status.tasks:
         parts += [Text(), _tasks(status, tasks_first)]
+        parts += [Text(each, style="yellow") for each in records_in_hand(status)]
     if status.learners or status.waiting:
         parts += [Text(), _copies("learners", status.learners, status.read_ms)]
         parts += _waiting(status)
@@ -54,6 +55,15 @@ def status_line(status: GroupStatus) -> str:
         f"alarms {len(status.alarms)}",
     ]
     return "  ".join(parts)
+
+
+def records_in_hand(status: GroupStatus) -> list[str]:
+    """Return a line for each record that a key range has had in hand for long."""
+    return [
+        f"task {task.task} at {task.member or _UNKNOWN} has a record in hand: {each}"
+        for task in status.tasks
+        for each in task.ranges
+    ]
 
 
 def _live(status: GroupStatus) -> list[MemberStatus]:
@@ -120,7 +130,9 @@ def _member_phase(member: MemberStatus) -> str:
 
 
 def _tasks(status: GroupStatus, first: int | None) -> Table:
-    table = _table("tasks", ("task", "owner", "phase"), ("epoch", "since", "lag", "records/s"))
+    right = ("epoch", "since", "lag", "records/s")
+    cut = any(task.range_count > 1 for task in status.tasks)
+    table = _table("tasks", ("task", "owner", "phase"), (*right, "ranges") if cut else right)
     rows = status.tasks
     if first is not None and len(rows) > first:
         rows = tuple(sorted(rows, key=_urgency)[:first])
@@ -137,6 +149,7 @@ def _tasks(status: GroupStatus, first: int | None) -> Table:
                 _since(task.since_ms, status.read_ms, known=task.since_known),
                 _count(task.lag, stale=task.stale),
                 _rate(task),
+                *((task.range_count,) if cut else ()),
             ),
             style=_STALE if task.stale else "",
         )

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from streams.cli.group_access import GroupAccess, group_access, moment_text
-from streams.cli.group_view import status_line, status_view
+from streams.cli.group_view import records_in_hand, status_line, status_view
 from streams.cli.output import print_json
 from streams.cli.settings import SettingsOptions
 from streams.errors import ConfigError, StreamsError
@@ -118,6 +118,7 @@ def _print(looks: _Looks, *, json: bool) -> None:
 def _dated(status: GroupStatus) -> str:
     lines = [f"{moment_text(status.read_ms)}  {status_line(status)}"]
     lines += [f"  ! {alarm.text}" for alarm in status.alarms]
+    lines += [f"  {each}" for each in records_in_hand(status)]
     return "\n".join(lines)
 
 

@@ -16,7 +16,9 @@ from streams.kafka.clients import KafkaClients
 from streams.run_options import RunOptions
 from streams.topic_info import KafkaTopics
 from tasks.internal_topics import ApplicationPlan
+from tasks.parallel.keyed import cutting
 from tasks.ports import Admin
+from tasks.processing.topology_spec import TopologySpec
 from tasks.worker_ports import WorkerPorts, WorkerSettings
 
 _log = logging.getLogger("tidewheel")
@@ -76,6 +78,25 @@ def fixed_transactional_id(config: StreamsConfig, slot: int) -> str:
     return f"{config.application_id}-fixed-{instance}{slot}"
 
 
+def range_threads(config: StreamsConfig) -> int:
+    """Return how many threads key ranges run in; with 1 there are none, and the loop's thread does all."""
+    threads = config.num_stream_threads
+    return config.parallelising_factor if threads == "auto" else threads
+
+
+def whole_tasks(spec: TopologySpec, config: StreamsConfig) -> list[str]:
+    """Return what to say of sub-topologies whose tasks are not cut although the factor asks for it, each with the reason."""
+    if range_threads(config) == 1 or config.parallelising_factor == 1:
+        return []
+    said = [(each.id, cutting(each)) for each in spec.subtopologies]
+    return [
+        f"tasks of sub-topology {number} are not cut into key ranges, so parallelising_factor="
+        f"{config.parallelising_factor} does nothing for them: {found.reason}"
+        for number, found in said
+        if not found.keyed
+    ]
+
+
 def worker_settings(application: Application, transactional_id: str) -> WorkerSettings:
     """Return what the loop needs to know."""
     config = application.config
@@ -94,6 +115,8 @@ def worker_settings(application: Application, transactional_id: str) -> WorkerSe
         auto_offset_reset=config.auto_offset_reset,
         acceptable_recovery_lag=config.acceptable_recovery_lag,
         status_interval_ms=config.heartbeat_interval_ms // 2,
+        threads=range_threads(config),
+        drain_timeout_ms=config.drain_timeout_ms,
         handlers=error_handlers(config),
     )
 

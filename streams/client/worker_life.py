@@ -23,7 +23,9 @@ from streams.client.wiring import (
     fixed_assignment,
     fixed_transactional_id,
     make_clients,
+    range_threads,
     take_slot,
+    whole_tasks,
     worker_ports,
     worker_settings,
 )
@@ -112,7 +114,11 @@ class WorkerLife:
 
     def run(self) -> None:
         """Live until told to stop; raises what ended it otherwise."""
-        for caution in self._application.config.cautions():
+        application = self._application
+        for caution in (
+            *application.config.cautions(),
+            *whole_tasks(application.spec, application.config),
+        ):
             _log.warning("%s", caution)
         with ExitStack() as stack:
             self._run(stack)
@@ -156,6 +162,8 @@ class WorkerLife:
             directory=lambda task_id: slot.task_directory(str(task_id)),
             open_database=open_database,
             now_ms=application.clock.now_ms,
+            threads=range_threads(config),
+            factor=config.parallelising_factor,
             global_stores={} if self.globals is None else self.globals.stores.views,
         )
         self._watch = PlanWatch(

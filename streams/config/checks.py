@@ -16,6 +16,10 @@ class _Options(Protocol):
     @property
     def session_timeout_ms(self) -> int: ...
     @property
+    def parallelising_factor(self) -> int: ...
+    @property
+    def num_stream_threads(self) -> int | str: ...
+    @property
     def consumer(self) -> Mapping[str, Any]: ...
     @property
     def producer(self) -> Mapping[str, Any]: ...
@@ -46,6 +50,11 @@ def cautions(config: _Options) -> list[str]:
         for option, feature in NOT_YET.items()
         if option in config.model_fields_set
     ]
+    if config.parallelising_factor > 1 and config.num_stream_threads == 1:
+        found.append(
+            f"parallelising_factor={config.parallelising_factor} has no effect with num_stream_threads=1; leave that at "
+            "'auto', or give more threads"
+        )
     clients = {"consumer": config.consumer, "producer": config.producer, "admin": config.admin}
     for name, properties in clients.items():
         key = "enable.ssl.certificate.verification"

@@ -2,11 +2,7 @@
 
 from typing import Final
 
-_RANGES: Final = "key-range workers"
-
 #: Options that are checked and kept, but that nothing reads yet: option -> what they come with. A test compares this with the code.
 NOT_YET: Final = {
-    "num_stream_threads": _RANGES,
-    "parallelising_factor": _RANGES,
     "snapshot_location": "snapshots and bulk restore",
 }

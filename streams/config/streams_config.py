@@ -95,12 +95,12 @@ class StreamsConfig(BaseModel):
     """Milliseconds between commits; results of exactly_once become visible with them."""
 
     num_stream_threads: types.Threads = "auto"
-    """Processing threads per worker, 1 to 256. `auto`: as many as `parallelising_factor` asks for, at most 256; 1 at
-    factor 1."""
+    """Threads per worker that process records, 1 to 256; all tasks of the worker share them. `auto`: as many as
+    `parallelising_factor`. With 1 the worker's loop processes, and no key range is cut."""
 
     parallelising_factor: types.Factor = 1
-    """Key-range workers per task at most, 1 to 256. Above 1, records of different keys of one partition overlap
-    where they wait; records of one key keep their order."""
+    """Key ranges per task at most, 1 to 256. Above 1, records of different keys of one partition overlap where they
+    wait (for a service, a model, a disk); records of one key keep their order. Results do not depend on it."""
 
     num_standby_replicas: types.Count = 0
     """Copies of each store kept up to date on other members."""

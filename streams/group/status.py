@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rebalance.describe import LogFold, Since, member_name, task_phase_text
+from rebalance.describe import LogFold, Since, duration_text, member_name, task_phase_text
 from rebalance.group import LIVE, Group
 from rebalance.model import TaskId, TaskRole
 from rebalance.records import Copy, MemberRecord
@@ -41,6 +41,26 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordInHand:
+    """A record that a key range has been at for long, which holds up the other records of that range only.
+
+    Attributes:
+        key_hash: Hash of its key, by which the ranges are cut.
+        offset: Its offset in the task's input partition.
+        age_ms: For how long it had been in hand when its worker said so.
+    """
+
+    key_hash: int
+    offset: int
+    age_ms: int
+
+    def __str__(self) -> str:
+        return (
+            f"key hash {self.key_hash:08x}, offset {self.offset}, for {duration_text(self.age_ms)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFigures:
     """A task in one role at one member.
 
@@ -56,6 +76,8 @@ class TaskFigures:
         done, end: Of a copy: how far of its changelogs, in offsets.
         eta_s: Of a copy: seconds until it has caught up, at this rate.
         stale: Whether the figures are older than the member's session timeout.
+        range_count: Of an active task: its key ranges.
+        ranges: Records that its key ranges have had in hand for long, the longest first.
     """
 
     task: str
@@ -74,6 +96,8 @@ class TaskFigures:
     end: int = 0
     eta_s: float | None = None
     stale: bool = False
+    range_count: int = 1
+    ranges: tuple[RecordInHand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +234,8 @@ class _View:
             target=wanted if wanted != member else None,
             stale=bool(incarnation)
             and self.is_stale(incarnation, self._fresh_ms(incarnation, at_ms)),
+            range_count=1 if told is None else told.range_count,
+            ranges=() if told is None else tuple(map(_in_hand, told.ranges)),
             **_since(since),
             **_figures(told),
         )
@@ -282,6 +308,11 @@ def _held(copies: Mapping[TaskId, Iterable[Copy]], incarnation: str) -> tuple[st
 
 def _since(since: Since | None) -> dict[str, Any]:
     return {} if since is None else {"since_ms": since.at_ms, "since_known": since.known}
+
+
+def _in_hand(told: tuple[int, int, int]) -> RecordInHand:
+    key_hash, offset, age_ms = told
+    return RecordInHand(key_hash=key_hash, offset=offset, age_ms=age_ms)
 
 
 def _figures(told: TaskStatus | None) -> dict[str, Any]:

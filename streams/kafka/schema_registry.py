@@ -7,6 +7,7 @@ What is the registry's fault (down, refuses) becomes `SchemaRegistryError`; what
 that the registry does not know) becomes `CodecError`.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Final
@@ -180,6 +181,7 @@ class _Codec:
             make_serializer
         )  # now, so that wrong settings are an error of the build
         self._parts: dict[tuple[str, bool], tuple[SerializationContext, Any]] = {}
+        self._making = threading.Lock()
 
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:
         """Return the bytes, with the id of the schema in front; the first record of a topic registers it."""
@@ -210,8 +212,11 @@ class _Codec:
             context = SerializationContext(
                 topic, MessageField.KEY if is_key else MessageField.VALUE
             )
-            serializer, self._spare = self._spare or self._make_serializer(), None
-            part = self._parts[topic, is_key] = context, serializer
+            with self._making:  # key ranges serialise in several threads
+                part = self._parts.get((topic, is_key))
+                if part is None:
+                    serializer, self._spare = self._spare or self._make_serializer(), None
+                    part = self._parts[topic, is_key] = context, serializer
         return part
 
     def _failed(self, error: Exception, topic: str, data: bytes | None) -> Exception:

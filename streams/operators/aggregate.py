@@ -18,6 +18,8 @@ from tasks.processing.record_batch import RecordBatch
 class StreamAggregate(MaterializedOperator):
     """Folds the values of a key into an aggregate."""
 
+    times_null_values = False
+
     def __init__(
         self,
         store_name: str,
@@ -43,6 +45,8 @@ class StreamAggregate(MaterializedOperator):
 
 class StreamReduce(MaterializedOperator):
     """Combines the values of a key; the first one is the first result."""
+
+    times_null_values = False
 
     def __init__(self, store_name: str, reducer: Callable[[Any, Any], Any]) -> None:
         super().__init__(store_name)
@@ -153,6 +157,8 @@ def _previous(
 
 class StreamCount(CountsInPlace):
     """Counts the records of a key."""
+
+    times_null_values = False
 
     def process(self, batch: RecordBatch) -> Output:
         """Return the new counts."""

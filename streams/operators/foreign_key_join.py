@@ -69,6 +69,8 @@ class _Serializer:
 class ForeignKeyOperator(Operator):
     """What the steps share: the topics' names, and records that a rule or an error drops."""
 
+    needs_whole_task = "a foreign-key join looks up rows of other keys"
+
     def __init__(self, topics: ForeignKeyTopics) -> None:
         self._topics = topics
 

@@ -14,7 +14,9 @@ from tasks.processing.record_batch import RecordBatch, has_none
 
 
 class GlobalTableJoin(Operator):
-    """Joins each record with the row that its selected key has now."""
+    """Joins each record with the row that its selected key has now; that store is only read, by any thread."""
+
+    needs_whole_task = ""
 
     def __init__(
         self, store_name: str, key_selector: UserFunction, joiner: UserFunction, left: bool

@@ -44,6 +44,8 @@ class MaterializedOperator(TableOperator):
     old value of a change is that of the last one that was forwarded.
     """
 
+    needs_whole_task = ""
+
     buffer: CommitBuffer
 
     #: Whether a change from no row to no row is left out; told only where old values are sent.

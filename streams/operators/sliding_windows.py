@@ -56,6 +56,8 @@ class _Around:
 class SlidingWindowAggregate(WindowedOperator):
     """Folds the values of a key that are near each other in time into aggregates."""
 
+    times_null_values = False
+
     def __init__(
         self,
         store_name: str,

@@ -88,15 +88,23 @@ def _called(
     return results, batch if kept is None else batch.take(kept)
 
 
-class PassThrough(Operator):
+class StatelessOperator(Operator):
+    """An operator that remembers nothing, so its task may be cut into key ranges."""
+
+    needs_whole_task = ""
+
+
+class PassThrough(StatelessOperator):
     """Gives on what it gets: a merge, or the end of a branch."""
+
+    keeps_times = True
 
     def process(self, batch: RecordBatch) -> Output:
         """Return the batch."""
         return batch
 
 
-class Filter(Operator):
+class Filter(StatelessOperator):
     """Keeps the records for which a predicate holds (or does not)."""
 
     def __init__(self, predicate: UserFunction, negate: bool = False) -> None:
@@ -111,7 +119,7 @@ class Filter(Operator):
         return batch.select(flags)
 
 
-class DropNullKeys(Operator):
+class DropNullKeys(StatelessOperator):
     """Drops records without a key, before a repartition (they could not be placed)."""
 
     def process(self, batch: RecordBatch) -> Output:
@@ -123,8 +131,11 @@ class DropNullKeys(Operator):
         return kept
 
 
-class Map(Operator):
+class Map(StatelessOperator):
     """Replaces key and value by what a function returns as (key, value)."""
+
+    keys_out = "any"
+    keeps_times = True
 
     def __init__(self, function: UserFunction) -> None:
         self._function = _paired(function)
@@ -135,8 +146,10 @@ class Map(Operator):
         return batch.with_keys([key for key, _ in pairs], [value for _, value in pairs])
 
 
-class MapValues(Operator):
+class MapValues(StatelessOperator):
     """Replaces the value by what a function returns."""
+
+    keeps_times = True
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function
@@ -147,8 +160,10 @@ class MapValues(Operator):
         return batch.with_values(values)
 
 
-class MapValuesBatch(Operator):
+class MapValuesBatch(StatelessOperator):
     """Replaces many values by one call of a function; a batch whose call fails goes to the handler record by record."""
+
+    keeps_times = True
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function
@@ -169,8 +184,11 @@ class MapValuesBatch(Operator):
         return batch.with_values(values)
 
 
-class SelectKey(Operator):
+class SelectKey(StatelessOperator):
     """Replaces the key by what a function returns."""
+
+    keys_out = "any"
+    keeps_times = True
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function
@@ -181,9 +199,10 @@ class SelectKey(Operator):
         return batch.with_keys(keys)
 
 
-class FlatMap(Operator):
+class FlatMap(StatelessOperator):
     """Replaces a record by any number of (key, value)."""
 
+    keys_out = "any"
     expands = True
 
     def __init__(self, function: UserFunction) -> None:
@@ -198,7 +217,7 @@ class FlatMap(Operator):
         )
 
 
-class FlatMapValues(Operator):
+class FlatMapValues(StatelessOperator):
     """Replaces a value by any number of values; the key stays."""
 
     expands = True
@@ -212,8 +231,10 @@ class FlatMapValues(Operator):
         return spread(batch, lists).with_values(list(chain.from_iterable(lists)))
 
 
-class Peek(Operator):
+class Peek(StatelessOperator):
     """Calls a function for each record and gives the record on."""
+
+    keeps_times = True
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function
@@ -223,7 +244,7 @@ class Peek(Operator):
         return _called(self, self._function, batch)[1]
 
 
-class Foreach(Operator):
+class Foreach(StatelessOperator):
     """Calls a function for each record; nothing goes on."""
 
     def __init__(self, function: UserFunction) -> None:
@@ -235,7 +256,7 @@ class Foreach(Operator):
         return None
 
 
-class Branch(Operator):
+class Branch(StatelessOperator):
     """Sends each record to the first branch whose predicate holds, else to the default one or nowhere."""
 
     exclusive = True
@@ -259,11 +280,15 @@ class Branch(Operator):
         return outputs
 
 
-class ToStream(Operator):
+class ToStream(StatelessOperator):
     """Turns the changes of a table into records: key and new value (None for a deleted row)."""
+
+    keeps_times = True
 
     def __init__(self, key_mapper: UserFunction | None = None) -> None:
         self._key_mapper = key_mapper
+        if key_mapper is not None:
+            self.keys_out = "any"
 
     def process(self, batch: RecordBatch) -> Output:
         """Return the new values, by new keys if there is a mapper."""

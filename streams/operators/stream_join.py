@@ -36,6 +36,8 @@ class JoinSide(NamedTuple):
 class _OverWindows(MaterializedOperator):
     """An operator over a window store that retains duplicates."""
 
+    needs_whole_task = "it joins two streams, whose records wait for each other by one time"
+
     store: WindowStore[Any, Any]
 
     def init(self, context: NodeContext) -> None:

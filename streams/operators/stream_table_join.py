@@ -22,6 +22,8 @@ from tasks.processing.record_batch import RecordBatch, has_none
 class StreamTableJoin(Operator):
     """Joins each record with the row of its key as the table stands now, or stood then if it is versioned."""
 
+    needs_whole_task = ""
+
     _table: BoundView
 
     def __init__(
@@ -111,6 +113,7 @@ class BufferedStreamTableJoin(StreamTableJoin):
     """
 
     expands = True
+    needs_whole_task = "its records wait for the time of all keys"
 
     def __init__(
         self,

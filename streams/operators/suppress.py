@@ -69,6 +69,7 @@ class Suppress(MaterializedOperator):
     """Holds rows back until they are due, or until there are too many."""
 
     expands = True
+    needs_whole_task = "it holds rows back by the time and the number of all keys"
 
     def __init__(
         self,

@@ -29,6 +29,8 @@ class TableGroupMap(Operator):
     """
 
     expands = True
+    needs_whole_task = ""
+    keys_out = "any"
 
     def __init__(
         self, function: UserFunction, key_serde: SerdePort, topic: str, versioned: bool
@@ -108,6 +110,8 @@ class TableGroupMap(Operator):
 
 class TableAggregate(MaterializedOperator):
     """Keeps an aggregate per group: the old value of a row is subtracted, then the new one is added."""
+
+    times_null_values = False
 
     def __init__(
         self,

@@ -70,6 +70,8 @@ def joinable(operator: Operator, batch: RecordBatch, *, versioned: bool) -> Reco
 class TableJoin(TableOperator):
     """One side of a join: turns the changes of a table into changes of the result."""
 
+    needs_whole_task = ""
+
     _other: BoundView
 
     def __init__(self, joined: Joined, other: TableView, versioned: bool, *, is_left: bool) -> None:

@@ -5,7 +5,7 @@ the functions see None).
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, compress, islice
+from itertools import chain, compress
 from typing import Any, cast
 
 from state_stores.segments import SEGMENT_BYTES
@@ -56,9 +56,12 @@ class TimeWindowAggregate(WindowedOperator):
         return self.each(batch, changes_of)
 
     def _make_known(self, data: Sequence[bytes], starts: Sequence[int]) -> None:
-        """Fetch the rows of these store keys; those of windows later than any seen are known not to be there."""
+        """Fetch the rows of these store keys; those of windows later than any seen are known not to be there.
+
+        A key range doesn't know what was seen before it began.
+        """
         seen = max(self._latest_start, self._segments.observed_stream_time_ms)
-        if not starts or max(starts) <= seen:
+        if not starts or self._segments.in_range or max(starts) <= seen:
             self.buffer.fetch(data)
             return
         # Another operator of a cogroup may have written some since the last commit.
@@ -73,10 +76,10 @@ class TimeWindowAggregate(WindowedOperator):
 
     def _open_starts(self, batch: RecordBatch) -> list[Sequence[int]]:
         """Return the starts of each record's windows that are open at its turn."""
-        windows, time, late = self._windows, self._stream_time, 0
+        windows, late = self._windows, 0
         column: list[Sequence[int]] = []
-        for index, timestamp in enumerate(batch.timestamps):
-            time = max(time, timestamp)
+        turns = zip(batch.timestamps, self.times_of(batch), strict=True)
+        for index, (timestamp, time) in enumerate(turns):
             try:
                 starts = list(windows.starts_for(timestamp))
             except ValueError as error:  # a time that no calendar has
@@ -133,9 +136,10 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
         self._make_known(data, starts)
         if not self.counts_in_place(data):
             return self._fold_each(batch, key_bytes)
-        self._stream_time = max(before, *batch.timestamps)
+        positions = batch.position_times()
+        self._stream_time = max(before, *batch.timestamps) if positions is None else positions[-1]
         if min(starts) + size + windows.grace_ms <= self._stream_time:
-            times = islice(accumulate(batch.timestamps, max, initial=before), 1, None)
+            times = self.running_times(batch, before) if positions is None else positions
             closed = size + windows.grace_ms
             open_ones = [start + closed > time for start, time in zip(starts, times, strict=True)]
             if not all(open_ones):

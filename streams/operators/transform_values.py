@@ -14,6 +14,7 @@ from streams.operators.table_view import BoundView, Failed, Rows, TableView
 from tasks.processing.operator import NodeContext, Output
 from tasks.processing.punctuation import Schedule
 from tasks.processing.record_batch import RecordBatch
+from tasks.processing.supplied import NOT_SAID_KEYED, says_keyed
 from tasks.processing.transformer import (
     HostingContext,
     RunningTransformer,
@@ -35,6 +36,7 @@ class TableTransformValues(TableSource):
         super().__init__(store_name)
         self._supplier = supplier
         self._stores = frozenset(stores)
+        self.needs_whole_task = "" if says_keyed(supplier) else NOT_SAID_KEYED
 
     def init(self, context: NodeContext) -> None:
         """Look up the store, if there is one, and initialise the user's object."""

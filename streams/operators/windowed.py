@@ -1,7 +1,8 @@
 """What windowed aggregations share: folding, stream time, late records, results on update and on close.
 
 Rules are Kafka Streams' (AbstractKStreamTimeWindowAggregateProcessor, KStreamSessionWindowAggregate): the stream time
-is the largest timestamp this operator has seen; a record for a window that is closed at that time is dropped and
+is the largest timestamp this operator has seen (in a key range: that the whole task has seen at the record's position);
+a record for a window that is closed at that time is dropped and
 counted, once for each such window; a result's timestamp is the larger of the old result's and the record's. With
 results on close nothing is forwarded until a window is closed, and then its last result, once.
 """
@@ -9,7 +10,7 @@ results on close nothing is forwarded until a window is closed, and then its las
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
 from state_stores.segmented_buffer import SegmentedBuffer
@@ -88,6 +89,8 @@ class WindowedOperator(MaterializedOperator):
     """An operator that keeps a table of windows."""
 
     expands = True
+    keys_out = "windowed"
+    observes_time = True
 
     #: How many bytes at the end of a disk key are not in the windowed key: a window's sequence number.
     _bytes_left_out = 4
@@ -105,6 +108,8 @@ class WindowedOperator(MaterializedOperator):
         self._retention_ms = windows.retention_ms
         self._fold = fold
         self._on_close = emit == "on_window_close"
+        if self._on_close:
+            self.needs_whole_task = "it emits when windows close, and one range alone can't tell"
         #: Serde of the results' keys, if it is known that the stores' bytes are its bytes.
         self._windowed_serde = windowed_serde
         self._stream_time = NO_TIME
@@ -134,6 +139,25 @@ class WindowedOperator(MaterializedOperator):
         self._stream_time, self._emitted_time = times
         self._due = DueRows(self._places)
 
+    @property
+    def observed_time_ms(self) -> int:
+        """Return the largest timestamp seen, -1 before the first record."""
+        return self._stream_time
+
+    def times_at(self, position_ms: int) -> tuple[int, ...]:
+        """Return what `times` would give if all records before a position were done, whose time is `position_ms`."""
+        return (position_ms, self._emitted_time)
+
+    def times_of(self, batch: RecordBatch) -> list[int]:
+        """Return the stream time at the turn of each record."""
+        positions = batch.position_times()
+        return self.running_times(batch, self._stream_time) if positions is None else positions
+
+    @staticmethod
+    def running_times(batch: RecordBatch, before: int) -> list[int]:
+        """Return the largest timestamp up to and with each record, where that before the first is `before`."""
+        return list(islice(accumulate(batch.timestamps, max, initial=before), 1, None))
+
     def is_closed(self, end: int) -> bool:
         """Return whether a window that ends at `end` is closed at the stream time."""
         return self._closes_at(end) <= self._stream_time
@@ -148,10 +172,10 @@ class WindowedOperator(MaterializedOperator):
         All of a record's changes are computed before the first one is stored.
         """
         results: list[list[Change]] = []
-        for index, timestamp in enumerate(batch.timestamps):
+        for index, time in enumerate(self.times_of(batch)):
             noted: list[Change] = []
             results.append(noted)
-            self._stream_time = max(self._stream_time, timestamp)
+            self._stream_time = time
             try:
                 for change in changes_of(index):
                     self.put(batch, index, change, noted)

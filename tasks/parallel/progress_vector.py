@@ -12,6 +12,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Self
 
+from tasks.parallel.key_ranges import KEY_HASH, RANGES_MAX
+
 _MAGIC = 0xE7
 _VERSION = 1
 _TOPIC_ID_BYTES = 16
@@ -25,8 +27,33 @@ _THEIR_CHARACTERS = 12
 #: Kafka's default offset.metadata.max.bytes is 4,096; some room is left to other versions.
 METADATA_CHARACTERS_MAX = 3_300
 
-#: Name of the hash that cuts a partition's keys into ranges.
-KEY_HASH = "crc32"
+#: No more records are handed out while the fastest key range of a partition is as far ahead of the slowest: their
+#: difference has room for twice as much, because records are handed out many at once.
+AHEAD_MAX = 1 << 27
+
+#: What the parts of the text take at most, in bytes: everything of a fixed length and the numbers beside the ranges; one
+#: operator's time; one range (a width, of which 16 may take a byte more, and an offset).
+_FRAME_BYTES = 2 + 6 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + _CHECKSUM_BYTES
+_TIME_BYTES = 7
+_RANGE_BYTES = 8
+_WIDE_RANGES = 16
+
+
+def ranges_that_fit(transactional_id: str, operator_times: int) -> int:
+    """Return how many key ranges a commit's text has room for, at least 1 and at most `RANGES_MAX`.
+
+    Args:
+        transactional_id: The producer's.
+        operator_times: As many stream times of operators are committed at most.
+
+    >>> ranges_that_fit("shop-fixed-0", 32)
+    256
+    >>> ranges_that_fit("shop" * 60, 32)
+    242
+    """
+    room = METADATA_CHARACTERS_MAX // 4 * 3 - _FRAME_BYTES - _WIDE_RANGES
+    room -= len(transactional_id.encode()) + operator_times * _TIME_BYTES
+    return max(1, min(room // _RANGE_BYTES, RANGES_MAX))
 
 
 @dataclass(frozen=True, slots=True)

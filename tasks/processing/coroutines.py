@@ -1,22 +1,114 @@
-"""Waits for users' coroutines, one at a time, on a private event loop of the thread that processes the task.
+"""Waits for users' coroutines, one at a time, on a private event loop: of the thread, or of the key range at work in it.
 
 What a coroutine started and left behind (background tasks, asynchronous generators) goes on whenever the loop runs
 again, and is cancelled when the loop is closed with the task.
+
+A key range has a loop of its own (`PrivateLoop`), whichever thread runs it, so that a client which is bound to a loop can be
+kept in a processor, and so that a range that is given away can be told to stop waiting without touching another one.
 """
 
 import asyncio
 import inspect
 import threading
 from collections.abc import Coroutine
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from state_stores.errors import StreamsError
 
 
-class _Loops(threading.local):
-    """The event loop of each thread; made when the first coroutine is waited for."""
+class PrivateLoop:
+    """An event loop that runs one coroutine at a time, for one owner; made when the first one is waited for.
 
-    runner: asyncio.Runner | None = None
+    As a context it is the loop that `wait_for` uses in this thread. One thread at a time may be in it; `cancel` may be
+    called by any.
+
+    >>> async def double(value):
+    ...     return 2 * value
+    >>> loop = PrivateLoop()
+    >>> with loop:
+    ...     wait_for(double(21))
+    42
+    >>> loop.close()
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runner: asyncio.Runner | None = None
+        #: What is waited for now.
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+
+    def __enter__(self) -> Self:
+        """Let this thread wait on this loop."""
+        _loops.entered = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let this thread wait on its own loop again."""
+        _loops.entered = None
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end and return its result; raises what it raises.
+
+        After `cancel` it raises `asyncio.CancelledError`, which no handler takes for a record that failed. A coroutine
+        that ends with that error although nobody cancelled it has failed: `StreamsError`.
+        """
+        task = self._begin(coroutine)
+        try:
+            return task.get_loop().run_until_complete(task)
+        except asyncio.CancelledError as error:
+            if self._cancelled:
+                raise
+            raise StreamsError(
+                "an async function ended with asyncio.CancelledError, but nobody cancelled it: something it waited for was "
+                "cancelled; catch that where it is waited for"
+            ) from error
+        finally:
+            with self._lock:
+                self._task = None
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        with self._lock:
+            if self._cancelled:
+                coroutine.close()
+                raise asyncio.CancelledError
+            if self._runner is None:
+                self._runner = asyncio.Runner()
+            # Not `Runner.run`, which would take over SIGINT for each record.
+            self._task = self._runner.get_loop().create_task(coroutine)
+            return self._task
+
+    def cancel(self) -> None:
+        """Cancel what is waited for now, at its next `await`, and all that comes later: the owner is given up.
+
+        A coroutine that blocks instead of awaiting can't be cancelled; it is when it awaits again.
+        """
+        with self._lock:
+            self._cancelled = True
+            if self._task is not None:
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+    def close(self) -> None:
+        """Cancel what coroutines left behind, and close the loop; the next coroutine gets a new one.
+
+        Nobody may be waiting in it.
+        """
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
+
+
+class _Loops(threading.local):
+    """The loops of each thread: the one it has entered, and its own."""
+
+    entered: PrivateLoop | None = None
+    own: PrivateLoop | None = None
 
 
 _loops = _Loops()
@@ -42,18 +134,17 @@ def wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
             "an async function can't be waited for in a thread whose event loop is running; in an async test or program "
             "call the driver through asyncio.to_thread()"
         )
-    runner = _loops.runner
-    if runner is None:
-        runner = _loops.runner = asyncio.Runner()
-    # Not `Runner.run`, which would take over SIGINT for each record.
-    return runner.get_loop().run_until_complete(coroutine)
+    loop = _loops.entered or _loops.own
+    if loop is None:
+        loop = _loops.own = PrivateLoop()
+    return loop.wait_for(coroutine)
 
 
 def close_loop() -> None:
-    """Close this thread's loop, if it has one; the next coroutine gets a new one."""
-    runner, _loops.runner = _loops.runner, None
-    if runner is not None:
-        runner.close()
+    """Close this thread's own loop, if it has one; the next coroutine gets a new one."""
+    loop, _loops.own = _loops.own, None
+    if loop is not None:
+        loop.close()
 
 
 def refuse_awaitable(result: object, what: str) -> None:

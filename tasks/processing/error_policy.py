@@ -56,6 +56,10 @@ class ErrorPolicy:
         """Return a policy with the same handlers that writes nothing, for records that are processed again."""
         return ErrorPolicy(self._handlers, lambda _columns: None)
 
+    def emitting(self, emit: Callable[[OutputColumns], None]) -> "ErrorPolicy":
+        """Return a policy with the same handlers that stages dead letters elsewhere, for a key range."""
+        return ErrorPolicy(self._handlers, emit)
+
     def apply(
         self,
         context: ErrorContext,

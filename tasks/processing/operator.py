@@ -7,12 +7,15 @@ It never changes a column it was given.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from tasks.processing.record_batch import RecordBatch
 
 #: What `process` gives back: one batch for all children, one per named child, or nothing.
 Output = RecordBatch | Mapping[str, RecordBatch] | None
+
+#: The keys of what a node puts out: those that came in; the same with a window each; any.
+KeysOut = Literal["same", "windowed", "any"]
 
 
 class NodeContext(Protocol):
@@ -69,6 +72,17 @@ class Operator(ABC):
     exclusive: ClassVar[bool] = False
     #: Runs an object of the user's that may read and write stores, schedule and commit, as a processor may.
     runs_users_object: ClassVar[bool] = False
+    #: Why a task with this node is never cut into key ranges. Empty if it may be: then every row that the node reads or
+    #: writes is that of the key of the record at hand. A node that doesn't say so itself counts as one that needs all keys.
+    needs_whole_task: str = "it is not known to keep to the keys of its records"
+    #: How the keys it puts out go with those that came in.
+    keys_out: KeysOut = "same"
+    #: Puts out a record for each that came in, at the same time, unless one fails.
+    keeps_times: ClassVar[bool] = False
+    #: Judges records by the largest timestamp of those that came in before them with a key.
+    observes_time: ClassVar[bool] = False
+    #: Whether the time (of such an operator, or of its store) goes on with records that have no value, too.
+    times_null_values: ClassVar[bool] = True
 
     context: NodeContext
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from tasks.processing.record import FixedKeyRecord, Headers, Record, RecordMetadata
 
@@ -158,6 +158,10 @@ class Processor(Generic[KIn, VIn, KOut, VOut]):
     ...         self.context.forward(record.replace(value=record.value.upper()))
     """
 
+    #: Say True if every row it reads or writes is that of the record's key, or of the callback's: then a task may have
+    #: one of it per key range (`parallelising_factor`), each with the rows of its own keys only.
+    keyed: ClassVar[bool] = False
+
     context: ProcessorContext[KOut, VOut]
 
     def init(self, context: ProcessorContext[KOut, VOut]) -> None:
@@ -181,6 +185,9 @@ class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
     ...     def process(self, record: FixedKeyRecord[str, str]) -> None:
     ...         self.context.forward(record.replace(value=record.value.upper()))
     """
+
+    #: See `Processor.keyed`.
+    keyed: ClassVar[bool] = False
 
     context: FixedKeyProcessorContext[KIn, VOut]
 

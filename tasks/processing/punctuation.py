@@ -4,7 +4,8 @@ The rules are Kafka Streams' (PunctuationQueue, PunctuationSchedule): stream tim
 each time the grid was passed, however many steps; wall-clock time fires first after one interval.
 """
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from tasks.processing.processor import Cancellable
@@ -73,6 +74,27 @@ class PunctuationQueue:
     def next_due_ms(self) -> int | None:
         """Return when the next callback is due, or None if there is none."""
         return min((s.next_ms for s in self._schedules if not s.cancelled), default=None)
+
+    def due_times(self, times: Sequence[int], start: int, stop: int) -> Iterator[int]:
+        """Yield each of the times between two rows at which something becomes due; the caller calls it before it goes on.
+
+        A key range sees its own records only, but its callbacks are called at the times that the whole task's are: when
+        any record passes the grid.
+
+        Args:
+            times: The stream time behind each row of some records (ms), never falling.
+            start: The first row to look at.
+            stop: The row behind the last one.
+
+        >>> queue = PunctuationQueue()
+        >>> queue.add(Schedule(10, print, 0, "node"))
+        >>> [len(queue.take_due(now)) and now for now in queue.due_times([3, 7, 12, 15, 31], 0, 5)]
+        [3, 12, 31]
+        """
+        while start < stop and (due := self.next_due_ms()) is not None and due <= times[stop - 1]:
+            start = bisect_left(times, due, start, stop)
+            yield times[start]
+            start += 1
 
     def take_due(self, now_ms: int) -> list[Schedule]:
         """Return the schedules that are due, the earliest first, each moved to its next step after now."""

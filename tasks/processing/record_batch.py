@@ -28,9 +28,16 @@ class SourceRecords:
     """The raw records a batch came from: for error contexts, dead letters and dynamic topic names.
 
     One row per consumed record; `RecordBatch.rows` points into it.
+
+    Attributes:
+        position_times: Per row the highest timestamp of the task's accepted records up to and with it, in milliseconds
+            (-1 before the first): what lateness is judged by where several key ranges share a task, so that it doesn't
+            matter which of them was faster. None where one range has the whole task: its operators observe time.
     """
 
-    __slots__ = ("headers", "offsets", "partition", "raw_keys", "raw_values", "timestamps", "topic")
+    __slots__ = (
+        "headers", "offsets", "partition", "position_times", "raw_keys", "raw_values", "timestamps", "topic",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -41,6 +48,8 @@ class SourceRecords:
         raw_values: Sequence[bytes | None],
         timestamps: Sequence[int],
         headers: Sequence[Headers] | None,
+        *,
+        position_times: Sequence[int] | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -50,6 +59,7 @@ class SourceRecords:
         self.timestamps = timestamps
         #: None when no record has headers (the common case costs nothing).
         self.headers = headers
+        self.position_times = position_times
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -70,6 +80,7 @@ class SourceRecords:
             self.raw_values[start:stop],
             self.timestamps[start:stop],
             self.headers[start:stop] if self.headers is not None else None,
+            position_times=None if self.position_times is None else self.position_times[start:stop],
         )
 
 
@@ -185,6 +196,13 @@ class RecordBatch:
     def metadata_of(self, index: int) -> RecordMetadata | None:
         """Return where the input record behind one record stands, or None if there is none."""
         return None if self.source is None else self.source.metadata(self.rows[index])
+
+    def position_times(self) -> list[int] | None:
+        """Return the time at the position of each record, or None where operators observe it themselves."""
+        source = self.source
+        if source is None or source.position_times is None:
+            return None
+        return list(map(source.position_times.__getitem__, self.rows))
 
     def context_of(self, index: int) -> RecordContext:
         """Return the record context of one record."""

@@ -11,6 +11,9 @@ from tasks.processing.coroutines import Awaiting
 from tasks.processing.processor import FixedKeyProcessor, Processor
 from tasks.processing.topology_spec import ProcessorSpec
 
+#: Why a task with a user's object is not cut into key ranges.
+NOT_SAID_KEYED: Final = "it doesn't say `keyed = True`"
+
 #: A processor of the user's own, of either kind.
 AnyProcessor = Processor[Any, Any, Any, Any] | FixedKeyProcessor[Any, Any, Any]
 
@@ -81,6 +84,23 @@ def can_take(function: Callable[..., Any], arguments: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def says_keyed(supplier: Callable[[], object]) -> bool:
+    """Return whether a user's class, or what a user's function makes, says `keyed = True`.
+
+    A class is only looked at. A function is called, as it was when it was given; what it makes is thrown away.
+    """
+    return getattr(_class_of(supplier), "keyed", False) is True
+
+
+def makes_a(kind: type[Any], supplier: Callable[[], object]) -> bool:
+    """Return whether a supplier, seen as `says_keyed` sees it, makes objects of a class."""
+    return issubclass(_class_of(supplier), kind)
+
+
+def _class_of(supplier: Callable[[], object]) -> type[Any]:
+    return supplier if inspect.isclass(supplier) else type(supplier())
 
 
 def checked_processor(made: object, spec: ProcessorSpec) -> AnyProcessor:

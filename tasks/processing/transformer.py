@@ -3,7 +3,7 @@
 Semantics are those of Kafka Streams' `ValueTransformerWithKey`.
 """
 
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from tasks.processing.operator import NodeContext, Operator
 from tasks.processing.processor import (
@@ -26,6 +26,9 @@ class ValueTransformerWithKey(Generic[K, VIn, VOut]):
     ...     def transform(self, key: str, value: str | None) -> str | None:
     ...         return None if value is None else value.upper()
     """
+
+    #: See `Processor.keyed`.
+    keyed: ClassVar[bool] = False
 
     context: ProcessingContext
 

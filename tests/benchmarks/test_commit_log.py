@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.commit_log import (
     decode_commit_key,
+    decode_commit_metadata,
     decode_commit_offset,
     group_partition,
     java_string_hash,
@@ -64,6 +65,17 @@ def test_a_commits_offset_is_read_in_every_version(version: int) -> None:
     assert decode_commit_offset(struct.pack(">hq", version, 123_456_789_012) + b"rest") == (
         123_456_789_012
     )
+
+
+@pytest.mark.parametrize("metadata", ["", "abc", "x" * 3_000, "from a client in C\0"])
+@pytest.mark.parametrize("version", [0, 1, 3, 4])
+def test_a_commits_metadata_is_read_in_every_version(version: int, metadata: str) -> None:
+    """Version 3 put an epoch before it, version 4 writes lengths in another way; a text of C has its end in it."""
+    head = struct.pack(">hq", version, 7) + (struct.pack(">i", 5) if version >= 3 else b"")
+    length = len(metadata) + 1
+    compact = bytes((length,)) if length < 128 else bytes((length & 0x7F | 0x80, length >> 7))
+    told = compact + metadata.encode() if version >= 4 else text(metadata)
+    assert decode_commit_metadata(head + told + struct.pack(">q", 123)) == metadata.strip("\0")
 
 
 def test_what_is_no_commit_is_refused() -> None:

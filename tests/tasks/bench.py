@@ -4,6 +4,7 @@ A life ends when nothing is left to do, or where the test wants it to crash. Not
 of restored tasks.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -233,7 +234,9 @@ class Source(FakeReader):
         runs = super().poll(max_records, timeout_s)
         self._bench.clock.advance(1 if runs else 10)
         worker = self._worker()
-        busy = runs or any(task.group.records for task in worker.tasks.values()) or self.paused
+        busy = runs or any(task.busy for task in worker.tasks.values()) or self.paused
+        if busy and not runs:
+            time.sleep(0.0002)  # key ranges work in other threads
         restoring = any(task.state != "RUNNING" for task in worker.tasks.values())
         self.idle = 0 if busy or restoring else self.idle + 1
         for hook in list(self._bench.at_poll):
@@ -301,12 +304,16 @@ class Bench:
         **changes: Any,
     ) -> StreamWorker:
         """Return a worker that was not run yet."""
+        settings = {**self.worker_settings, **changes}
+        threads: int = settings.get("threads", 1)
         factory = TaskFactory(
             plan=self.plan,
             config=self.config,
             directory=lambda task_id: Path(str(task_id)),
             open_database=self.disk.open,
             now_ms=self.clock.now_ms,
+            threads=threads,
+            factor=threads,
         )
 
         def make_source() -> Source:
@@ -345,8 +352,7 @@ class Bench:
                     "cache_max_bytes": self.config.statestore_cache_max_bytes,
                     "uncommitted_max_bytes": self.config.statestore_uncommitted_max_bytes,
                     "handlers": error_handlers(self.config),
-                    **self.worker_settings,
-                    **changes,
+                    **settings,
                 }
             ),
             WorkerPorts(

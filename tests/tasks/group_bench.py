@@ -260,6 +260,8 @@ class Host:
                 directory=lambda task_id: Path(str(task_id)),
                 open_database=self.disk.open,
                 now_ms=RealClock().now_ms,
+                threads=self.settings.get("threads", 1),
+                factor=self.settings.get("threads", 1),
             ),
             wipe=self.disk.wipe,
             on_restore=self.events.append,

@@ -6,6 +6,7 @@ What no argument names keeps Quix Streams' own default.
 """
 
 import sys
+from collections.abc import Callable
 
 # Not installed where our types are checked: it has an environment of its own.
 from quixstreams import Application, State  # type: ignore[import-not-found]
@@ -18,8 +19,8 @@ def count(_value: bytes, state: State) -> int:
     return seen
 
 
-def main(parameters: dict[str, str]) -> None:
-    """Run the application until a signal stops it."""
+def run(parameters: dict[str, str], work: Callable[[bytes, State], int]) -> None:
+    """Run an application with one stateful function until a signal stops it."""
     exactly_once = parameters["guarantee"] == "exactly_once"
     app = Application(
         broker_address=parameters["bootstrap_servers"],
@@ -34,9 +35,9 @@ def main(parameters: dict[str, str]) -> None:
         parameters["input_topic"], key_deserializer="bytes", value_deserializer="bytes"
     )
     counts = app.topic(parameters["output_topic"], key_serializer="bytes", value_serializer="json")
-    app.dataframe(records).apply(count, stateful=True).to_topic(counts)
+    app.dataframe(records).apply(work, stateful=True).to_topic(counts)
     app.run()
 
 
 if __name__ == "__main__":
-    main(dict(argument.split("=", 1) for argument in sys.argv[1:]))
+    run(dict(argument.split("=", 1) for argument in sys.argv[1:]), count)

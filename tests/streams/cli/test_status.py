@@ -131,3 +131,40 @@ def test_only_what_is_committed_counts(
     producer.commit(APP, {})
     assert main(["status", "shop", "--json"]) == ExitCode.FAILED
     assert json.loads(capsys.readouterr().out)["phase"] == "NOT_READY"
+
+
+def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
+) -> None:
+    """How many ranges a task has, and of one that is stuck key hash, offset and age: as text, as a line, as JSON."""
+    book = two_members()
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms - 100, "b")
+    stuck = TaskStatus(
+        task="0_0",
+        role="active",
+        epoch=1,
+        state="RUNNING",
+        lag=7,
+        rate=2_000,
+        range_count=16,
+        ranges=((0x2B, 4711, 61_000),),
+    )
+    group.hear(book.now_ms - 50, beat("a", stuck))
+    use(monkeypatch, group, book.now_ms)
+    sentence = "task 0_0 at a has a record in hand: key hash 0000002b, offset 4711, for 1 min 1 s"
+
+    assert main(["status", "shop"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert sentence in said
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
+    assert any(row[:2] == ["0_0", "a"] and row[-1] == "16" for row in rows if row)
+
+    assert main(["top", "shop", "--count", "1"]) == ExitCode.OK
+    assert f"\n  {sentence}" in capsys.readouterr().out
+
+    assert main(["status", "shop", "--json"]) == ExitCode.OK
+    task = json.loads(capsys.readouterr().out)["tasks"][0]
+    assert task["range_count"] == 16
+    assert task["ranges"] == [{"key_hash": 43, "offset": 4711, "age_ms": 61_000}]

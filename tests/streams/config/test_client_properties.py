@@ -179,3 +179,12 @@ def test_names_that_lead_nowhere(name: str, reason: str) -> None:
     """The error says which part is missing."""
     with pytest.raises(ConfigError, match=reason):
         import_object(name)
+
+
+def test_K4_a_factor_with_one_thread_is_said_to_do_nothing() -> None:
+    """Who asks for ranges and for one thread in the same breath is told; other numbers are taken as they are."""
+    factor = StreamsConfig(application_id="shop", parallelising_factor=8)
+    assert factor.cautions() == []
+    assert factor.replace(num_stream_threads=4).cautions() == []
+    (said,) = factor.replace(num_stream_threads=1).cautions()
+    assert said.startswith("parallelising_factor=8 has no effect with num_stream_threads=1")

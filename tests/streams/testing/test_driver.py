@@ -239,7 +239,7 @@ def test_stores_may_be_written_from_outside() -> None:
 def test_state_is_gone_with_the_driver_unless_a_directory_is_named(tmp_path: Path) -> None:
     """The temporary folder is removed, a named one keeps its stores."""
     with TopologyTestDriver(counting()) as driver:
-        folder = driver._tasks[0].state_dir.parent
+        folder = driver._tasks[0].setting.state_dir.parent
         assert folder.exists()
     assert not folder.exists()
     config = StreamsConfig(

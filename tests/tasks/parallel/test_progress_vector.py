@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.parallel.progress_vector import (
+    AHEAD_MAX,
     METADATA_CHARACTERS_MAX,
     Progress,
     RangeProgress,
+    ranges_that_fit,
 )
 
 HASHES = 2**32
@@ -169,3 +171,26 @@ def test_a_vector_whose_lowest_offset_is_not_the_committed_one_is_ignored() -> N
 def test_no_two_commits_carry_the_same_text() -> None:
     """The sequence number tells a commit from the one before it at the same offset."""
     assert simple().encode() != replace(simple(), sequence=10).encode()
+
+
+@given(st.integers(0), st.booleans(), st.text(max_size=249), st.integers(0, 32))
+def test_K1_as_many_ranges_as_fit_do_fit(seed: int, even: bool, name: str, operators: int) -> None:
+    """Wherever the ranges are cut, and as far as they may be apart, the text of so many is never too long."""
+    count = ranges_that_fit(name, operators)
+    if even:
+        firsts = [index * HASHES // count for index in range(count)]
+    else:
+        firsts = [0, *sorted(Random(seed).sample(range(1, HASHES), count - 1))]
+    progress = Progress(
+        task_epoch=2**31,
+        transactional_id=name,
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=tuple(
+            RangeProgress(first, 2**62 + (2 * AHEAD_MAX - 1 if first else 0)) for first in firsts
+        ),
+        stream_time_ms=2**42,
+        operator_times_ms=(2**42,) * operators,
+        sequence=2**40,
+    )
+    assert len(progress.encode()) <= METADATA_CHARACTERS_MAX

@@ -79,3 +79,38 @@ def test_cancelled_schedules_are_forgotten() -> None:
     assert queue.next_due_ms() is None
     assert queue.take_due(1_000) == []
     assert len(queue) == 0
+
+
+@given(
+    st.lists(st.tuples(INTERVALS, st.integers(0, 60)), max_size=3),
+    st.lists(st.integers(0, 15), max_size=20),
+    st.sets(st.integers(0, 19)),
+)
+def test_K3_a_range_calls_at_the_times_of_the_whole_task(
+    grids: list[tuple[int, int]], gaps: list[int], own_rows: set[int]
+) -> None:
+    """Whichever rows are its own: what others' records make due is called before its next one."""
+    times = [sum(gaps[: row + 1]) for row in range(len(gaps))]
+    whole, queue = PunctuationQueue(), PunctuationQueue()
+    for interval_ms, due_ms in grids:
+        whole.add(schedule(interval_ms, due_ms))
+        queue.add(schedule(interval_ms, due_ms))
+    expected = [(row, now) for row, now in enumerate(times) for _ in whole.take_due(now)]
+    found: list[tuple[int, int]] = []
+
+    def call(last_row: int, now: int) -> None:
+        found.extend((last_row, now) for _ in queue.take_due(now))
+
+    done = 0
+    for row in [*sorted(own for own in own_rows if own < len(times)), len(times)]:
+        for now in queue.due_times(times, done, row):
+            call(row - 1, now)
+        if row < len(times):
+            call(row, times[row])
+        done = row + 1
+    assert [now for _, now in found] == [now for _, now in expected]
+    for (row, _), (last_row, now) in zip(expected, found, strict=True):
+        assert row <= last_row, "not before it is due"
+        assert not any(row < own < last_row for own in own_rows), (
+            f"before its next record, at {now}"
+        )

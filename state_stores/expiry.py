@@ -1,0 +1,66 @@
+"""What has expired of a window or session store whose keys are cut into ranges.
+
+A range that is ahead must not delete what one behind it still needs, so no range deletes anything: whoever commits for
+all of them does, by the time of the one that is furthest behind.
+"""
+
+from collections.abc import Iterable
+
+from state_stores.commit_buffer import Drained, Restored
+from state_stores.ports import Database
+from state_stores.segmented_buffer import segments_on_disk
+from state_stores.segments import SegmentLayout
+from state_stores.spec import StoreSpec
+from state_stores.timed_buffer import decode_note, encode_note, note_name, read_note
+
+
+class StoreExpiry:
+    """Expiry and note of one store of one task.
+
+    Args:
+        spec: A window or session store.
+        database: The task's, which all ranges share.
+    """
+
+    def __init__(self, spec: StoreSpec, database: Database) -> None:
+        self._spec = spec
+        self._database = database
+        self._layout = SegmentLayout.of(spec)
+        self._noted = read_note(database, spec.name)
+        #: No segment before this one is on disk.
+        self._first = -1
+
+    def extras(self, drained: Iterable[Drained], position_ms: int) -> Restored:
+        """Return what is written along with the changes of some ranges: the range that has expired, and the note.
+
+        Args:
+            drained: What the ranges have changed, with their own notes; perhaps nothing.
+            position_ms: The stream time before the first record that some range has not done, -1 for none.
+        """
+        mine = note_name(self._spec.name)
+        notes = [decode_note(changed.notes.get(mine)) for changed in drained]
+        newest = (
+            max([self._noted[0], *(observed for observed, _ in notes)]),
+            max([self._noted[1], *(seq for _, seq in notes)]),
+        )
+        written = {mine: encode_note(*newest)} if newest != self._noted else {}
+        self._noted = newest
+        return Restored(delete_range=self._expired(position_ms), notes=written)
+
+    def _expired(self, position_ms: int) -> tuple[bytes, bytes] | None:
+        """Return the range to delete, if there is anything in it.
+
+        A record at the position is in windows that began a window's length before at the earliest, so all of the store's
+        rows might be as old: the store of a whole task goes by the latest of them.
+        """
+        live_from = self._layout.live_from_ms(position_ms - self._spec.window_size_ms)
+        dead = self._layout.segment(live_from)
+        if dead <= self._first:
+            return None
+        first = next(segments_on_disk(self._database, self._spec.name, self._layout), None)
+        if first is None:  # what comes now may be of any time
+            return None
+        if first >= dead:
+            self._first = dead
+            return None
+        return self._layout.prefix(first), self._layout.prefix(dead)

@@ -1,0 +1,33 @@
+"""What a task's key ranges have in hand, for those who look on: the status of a worker, `top`, `KafkaStreams.tasks`."""
+
+import time
+from typing import Final
+
+from tasks.active_task import ActiveTask
+from tasks.ranges.parallel_task import ParallelTask
+
+#: A record that a range has been at for as long is told.
+_LONG_S: Final = 1.0
+#: As many are told of a task: a beat has room for all of a worker's tasks.
+_TOLD_MAX: Final = 3
+
+
+def range_count(task: ActiveTask) -> int:
+    """Return how many key ranges a task is cut into; 1 if it runs in the loop's thread, or in one piece."""
+    return max(len(task.ranges), 1) if isinstance(task, ParallelTask) else 1
+
+
+def long_in_hand(task: ActiveTask) -> tuple[tuple[int, int, int], ...]:
+    """Return (key hash, offset, ms so far) of the records that a task's ranges have been at for long, the longest first."""
+    if not isinstance(task, ParallelTask):
+        return ()
+    now_s = time.monotonic()
+    found: list[tuple[int, int, int]] = []
+    for each in task.ranges:
+        since_s = each.unit_since_s
+        if since_s is None or now_s - since_s < _LONG_S:
+            continue
+        record = each.at_hand()
+        if record is not None:
+            found.append((*record, int((now_s - since_s) * 1000)))
+    return tuple(sorted(found, key=lambda told: -told[2])[:_TOLD_MAX])

@@ -1,0 +1,557 @@
+"""A task whose records are processed by key ranges, in the threads of a pool; the loop's thread hands out and commits.
+
+The loop decodes the records in their order, asks the handlers about those that can't be read, and gives each range those
+of its keys. At a commit it takes what the ranges have sealed by then. From the loop's point of view it is an `ActiveTask`
+that is never in the middle of a record.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final
+
+from rebalance.model import TopicPartition
+from state_stores.commit_buffer import Drained
+from state_stores.expiry import StoreExpiry
+from state_stores.factory import Store
+from state_stores.ports import Database
+from state_stores.spec import SEGMENTED_KINDS
+from tasks.active_task import ActiveTask
+from tasks.parallel.cut import Cut
+from tasks.parallel.key_ranges import KeyRanges
+from tasks.parallel.keyed import counted, cutting, scanned_stores
+from tasks.parallel.own_keys import OwnKeys
+from tasks.parallel.position_clock import Counted, PositionClock
+from tasks.parallel.progress_vector import AHEAD_MAX, RangeProgress
+from tasks.processing.output import OutputColumns
+from tasks.processing.record_batch import SourceRecords
+from tasks.ranges.bounds import RangeBounds
+from tasks.ranges.hand_out import Dealer, Share, time_passes
+from tasks.ranges.ledger import Chunk, Ledger
+from tasks.ranges.range_pool import RangePool
+from tasks.ranges.range_worker import RangeCollector, RangeSetting, RangeWorker, Scheduling
+from tasks.ranges.seals import Output, Seal, by_store, joined
+from tasks.ranges.staged_database import StagedDatabase
+from tasks.ranges.vectors import together
+from tasks.task_processing import TaskCounters, TaskProcessing
+
+_log = logging.getLogger(__name__)
+
+#: A unit of work that takes longer than this is not waited for by a commit.
+_UNIT_MAX_S: Final = 0.02
+#: How long closing waits for calls in hand, and for what users' processors do when they are closed.
+_IN_HAND_S: Final = 0.1
+_CLOSING_S: Final = 10.0
+#: A range that is at one unit of work for longer is not waited for by another cut.
+_HANGS_S: Final = 1.0
+#: How often somebody is told while calls in hand are waited for.
+_TICK_S: Final = 0.01
+
+
+class ParallelTask(ActiveTask):
+    """One sub-topology on one partition, processing in key ranges.
+
+    Made as an `ActiveTask`; `bounds` and `join` come before `start`.
+    """
+
+    def __init__(self, *arguments: Any, bounds: RangeBounds, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.bounds = bounds
+        #: Why its keys may not be cut; empty if they may, or before that is known.
+        self.whole_because = ""
+        self.ranges: list[RangeWorker] = []
+        self._ledgers: list[Ledger] = []
+        self._wanted = KeyRanges()
+        self._fitting = 1
+        #: Another cut, once nothing is in hand.
+        self._wish: KeyRanges | None = None
+        self._pool: RangePool | None = None
+        self._dealer = Dealer(KeyRanges(), None, -1)
+        self._own_counters = TaskCounters()
+        #: What was done by ranges that are over.
+        self._past = TaskCounters()
+        #: Next offset to hand out, per input.
+        self._handed_out: dict[TopicPartition, int] = {}
+        self._vectors: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
+        self._letters: dict[int, list[Output]] = {}
+        self._bytes_given = 0
+        #: Number of the last seal that was taken of each range, and the sum of the sizes of all taken.
+        self._taken: list[int] = []
+        self._bytes_taken = 0
+        self._operator_times: tuple[int, ...] = ()
+        self._expiries: dict[str, StoreExpiry] = {}
+        #: Some rows on disk may be those of faster ranges, of this life or of a former one.
+        self._divided = False
+        #: Which records make the time, until there is a clock for it.
+        self._counted: Counted | None = None
+
+    @cached_property
+    def ranges_max(self) -> int:
+        """Return how many ranges it may have: one, if its keys may not be cut."""
+        if self.bounds.factor == 1:
+            return 1
+        self.whole_because = cutting(self.plan.spec).reason
+        if self.whole_because:
+            _log.warning("task %s runs in one piece: %s", self.task_id, self.whole_because)
+        return 1 if self.whole_because else self.bounds.factor
+
+    def join(self, pool: RangePool, cut: KeyRanges, fitting: int) -> None:
+        """Run in the threads of a pool from now on, cut like this; the progress of `fitting` ranges fits into a commit."""
+        self._pool = pool
+        self._wanted = cut
+        self._fitting = fitting
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, stream_time_ms: int, operator_times_ms: tuple[int, ...]) -> None:
+        self._handed_out = dict(self.next_offsets)
+        self._operator_times = operator_times_ms
+        self._make_ranges(self._new_cut(), stream_time_ms, operator_times_ms)
+
+    def _new_cut(self) -> KeyRanges:
+        """Return the cut that is wanted, or that of before where both together would be too many ranges to commit."""
+        wanted = self._wanted
+        for old in self._old_maps.values():
+            if len({*wanted.first_hashes, *old.cut.first_hashes}) > self._fitting:
+                return old.cut
+        return wanted
+
+    def _make_ranges(
+        self, cut: KeyRanges, stream_time_ms: int, operator_times_ms: tuple[int, ...]
+    ) -> None:
+        self._dealer = Dealer(cut, None, stream_time_ms)
+        # A task in one piece has operators that note the time themselves, but not that of records done before.
+        self._divided = len(cut) > 1 or bool(self._old_maps)
+        self._counted = counted(self.plan.spec) if self._divided else None
+        self.ranges = [
+            self._make_range(cut, index, stream_time_ms, operator_times_ms)
+            for index in range(len(cut))
+        ]
+        self._ledgers = [Ledger() for _ in self.ranges]
+        self._taken = [0] * len(self.ranges)
+        self._bytes_given = self._bytes_taken = 0
+        self._expiries = {
+            name: StoreExpiry(spec, self.stores.database(name))
+            for name, spec in self.stores.specs.items()
+            if self._divided and spec.kind in SEGMENTED_KINDS
+        }
+        self._wake(self.ranges)
+
+    def _has_clock(self) -> bool:
+        """Return whether times of positions can be told, if anybody goes by them: the operators know the first one."""
+        if self._counted is None:
+            return True
+        processing = self.ranges[0].processing
+        if processing is None:
+            return False
+        begin_ms = processing.position_time_ms(self._dealer.stream_time_ms)
+        self._dealer.clock = PositionClock(self._counted, begin_ms)
+        self._counted = None
+        return True
+
+    def _make_range(
+        self, cut: KeyRanges, index: int, stream_time_ms: int, operator_times_ms: tuple[int, ...]
+    ) -> RangeWorker:
+        divided = self._divided
+        return RangeWorker(
+            RangeSetting(
+                task=str(self.task_id),
+                index=index,
+                first_hash=cut.first_hashes[index],
+                end_hash=cut.end_of(index),
+                cache_bytes=self.bounds.cache_bytes,
+                stream_time_ms=stream_time_ms,
+                operator_times_ms=operator_times_ms,
+            ),
+            lambda collector: self._parts(collector, cut, index, divided=divided),
+            collector=RangeCollector(self._collector.partition_count),
+            trusted=self.stores.trusted,
+        )
+
+    def _parts(
+        self, collector: RangeCollector, cut: KeyRanges, index: int, *, divided: bool
+    ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]:
+        """Make what one range works with. Called in its thread."""
+        databases: list[StagedDatabase] = []
+        own = None
+        if len(cut) > 1 and (users := scanned_stores(self.plan.spec)):
+            own = OwnKeys(cut.first_hashes[index], cut.end_of(index), users)
+
+        def over(database: Database, families: Sequence[str]) -> Database:
+            databases.append(StagedDatabase(database, families, own))
+            return databases[-1]
+
+        stores = self.stores.stores_of_range(
+            over,
+            lambda: processing.record_timestamp(),  # noqa: PLW0108 - made below
+            ranges=len(cut),
+            divided=divided,
+        )
+        processing = TaskProcessing(
+            self.task_id,
+            self.plan.spec,
+            self.setting,
+            stores=stores,
+            collector=collector,
+            policy=self._policy.emitting(lambda columns: collector.add(columns, internal=False)),
+            figures=self.metrics,
+        )
+        return processing, stores, databases
+
+    def _wake(self, ranges: Sequence[RangeWorker]) -> None:
+        assert self._pool is not None, "a task joins a pool before it starts"
+        self._pool.wake(ranges)
+
+    def _end(self) -> None:
+        """Close the ranges: those in a call that does not return are left behind."""
+        pool = self._pool
+        assert pool is not None, "it has started"
+        over = Cut(self.ranges)
+        for each in self.ranges:
+            each.close(over)
+        self._wake(self.ranges)
+        if not over.wait(_IN_HAND_S):
+            for each in self.ranges:
+                if not each.ended and each.unit_since_s is not None:
+                    pool.leave_behind(each)
+                    over.made(each)
+            over.wait(_CLOSING_S)
+        for each in self.ranges:
+            if each.closing_error is not None:
+                raise each.closing_error
+
+    def settle(self, until_s: float, tick: Callable[[], None]) -> None:
+        """Stop working, after the records at hand; coroutines that don't end by then are cancelled.
+
+        Args:
+            until_s: When to wait no longer for calls in hand (`time.monotonic`).
+            tick: Called now and then while it waits.
+        """
+        for each in self.ranges:
+            each.halt()
+        working = [
+            each
+            for each in self.ranges
+            if each.error is None and (each.dirty or each.scheduling is not Scheduling.IDLE)
+        ]
+        cut = Cut(working)
+        for each in working:
+            each.cut(cut)
+        self._wake(working)
+        while not cut.wait(min(_TICK_S, until_s - time.monotonic())):
+            tick()
+            if time.monotonic() >= until_s:
+                break
+        else:
+            return
+        for each in working:
+            each.cancel()
+        cut.wait(_IN_HAND_S)
+
+    # -- work ------------------------------------------------------------------------------------------------------
+
+    def ready(self, now_ms: int) -> bool:
+        """Return whether records can be handed out: some are buffered, and the ranges have room for them."""
+        return (
+            super().ready(now_ms) and self._wish is None and self._has_room() and self._has_clock()
+        )
+
+    def _has_room(self) -> bool:
+        waiting = sum(ledger.given for ledger in self._ledgers)
+        waiting -= sum(each.rows_done for each in self.ranges)
+        held = self._bytes_given - sum(each.bytes_done for each in self.ranges)
+        return waiting < self.bounds.records and held < self.bounds.bytes and self._is_near()
+
+    def _is_near(self) -> bool:
+        """Return whether the fastest range is not too far ahead of the slowest for a commit to tell (one is stuck)."""
+        return all(
+            end - self.next_offsets[partition] < AHEAD_MAX
+            for partition, end in self._handed_out.items()
+        )
+
+    def rest(self, resting: bool) -> None:
+        """Rest after the records at hand, or go on."""
+        for each in self.ranges:
+            if resting:
+                each.halt()
+            else:
+                each.resume()
+        self._wake(self.ranges)
+
+    # -- another cut -----------------------------------------------------------------------------------------------
+
+    @property
+    def cannot_be_cut(self) -> bool:
+        """Return whether its ranges must stay as they are: something is done beyond others, or hangs."""
+        now_s = time.monotonic()
+        hangs = any(
+            (since_s := each.unit_since_s) is not None and now_s - since_s > _HANGS_S
+            for each in self.ranges
+        )
+        return bool(self._old_maps) or hangs
+
+    def wish(self, cut: KeyRanges) -> None:
+        """Have the keys cut like this, once nothing is in hand; until then nothing more is handed out."""
+        self._wish = None if cut == self._dealer.ranges else cut
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Return whether it waits for another cut, and nothing is in hand: all it needs is a commit."""
+        if self._wish is None:
+            return False
+        if self.cannot_be_cut:
+            self._wish = None
+            return False
+        return all(each.is_quiet for each in self.ranges)
+
+    def cut_anew(self) -> None:
+        """Cut the keys as was wished, if all that was done is committed."""
+        quiet = all(each.is_quiet and not each.dirty and not each.seals for each in self.ranges)
+        if self._wish is None or not quiet:
+            return
+        times, stream_time_ms = self.operator_times_ms(), self.stream_time_ms
+        cut, self._wish = self._wish, None
+        _log.info("task %s: %d key ranges become %d", self.task_id, len(self.ranges), len(cut))
+        for each in self.ranges:
+            if each.processing is not None:
+                self._past.add(each.processing.counters)
+        self._end()
+        self._make_ranges(cut, stream_time_ms, times)
+
+    # -- handing out -----------------------------------------------------------------------------------------------
+
+    def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:  # noqa: ARG002 - handing out is fast
+        """Hand out the next run of at most `limit` records; return how many, 0 if nothing is buffered."""
+        records = self.group.take(limit)
+        if records is None:
+            return 0
+        partition = TopicPartition(records.topic, records.partition)
+        source = self._sources[records.topic]
+        self._letters = {}
+        before_ms = self.partition_times_ms[partition]
+        batch = source.decode(records, before_ms)
+        chunk, shares, times_ms = self._dealer.deal(
+            source.spec.name,
+            records,
+            batch,
+            time_before_ms=before_ms,
+            old=self._old_maps.get(partition),
+            letters=self._letters,
+        )
+        self.partition_times_ms[partition] = chunk.partition_times_ms[-1]
+        self._handed_out[partition] = records.offsets[-1] + 1
+        self._give(chunk, shares, times_ms)
+        return len(records)
+
+    def _give(self, chunk: Chunk, shares: Sequence[Share], times_ms: Sequence[int]) -> None:
+        for share in shares:
+            self._ledgers[share.index].give(chunk, share.item.rows)
+            self._bytes_given += share.item.size_bytes
+            self.ranges[share.index].queue.append(share.item)
+        woken = {share.index for share in shares}
+        for index, each in enumerate(self.ranges):
+            if index not in woken and each.goes_by_time:
+                woken.add(index)
+                each.queue.append(time_passes(times_ms))
+        self._wake([self.ranges[index] for index in woken])
+
+    def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
+        if self._old_maps and self._is_done(records, row):
+            return
+        letters: list[Output] = []
+
+        def keep(columns: OutputColumns) -> None:
+            letters.append(Output(columns=columns, internal=False))
+
+        self._refuse(self._policy.emitting(keep), records, row, error)
+        self._letters[row] = letters
+        self._own_counters.skipped += 1
+
+    def _dropped(self, count: int, _reason: str) -> None:
+        self._own_counters.dropped += count
+
+    def punctuate_wall_clock(self, now_ms: int) -> bool:
+        """Have the ranges call what is due by the wall clock; return whether anything is."""
+        due = [
+            each
+            for each in self.ranges
+            if each.next_wall_clock_ms is not None and each.next_wall_clock_ms <= now_ms
+        ]
+        for each in due:
+            each.punctuate(now_ms)
+        if due:
+            self._wake(due)
+        return bool(due)
+
+    def next_wall_clock_ms(self) -> int | None:
+        """Return when the next wall-clock callback is due."""
+        dues = [each.next_wall_clock_ms for each in self.ranges]
+        return min((due for due in dues if due is not None), default=None)
+
+    def check(self) -> None:
+        """Raise what has ended a range, if anything has."""
+        for each in self.ranges:
+            if each.error is not None and not each.cancelled:
+                raise each.error
+
+    # -- commits ---------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Return whether records wait or are being processed, or were and are not committed."""
+        return self.group.records > 0 or any(
+            each.scheduling is not Scheduling.IDLE or each.dirty or each.seals
+            for each in self.ranges
+        )
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Return about how much memory the uncommitted changes and outputs hold."""
+        made = sum(each.unsealed_bytes + each.sealed_bytes for each in self.ranges)
+        return made - self._bytes_taken
+
+    @property
+    def commit_requested(self) -> bool:
+        """Return whether a processor asked for a commit."""
+        return any(each.commit_requested for each in self.ranges)
+
+    @commit_requested.setter
+    def commit_requested(self, asked: bool) -> None:
+        for each in self.ranges:
+            each.commit_requested = asked
+
+    def held_back_bytes(self) -> int:
+        """Return 0: each range keeps its caches small itself."""
+        return 0
+
+    def flush_caches(self) -> None:
+        """Do nothing: a range flushes its caches when it seals."""
+
+    def ask_for_cut(self) -> Cut | None:
+        """Ask the ranges to seal what they have done; those that will soon are waited for."""
+        asked = [each for each in self.ranges if each.dirty and each.error is None]
+        now_s = time.monotonic()
+        cut = Cut(each for each in asked if self._seals_soon(each, now_s))
+        for each in asked:
+            each.cut(cut)
+        self._wake(asked)
+        return cut
+
+    def _seals_soon(self, each: RangeWorker, now_s: float) -> bool:
+        if each.scheduling is Scheduling.RUNNING:
+            since_s = each.unit_since_s
+            return each.mean_s < _UNIT_MAX_S and (since_s is None or now_s - since_s < _UNIT_MAX_S)
+        return self._pool is not None and self._pool.may_soon_be_free
+
+    def drain(self) -> dict[str, Drained]:
+        """Take what the ranges have sealed: outputs go to the collector, changes are returned by store."""
+        seals: list[Seal] = []
+        for index, each in enumerate(self.ranges):
+            while each.seals:
+                seal = each.seals.popleft()
+                seals.append(seal)
+                self._ledgers[index].seal(seal.rows_done)
+                self._taken[index] = seal.number
+                self._bytes_taken += seal.size_bytes
+                if len(self.ranges) == 1:
+                    self._operator_times = seal.operator_times_ms
+                for output in seal.outputs:
+                    self._collector.add(output.columns, internal=output.internal)
+        return self._changes(by_store(seals))
+
+    def _changes(self, of_ranges: Mapping[str, Sequence[Drained]]) -> dict[str, Drained]:
+        """Return the changes of the ranges, and delete with them what has expired for the last of the ranges."""
+        changes = {store: joined(each) for store, each in of_ranges.items()}
+        for store, expiry in self._expiries.items():
+            if store in changes:
+                extras = expiry.extras(of_ranges[store], self._open_position_ms())
+                changes[store] = replace(
+                    changes[store], delete_range=extras.delete_range, notes=extras.notes
+                )
+        return changes
+
+    def applied(self) -> None:
+        """Tell the ranges that what was drained is in the databases."""
+        for each, number in zip(self.ranges, self._taken, strict=True):
+            each.applied(number)
+
+    def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
+        """Return the lowest offset that no range has sealed; see `ActiveTask.offset_to_commit`."""
+        opened = [ledger.open_row(partition) for ledger in self._ledgers]
+        end = self._handed_out[partition]
+        if not any(opened) and not self.group.buffers[partition].records:
+            end = max(end, position)
+        cut = self._dealer.ranges
+        vector = tuple(
+            RangeProgress(first_hash, end if row is None else row.offset)
+            for first_hash, row in zip(cut.first_hashes, opened, strict=True)
+        )
+        self._vectors[partition] = self._with_old(partition, vector)
+        self.next_offsets[partition] = lowest = min(entry.offset for entry in vector)
+        return lowest
+
+    def _with_old(
+        self, partition: TopicPartition, vector: tuple[RangeProgress, ...]
+    ) -> tuple[RangeProgress, ...]:
+        """Return how far each range is, with what ranges of a former life had done."""
+        offsets = {entry.offset for entry in vector}
+        old = self._old_maps.get(partition)
+        if old is not None and min(offsets) >= old.highest:
+            del self._old_maps[partition]
+            old = None
+        if old is None:
+            return vector if len(offsets) > 1 else (RangeProgress(0, min(offsets)),)
+        return together(vector, old.ranges)
+
+    def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:  # noqa: ARG002 - it is the lowest
+        """Return how far each key range is, when `offset_to_commit` has returned `offset`."""
+        return self._vectors[partition]
+
+    def committed_time_ms(self, partition: TopicPartition) -> int:
+        """Return the largest timestamp before the offset that `offset_to_commit` has returned."""
+        opened = [row for each in self._ledgers if (row := each.open_row(partition)) is not None]
+        if not opened:
+            return self.partition_times_ms[partition]
+        return min(opened, key=lambda row: row.offset).partition_time_ms
+
+    def operator_times_ms(self) -> tuple[int, ...]:
+        """Return the stream times of operators and stores at the first record that is not sealed."""
+        begun = next((each.processing for each in self.ranges if each.processing), None)
+        whole = len(self.ranges) == 1 and self._dealer.clock is None
+        if whole or begun is None or self._counted is not None:
+            return self._operator_times
+        return begun.operator_times_at(self._open_position_ms())
+
+    def _open_position_ms(self) -> int:
+        """Return the time of the position of the first record that is not sealed."""
+        opened = [row for ledger in self._ledgers for row in ledger.open_rows()]
+        if not opened:
+            return self._dealer.position_ms
+        return min(opened, key=lambda row: (row.chunk.number, row.row)).position_ms
+
+    # -- what others ask -------------------------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> TaskCounters:
+        """Return what was done so far, by the loop and by all ranges."""
+        total = TaskCounters()
+        of_ranges = [each.processing.counters for each in self.ranges if each.processing]
+        for part in (self._own_counters, self._past, *of_ranges):
+            total.add(part)
+        return total
+
+    @property
+    def stream_time_ms(self) -> int:
+        """Return the largest timestamp handed out, -1 before the first record."""
+        return self._dealer.stream_time_ms
+
+    @property
+    def expired_puts(self) -> int:
+        """Return how many puts the stores have dropped because their time was over."""
+        return sum(each.expired_puts for each in self.ranges)
+
+    def record_timestamp(self) -> int:
+        """Return the timestamp for stores that the task itself would write to; it writes to none."""
+        return max(self.stream_time_ms, 0)

@@ -1,0 +1,78 @@
+"""Into how many key ranges the tasks of a worker are cut, looked at anew now and then: measures, and asks `assign_ranges`."""
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from rebalance.model import TaskId
+from tasks.active_task import ActiveTask
+from tasks.parallel.key_ranges import KeyRanges
+from tasks.parallel.range_assignment import PlacedRange, RangeLoad, TaskLoad, assign_ranges
+from tasks.ranges.parallel_task import ParallelTask
+from tasks.ranges.range_pool import RangePool
+
+#: How often the load is looked at. By the machine's clock, which is that of the threads' work.
+_LOOK_S: Final = 5.0
+#: Loads are counted in milliseconds at work.
+_UNITS_PER_S: Final = 1_000
+
+
+class Placing:
+    """Decides how the tasks of one worker are cut. Its loop calls it.
+
+    Args:
+        pool: The threads.
+        ranges_max: As many ranges of one task fit into what a commit may carry.
+    """
+
+    def __init__(self, pool: RangePool, ranges_max: int) -> None:
+        self._pool = pool
+        self._ranges_max = ranges_max
+        self._placed: dict[TaskId, tuple[PlacedRange, ...]] | None = None
+        #: Seconds at work of each range at the last look, by task and first hash.
+        self._seen: dict[tuple[TaskId, int], float] = {}
+        self._known: frozenset[TaskId] = frozenset()
+        self._next_s = time.monotonic() + _LOOK_S
+
+    def begins(self, task: ActiveTask, owned: Iterable[ActiveTask]) -> None:
+        """Have a task run in the pool, cut as is best with all tasks that are owned."""
+        assert isinstance(task, ParallelTask), "made with as many threads as the worker has"
+        self._place(owned)
+        task.join(self._pool, self._cut_of(task), self._ranges_max)
+
+    def look(self, owned: Iterable[ActiveTask]) -> None:
+        """Have tasks that run cut anew, if the load has become uneven, or if tasks have come or gone."""
+        tasks = [task for task in owned if isinstance(task, ParallelTask)]
+        known = frozenset(task.task_id for task in tasks)
+        now_s = time.monotonic()
+        if now_s < self._next_s and known == self._known:
+            return
+        self._next_s, self._known = now_s + _LOOK_S, known
+        self._place(tasks)
+        for task in tasks:
+            if task.ranges:
+                task.wish(self._cut_of(task))
+
+    def _cut_of(self, task: ParallelTask) -> KeyRanges:
+        assert self._placed is not None, "placed before"
+        return KeyRanges(tuple(each.first_hash for each in self._placed[task.task_id]))
+
+    def _place(self, tasks: Iterable[ActiveTask]) -> None:
+        loads = [self._load(task) for task in tasks if isinstance(task, ParallelTask)]
+        self._placed = assign_ranges(
+            loads, self._pool.threads, self._placed, capacity=int(_LOOK_S * _UNITS_PER_S)
+        )
+
+    def _load(self, task: ParallelTask) -> TaskLoad:
+        ranges: list[RangeLoad] = []
+        for each in task.ranges:
+            place = (task.task_id, each.setting.first_hash)
+            worked_s = each.busy_s - self._seen.get(place, 0.0)
+            self._seen[place] = each.busy_s
+            ranges.append(RangeLoad(each.setting.first_hash, max(int(worked_s * _UNITS_PER_S), 0)))
+        return TaskLoad(
+            task=task.task_id,
+            ranges=tuple(ranges) or (RangeLoad(0),),
+            ranges_max=min(task.ranges_max, self._ranges_max),
+            fixed=task.cannot_be_cut,
+        )

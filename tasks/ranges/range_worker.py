@@ -1,0 +1,510 @@
+"""One key range of one task at work: a graph and stores of its own, and a queue of decoded records.
+
+The loop's thread puts work into the queue and asks for cuts; whichever thread of the pool has the range does the work, in
+units of a few milliseconds, and **seals** it between units. What passes from one to the other are immutable objects in
+deques, and single numbers: nothing on the path of a record takes a lock.
+"""
+
+import time
+from asyncio import CancelledError
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+from state_stores.commit_buffer import Drained
+from state_stores.factory import Store
+from tasks.parallel.cut import Cut
+from tasks.parallel.key_ranges import key_hash
+from tasks.processing.coroutines import PrivateLoop
+from tasks.processing.output import OutputColumns
+from tasks.processing.record_batch import RecordBatch
+from tasks.ranges.seals import Output, Seal
+from tasks.ranges.staged_database import StagedDatabase
+from tasks.task_processing import TaskProcessing
+
+#: A unit aims at this long: so long a commit may have to wait for it.
+_UNIT_S: Final = 0.005
+_UNIT_RECORDS_MAX: Final = 10_000
+#: Records that take longer than this each are slow: they are done one by one, and sealed more often.
+_SLOW_S: Final = 0.001
+#: So long after a seal comes the next one where the next record may not return.
+_SEAL_S: Final = 0.05
+#: Weight of the newest unit in the mean time of a record.
+_NEWEST: Final = 0.25
+#: What a staged output costs in memory beside its bytes.
+_STAGED_OVERHEAD_BYTES: Final = 150
+
+
+class Scheduling(Enum):
+    """Where a range stands with the pool. Changed only by the pool, under its lock."""
+
+    IDLE = "idle"
+    QUEUED = "queued"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkItem:
+    """Records of one range, in order.
+
+    Attributes:
+        source: Name of the node that decoded them.
+        batch: The records, None if there is none that was accepted.
+        times_ms: The task's stream time behind each row of the run that the loop handed out together, to all ranges.
+        rows: The rows of that run that are these records.
+        end: The row that the range has come to when they are done.
+        letters: What the handlers of records that could not be read put out.
+        size_bytes: About how much memory they hold.
+    """
+
+    source: str
+    batch: RecordBatch | None
+    times_ms: Sequence[int]
+    rows: Sequence[int]
+    end: int
+    letters: Sequence[Output] = ()
+    size_bytes: int = 0
+
+
+class RangeCollector:
+    """Keeps the outputs of a range until they are sealed; a `tasks.processing.sink.Collector`."""
+
+    def __init__(self, partition_count: Callable[[str], int]) -> None:
+        self._partition_count = partition_count
+        self.staged: list[Output] = []
+        self.staged_bytes = 0
+
+    def add(self, columns: OutputColumns, *, internal: bool) -> None:
+        """Keep records."""
+        if len(columns):
+            self.staged.append(Output(columns=columns, internal=internal))
+            payload = sum(map(len, filter(None, columns.keys)))
+            payload += sum(map(len, filter(None, columns.values)))
+            self.staged_bytes += payload + len(columns) * _STAGED_OVERHEAD_BYTES
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        return self._partition_count(topic)
+
+    def take(self) -> list[Output]:
+        """Remove and return what is kept, in order."""
+        staged, self.staged, self.staged_bytes = self.staged, [], 0
+        return staged
+
+
+class RangeParts(Protocol):
+    """Makes what a range works with, in the range's thread: suppliers of users run there."""
+
+    def __call__(
+        self, collector: RangeCollector, /
+    ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]:
+        """Return the graph, not begun, the stores and the databases they stand on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeSetting:
+    """What a range is told at its making.
+
+    Attributes:
+        task: The task's id.
+        index: Which of the task's ranges it is.
+        first_hash: The first hash of its keys.
+        end_hash: The first hash behind them.
+        cache_bytes: How much its caches may hold back from downstream.
+        stream_time_ms: The task's stream time where it begins.
+        operator_times_ms: Those of operators and stores there.
+    """
+
+    task: str
+    index: int
+    first_hash: int
+    end_hash: int
+    cache_bytes: int
+    stream_time_ms: int
+    operator_times_ms: tuple[int, ...]
+
+
+class RangeWorker:
+    """One key range. `turn` is called by one thread at a time; the rest by the loop's thread, unless it says otherwise.
+
+    Attributes:
+        setting: What it was told at its making.
+        scheduling: Where it stands with the pool.
+        queue: The work that waits.
+        seals: What is sealed and not taken yet.
+        error: What ended it.
+        ended: Whether its processors are closed.
+        closing_error: What went wrong in that.
+        processing: Its graph, None before it has begun.
+        rows_done: How many rows are done.
+        bytes_done: The memory of those rows.
+        dirty: Whether something is done that is not sealed.
+        slow: Whether its records take more than a millisecond each.
+        mean_s: How long a record takes, about.
+        commit_requested: A processor asked for a commit; what it did before is sealed.
+        next_wall_clock_ms: When the next callback by the wall clock is due; None for none.
+        busy_s: For how long it was at work.
+        unsealed_bytes: About how much memory the changes hold that are not sealed.
+        sealed_bytes: Sum of the sizes of all seals.
+        cancelled: Its last record was cancelled when it was halted, so it is over, with what it had sealed before.
+        unit_since_s: Since when (`time.monotonic`) the present unit has run; None between units.
+    """
+
+    def __init__(
+        self,
+        setting: RangeSetting,
+        make_parts: RangeParts,
+        *,
+        collector: RangeCollector,
+        trusted: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.setting = setting
+        self.scheduling = Scheduling.IDLE
+        self.queue: deque[WorkItem] = deque()
+        self.seals: deque[Seal] = deque()
+        self.error: BaseException | None = None
+        self.rows_done = 0
+        self.bytes_done = 0
+        self.dirty = False
+        self.slow = False
+        self.commit_requested = False
+        self.next_wall_clock_ms: int | None = None
+        self.busy_s = 0.0
+        self.unsealed_bytes = 0
+        self.sealed_bytes = 0
+        self.unit_since_s: float | None = None
+        self.cancelled = False
+        self.processing: TaskProcessing | None = None
+        self.ended = False
+        self.closing_error: Exception | None = None
+        self._make_parts = make_parts
+        self._collector = collector
+        self._trusted = trusted
+        self._loop = PrivateLoop()
+        self._stores: Mapping[str, Store] = {}
+        self._databases: Sequence[StagedDatabase] = ()
+        self._item: WorkItem | None = None
+        #: Rows of `_item` that are done.
+        self._begun = 0
+        #: The times of the run in hand, and its row from which on they have not been looked at.
+        self._run_times: Sequence[int] = ()
+        self._timed = 0
+        self._unit_records = 1
+        self.mean_s = 0.0
+        self._sealed = 0
+        self._sealed_at_s = 0.0
+        # Orders of the loop.
+        self._cut: Cut | None = None
+        self._punctuate_ms: int | None = None
+        self._halted = False
+        self._closing = False
+        self._over = Cut(())
+
+    # -- what the loop asks ----------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a thread has something to do here. Also asked by the pool."""
+        if self._closing:
+            return not self.ended
+        if self.error is not None:
+            return False
+        if self._cut is not None or self.processing is None:
+            return True
+        waits = self._item is not None or bool(self.queue)
+        return not self._halted and (waits or self._punctuate_ms is not None)
+
+    @property
+    def expired_puts(self) -> int:
+        """Return how many puts its stores have dropped because their time was over."""
+        return sum(store.expired_puts for store in self._stores.values())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether nothing waits or is in hand."""
+        waits = self._item is not None or bool(self.queue)
+        return self.scheduling is Scheduling.IDLE and not waits
+
+    @property
+    def goes_by_time(self) -> bool:
+        """Return whether it is to hear of the time of records that are not its own."""
+        return self.processing is None or len(self.processing.stream_schedules) > 0
+
+    def cut(self, cut: Cut) -> None:
+        """Ask for a seal, after the present unit."""
+        self._cut = cut
+
+    def punctuate(self, now_ms: int) -> None:
+        """Have it call what is due by the wall clock."""
+        self.next_wall_clock_ms = None
+        self._punctuate_ms = now_ms
+
+    def halt(self) -> None:
+        """Have it stop after the record at hand, sealed."""
+        self._halted = True
+
+    def cancel(self) -> None:
+        """Cancel the coroutine that is waited for, if one is, of a range that was halted: its record is not done."""
+        self._loop.cancel()
+
+    def resume(self) -> None:
+        """Have it go on after `halt`."""
+        self._halted = False
+
+    def close(self, over: Cut) -> None:
+        """Have it close its processors as its last work, and say so; what it does from now on counts for nothing."""
+        self._over = over
+        self._closing = True
+        for database in self._databases:
+            database.close()
+
+    def applied(self, number: int) -> None:
+        """Tell that the changes of a seal, and of those before, are in the database."""
+        for database in self._databases:
+            database.applied = number
+
+    def at_hand(self) -> tuple[int, int] | None:
+        """Return key hash and offset of the record at hand or of the first one that waits, None for none."""
+        item = self._item
+        if item is None or item.batch is None or item.batch.source is None:
+            return None
+        index = min(self._begun, len(item.batch) - 1)
+        source, row = item.batch.source, item.batch.rows[index]
+        return key_hash(source.raw_keys[row], source.offsets[row]), source.offsets[row]
+
+    # -- the range's thread ----------------------------------------------------------------------------------------
+
+    def turn(self, *, others_wait: Callable[[], bool], alone: Callable[[], bool]) -> None:
+        """Work until nothing is left, or until others wait for the thread. Never raises.
+
+        Args:
+            others_wait: Whether other ranges wait for a thread.
+            alone: Whether no other thread is free, so that nobody may be there for a cut that is asked for later.
+        """
+        try:
+            with self._trusted(), self._loop:
+                self._work(others_wait)
+                waits = self.has_work  # and others wait for the thread
+                if self._can_seal and (
+                    self._should_seal(_SEAL_S if waits else 0.0) or (not waits and alone())
+                ):
+                    self._seal()
+        except CancelledError as error:
+            self.error = None if self._closing else error
+            self.cancelled = self._halted
+        except BaseException as error:  # noqa: BLE001 - raised in the loop's thread, as the loop's own
+            self.error = None if self._closing else error
+        finally:
+            self.unit_since_s = None
+            if self._closing:
+                self._end()
+            elif self._cut is not None:
+                cut, self._cut = self._cut, None
+                cut.made(self)
+
+    @property
+    def _can_seal(self) -> bool:
+        return self.dirty and not self._closing and self.error is None
+
+    def _should_seal(self, after_s: float) -> bool:
+        """Return whether what is done is to be sealed, because what comes next may not return.
+
+        That is `after_s` seconds after the last seal where records are slow, or where users' objects run, which may
+        call something at any time. Seals of whole batches of fast records, which cost more, wait for a cut.
+        """
+        if self._cut is not None or self.processing is None:
+            return True
+        careful = self.slow or not self.processing.graph.batched
+        return careful and time.monotonic() - self._sealed_at_s >= after_s
+
+    def _work(self, others_wait: Callable[[], bool]) -> None:
+        while self.has_work and not self._closing:
+            if self.processing is None:
+                self._begin()
+            elif self._cut is not None:
+                if self.dirty:
+                    self._seal()
+                cut, self._cut = self._cut, None
+                cut.made(self)
+            else:
+                if self.dirty and self._should_seal(_SEAL_S):
+                    self._seal()
+                self._unit(self.processing)
+                if self.processing.commit_requested and not self._closing:
+                    self.processing.commit_requested = False
+                    self._seal()
+                    self.commit_requested = True
+            if others_wait():
+                break
+        if self._halted and self._can_seal:
+            self._seal()
+
+    def _begin(self) -> None:
+        processing, self._stores, self._databases = self._make_parts(self._collector)
+        if self._closing:  # too late to be told
+            return
+        processing.begin(self.setting.stream_time_ms, self.setting.operator_times_ms)
+        self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
+        self.processing = processing
+
+    def _unit(self, processing: TaskProcessing) -> None:
+        self.dirty = True
+        self.unit_since_s = begin_s = time.monotonic()
+        now_ms, self._punctuate_ms = self._punctuate_ms, None
+        if now_ms is not None:
+            processing.punctuate_wall_clock(now_ms)
+        else:
+            done = self._records(processing, begin_s + _UNIT_S)
+            elapsed_s = time.monotonic() - begin_s
+            self.busy_s += elapsed_s
+            self._pace(done, elapsed_s)
+        self.unit_since_s = None
+        self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
+        held_back = processing.graph.held_back_bytes()
+        if held_back > self.setting.cache_bytes:
+            processing.graph.shrink(held_back - self.setting.cache_bytes)
+        self.unsealed_bytes = self._collector.staged_bytes + sum(
+            store.buffer.uncommitted_bytes for store in self._stores.values()
+        )
+
+    def _records(self, processing: TaskProcessing, until_s: float) -> int:
+        """Do the next records; return how many."""
+        item = self._item
+        if item is None:
+            item = self._item = self.queue.popleft()
+            self._begun = 0
+            if item.times_ms is not self._run_times:
+                self._run_times, self._timed = item.times_ms, 0
+        if item.batch is None:
+            for letter in item.letters:
+                self._collector.add(letter.columns, internal=letter.internal)
+            done = len(item.rows)
+            self._begun = done
+        elif processing.graph.batched:
+            done = self._batch(processing, item, item.batch)
+        else:
+            done = self._singly(processing, item, item.batch, until_s)
+        self.rows_done += done
+        if self._begun >= len(item.rows):
+            if len(processing.stream_schedules):
+                self._pass_time(processing, item, self._timed, item.end)
+            self._timed = item.end
+            self.bytes_done += item.size_bytes
+            self._item = None
+        return done
+
+    def _batch(self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch) -> int:
+        begin = self._begun
+        stop = min(begin + self._unit_records, len(batch))
+        part = batch if stop - begin == len(batch) else batch.take(range(begin, stop))
+        processing.stream_time_ms = item.times_ms[item.rows[stop - 1]]
+        processing.graph.run(item.source, part)
+        self._begun = stop
+        processing.counters.processed += stop - begin
+        return stop - begin
+
+    def _singly(
+        self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch, until_s: float
+    ) -> int:
+        done = 0
+        while self._begun < len(batch):
+            index = self._begun
+            row = item.rows[index]
+            if len(processing.stream_schedules):
+                self._pass_time(processing, item, self._timed, row)
+            processing.stream_time_ms = item.times_ms[row]
+            record = batch if len(batch) == 1 else batch.single(index)
+            processing.graph.run(item.source, record)
+            processing.punctuate_stream_time()
+            self._timed = row + 1
+            self._begun += 1
+            done += 1
+            processing.counters.processed += 1
+            if (
+                processing.commit_requested
+                or self._halted
+                or self._closing
+                or done >= self._unit_records
+                or time.monotonic() > until_s
+            ):
+                break
+        return done
+
+    @staticmethod
+    def _pass_time(processing: TaskProcessing, item: WorkItem, start: int, stop: int) -> None:
+        """Call what became due at records of other ranges, those of rows from `start` to before `stop`."""
+        for now_ms in processing.stream_schedules.due_times(item.times_ms, start, stop):
+            processing.stream_time_ms = now_ms
+            processing.punctuate_stream_time()
+
+    def _pace(self, done: int, elapsed_s: float) -> None:
+        """Fit the next unit to the time that this one took: at most twice as long, but shorter at once."""
+        mean_s = max(elapsed_s, 1e-7) / max(done, 1)
+        self.mean_s += _NEWEST * (mean_s - self.mean_s)
+        self.slow = mean_s >= _SLOW_S or self.mean_s >= _SLOW_S
+        fitting = int(_UNIT_S / mean_s) + 1
+        most = 1 if self.slow else min(self._unit_records * 2, _UNIT_RECORDS_MAX)
+        self._unit_records = max(1, min(fitting, most))
+
+    # -- seals -----------------------------------------------------------------------------------------------------
+
+    def _seal(self) -> None:
+        """Hand over what is done, and go on as if it were committed."""
+        processing = self.processing
+        assert processing is not None, "what has not begun has done nothing"
+        processing.graph.flush()
+        number = self._sealed + 1
+        drained = {
+            name: store.buffer.drain()
+            for name, store in self._stores.items()
+            if store.buffer.has_changes()
+        }
+        size = self._collector.staged_bytes + sum(
+            self._stores[name].buffer.uncommitted_bytes for name in drained
+        )
+        self._stage(number, drained)
+        for name, store in self._stores.items():
+            if name in drained or not store.buffer.dirty:
+                store.buffer.applied()
+        self._sealed = number
+        self._sealed_at_s = time.monotonic()
+        self.sealed_bytes += size
+        self.unsealed_bytes = 0
+        self.seals.append(
+            Seal(
+                number=number,
+                rows_done=self.rows_done,
+                outputs=self._collector.take(),
+                drained=drained,
+                operator_times_ms=processing.operator_times_ms(),
+                size_bytes=size,
+            )
+        )
+        self.dirty = False
+
+    def _stage(self, number: int, drained: Mapping[str, Drained]) -> None:
+        for database in self._databases:
+            mine = {name: each for name, each in drained.items() if name in database.families}
+            notes = {key: note for each in mine.values() for key, note in each.notes.items()}
+            if mine:
+                database.stage(number, {name: each.stored for name, each in mine.items()}, notes)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        if self.ended:
+            return
+        try:
+            if self.processing is not None:
+                with self._loop:
+                    self.processing.graph.close()
+            self._loop.close()
+        except Exception as error:  # noqa: BLE001 - raised by whoever closes the task
+            self.closing_error = error
+        finally:
+            self.ended = True
+            self._over.made(self)

@@ -1,0 +1,81 @@
+"""What a key range hands over at a cut of its work, and how the seals of all ranges become one commit. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from state_stores.commit_buffer import Drained
+from state_stores.rows import SortedRows
+from state_stores.timed_buffer import decode_note
+from tasks.processing.output import OutputColumns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Records that were put out, and whether they are for a topic of the application's own."""
+
+    columns: OutputColumns
+    internal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """All that one range has done since its last seal. Nobody changes it.
+
+    Attributes:
+        number: Counts the range's seals, from 1.
+        rows_done: How many of the rows given to the range are done, since it began.
+        outputs: What they put out, in order.
+        drained: What they changed, by store.
+        operator_times_ms: The stream times of the range's operators and stores.
+        size_bytes: About how much memory it takes until it is committed.
+    """
+
+    number: int
+    rows_done: int
+    outputs: Sequence[Output]
+    drained: Mapping[str, Drained]
+    operator_times_ms: tuple[int, ...]
+    size_bytes: int
+
+
+def by_store(seals: Iterable[Seal]) -> dict[str, list[Drained]]:
+    """Return the changes of some seals by store, in the order of the seals."""
+    found: dict[str, list[Drained]] = {}
+    for seal in seals:
+        for store, drained in seal.drained.items():
+            found.setdefault(store, []).append(drained)
+    return found
+
+
+def joined(changes: Sequence[Drained]) -> Drained:
+    """Return several changes of one store as those of one commit: the last of each key, in key order.
+
+    Those of one range come in their order; different ranges have different keys.
+    """
+    if len(changes) == 1:
+        return changes[0]
+    latest: dict[bytes, tuple[bytes | None, int]] = {}
+    stored: dict[bytes, bytes | None] = {}
+    notes: dict[str, bytes] = {}
+    for each in changes:
+        latest.update(zip(each.keys, zip(each.values, each.timestamps, strict=True), strict=True))
+        if each.delete_range is not None:  # of what the seals before it hold, too
+            first, end = each.delete_range
+            for key in [key for key in stored if first <= key < end]:
+                del stored[key]
+        stored.update(iter(each.stored))
+        for name, note in each.notes.items():
+            notes[name] = max(notes.get(name, note), note, key=decode_note)
+    keys, disk_keys = sorted(latest), sorted(stored)
+    ranges = [each.delete_range for each in changes if each.delete_range is not None]
+    return Drained(
+        keys,
+        [latest[key][0] for key in keys],
+        [latest[key][1] for key in keys],
+        disk_rows=SortedRows(disk_keys, [stored[key] for key in disk_keys]),
+        delete_range=(min(first for first, _ in ranges), max(end for _, end in ranges))
+        if ranges
+        else None,
+        notes=notes,
+        headers=changes[0].headers,
+    )

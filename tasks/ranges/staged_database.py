@@ -1,0 +1,172 @@
+"""What a key range sees of its task's database: what is committed, with the range's own sealed rows on top.
+
+A range's stores hand their changes out before the commit that writes them (`RangeWorker.seal`), and go on as if they had
+been written. Until they are, they stand here. Nobody takes a lock: the range's thread stages, reads and forgets; the loop's
+thread writes the rows to the database below and then says so, with one number.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from heapq import merge
+from operator import itemgetter
+from typing import Any, Final
+
+from state_stores.errors import InvalidStateStoreError
+from state_stores.ports import Database
+from state_stores.rows import SortedRows
+from tasks.parallel.own_keys import OwnKeys
+
+_ABSENT: Final[Any] = object()
+
+_key = itemgetter(0)
+
+
+class StagedDatabase:
+    """A `state_stores.ports.Database` of one key range, over the database that all ranges of the task share.
+
+    A row that was deleted by an expired range of keys below is not hidden here: whoever reads rows that expire knows the
+    time, and does not look.
+
+    Args:
+        below: The database.
+        families: Names of the stores in it.
+        own: Which rows are the range's, where users' processors may scan a store; None if all are.
+
+    Attributes:
+        families: Names of the stores in it.
+        applied: Number of the last seal whose rows are in the database below. Set by the loop's thread.
+        closed: Whether the range is over: every further call raises.
+    """
+
+    def __init__(
+        self, below: Database, families: Collection[str], own: OwnKeys | None = None
+    ) -> None:
+        self._own = own
+        self.families = frozenset(families)
+        self.applied = 0
+        self.closed = False
+        self._below = below
+        #: Per family and key the seal that wrote it, and the value (None deletes).
+        self._rows: dict[str, dict[bytes, tuple[int, bytes | None]]] = {}
+        #: The keys of `_rows` in order, made when somebody iterates.
+        self._ordered: dict[str, list[bytes]] = {}
+        self._notes: dict[str, tuple[int, bytes]] = {}
+        #: What each seal wrote that is not forgotten yet.
+        self._staged: deque[tuple[int, str, Sequence[bytes]]] = deque()
+
+    def stage(
+        self, number: int, changes: Mapping[str, SortedRows], notes: Mapping[str, bytes]
+    ) -> None:
+        """Take the rows of a seal, and forget those that are in the database below by now.
+
+        Args:
+            number: Number of the seal, more than that of any before.
+            changes: Puts and deletes (value None) by family.
+            notes: What the stores keep beside the positions.
+        """
+        self._forget_applied()
+        for family, rows in changes.items():
+            keys = rows.keys
+            if self._own is not None:
+                self._own.check(family, keys)
+            staged = self._rows.setdefault(family, {})
+            staged.update(zip(keys, ((number, value) for value in rows.values), strict=True))
+            self._staged.append((number, family, keys))
+            self._ordered.pop(family, None)
+        for name, note in notes.items():
+            self._notes[name] = (number, note)
+
+    def _forget_applied(self) -> None:
+        applied = self.applied
+        while self._staged and self._staged[0][0] <= applied:
+            _, family, keys = self._staged.popleft()
+            rows = self._rows[family]
+            for key in keys:
+                if rows.get(key, _ABSENT) is not _ABSENT and rows[key][0] <= applied:
+                    del rows[key]
+            self._ordered.pop(family, None)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `keys`, in their order; None where absent."""
+        self._check_open()
+        staged = self._rows.get(family)
+        if not staged or staged.keys().isdisjoint(keys):
+            return self._below.get_many(family, keys)
+        missing = [key for key in keys if key not in staged]
+        found = dict(zip(missing, self._below.get_many(family, missing), strict=True))
+        return [found[key] if key in found else staged[key][1] for key in keys]
+
+    def iterate(
+        self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with lower <= key < upper, as of now, in key order or backwards."""
+        self._check_open()
+        mine = self._between(family, lower, upper)
+        below = self._below.iterate(family, lower, upper, reverse=reverse)
+        own = self._own
+        if own is not None and own.limits(family):
+            below = (row for row in below if own.holds(family, row[0]))
+        if not mine:
+            return below
+        if reverse:
+            mine.reverse()
+        hidden = frozenset(key for key, _ in mine)
+        rest = (row for row in below if row[0] not in hidden)
+        live = ((key, value) for key, value in mine if value is not None)
+        return merge(live, rest, key=_key, reverse=reverse)
+
+    def _between(
+        self, family: str, lower: bytes | None, upper: bytes | None
+    ) -> list[tuple[bytes, bytes | None]]:
+        """Return the staged rows of a range in order."""
+        staged = self._rows.get(family)
+        if not staged:
+            return []
+        ordered = self._ordered.get(family)
+        if ordered is None:
+            ordered = self._ordered[family] = sorted(staged)
+        start = 0 if lower is None else bisect_left(ordered, lower)
+        stop = len(ordered) if upper is None else bisect_left(ordered, upper)
+        return [(key, staged[key][1]) for key in ordered[start:stop]]
+
+    def position(self, name: str) -> bytes | None:
+        """Return what a store keeps beside the positions, or a position; None if never written."""
+        self._check_open()
+        noted = self._notes.get(name)
+        return self._below.position(name) if noted is None else noted[1]
+
+    def approximate_num_entries(self, family: str) -> int:
+        """Return about how many keys a family holds, of all ranges."""
+        self._check_open()
+        return self._below.approximate_num_entries(family)
+
+    # -- what belongs to the task ----------------------------------------------------------------------------------
+
+    def write(
+        self,
+        changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
+        positions: Mapping[str, bytes],  # noqa: ARG002 - nothing is written
+        *,
+        delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,  # noqa: ARG002 - nothing is written
+    ) -> None:
+        """Refuse: the task's loop writes, to the database below."""
+        raise AssertionError(
+            f"a key range does not write {', '.join(changes)} to its task's database"
+        )
+
+    def clear(self, family: str) -> None:
+        """Refuse, as `write` does."""
+        raise AssertionError(f"a key range does not clear {family}, which others share")
+
+    def close(self) -> None:
+        """End reading; the database below stays open. Idempotent."""
+        self.closed = True
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise InvalidStateStoreError(
+                "this key range is over: its task has stopped or moved while a call was still running"
+            )

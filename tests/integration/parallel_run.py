@@ -1,0 +1,248 @@
+"""Workers whose function takes its time, one life after the other, and what their journals and commits say.
+
+A *call* is one run of the user's function for one record. Whether a record was done for good is read from what the group
+committed: the metadata has the next offset of every key range, by the hash of the key.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.commit_log import read_commits
+from benchmarks.progress import CommitRecord
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tests.integration.cluster import PATIENCE_S, Cluster, until
+from tests.integration.programs.slow_member import STORE, Orders
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
+#: Partition and offset.
+Place = tuple[int, int]
+
+
+def now_ms() -> int:
+    """Return the wall clock, which broker and workers share with the test."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call; `ended_ms` is None if the worker died in it."""
+
+    place: Place
+    key_hash: int
+    begun_ms: int
+    ended_ms: int | None
+
+
+def ranges_of(commit: CommitRecord) -> tuple[RangeProgress, ...]:
+    """Return the key ranges of a commit."""
+    progress = Progress.decode(commit.metadata, committed_offset=commit.offset)
+    assert progress is not None, f"the commit has our metadata: {commit}"
+    return progress.ranges
+
+
+def range_of(commit: CommitRecord, key_hash: int) -> RangeProgress:
+    """Return the range of a commit that a key belongs to."""
+    ranges = ranges_of(commit)
+    return ranges[bisect_right(ranges, key_hash, key=lambda each: each.first_hash) - 1]
+
+
+class Life:
+    """One life of a worker."""
+
+    def __init__(self, run: "ParallelRun", number: int, orders: Orders) -> None:
+        self.journal = Path(orders.journal)
+        self.log_path = run.folder / f"life-{number}.log"
+        self.started_ms = now_ms()
+        program = [sys.executable, "-m", "tests.integration.programs.slow_member"]
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*program, msgspec.json.encode(orders).decode()],
+                cwd=_ROOT,
+                env={**os.environ, "PYTHONPATH": str(_ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def log(self) -> str:
+        """Return what it logged."""
+        return self.log_path.read_text(errors="replace")
+
+    def until_begun(self, count: int) -> None:
+        """Wait until so many calls have begun."""
+        until(
+            lambda: self.has_ended or sum(line[0] == "b" for line in self._lines()) >= count,
+            f"{count} calls begin; the log:\n{self.log[-2000:]}",
+        )
+        self.check()
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its process has ended."""
+        return self.process.poll() is not None
+
+    def check(self) -> None:
+        """Fail if it has ended by itself."""
+        assert not self.has_ended, f"it ended:\n{self.log[-4000:]}"
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self.check()
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+    def stop(self) -> int:
+        """End it by SIGTERM; its exit code."""
+        self.process.terminate()
+        return self.process.wait(PATIENCE_S)
+
+    def calls(self) -> list[Call]:
+        """Return its calls in the order in which they began."""
+        begun: dict[Place, Call] = {}
+        for event, partition, offset, key_hash, at_ms in self._lines():
+            place = int(partition), int(offset)
+            if event == "b":
+                assert place not in begun, f"{place} was called twice in one life"
+                begun[place] = Call(
+                    place=place, key_hash=int(key_hash), begun_ms=int(at_ms), ended_ms=None
+                )
+            else:
+                begun[place] = replace(begun[place], ended_ms=int(at_ms))
+        return list(begun.values())
+
+    def _lines(self) -> Iterator[list[str]]:
+        if self.journal.exists():
+            whole, _, _ = self.journal.read_text().rpartition("\n")
+            yield from (line.split() for line in whole.splitlines())
+
+
+@dataclass(slots=True, kw_only=True)
+class ParallelRun:
+    """One application: its topics, its lives, its commits."""
+
+    cluster: Cluster
+    folder: Path
+    config: dict[str, Any]
+    partitions: int = 2
+    lives: list[Life] = field(default_factory=list[Life])
+
+    @property
+    def application_id(self) -> str:
+        return str(self.config["application_id"])
+
+    @property
+    def source(self) -> str:
+        return f"{self.application_id}-in"
+
+    @property
+    def sink(self) -> str:
+        return f"{self.application_id}-out"
+
+    def create_topics(self) -> None:
+        """Make the topics."""
+        self.cluster.create({self.source: self.partitions, self.sink: self.partitions})
+
+    def start(self, config: dict[str, Any] | None = None, **orders: Any) -> Life:
+        """Begin the next life."""
+        number = len(self.lives)
+        life = Life(
+            self,
+            number,
+            Orders(
+                source=self.source,
+                sink=self.sink,
+                config=self.config | (config or {}),
+                journal=str(self.folder / f"life-{number}.calls"),
+                **orders,
+            ),
+        )
+        self.lives.append(life)
+        return life
+
+    def commits(self) -> list[CommitRecord]:
+        """Return everything that was committed, in the order of the log."""
+        return read_commits(self.cluster.bootstrap_servers, self.application_id, self.source)
+
+    def until_consumed(self, life: Life) -> None:
+        """Wait until everything is committed."""
+        until(
+            lambda: life.has_ended or self.cluster.is_consumed(self.application_id, self.source),
+            f"all is consumed; the log:\n{life.log[-2000:]}",
+        )
+        life.check()
+
+    def assert_exact(self, records: Iterable[tuple[bytes, bytes]], guarantee: str) -> None:
+        """Check output and changelog: the nth record of each key gave count n, in this order.
+
+        In at_least_once each output was there at least once, and no other.
+        """
+        expected: dict[bytes, list[bytes]] = {}
+        for key, value in records:
+            counts = expected.setdefault(key, [])
+            counts.append(b"%d %b" % (len(counts) + 1, value))
+        output = self.cluster.values_by_key(self.sink)
+        if guarantee == "exactly_once":
+            assert output == expected
+        else:
+            assert {key: set(values) for key, values in output.items()} == {
+                key: set(values) for key, values in expected.items()
+            }
+        changelog = self.cluster.folded(f"{self.application_id}-{STORE}-changelog")
+        assert {key: int.from_bytes(value, "big") for key, (value, _) in changelog.items()} == {
+            key: len(values) for key, values in expected.items()
+        }
+
+    def close(self) -> None:
+        """End what is left of it."""
+        for life in self.lives:
+            life.process.kill()
+            life.process.wait(PATIENCE_S)
+
+
+def last_commits(commits: Iterable[CommitRecord], *, before_ms: int) -> dict[int, CommitRecord]:
+    """Return the last commit of each partition before a time."""
+    return {each.partition: each for each in commits if each.at_ms < before_ms}
+
+
+def is_done(call: Call, last: dict[int, CommitRecord]) -> bool:
+    """Return whether a call's record was committed as done."""
+    commit = last.get(call.place[0])
+    return commit is not None and call.place[1] < range_of(commit, call.key_hash).offset
+
+
+def most_at_once(calls: Iterable[Call]) -> int:
+    """Return how many calls were in hand at the same time, at most."""
+    events: list[tuple[int, int]] = []
+    for call in calls:
+        events.append((call.begun_ms, 1))
+        if call.ended_ms is not None:
+            events.append((call.ended_ms, -1))
+    most = at_once = 0
+    for _, change in sorted(events):  # at the same millisecond those that end come first
+        at_once += change
+        most = max(most, at_once)
+    return most
+
+
+def assert_in_order(calls: Iterable[Call]) -> None:
+    """Check that calls of one life and key came by offset, each after the end of the one before it."""
+    last: dict[tuple[int, int], Call] = {}
+    for call in calls:
+        place = call.place[0], call.key_hash
+        before = last.get(place)
+        if before is not None:
+            assert before.place < call.place, f"{call} came after {before}"
+            assert before.ended_ms is not None, f"{call} began while {before} was in hand"
+            assert before.ended_ms <= call.begun_ms, f"{call} began while {before} was in hand"
+        last[place] = call

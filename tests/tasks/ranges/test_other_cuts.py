@@ -1,0 +1,51 @@
+"""Tasks are cut into other ranges when others come and go, and nothing is done twice or left out (K2, K3)."""
+
+from typing import Any
+
+from tests.tasks.group_bench import GroupBench
+from tests.tasks.ranges.programs import counting, counting_slowly
+
+THREADS = 4
+
+
+def _ranges(host: Any) -> dict[str, int]:
+    return {str(task): len(each.ranges) for task, each in host.worker.tasks.items()}
+
+
+def test_K2_threads_of_a_task_that_leaves_go_to_the_ones_that_stay() -> None:
+    with GroupBench(counting_slowly(0.001), {"in": 2, "out": 1}) as group:
+        host = group.host("one", threads=THREADS)
+        host.run_task("0_0", 1)
+        host.run_task("0_1", 1)
+        sent: dict[str, int] = {}
+
+        def feed(count: int) -> None:
+            for number in range(count):
+                key = f"k{number % 17}"
+                sent[key] = sent.get(key, 0) + 1
+                group.send(key, partition=number % 17 % 2)
+
+        def all_done() -> bool:
+            return all(group.committed(each) == group.end(each) for each in (0, 1))
+
+        host.until(lambda: _ranges(host) == {"0_0": 2, "0_1": 2}, "two ranges each")
+        feed(340)
+        host.until(all_done, "all is done")
+        host.until(lambda: sum(_ranges(host).values()) <= THREADS, "ranges for all threads")
+        released = host.release("0_1", 1)
+        feed(170)
+        host.until(lambda: _ranges(host) == {"0_0": 4}, "all threads are the other task's")
+        host.until(lambda: group.committed(0) == group.end(0), "it goes on")
+        feed(170)
+        host.run_task("0_1", 2, released)
+        host.until(lambda: _ranges(host).get("0_0", 0) < THREADS, "it gives threads back")
+        host.until(all_done, "all is done")
+        assert group.outputs() == {key: list(range(1, count + 1)) for key, count in sent.items()}
+
+
+def test_K2_whole_tasks_share_no_store_while_they_keep_all_threads_busy() -> None:
+    with GroupBench(counting(), {"in": 4, "out": 1}) as group:
+        host = group.host("one", threads=2)
+        for number in range(4):
+            host.run_task(f"0_{number}", 1)
+        host.until(lambda: list(_ranges(host).values()) == [1, 1, 1, 1], "one range each")
