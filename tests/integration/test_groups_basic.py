@@ -271,7 +271,10 @@ def test_R1_stale_stores_are_read_from_copies(
 
     for app in apps:
         until(lambda app=app: counted(app, stale=True) == expected, "copies follow")  # type: ignore[misc]
-        assert set(app.local_store_lags()[STORE]) == set(range(PARTITIONS))
+        until(
+            lambda app=app: set(app.local_store_lags()[STORE]) == set(range(PARTITIONS)),  # type: ignore[misc]
+            "the lag of each is known",
+        )
     own = [counted(app, stale=False) for app in apps]
     assert own[0] | own[1] == expected
     assert not own[0].keys() & own[1].keys()

@@ -419,7 +419,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("invariant 11", "committed offsets follow the outputs", 1, rules=_CommitsWhereItWas),
     Mutant("invariant 12", "an owner commits before it lets go", 2, rules=_ReleasesUncommitted),
-    Mutant("invariant 14", "stores are written after the commit", 3, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
+    Mutant("invariant 14", "stores are written after the commit", 9, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
     Mutant(
         "invariant 16", "who leaves stays until its tasks are released", 1,
         patches=(_patch(coordinator_module, "let_leave", _leave_at_once),),

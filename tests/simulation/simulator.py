@@ -96,6 +96,7 @@ class Simulation:
         self._folded_to = 0
         self._keys = LogKeys()
         self._said: list[AnyMessage] = []
+        self._forgotten: list[AnyMessage] = []
         self._replayed: set[int] = set()
         self._leader_fences: dict[str, int] = {}
         self._held_inbox: list[tuple[Process, AnyMessage]] = []
@@ -509,8 +510,11 @@ class Simulation:
         return self.safe_hold.life
 
     def forget_log(self) -> None:
-        """The fold begins anew, with an empty log."""
+        """The fold begins anew, with an empty log, and nobody hears again what was said in the inbox before."""
         self._folded, self._folded_to, self._keys = Group(), 0, LogKeys()
+        self._forgotten += self._said  # kept, so that their ids stay theirs
+        self._said = []
+        self._replayed.clear()
 
     def _check_fold(self) -> None:
         """Invariant 6: whoever reads the log from its beginning, compacted as it is or more, has the same group."""
