@@ -226,7 +226,9 @@ def test_a_broker_that_restarts_kills_nobody(tmp_path: Path) -> None:
     app = f"watchdog-{secrets.token_hex(4)}"
     with KafkaBroker(data_dir=data_dir) as broker:
         servers = broker.bootstrap_servers
-        words = hello("a", app=app, bootstrap_servers=servers, session_timeout_ms=600)
+        # A broker that has just started answers slowly: a leader that beats faster takes itself for blind.
+        timings = {"heartbeat_interval_ms": 400, "session_timeout_ms": 1_500}
+        words = hello("a", app=app, bootstrap_servers=servers, **timings)
         worker = WorkerProgram(words, tmp_path, WATCHDOG_COMMAND)
         worker.wait_for_order("run", task="0_1")
     try:
