@@ -96,6 +96,28 @@ def make_row(  # a row's fields are fixed by the file's form
     )
 
 
+def make_rows(
+    metrics: Mapping[str, Sequence[float]],
+    *,
+    system: str,
+    job: str,
+    guarantee: str | None,
+    parameters: Mapping[str, Any],
+) -> list[Row]:
+    """Return a row for each metric of one system in one setting."""
+    return [
+        make_row(
+            values,
+            system=system,
+            job=job,
+            guarantee=guarantee,
+            metric=metric,
+            parameters=parameters,
+        )
+        for metric, values in metrics.items()
+    ]
+
+
 def merged(old: SuiteResult | None, new: SuiteResult) -> SuiteResult:
     """Return the new result, with the old one's rows for settings the new one did not run.
 

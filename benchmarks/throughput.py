@@ -9,14 +9,13 @@ system is wrong, that round has no figure for any of them.
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks.generator import InputSpec, direct_counts
 from benchmarks.input_topic import ensure_input
-from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, Row, make_row
+from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, Row, make_rows
 from benchmarks.run import RunFailedError, RunRequest, RunResult, WrongResultError, run_once
 from benchmarks.systems import SYSTEMS, System
 
@@ -220,7 +219,7 @@ class ThroughputSuite:
             source=source,
             untimed_records=untimed_records(source),
         )
-        return run_once(self.bootstrap_servers, request, _expected(source))
+        return run_once(self.bootstrap_servers, request, direct_counts(source))
 
     def _best_threads(self, setting: Setting, system: System) -> int | None:
         """Return the number of threads a system is fastest with, found out once."""
@@ -287,23 +286,13 @@ class ThroughputSuite:
             "outputs": [float(result.outputs) for result in results],
             "rss_mib_max": [result.rss_mib_max for result in results],
         }
-        return [
-            make_row(
-                values,
-                system=system.name,
-                job=setting.job,
-                guarantee=setting.guarantee,
-                metric=metric,
-                parameters=parameters,
-            )
-            for metric, values in metrics.items()
-        ]
-
-
-@cache
-def _expected(source: InputSpec) -> Mapping[bytes, int]:
-    """Return the direct count of an input, made once."""
-    return direct_counts(source)
+        return make_rows(
+            metrics,
+            system=system.name,
+            job=setting.job,
+            guarantee=setting.guarantee,
+            parameters=parameters,
+        )
 
 
 def _told(result: RunResult) -> str:

@@ -27,7 +27,7 @@ from benchmarks.handoff.gaps import (
     quiet_median_ms,
 )
 from benchmarks.handoff.members import HANDOFF_SYSTEMS, HandoffSystem, Instance
-from benchmarks.results import Row, make_row
+from benchmarks.results import Row, make_rows
 from benchmarks.run import RunFailedError, WrongResultError, delete_run_topics
 
 JOBS = ("scale_out", "drain", "kill", "silent_host", "static_bounce")
@@ -363,17 +363,13 @@ class HandoffSuite:
             metrics["gap_ms_moved_p95"] = [percentile(moved, 0.95)]
         if job == "scale_out" and run.balance_s:
             metrics["balance_s"] = run.balance_s
-        return [
-            make_row(
-                values,
-                system=run.system.name,
-                job=job,
-                guarantee=run.guarantee,
-                metric=metric,
-                parameters=parameters,
-            )
-            for metric, values in metrics.items()
-        ]
+        return make_rows(
+            metrics,
+            system=run.system.name,
+            job=job,
+            guarantee=run.guarantee,
+            parameters=parameters,
+        )
 
     def _tell(self, label: str, job: str, rows: list[Row]) -> None:
         told = ", ".join(f"{row.metric} {row.value:g}" for row in rows)

@@ -8,15 +8,14 @@ be 1, 2, 3 … to its direct count, each of them once.
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks.generator import InputSpec, direct_counts
+from benchmarks.generator import direct_counts
 from benchmarks.input_topic import ensure_input
 from benchmarks.parallel.plan import Setting, Variant, expected_records_per_s
-from benchmarks.results import Row, make_row
+from benchmarks.results import Row, make_rows
 from benchmarks.run import RunFailedError, RunRequest, RunResult, WrongResultError, run_once
 from benchmarks.throughput import untimed_records
 
@@ -101,7 +100,7 @@ class ParallelSuite:
             extra={"job": setting.job.name, "factor": str(variant.factor)},
             slowest_records_per_s=expected_per_s / PATIENCE,
         )
-        result = run_once(self.bootstrap_servers, request, _expected(source))
+        result = run_once(self.bootstrap_servers, request, direct_counts(source))
         # Counts that grow to the right ones, as many as there are records: so each of them was there once.
         if setting.guarantee == "exactly_once" and result.outputs != source.records:
             raise WrongResultError(
@@ -130,23 +129,13 @@ class ParallelSuite:
             "outputs": [float(result.outputs) for result in results],
             "rss_mib_max": [result.rss_mib_max for result in results],
         }
-        return [
-            make_row(
-                values,
-                system=variant.name,
-                job=setting.job.name,
-                guarantee=setting.guarantee,
-                metric=metric,
-                parameters=parameters,
-            )
-            for metric, values in metrics.items()
-        ]
-
-
-@cache
-def _expected(source: InputSpec) -> dict[bytes, int]:
-    """Return the direct count of an input, made once."""
-    return direct_counts(source)
+        return make_rows(
+            metrics,
+            system=variant.name,
+            job=setting.job.name,
+            guarantee=setting.guarantee,
+            parameters=parameters,
+        )
 
 
 def _told(result: RunResult) -> str:

@@ -1,1 +1,1 @@
-"""Progress of key-range workers inside a task."""
+"""Cutting a task's keys into ranges: decisions and values, pure. What runs the ranges is `tasks.ranges`."""

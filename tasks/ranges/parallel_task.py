@@ -59,8 +59,6 @@ class ParallelTask(ActiveTask):
     def __init__(self, *arguments: Any, bounds: RangeBounds, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.bounds = bounds
-        #: Why its keys may not be cut; empty if they may, or before that is known.
-        self.whole_because = ""
         self.ranges: list[RangeWorker] = []
         self._ledgers: list[Ledger] = []
         self._wanted = KeyRanges()
@@ -92,10 +90,7 @@ class ParallelTask(ActiveTask):
         """Return how many ranges it may have: one, if its keys may not be cut."""
         if self.bounds.factor == 1:
             return 1
-        self.whole_because = cutting(self.plan.spec).reason
-        if self.whole_because:
-            _log.warning("task %s runs in one piece: %s", self.task_id, self.whole_because)
-        return 1 if self.whole_because else self.bounds.factor
+        return self.bounds.factor if cutting(self.plan.spec).keyed else 1
 
     def join(self, pool: RangePool, cut: KeyRanges, fitting: int) -> None:
         """Run in the threads of a pool from now on, cut like this; the progress of `fitting` ranges fits into a commit."""
