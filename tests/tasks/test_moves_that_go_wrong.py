@@ -128,6 +128,7 @@ def test_a_copy_is_dropped_while_it_restores() -> None:
         second.until(lambda: second.disk.open_now["0_0"])
         second.member.give(DropCopy(task="0_0"))
         learn(second, epoch=2)
+        second.until(lambda: second.disk.opened["0_0"] == 2, "the next copy")
         second.blocked.clear()
         second.ready("0_0", 2)
         assert {each.learn_epoch for each in second.member.all_of(CopyReady)} == {2}
