@@ -45,6 +45,7 @@ class Coordinator:
     Attributes:
         group: The fold of the log, as far as this leader wrote it.
         state_offset: End of the group log, for its beats; whoever writes the log keeps it up to date.
+        warning: What else people are to know, for its beats, or "".
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Coordinator:
         """Take over: `group` is the fold of the log, this leader's claim included; `leader` is its process's id."""
         self.group = group
         self.state_offset = 0
+        self.warning = ""
         self._app = app
         self._leader = leader
         self._settings = settings
@@ -193,5 +195,5 @@ class Coordinator:
                 if each in members and members[each].sequence >= 0
             },
             resigns=resigns,
-            alarms=(self.alarm,) if self.alarm else (),
+            alarms=tuple(each for each in (self.alarm, self.warning) if each),
         )

@@ -8,9 +8,10 @@ clock is read (H22).
         was, is not waited for; the rank's delay remains, so that one candidate is first.
 """
 
-from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
+
+import msgspec
 
 from rebalance.group import Group
 from rebalance.messages import AnyMessage, LeaderBeat, Suspect
@@ -25,8 +26,7 @@ CLAIM_HEARTBEATS: Final = 4
 RANK_DELAY_HEARTBEATS_MAX: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionDecision:
+class ElectionDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What a candidate wants done.
 
     Attributes:
@@ -58,6 +58,7 @@ class Election:
         self._seed = jitter_seed
         self._heartbeat_ms = heartbeat_interval_ms
         self._group = Group()
+        self._delay: tuple[int, int] | None = None
         self._leader_epoch = 0
         self._quiet_since_ms = now_ms
         self._resigned = False
@@ -76,7 +77,7 @@ class Election:
 
     def follow(self, group: Group, now_ms: int) -> None:
         """Take in the fold of the log; a new claim is a sign of life."""
-        self._group = group
+        self._group, self._delay = group, None
         if group.leader_epoch > self._leader_epoch:
             self._leader_epoch = group.leader_epoch
             self._heard(now_ms)
@@ -118,6 +119,12 @@ class Election:
         return ElectionDecision(claim=True, wake_ms=now_ms + CLAIM_HEARTBEATS * self._heartbeat_ms)
 
     def _delay_ms(self) -> int:
+        """Return how long better ranks are given: thought over again only with another group or epoch."""
+        if self._delay is None or self._delay[0] != self._leader_epoch:
+            self._delay = (self._leader_epoch, self._rank_delay_ms())
+        return self._delay[1]
+
+    def _rank_delay_ms(self) -> int:
         """Return how long better ranks are given.
 
         Ranks are the places among the processes of the group without the silent leader's, turned by its epoch so that one

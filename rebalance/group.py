@@ -5,15 +5,19 @@ and after snapshot and tail. Timers, lags and beats are not in the log: they bel
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, TypeVar, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskShape
 from rebalance.records import (
     AnyRecord,
+    BootstrappedRecord,
+    BootstrapRecord,
     Copy,
     GroupRecord,
     LeaderClaim,
@@ -27,7 +31,7 @@ from rebalance.records import (
     checksum,
 )
 
-_R = TypeVar("_R", GroupRecord, MemberRecord, TaskRecord)
+_R = TypeVar("_R", GroupRecord, MemberRecord, TaskRecord, BootstrapRecord | BootstrappedRecord)
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -64,9 +68,8 @@ class Step:
         return ((learner,) if learner is not None else ()) + self.standbys.get(task, ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Everything the log says.
+class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Everything the log says. Groups are equal if all but `ended` is.
 
     Attributes:
         leader_epoch, leader: Of the newest claim.
@@ -76,6 +79,7 @@ class Group:
         members: By incarnation; those that are GONE are left out, unless their tasks wait for their return.
         target, step: See there.
         states: The last record of each task that ever had one.
+        bootstraps: How the loading of each store from outside stands that ever was, by store.
         pending: Records of a snapshot that has not ended, or None.
         ended: Incarnations that are over, the last `ENDED_MAX`, oldest first: whatever they say, also late, counts no
             more, whoever leads. Who reads a compacted log may know of fewer.
@@ -83,15 +87,26 @@ class Group:
 
     leader_epoch: int = 0
     leader: str = ""
-    topic_ids: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
-    about: GroupRecord = field(default_factory=lambda: GroupRecord(leader_epoch=0))
-    tasks: Mapping[TaskId, TaskShape] = field(default_factory=lambda: _NOTHING)
-    members: Mapping[str, MemberRecord] = field(default_factory=lambda: _NOTHING)
-    target: Target = field(default_factory=Target)
-    step: Step = field(default_factory=Step)
-    states: Mapping[TaskId, TaskRecord] = field(default_factory=lambda: _NOTHING)
+    topic_ids: Mapping[str, str] = _NOTHING
+    about: GroupRecord = GroupRecord(leader_epoch=0)
+    tasks: Mapping[TaskId, TaskShape] = _NOTHING
+    members: Mapping[str, MemberRecord] = _NOTHING
+    target: Target = Target()
+    step: Step = Step()
+    states: Mapping[TaskId, TaskRecord] = _NOTHING
+    bootstraps: Mapping[str, BootstrapRecord | BootstrappedRecord] = _NOTHING
     pending: tuple[AnyRecord, ...] | None = None
-    ended: tuple[str, ...] = field(default=(), compare=False)
+    ended: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Group):
+            return NotImplemented
+        return _compared(self) == _compared(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]  # as of whatever is compared by mappings
 
     def phase_of(self, task: TaskId) -> TaskPhase:
         """Return a task's phase; UNOWNED for one without a record."""
@@ -112,9 +127,12 @@ class Group:
 
     def owned(self, incarnation: str) -> dict[TaskId, TaskRecord]:
         """Return the tasks that an incarnation may commit for, in order."""
-        return {
-            task: state for task, state in sorted(self.states.items()) if state.owner == incarnation
-        }
+        found = [(task, state) for task, state in self.states.items() if state.owner == incarnation]
+        return dict(sorted(found, key=itemgetter(0)))
+
+
+def _compared(group: Group) -> tuple[object, ...]:
+    return msgspec.structs.astuple(replace(group, ended=()))
 
 
 def apply(group: Group, record: AnyRecord) -> Group:
@@ -170,7 +188,7 @@ def replay(records: Iterable[AnyRecord], group: Group | None = None) -> Group:
 def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
     """Return the records, under a leader's epoch, whose fold is this group; the new leader writes them after its claim."""
     target, step = group.target, group.step
-    about = msgspec.structs.replace(group.about, ended=group.ended)
+    about = replace(group.about, ended=group.ended)
     items: list[AnyRecord] = [_under(about, leader_epoch)]
     items += [_under(record, leader_epoch) for _, record in sorted(group.members.items())]
     items.append(
@@ -183,23 +201,28 @@ def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
             reason="snapshot",
         )
     )
-    items.append(
-        StepRecord(
-            leader_epoch=leader_epoch,
-            group_epoch=step.group_epoch,
-            step_epoch=step.step_epoch,
-            learners={str(task): copy for task, copy in sorted(step.learners.items())},
-            standbys={str(task): copies for task, copies in sorted(step.standbys.items())},
-            parked=tuple(map(str, sorted(step.parked))),
-        )
-    )
+    items.append(step_record(step, leader_epoch, step.step_epoch))
     items += [_under(record, leader_epoch) for _, record in sorted(group.states.items())]
     end = SnapshotEnd(leader_epoch=leader_epoch, count=len(items), crc=checksum(items))
-    return [SnapshotBegin(leader_epoch=leader_epoch), *items, end]
+    # Behind the end: who does not know this kind could not count it.
+    loads = [_under(record, leader_epoch) for _, record in sorted(group.bootstraps.items())]
+    return [SnapshotBegin(leader_epoch=leader_epoch), *items, end, *loads]
+
+
+def step_record(step: Step, leader_epoch: int, step_epoch: int) -> StepRecord:
+    """Return the record that says which copies are kept now."""
+    return StepRecord(
+        leader_epoch=leader_epoch,
+        group_epoch=step.group_epoch,
+        step_epoch=step_epoch,
+        learners={str(task): copy for task, copy in sorted(step.learners.items())},
+        standbys={str(task): copies for task, copies in sorted(step.standbys.items())},
+        parked=tuple(map(str, sorted(step.parked))),
+    )
 
 
 def _under(record: _R, leader_epoch: int) -> _R:
-    return msgspec.structs.replace(record, leader_epoch=leader_epoch)
+    return replace(record, leader_epoch=leader_epoch)
 
 
 def _with_snapshot(group: Group, end: SnapshotEnd) -> Group:
@@ -217,13 +240,13 @@ def _with_snapshot(group: Group, end: SnapshotEnd) -> Group:
     return fresh
 
 
-def _changed(group: Group, record: AnyRecord) -> Group:
+def _changed(group: Group, record: AnyRecord) -> Group:  # noqa: PLR0911 - one answer per kind
     match record:
         case GroupRecord():
             tasks = {TaskId.parse(task): _shape(row) for task, row in record.tasks.items()}
             return replace(
                 group,
-                about=msgspec.structs.replace(record, ended=()),
+                about=replace(record, ended=()),
                 tasks=dict(sorted(tasks.items())),
                 ended=_latest(record.ended, group.ended),
             )
@@ -235,6 +258,8 @@ def _changed(group: Group, record: AnyRecord) -> Group:
             return replace(group, step=_step(record))
         case TaskRecord():
             return replace(group, states={**group.states, TaskId.parse(record.task): record})
+        case BootstrapRecord() | BootstrappedRecord():
+            return replace(group, bootstraps={**group.bootstraps, record.store: record})
         case LeaderClaim() | SnapshotBegin() | SnapshotEnd():
             return group  # an end without a begin
         case _:

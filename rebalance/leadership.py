@@ -34,6 +34,13 @@ _T = TypeVar("_T")
 _FORGET_AT_ONCE: Final = 200
 _FORGET_EACH_MS: Final = 10_000
 
+#: How soon after its claim, and how often, a leader looks whether the committed offsets are the application's own (H18),
+#: and how soon again if they are not.
+SAMPLE_FIRST_MS: Final = 60_000
+SAMPLE_EACH_MS: Final = 3_600_000
+SAMPLE_AGAIN_MS: Final = 60_000
+_NAMED: Final = 8
+
 #: A leader that has not heard its own beat for so many heartbeats is blind: the silence of others says nothing.
 _BLIND_HEARTBEATS: Final = 2.5
 
@@ -123,6 +130,7 @@ class Leadership:
         self._busy = False
         self._fencing: set[str] = set()
         self._forget_ms = 0
+        self._sample_ms = 0
         self._out: list[AnyMessage] = []
         self._kept: deque[tuple[int, AnyMessage]] = deque(maxlen=_KEPT_MAX)
         #: While another one leads: the last beat of each incarnation, and when anything at all was heard last.
@@ -238,6 +246,7 @@ class Leadership:
         self.state = TermState.LEADING
         self._heard_ms = now_ms
         self._forget_ms = now_ms + _FORGET_EACH_MS
+        self._sample_ms = now_ms + SAMPLE_FIRST_MS
         self._coordinator = Coordinator(
             group, app=self._app, leader=self._leader, settings=self._settings, now_ms=now_ms
         )
@@ -294,7 +303,9 @@ class Leadership:
             self._carry_out(decision, now_ms)
             if now_ms >= self._forget_ms:
                 self._forget(keys, now_ms)
-        return min(decision.wake_ms, self._forget_ms)
+            if now_ms >= self._sample_ms:
+                self._sample_offsets(self._coordinator, now_ms)
+        return min(decision.wake_ms, self._forget_ms, self._sample_ms)
 
     def _append(self, decision: Decision) -> None:
         log = self._log
@@ -378,6 +389,32 @@ class Leadership:
             self._busy = False
 
         self._run(self._ports.executors.leader, lambda: log.forget(stale), forgotten)
+
+    def _sample_offsets(self, coordinator: Coordinator, now_ms: int) -> None:
+        """Look whether somebody moved committed offsets; brokers let anybody, as the group has no members of theirs (H18)."""
+        self._sample_ms = now_ms + SAMPLE_EACH_MS
+        partitions = dict(coordinator.group.about.partitions)
+
+        def found(foreign: tuple[str, ...], now_ms: int) -> None:
+            said = ", ".join(foreign[:_NAMED])
+            said += f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
+            warning = f"the committed offsets of {said} were not written by this application: its next owners would begin there"
+            before, coordinator.warning = coordinator.warning, warning if foreign else ""
+            if foreign:
+                self._sample_ms = now_ms + SAMPLE_AGAIN_MS
+                if coordinator.warning != before:
+                    _log.warning("group %s: %s", self._app, warning)
+
+        def failed(error: Exception, now_ms: int) -> None:
+            self._sample_ms = now_ms + SAMPLE_AGAIN_MS
+            _log.warning("looking at the committed offsets failed and is tried again: %s", error)
+
+        self._run(
+            self._ports.executors.asks,
+            lambda: self._ports.ends.foreign_offsets(partitions),
+            found,
+            failed,
+        )
 
     # -- the end of a term -----------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ member for the same incarnation (its watchdog was replaced) gives all of them on
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, TypedDict
 
 import msgspec
@@ -60,8 +59,7 @@ JOIN_AGAIN_HEARTBEATS: Final = 4
 BEATS_REMEMBERED: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberDecision:
+class MemberDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What a member wants done.
 
     Attributes:

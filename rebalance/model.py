@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 _TASK_ID = re.compile(r"(0|[1-9][0-9]*)_(0|[1-9][0-9]*)")
 
@@ -23,15 +23,6 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-@lru_cache(maxsize=1 << 16)
-def _numbers_of(text: str) -> tuple[int, int]:
-    """Return the two numbers of a task id's text; a group's few task ids are read in every message."""
-    match = _TASK_ID.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a task id; one looks like 0_1 (sub-topology, partition)")
-    return int(match[1]), int(match[2])
-
-
 class TaskId(NamedTuple):
     """A sub-topology and a partition of its source topics; printed as Kafka Streams does: `0_1`.
 
@@ -44,14 +35,22 @@ class TaskId(NamedTuple):
     def __str__(self) -> str:
         return f"{self.subtopology}_{self.partition}"
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
+    @staticmethod
+    @lru_cache(maxsize=1 << 16)
+    def parse(text: str) -> "TaskId":
         """Return the task id that `text` spells; raises ValueError for anything else.
+
+        Remembered, because a group's few task ids are read in every message.
 
         >>> TaskId.parse("0_12")
         TaskId(subtopology=0, partition=12)
         """
-        return cls(*_numbers_of(text))
+        match = _TASK_ID.fullmatch(text)
+        if match is None:
+            raise ValueError(
+                f"{text!r} is not a task id; one looks like 0_1 (sub-topology, partition)"
+            )
+        return TaskId(int(match[1]), int(match[2]))
 
 
 class TaskRole(StrEnum):
@@ -95,6 +94,20 @@ class TaskPhase(StrEnum):
     REVOKING = "REVOKING"
     FENCE_WAIT = "FENCE_WAIT"
     RELEASED = "RELEASED"
+
+
+class BootstrapPhase(StrEnum):
+    """How far the loading of a store from outside is, as the group log says.
+
+        WRITING --every row is written--> CLOSING --fenced, counted, offsets committed--> over (BOOTSTRAPPED)
+        WRITING, CLOSING --the command is run again--> WRITING (another attempt)
+
+    Whoever writes rows makes sure, after it has fenced whoever wrote before, that its own attempt is WRITING; CLOSING is
+    logged before all writers are fenced for good. So none that comes late can write into a group that runs.
+    """
+
+    WRITING = "WRITING"
+    CLOSING = "CLOSING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

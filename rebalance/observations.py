@@ -6,8 +6,12 @@ incarnation, and the epoch it speaks of, are those of the log (H20).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple, assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from rebalance.group import LIVE, Group
 from rebalance.messages import (
@@ -43,18 +47,21 @@ FAILURE_BACK_OFF_MS_MAX: Final = 60_000
 #: Transactional ids one incarnation may have; more are not logged.
 TRANSACTIONAL_IDS_MAX: Final = 1_000
 
+#: Announcements of a copy that are remembered: a question is answered before so many more have come.
+SAID_MAX: Final = 8
+
 #: Incarnations that ended under this leader and are remembered, so that a late join of theirs is not taken for a new one.
 ENDED_MAX: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
+class Announced(msgspec.Struct, frozen=True, kw_only=True):
     """A copy's newest READY, and what the leader found when it looked at the end offsets itself.
 
     Attributes:
         incarnation, learn_epoch, store_uuid, positions: As announced.
         since_ms: When it was announced first, of the same store and without going back.
         heard_ms: When it was announced last.
+        said: The last moments and positions of its announcements since then, this one included.
         checked_ms: When the end offsets that it was held against were asked for; None: not yet.
         lag: Records behind those; -1 if not checked.
     """
@@ -65,6 +72,7 @@ class Announced:
     positions: Mapping[str, int]
     since_ms: int
     heard_ms: int
+    said: tuple[tuple[int, Mapping[str, int]], ...] = ()
     checked_ms: int | None = None
     lag: int = -1
 
@@ -173,7 +181,10 @@ class Observations:
 
     def of(self, incarnation: str) -> Heard:
         """Return what was heard of an incarnation; of one that was not heard, only that the leader began."""
-        return self.members.setdefault(incarnation, Heard(heard_ms=self.claimed_ms))
+        heard = self.members.get(incarnation)
+        if heard is None:
+            heard = self.members[incarnation] = Heard(heard_ms=self.claimed_ms)
+        return heard
 
     def pending(self, group: Group) -> list[Join]:
         """Return the joins of incarnations that are not in the log, oldest word first."""
@@ -294,11 +305,16 @@ class Observations:
             positions=message.positions,
             since_ms=now_ms,
             heard_ms=now_ms,
+            said=((now_ms, message.positions),),
         )
         goes_on = before is not None and _goes_on(before, announced)
         if before is not None and goes_on:
             announced = replace(
-                announced, since_ms=before.since_ms, checked_ms=before.checked_ms, lag=before.lag
+                announced,
+                since_ms=before.since_ms,
+                said=(*before.said, *announced.said)[-SAID_MAX:],
+                checked_ms=before.checked_ms,
+                lag=before.lag,
             )
         copies[message.incarnation] = announced
         self.failures.pop((task, message.member), None)
@@ -359,7 +375,7 @@ class Observations:
     def note_ends(
         self, ends: Mapping[str, int], asked_ms: int, tasks: Mapping[TaskId, TaskShape]
     ) -> None:
-        """Take in end offsets; hold every announcement that is not younger than the question against them (H13)."""
+        """Take in end offsets; hold every copy's newest announcement that is not younger than the question against them (H13)."""
         for key, end in ends.items():
             if asked_ms >= self.ends.get(key, End(offset=0, asked_ms=asked_ms)).asked_ms:
                 self.ends[key] = End(offset=end, asked_ms=asked_ms)
@@ -370,8 +386,9 @@ class Observations:
             if not keys or not ends.keys() >= set(keys):
                 continue
             for incarnation, announced in copies.items():
-                if announced.since_ms <= asked_ms:
-                    lag = lag_of(announced.positions, ends, keys)
+                older = [positions for at_ms, positions in announced.said if at_ms <= asked_ms]
+                if older:
+                    lag = lag_of(older[-1], ends, keys)
                     copies[incarnation] = replace(announced, checked_ms=asked_ms, lag=lag)
 
 
@@ -381,9 +398,12 @@ def changelog_keys(task: TaskId, shape: TaskShape | None) -> tuple[str, ...]:
     >>> changelog_keys(TaskId(0, 2), TaskShape(stateful=True, changelogs=("app-counts-changelog",)))
     ('app-counts-changelog-2',)
     """
-    if shape is None:
-        return ()
-    return tuple(f"{topic}-{task.partition}" for topic in shape.changelogs)
+    return () if shape is None else _partitions_of(shape.changelogs, task.partition)
+
+
+@lru_cache(maxsize=1 << 14)
+def _partitions_of(topics: tuple[str, ...], partition: int) -> tuple[str, ...]:
+    return tuple(f"{topic}-{partition}" for topic in topics)
 
 
 def lag_of(positions: Mapping[str, int], ends: Mapping[str, int], keys: tuple[str, ...]) -> int:

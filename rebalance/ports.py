@@ -127,6 +127,13 @@ class EndsReader(Protocol):
         """
         ...
 
+    def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the position keys, of topics with so many partitions, whose committed offset somebody else wrote (H18).
+
+        Raises an exception if it can't.
+        """
+        ...
+
 
 class Clock(Protocol):
     """A clock that never jumps."""

@@ -1,6 +1,5 @@
 """How far each copy of a task is, and whether what is known of it is good enough to act on: the learner gate's facts."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from rebalance.draft import Draft
@@ -19,22 +18,26 @@ ENDS_AGAIN_MS: Final = 2_000
 CHECK_WAIT_MS: Final = 1_000
 
 
-def copies_now(draft: Draft, task: TaskId) -> Iterator[CopyNow]:
-    """Yield a task's copies on live members; those that failed are as good as not there."""
+def copies_now(draft: Draft, task: TaskId) -> tuple[CopyNow, ...]:
+    """Return a task's copies on live members; those that failed are as good as not there."""
     group = draft.group
+    copies = group.step.copies(task)
+    if not copies:
+        return ()
     learner = group.step.learners.get(task)
     live = draft.live()
     state = group.states.get(task)
-    owner = (
-        None if state is None else state.owner
-    )  # what it is to keep after its release is no copy yet
-    for copy in group.step.copies(task):
+    # What an owner is to keep after its release is no copy yet.
+    owner = None if state is None else state.owner
+    found: list[CopyNow] = []
+    for copy in copies:
         usable = copy.incarnation in live and not has_failed(draft, task, copy)
         if usable and copy.incarnation != owner:
             readiness, lag = _readiness(draft, task, copy)
             role = TaskRole.LEARNER if copy == learner else TaskRole.STANDBY
             name = live[copy.incarnation].member
-            yield CopyNow(member=name, role=role, readiness=readiness, lag=lag)
+            found.append(CopyNow(member=name, role=role, readiness=readiness, lag=lag))
+    return tuple(found)
 
 
 def has_failed(draft: Draft, task: TaskId, copy: Copy) -> bool:
@@ -88,9 +91,9 @@ def want_checks(draft: Draft) -> None:
                 wanted = orphaned and draft.now_ms - checked_ms > CHECK_FRESH_MS
             if wanted:
                 want_ends(draft, task, announced.since_ms)
+    known = draft.seen.ends.keys() | draft.seen.ends_asked_ms.keys()
     for heard in draft.seen.members.values():
         for copy in heard.join.on_disk if heard.join is not None else ():
-            known = draft.seen.ends.keys() | draft.seen.ends_asked_ms.keys()
             draft.ends_wanted.update(copy.positions.keys() - known)
 
 
@@ -113,10 +116,11 @@ def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bo
 
     Either it announced itself and its check is under way, or this leader is so new that it can't have been heard yet.
     """
-    live = draft.live()
-    copies = [copy for copy in draft.group.step.copies(task) if copy.incarnation in live]
+    copies = draft.group.step.copies(task)
     if state is None or not copies:
         return False
+    live = draft.live()
+    copies = tuple(copy for copy in copies if copy.incarnation in live)
     waits = False
     for copy in copies:
         announced = announced_by(draft, task, copy)

@@ -9,8 +9,10 @@ Nobody waits for a member whose tasks do not change. Kafka's name for the source
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 from rebalance.model import TaskId
 
@@ -32,8 +34,7 @@ class FencedMemberEpochError(Exception):
     """A member in an unknown state owns, or may own, something: it has to come back empty-handed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberAssignment:
+class MemberAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """What a member has.
 
     Attributes:

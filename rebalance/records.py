@@ -181,7 +181,8 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
         changelog_end: Likewise the positions to reach before the first record.
         source: Of RELEASED: "ack" or "fence".
         deadline_ms: Of REVOKE: how long the owner has.
-        ranges, hash_name: Key ranges (first hash, last hash) the owner has, () for all of them.
+        ranges, hash_name: Key ranges (first hash, last hash) the owner has, () for all of them: as long as a partition has
+            one owner.
     """
 
     task: str
@@ -197,7 +198,45 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
     source: str = ""
     deadline_ms: int = 0
     ranges: tuple[tuple[int, int], ...] = ()
-    hash_name: str = "murmur2"
+    hash_name: str = "crc32"
+
+
+class BootstrapRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAP"):
+    """A store is being loaded from outside (`tidewheel bootstrap`); until it is over, nothing is decided.
+
+    `GroupRecord.held` says so as well, so that a leader that does not know this kind holds still too.
+
+    Attributes:
+        store: The store.
+        attempt: Which run of the command; only the last one counts.
+        phase: See `rebalance.model.BootstrapPhase`.
+        was_empty: Whether the store's changelog had no record before the first attempt.
+        input: Where input is read from afterwards, by position key; fixed at the first attempt.
+        input_offsets: What was asked for: the same again means the same offsets again.
+    """
+
+    store: str
+    attempt: str
+    phase: str
+    was_empty: bool = True
+    input: dict[str, int] = {}
+    input_offsets: str = ""
+
+
+class BootstrappedRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAPPED"):
+    """The loading of a store is over: the group goes on. It has the key of the BOOTSTRAP that it ends.
+
+    Attributes:
+        store: The store.
+        attempt: Which run of the command.
+        rows: What was written; none if it was withdrawn.
+        withdrawn: Nothing was written: the store and the offsets are as they were.
+    """
+
+    store: str
+    attempt: str
+    rows: int = 0
+    withdrawn: bool = False
 
 
 AnyRecord = (
@@ -209,6 +248,8 @@ AnyRecord = (
     | TargetRecord
     | StepRecord
     | TaskRecord
+    | BootstrapRecord
+    | BootstrappedRecord
 )
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
@@ -238,6 +279,8 @@ def record_key(record: AnyRecord) -> bytes:
             name = "step"
         case TaskRecord():
             name = f"task/{record.task}"
+        case BootstrapRecord() | BootstrappedRecord():
+            name = f"bootstrap/{record.store}"
     return f"{record.leader_epoch}/{name}".encode()
 
 

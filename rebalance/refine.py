@@ -17,6 +17,8 @@ from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from rebalance.model import TaskId, TaskPhase, TaskRole, TaskShape
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -35,8 +37,7 @@ class Readiness(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberNow:
+class MemberNow(msgspec.Struct, frozen=True, kw_only=True):
     """A live member (one incarnation of each name).
 
     Attributes:
@@ -53,8 +54,7 @@ class MemberNow:
     expelled: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyNow:
+class CopyNow(msgspec.Struct, frozen=True, kw_only=True):
     """A copy of a task that a live member keeps; `lag` in changelog records, -1 if not known."""
 
     member: str
@@ -63,8 +63,7 @@ class CopyNow:
     lag: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskNow:
+class TaskNow(msgspec.Struct, frozen=True, kw_only=True):
     """Where a task is.
 
     Attributes:
@@ -82,7 +81,7 @@ class TaskNow:
     next_member: str | None = None
     owner_state: Readiness = Readiness.READY
     copies: tuple[CopyNow, ...] = ()
-    on_disk: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    on_disk: Mapping[str, int] = _NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +156,13 @@ class _Index:
     """
 
     given: RefineInput
+    states: Mapping[TaskId, TaskNow]
     members: Mapping[str, MemberNow]
     copies: Mapping[TaskId, Mapping[str, CopyNow]]
     load: Mapping[str, float]
 
     def now(self, task: TaskId) -> TaskNow:
-        return self.given.states.get(task, _UNOWNED)
+        return self.states.get(task, _UNOWNED)
 
     def usable(self, member: str | None) -> bool:
         """Return whether a member may be given tasks."""
@@ -176,10 +176,11 @@ class _Index:
 
     def holder(self, task: TaskId) -> str | None:
         """Return the occupant if it may go on: it was not told to stop, and its time is not up."""
-        owner = self.occupant(task)
-        if owner is None or self.now(task).phase != TaskPhase.RUNNING:
+        state = self.now(task)
+        member = self.members.get(state.owner or "")
+        if member is None or state.phase != TaskPhase.RUNNING or member.expelled:
             return None
-        return None if self.members[owner].expelled else owner
+        return member.name
 
     def copy_on(self, task: TaskId, member: str | None) -> CopyNow | None:
         """Return the copy that a live member keeps of a task."""
@@ -197,21 +198,23 @@ def _index(given: RefineInput) -> _Index:
     for task, state in given.states.items():
         if task not in given.tasks or not given.tasks[task].stateful:
             continue
+        if state.owner in count:
+            count[state.owner] += 1
+        if not state.copies:
+            continue
         live = {each.member: each for each in state.copies if each.member in members}
         if live:
             copies[task] = dict(sorted(live.items()))
-        for name in (state.owner, *copies.get(task, ())):
-            if name in count:
-                count[name] += 1
+        for name in live:
+            count[name] += 1
     load = {name: count[name] / members[name].threads for name in members}
-    return _Index(given, members, copies, load)
+    return _Index(given, given.states, members, copies, load)
 
 
 # -- analyse ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Verdict(msgspec.Struct, frozen=True):
     """What is decided for one task.
 
     Attributes:
@@ -505,8 +508,9 @@ def _filter_standbys(index: _Index, verdict: _Verdict, plan: _Plan) -> tuple[str
     wanted = index.given.standbys.get(task, ())
     if not wanted and task not in index.copies:
         return ()
-    busy = {index.occupant(task), verdict.owner, plan.learners.get(task)}
-    placed = {name for name in wanted if index.usable(name) and name not in busy}
+    occupant = index.occupant(task)
+    busy = {occupant, verdict.owner, plan.learners.get(task)}
+    placed = {name for name in wanted if name not in busy and index.usable(name)}
     free = plan.free.get(task)
     if free is not None:
         new = sorted(name for name in placed - {free} if index.copy_on(task, name) is None)
@@ -515,7 +519,7 @@ def _filter_standbys(index: _Index, verdict: _Verdict, plan: _Plan) -> tuple[str
         placed.add(free)
     placed |= _bridging(index, task, placed, busy)
     promoted = verdict.owner
-    if promoted is not None and promoted != index.occupant(task) and task not in plan.promoted:
+    if promoted is not None and promoted != occupant and task not in plan.promoted:
         placed |= {promoted} if index.copy_on(task, promoted) is not None else set()
     return tuple(sorted(placed))
 
@@ -526,6 +530,8 @@ def _bridging(index: _Index, task: TaskId, placed: set[str], busy: set[str | Non
     Ready ones, and those of which nothing is known yet: a new leader throws away nothing before it has heard of it.
     """
     copies = index.copies.get(task, _NO_COPIES)
+    if not copies.keys() - placed - busy:
+        return set()
     ready = {name for name in copies if copies[name].readiness == Readiness.READY}
     unknown = {name for name in copies if copies[name].readiness == Readiness.UNKNOWN}
     spare = [name for name in (ready | unknown) - placed - busy if not index.members[name].expelled]
@@ -550,7 +556,8 @@ def _assemble(
         kept=frozenset(
             each.task
             for each in verdicts
-            if (occupant := index.occupant(each.task)) in wanted.get(each.task, ())
+            if each.task in wanted
+            and (occupant := index.occupant(each.task)) in wanted[each.task]
             and index.usable(occupant)
             and each.owner != occupant
         ),

@@ -41,7 +41,8 @@ _POLL_S: Final = 0.5
 #: How often the control topics' ids are compared with those that were pinned.
 _TOPIC_CHECK_MS: Final = 5_000
 _RECOVER: Final = (
-    "nothing is decided and no input is taken until `tidewheel group recover` has been run"
+    "nothing is decided and no input is taken until somebody has run `tidewheel group recover MODULE:TOPOLOGY --execute`; "
+    "members go on by themselves then"
 )
 
 
@@ -387,6 +388,7 @@ class GroupRuntime:
             if logged.record is not None:
                 group = apply(group, logged.record)
         moved = group is not self._group or read.state_offset != self._state_offset
+        self._tell_hold(group)
         self._group = group
         self._state_offset = read.state_offset
         if moved:
@@ -399,6 +401,16 @@ class GroupRuntime:
         if read.dropped:
             self._drop(read.dropped)
         self._compare_ids()
+
+    def _tell_hold(self, group: Group) -> None:
+        """Say why members of a group get no tasks, and when that is over."""
+        held = group.about.held
+        if held == self._group.about.held:
+            return
+        if held:
+            _log.warning("group %s decides nothing: %s", self._settings.app, held)
+        else:
+            _log.info("group %s decides again", self._settings.app)
 
     def _hear(self, message: AnyMessage, now_ms: int) -> None:
         if message.app != self._settings.app:
@@ -469,9 +481,10 @@ class GroupRuntime:
             try:
                 answer = work()
             except Exception as error:  # noqa: BLE001 - logged; asked again
-                _log.warning(
-                    "group %s: a question to the cluster failed: %s", self._settings.app, error
-                )
+                if not self._stopping.is_set():
+                    _log.warning(
+                        "group %s: a question to the cluster failed: %s", self._settings.app, error
+                    )
                 self._calls.put(lambda _: setattr(self, "_asked", False))
                 return
 

@@ -51,6 +51,16 @@ class Assigning:
     failures: int = 0
     again_ms: int = 0
     alarm: str = ""
+    _based_on: tuple[object, object] | None = None
+    _basis: str = ""
+
+    def basis_of(self, group: Group, num_standby_replicas: int) -> str:
+        """Return what `basis_of` does, without reckoning anew while members and program are the same."""
+        known = self._based_on
+        if known is None or known[0] is not group.members or known[1] is not group.about:
+            self._based_on = (group.members, group.about)
+            self._basis = basis_of(group, num_standby_replicas)
+        return self._basis
 
     def take(
         self, request: AssignmentRequest, answer: Assignment | None, error: str, now_ms: int
@@ -102,8 +112,13 @@ def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | No
     members = _assignable(draft.group)
     if not members or not draft.group.tasks or draft.group.about.held:
         return None
-    basis = basis_of(draft.group, draft.settings.num_standby_replicas)
-    if basis == draft.group.target.basis or assigning.asked is not None:
+    basis = assigning.basis_of(draft.group, draft.settings.num_standby_replicas)
+    if assigning.asked is not None:
+        return None
+    if basis == draft.group.target.basis:
+        # What happened since needed no other target.
+        draft.seen.news.clear()
+        draft.seen.first_join_ms = None
         return None
     if not draft.due(assigning.again_ms) or not _is_quiet(draft, members):
         return None

@@ -7,13 +7,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from rebalance.draft import Draft
+from rebalance.group import Step, step_record
 from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
 from rebalance.readiness import copies_now, has_failed, is_fresh, waits_for_checks
 from rebalance.reconcile import MemberAssignment, MemberState, reconcile
-from rebalance.records import Copy, MemberRecord, StepRecord, TaskRecord
-from rebalance.refine import Intermediate, MemberNow, Readiness, RefineInput, TaskNow, refine
+from rebalance.records import Copy, MemberRecord, TaskRecord
+from rebalance.refine import (
+    CopyNow,
+    Intermediate,
+    MemberNow,
+    Readiness,
+    RefineInput,
+    TaskNow,
+    refine,
+)
 from rebalance.targets import awaited_names, disk_lags
 
 _FREE = (TaskPhase.UNOWNED, TaskPhase.RELEASED)
@@ -104,10 +114,7 @@ def _refine_input(
     return RefineInput(
         tasks=group.tasks,
         owners=owners,
-        standbys={
-            task: tuple(name for name in names if (task, name) not in failing)
-            for task, names in group.target.standbys.items()
-        },
+        standbys=group.target.standbys if not failing else _without(group.target.standbys, failing),
         members=members,
         states=_tasks_now(draft, failing),
         waiting=awaited_names(group),
@@ -115,6 +122,15 @@ def _refine_input(
         acceptable_recovery_lag=settings.acceptable_recovery_lag,
         enabled=settings.refine,
     )
+
+
+def _without(
+    standbys: Mapping[TaskId, tuple[str, ...]], failing: AbstractSet[tuple[TaskId, str]]
+) -> dict[TaskId, tuple[str, ...]]:
+    return {
+        task: tuple(name for name in names if (task, name) not in failing)
+        for task, names in standbys.items()
+    }
 
 
 def _is_settled(draft: Draft, record: MemberRecord) -> bool:
@@ -126,38 +142,49 @@ def _is_settled(draft: Draft, record: MemberRecord) -> bool:
 
 def _tasks_now(draft: Draft, failing: AbstractSet[tuple[TaskId, str]]) -> dict[TaskId, TaskNow]:
     """Return how each task stands; `failing`: who could not have a task a moment ago, whatever its disk has of it."""
-    group = draft.group
+    group, live = draft.group, draft.live()
     on_disk: dict[TaskId, dict[str, int]] = {}
-    for incarnation, record in draft.live().items():
+    for incarnation, record in live.items():
         for task, lag in disk_lags(draft, incarnation):
-            on_disk.setdefault(task, {})[record.member] = lag
+            if (task, record.member) not in failing:
+                on_disk.setdefault(task, {})[record.member] = lag
     found: dict[TaskId, TaskNow] = {}
     for task in group.tasks:
         state = group.states.get(task)
-        copies = tuple(copies_now(draft, task))
-        holder = _holder(draft, state)
-        keeping = {holder, *(copy.member for copy in copies)}
-        disk = {
-            name: lag
-            for name, lag in on_disk.get(task, {}).items()
-            if name not in keeping and (task, name) not in failing
-        }
-        if state is not None or copies or disk:
-            found[task] = TaskNow(
-                phase=group.phase_of(task),
-                owner=None if state is None or state.phase == TaskPhase.FENCE_WAIT else holder,
-                next_member=_next_member(draft, task, state),
-                owner_state=Readiness.READY if state is None else _owner_state(draft, task, state),
-                copies=copies,
-                on_disk=disk,
-            )
+        copies = copies_now(draft, task)
+        disk = on_disk.get(task, _NO_DISK)
+        if state is None:
+            if copies or disk:
+                found[task] = TaskNow(copies=copies, on_disk=_closed(disk, copies, None))
+            continue
+        owner = live.get(state.owner or "")
+        holder = None if owner is None else owner.member
+        found[task] = TaskNow(
+            phase=TaskPhase(state.phase),
+            owner=None if state.phase == TaskPhase.FENCE_WAIT else holder,
+            next_member=_next_member(draft, task, state),
+            owner_state=_owner_state(draft, task, state),
+            copies=copies,
+            on_disk=_closed(disk, copies, holder) if disk else disk,
+        )
     return found
 
 
-def _next_member(draft: Draft, task: TaskId, state: TaskRecord | None) -> str | None:
+_NO_DISK: Mapping[str, int] = MappingProxyType({})
+
+
+def _closed(
+    disk: Mapping[str, int], copies: tuple[CopyNow, ...], holder: str | None
+) -> dict[str, int]:
+    """Return the state on disk of those that don't have it open."""
+    open_at = {holder, *(copy.member for copy in copies)}
+    return {name: lag for name, lag in disk.items() if name not in open_at}
+
+
+def _next_member(draft: Draft, task: TaskId, state: TaskRecord) -> str | None:
     """Return whom a task was revoked for, unless it just could not have it."""
-    name = None if state is None else state.next_member
-    failure = draft.seen.failures.get((task, name or ""))
+    name = state.next_member
+    failure = None if name is None else draft.seen.failures.get((task, name))
     return name if failure is None or draft.due(failure.until_ms) else None
 
 
@@ -197,18 +224,18 @@ class _Wanted:
 
 def _wanted(draft: Draft, intermediate: Intermediate, expelled: frozenset[str]) -> _Wanted:
     wanted = _Wanted(owners=dict(intermediate.owners))
-    incarnations = draft.incarnations()
+    live, incarnations = draft.live(), draft.incarnations()
     for task, state in draft.group.states.items():
-        holder = _holder(draft, state)
-        if state.phase == TaskPhase.RUNNING and holder is not None:
+        owner = live.get(state.owner or "")
+        if state.phase == TaskPhase.RUNNING and owner is not None:
             next_member = wanted.owners.get(task)
             if draft.seen.failed_tasks.get(task) == state.task_epoch:
                 wanted.owners.pop(task, None)  # it could not be opened there
-            elif next_member not in (None, holder) and holder not in expelled:
+            elif next_member not in (None, owner.member) and owner.member not in expelled:
                 if _may_move(draft, wanted, task, incarnations[next_member or ""]):
                     wanted.planned.add(task)
                 else:
-                    wanted.owners[task] = holder
+                    wanted.owners[task] = owner.member
         elif state.phase in _FREE and waits_for_checks(draft, task, state):
             wanted.waiting.add(task)
     return wanted
@@ -262,6 +289,9 @@ def _changes(draft: Draft, wanted: _Wanted) -> list[_Change]:
     for incarnation, record in draft.live().items():
         assigned = frozenset(running.get(incarnation, ()))
         pending = frozenset(revoking.get(incarnation, ()))
+        target = frozenset(targets.get(record.member, ()))
+        if assigned == target and not pending:
+            continue
         now = MemberAssignment(
             state=MemberState.UNREVOKED_TASKS if pending else MemberState.UNRELEASED_TASKS,
             epoch=draft.group.step.step_epoch,
@@ -271,7 +301,7 @@ def _changes(draft: Draft, wanted: _Wanted) -> list[_Change]:
         following = reconcile(
             now,
             target_epoch=draft.group.step.step_epoch,
-            target=frozenset(targets.get(record.member, ())),
+            target=target,
             unreleased=unreleased,
             owned=assigned | pending,
         )
@@ -326,29 +356,27 @@ def _write_step(draft: Draft, intermediate: Intermediate) -> None:
     """
     group = draft.group
     step_epoch = group.step.step_epoch + 1
-    learners: dict[str, Copy] = {}
-    standbys: dict[str, tuple[Copy, ...]] = {}
-    for task, name in sorted(intermediate.learners.items()):
+    learners: dict[TaskId, Copy] = {}
+    standbys: dict[TaskId, tuple[Copy, ...]] = {}
+    for task, name in intermediate.learners.items():
         for copy in _copies(draft, task, (name,), step_epoch):
-            learners[str(task)] = copy
-    for task, names in sorted(intermediate.standbys.items()):
-        standbys[str(task)] = tuple(_copies(draft, task, names, step_epoch))
-    for task in sorted(intermediate.kept):
+            learners[task] = copy
+    for task, names in intermediate.standbys.items():
+        standbys[task] = tuple(_copies(draft, task, names, step_epoch))
+    for task in intermediate.kept:
         state = group.states.get(task)
         if state is not None and state.owner is not None and state.phase == TaskPhase.REVOKING:
             own = _copy(draft, task, state.owner, step_epoch)
-            standbys[str(task)] = (*standbys.get(str(task), ()), own)
-    parked = tuple(map(str, sorted(intermediate.parked)))
-    fresh = StepRecord(
-        leader_epoch=group.leader_epoch,
+            standbys[task] = (*standbys.get(task, ()), own)
+    fresh = Step(
         group_epoch=group.target.group_epoch,
-        step_epoch=step_epoch,
+        step_epoch=group.step.step_epoch,
         learners=learners,
-        standbys={task: copies for task, copies in sorted(standbys.items()) if copies},
-        parked=parked,
+        standbys={task: copies for task, copies in standbys.items() if copies},
+        parked=intermediate.parked,
     )
-    if not _is_same_step(draft, fresh):
-        draft.write(fresh)
+    if fresh != group.step:
+        draft.write(step_record(fresh, group.leader_epoch, step_epoch))
 
 
 def _copies(draft: Draft, task: TaskId, names: tuple[str, ...], step_epoch: int) -> Iterator[Copy]:
@@ -368,13 +396,3 @@ def _copy(draft: Draft, task: TaskId, incarnation: str, step_epoch: int) -> Copy
         if copy.incarnation == incarnation and not has_failed(draft, task, copy):
             return copy
     return Copy(incarnation=incarnation, learn_epoch=step_epoch)
-
-
-def _is_same_step(draft: Draft, fresh: StepRecord) -> bool:
-    step = draft.group.step
-    return (
-        step.group_epoch == fresh.group_epoch
-        and {str(task): copy for task, copy in step.learners.items()} == fresh.learners
-        and {str(task): copies for task, copies in step.standbys.items()} == fresh.standbys
-        and tuple(map(str, sorted(step.parked))) == fresh.parked
-    )

@@ -1,19 +1,11 @@
-"""The assignors that come with the package, by the names that `task_assignor` takes."""
+"""The assignors that come with the package, by the names that `task_assignor` takes. Only a leader imports one."""
 
-from types import MappingProxyType
+from typing import Final
 
-from rebalance.assignors.high_availability import HighAvailabilityAssignor
-from rebalance.assignors.round_robin import RoundRobinAssignor
-from rebalance.assignors.sticky import StickyAssignor
 from rebalance.assignors.task_assignor import TaskAssignor
 
-#: By name; the default is "sticky".
-BUILT_IN = MappingProxyType[str, TaskAssignor](
-    {
-        assignor.name: assignor
-        for assignor in (StickyAssignor(), HighAvailabilityAssignor(), RoundRobinAssignor())
-    }
-)
+#: Their names, the default first.
+BUILT_IN: Final = ("sticky", "high_availability", "round_robin")
 
 
 def resolve(name: str) -> TaskAssignor:
@@ -27,10 +19,25 @@ def resolve(name: str) -> TaskAssignor:
     Traceback (most recent call last):
     ValueError: there is no assignor 'random'; built in are high_availability, round_robin, sticky ("module:name" names your own)
     """
-    assignor = BUILT_IN.get(name)
-    if assignor is None:
-        known = ", ".join(sorted(BUILT_IN))
-        raise ValueError(
-            f'there is no assignor {name!r}; built in are {known} ("module:name" names your own)'
-        )
-    return assignor
+    match name:
+        case "sticky":
+            from rebalance.assignors.sticky import StickyAssignor  # noqa: PLC0415 - see the module
+
+            return StickyAssignor()
+        case "high_availability":
+            from rebalance.assignors.high_availability import (  # noqa: PLC0415 - see the module
+                HighAvailabilityAssignor,
+            )
+
+            return HighAvailabilityAssignor()
+        case "round_robin":
+            from rebalance.assignors.round_robin import (  # noqa: PLC0415 - see the module
+                RoundRobinAssignor,
+            )
+
+            return RoundRobinAssignor()
+        case _:
+            known = ", ".join(sorted(BUILT_IN))
+            raise ValueError(
+                f'there is no assignor {name!r}; built in are {known} ("module:name" names your own)'
+            )

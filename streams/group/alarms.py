@@ -9,8 +9,9 @@ from rebalance.group import Group
 from rebalance.model import MemberPhase, TaskId, TaskPhase, TopicPartition
 from rebalance.records import MemberRecord
 from streams.group.inbox import SESSION_MS, InboxFold
+from streams.kafka.group_log import state_topic
 from tasks.internal_topics import internal_prefix
-from tasks.parallel.progress_vector import Progress, partition_time_of_kafka_streams
+from tasks.parallel.progress_vector import is_foreign
 from tasks.ports import CommittedOffset
 
 #: What takes longer than this, though it should take a second, is worth a look.
@@ -64,20 +65,13 @@ class Sight:
 def foreign_offsets(
     application_id: str, committed: Mapping[TopicPartition, CommittedOffset]
 ) -> tuple[TopicPartition, ...]:
-    """Return the partitions whose offset somebody else committed: the text beside it is not this application's.
-
-    What Kafka Streams left behind is not foreign: the first commit after a move from there replaces it.
-    """
+    """Return the partitions whose offset somebody else committed."""
     prefix = internal_prefix(application_id)
-    found: list[TopicPartition] = []
-    for partition, (offset, metadata) in sorted(committed.items()):
-        progress = Progress.decode(metadata, committed_offset=offset)
-        if progress is None:
-            if partition_time_of_kafka_streams(metadata) is None:
-                found.append(partition)
-        elif not progress.transactional_id.startswith(prefix):
-            found.append(partition)
-    return tuple(found)
+    return tuple(
+        partition
+        for partition, (offset, metadata) in sorted(committed.items())
+        if is_foreign(metadata, offset, prefix)
+    )
 
 
 def alarms(sight: Sight) -> tuple[Alarm, ...]:
@@ -120,8 +114,8 @@ def _topics(sight: Sight) -> Iterator[Alarm]:
             what = "is another one than the group was led with" if name in now else "is gone"
             yield Alarm(
                 name="control-topic-changed",
-                text=f"topic {name} {what}: its epochs count for nothing; stop all members and run `tidewheel group "
-                "recover MODULE:TOPOLOGY`",
+                text=f"topic {name} {what}: its epochs count for nothing, and members hold still; run `tidewheel group "
+                "recover MODULE:TOPOLOGY`, which says what it would do and whom to stop first",
             )
 
 
@@ -140,7 +134,7 @@ def _leader(sight: Sight) -> Iterator[Alarm]:
         name="no-leader",
         text=f"nobody leads ({sight.group.leader or 'no leader yet'}: {since}): nothing moves and the dead are not "
         "replaced until a member takes over; if none does within seconds, look at the members' logs and whether they "
-        f"may write to {internal_prefix(sight.application_id)}group-state",
+        f"may write to {state_topic(sight.application_id)}",
     )
 
 

@@ -3,7 +3,15 @@
 from typing import Final
 
 from rebalance.group import LIVE, Group
-from rebalance.messages import Beat, Join, LeaderBeat, Ready, Refused, TaskFailed
+from rebalance.messages import (
+    Beat,
+    Join,
+    LeaderBeat,
+    Ready,
+    Refused,
+    TaskFailed,
+    TransactionalIdWanted,
+)
 from rebalance.task_status import TaskStatus
 from streams.group.topics import Heard
 
@@ -24,6 +32,8 @@ class InboxFold:
         self.leader_beat: tuple[int, LeaderBeat] | None = None
         #: Incarnations that asked to join, and when they last did.
         self.joins: dict[str, tuple[int, Join]] = {}
+        #: Transactional ids that members joined with or asked for.
+        self.transactional_ids: set[str] = set()
         self.refused: dict[str, tuple[int, Refused]] = {}
         #: Copies that said they were ready, by (task, incarnation, learn epoch).
         self.ready: dict[tuple[str, str, int], int] = {}
@@ -49,6 +59,9 @@ class InboxFold:
             case Join():
                 self.heard_ms[message.incarnation] = at_ms
                 self.joins[message.incarnation] = (at_ms, message)
+                self.transactional_ids.update(message.transactional_ids)
+            case TransactionalIdWanted():
+                self.transactional_ids.add(message.transactional_id)
             case Refused():
                 self.refused[message.incarnation] = (at_ms, message)
             case Ready():

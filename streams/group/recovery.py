@@ -1,8 +1,9 @@
 """Sets a group up again when its control topics were deleted (hole H24): an operator's decision, never automatic.
 
 The log is gone, and with it who may own what. What is left is beside each committed offset: the epoch of the task and
-the transactional id of who committed. So every id found there is fenced, and the new log begins above every epoch found:
-nobody of the group's former life can commit any more, and no epoch is used twice.
+the transactional id of who committed; and what members said of themselves in the inbox, if that is still there. So every
+id found there is fenced, and the new log begins above every epoch found: nobody who has committed in the group's former
+life can commit any more, and no epoch is used twice.
 
 `plan_recovery` decides from facts; nothing is touched. `execute_recovery` does it, and may be run again when interrupted.
 """
@@ -23,15 +24,10 @@ from rebalance.records import (
     record_keys,
 )
 from streams.errors import StreamsError
-from streams.kafka.group_log import (
-    INBOX_TOPIC_CONFIG,
-    STATE_TOPIC_CONFIG,
-    inbox_topic,
-    state_topic,
-)
+from streams.kafka.group_log import inbox_topic, new_control_topics, state_topic
 from tasks.internal_topics import internal_prefix
 from tasks.parallel.progress_vector import Progress
-from tasks.ports import Admin, CommittedOffset, NewTopic
+from tasks.ports import Admin, CommittedOffset
 
 #: What the new log says of who wrote it, until a member claims.
 _LEADER: Final = "recovery"
@@ -51,6 +47,7 @@ class RecoveryFacts:
         topic_ids: Ids of those of the two topics that exist.
         speaking: Members that were heard lately.
         partitions: Partition count of each topic that is read.
+        named: Transactional ids that members named in the inbox.
     """
 
     application_id: str
@@ -61,6 +58,7 @@ class RecoveryFacts:
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
     speaking: tuple[str, ...] = ()
     partitions: Mapping[str, int] = field(default_factory=dict[str, int])
+    named: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +103,7 @@ def plan_recovery(facts: RecoveryFacts) -> RecoveryPlan:
         application_id=app,
         needed=_reasons(facts),
         create=tuple(name for name in _topics(app) if name not in facts.topic_ids),
-        transactional_ids=transactional_ids(app, facts.committed, facts.group),
+        transactional_ids=transactional_ids(app, facts.committed, facts.group, facts.named),
         epoch=_highest_epoch(facts.committed, facts.group) + 1,
         tasks=tuple(sorted(facts.tasks)),
         refusals=_refusals(facts),
@@ -191,33 +189,23 @@ def recovered_log(
 
 
 def transactional_ids(
-    application_id: str, committed: Mapping[TopicPartition, CommittedOffset], group: Group
+    application_id: str,
+    committed: Mapping[TopicPartition, CommittedOffset],
+    group: Group,
+    named: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
-    """Return every producer that may still commit: those that have, and those the log knows.
+    """Return every producer that may still commit: those that have, and those the log or the inbox names.
 
     Metadata is data from outside, so only ids of this application count.
     """
-    found = {progress.transactional_id for progress in _progress(committed)}
+    found = named | {progress.transactional_id for progress in _progress(committed)}
     found |= {each for record in group.members.values() for each in record.transactional_ids}
     prefix = internal_prefix(application_id)
     return tuple(sorted(name for name in found if name.startswith(prefix)))
 
 
 def _create(plan: RecoveryPlan, admin: Admin, replication_factor: int) -> None:
-    config = dict(
-        zip(_topics(plan.application_id), (STATE_TOPIC_CONFIG, INBOX_TOPIC_CONFIG), strict=True)
-    )
-    admin.create_topics(
-        [
-            NewTopic(
-                name=name,
-                partitions=1,
-                replication_factor=replication_factor,
-                config=config[name],
-            )
-            for name in plan.create
-        ]
-    )
+    admin.create_topics(new_control_topics(plan.application_id, replication_factor, plan.create))
 
 
 def _topics(application_id: str) -> tuple[str, str]:

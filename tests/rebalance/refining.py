@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+import msgspec
+
 from rebalance.assignors.task_assignor import (
     Assignment,
     AssignmentMember,
@@ -212,7 +214,9 @@ def backwards(mapping: Mapping[Key, Value]) -> dict[Key, Value]:
 def reversed_input(given: RefineInput) -> RefineInput:
     """Return the same input with everything in the opposite order."""
     states = {
-        task: replace(state, copies=state.copies[::-1], on_disk=backwards(state.on_disk))
+        task: msgspec.structs.replace(
+            state, copies=state.copies[::-1], on_disk=backwards(state.on_disk)
+        )
         for task, state in backwards(given.states).items()
     }
     return replace(

@@ -9,6 +9,8 @@ from rebalance.group import Group, apply, replay, snapshot
 from rebalance.model import TaskId, TaskPhase
 from rebalance.records import (
     AnyRecord,
+    BootstrappedRecord,
+    BootstrapRecord,
     Copy,
     GroupRecord,
     LeaderClaim,
@@ -61,6 +63,8 @@ def changes(draw: st.DrawFn, epoch: int) -> AnyRecord:
         TargetRecord(leader_epoch=epoch, group_epoch=number, owners={f"0_{number}": name}),
         StepRecord(leader_epoch=epoch, group_epoch=1, step_epoch=number, learners={"0_1": copy}),
         GroupRecord(leader_epoch=epoch, tasks={f"0_{number}": TaskRow(stateful=True)}),
+        BootstrapRecord(leader_epoch=epoch, store=name, attempt=incarnation, phase="WRITING"),
+        BootstrappedRecord(leader_epoch=epoch, store=name, attempt=incarnation, rows=number),
     ]
     return draw(st.sampled_from(records))
 

@@ -214,3 +214,22 @@ def test_a_worker_that_closes_with_tasks_is_dead() -> None:
         each for each in table.log if isinstance(each, MemberRecord) and each.phase == "FENCING"
     ]
     assert gone[0].reason == "closed without letting go of its tasks"
+
+
+def test_S1_a_restart_that_needed_no_target_is_no_reason_of_the_next_one() -> None:
+    """What happened is forgotten when it turns out that the target stays; those who join later are waited for (S4)."""
+    table = RoundTable()
+    a = table.start("a", static=True)
+    table.start("b")
+    table.run(10_000)
+    leave(table, a, rejoin=True)
+    table.run(100)
+    assert close_when_told(table, a)
+    table.start("a", 2, static=True)
+    table.run(4_000)
+    table.start("c")
+    table.run(100)
+    table.start("d")
+    table.run(2_000)
+    targets = [record for record in table.log if isinstance(record, TargetRecord)]
+    assert [each.reason for each in targets][-2:] == ["a joined; b joined", "c joined; d joined"]

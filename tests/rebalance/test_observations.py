@@ -14,7 +14,6 @@ from rebalance.messages import (
     Ready,
     Revoked,
     TaskFailed,
-    TaskStatus,
     TransactionalIdWanted,
 )
 from rebalance.model import TaskId, TaskShape
@@ -26,6 +25,7 @@ from rebalance.observations import (
     Observations,
 )
 from rebalance.records import Copy, LeaderClaim, MemberRecord, StepRecord, TaskRecord
+from rebalance.task_status import TaskStatus
 from tests.rebalance.round_table import APP, join
 
 TASK = TaskId(0, 1)
@@ -161,6 +161,18 @@ def test_H13_an_announcement_is_held_against_ends_that_were_asked_for_after_it()
         seen.note(msgspec.structs.replace(onward, **other), group(), 400)
         found = seen.announced[TaskId(0, 2)]["a-1"]
         assert (found.lag, found.checked_ms, found.since_ms) == (-1, None, 400)
+
+
+def test_H13_ends_are_held_against_what_was_announced_before_they_were_asked_for() -> None:
+    """A position that was announced while the question was under way says nothing about ends of before."""
+    seen = fresh()
+    tasks = {TaskId(0, 2): TaskShape(stateful=True, changelogs=("c",))}
+    seen.note(READY, group(), 100)
+    seen.note(msgspec.structs.replace(READY, positions={"c-2": 30}), group(), 160)
+    seen.note_ends({"c-2": 30}, 150, tasks)
+    assert seen.announced[TaskId(0, 2)]["a-1"].lag == 23, "by then the end may be further, too"
+    seen.note_ends({"c-2": 31}, 161, tasks)
+    assert seen.announced[TaskId(0, 2)]["a-1"].lag == 1
 
 
 def test_older_ends_do_not_replace_newer_ones() -> None:

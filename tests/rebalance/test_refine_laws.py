@@ -5,9 +5,9 @@ The laws are written without the refiner's own helpers.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeVar
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,7 +91,9 @@ def inputs(draw: st.DrawFn) -> RefineInput:
         owners[task] = choices.of(NAMES + GHOSTS)
         state = task_state(choices)
         if not shape.stateful:
-            state = replace(state, copies=(), on_disk={}, owner_state=Readiness.READY)
+            state = msgspec.structs.replace(
+                state, copies=(), on_disk={}, owner_state=Readiness.READY
+            )
         else:
             wanted = choices.some([name for name in NAMES + GHOSTS if name != owners[task]])
             standbys[task] = tuple(wanted[:2])

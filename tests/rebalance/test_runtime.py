@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from rebalance import leadership
 from rebalance.messages import Beat, LeaderBeat, MemberDied, Suspect, encode_message
 from rebalance.model import MemberPhase
 from rebalance.records import (
@@ -374,6 +375,27 @@ def test_H23_a_flood_of_one_sender_does_not_drown_the_others(
     assert not first.ended
     assert not second.ended
     assert first.line.leases[-1] > world.clock.now_ms()
+
+
+def test_H18_a_leader_notices_that_somebody_moved_offsets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody has to ask for the status: its log and its beats say so, until the offsets are the application's again."""
+    monkeypatch.setattr(leadership, "SAMPLE_FIRST_MS", 100)
+    monkeypatch.setattr(leadership, "SAMPLE_AGAIN_MS", 200)
+    world = World()
+    process = world.start("p1")
+    process.admin.foreign = ("orders-3",)
+    process.start_worker("a")
+    world.run(1_500)
+    assert "orders-3 were not written by this application" in caplog.text
+    assert caplog.text.count("orders-3") == 1
+    beats = [each for each in world.topics.messages() if isinstance(each, LeaderBeat)]
+    assert "orders-3 were not written by this application" in beats[-1].alarms[0]
+    process.admin.foreign = ()
+    world.run(500)
+    beats = [each for each in world.topics.messages() if isinstance(each, LeaderBeat)]
+    assert beats[-1].alarms == ()
 
 
 def test_messages_of_other_applications_are_ignored() -> None:

@@ -17,6 +17,8 @@ from rebalance.messages import AnyMessage, Beat, Join, LeaderBeat
 from rebalance.orders import AnyOrder, Leaveable, WorkerClosed, WorkerLeaves
 from rebalance.records import (
     AnyRecord,
+    BootstrappedRecord,
+    BootstrapRecord,
     Copy,
     GroupRecord,
     LeaderClaim,
@@ -104,6 +106,8 @@ def record_text(record: AnyRecord) -> str:
             text += f" -> {record.next_member}" if record.next_member else ""
             text += f" [{record.source}]" if record.source else ""
             text += f" ({record.reason})" if record.reason else ""
+        case BootstrapRecord() | BootstrappedRecord():
+            text = f"{type(record).__name__} {record.store}"
     return text.rstrip()
 
 

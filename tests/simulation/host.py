@@ -7,7 +7,16 @@ from rebalance.election import Election
 from rebalance.group import Group
 from rebalance.member import Member
 from rebalance.messages import AnyMessage, DiskCopy, Join, LeaderBeat, Refused, Suspect
-from rebalance.orders import AnyOrder, AnyReport, EndIncarnation, WorkerStatus
+from rebalance.orders import (
+    AnyOrder,
+    AnyReport,
+    EndIncarnation,
+    TasksSeen,
+    WantTransactionalId,
+    WorkerClosed,
+    WorkerLeaves,
+    WorkerStatus,
+)
 from tests.simulation.leading import Control, Leading
 from tests.simulation.model_tasks import Surroundings
 from tests.simulation.model_worker import ModelWorker
@@ -16,6 +25,8 @@ from tests.simulation.world import Process, World
 
 #: From one process to the other on one machine.
 LINK_MS = 1
+#: Reports that stay true until they are said anew: a new watchdog is told the last of each (`streams.watchdog.link`).
+LASTING = (TasksSeen, WantTransactionalId, WorkerStatus, WorkerLeaves, WorkerClosed)
 #: How often a group that holds still looks whether it was set up again.
 HELD_LOOK_MS = 600
 
@@ -89,7 +100,7 @@ class Host(Process):
         self.election: Election | None = None
         self.leading: Leading | None = None
         self.lease_until_ms: int | None = None
-        self._last_status: WorkerStatus | None = None
+        self._lasting: dict[type[AnyReport], AnyReport] = {}
         self._followed = _Followed()
         self._inbox: list[AnyMessage] = []
         self._poll_due = False
@@ -135,9 +146,10 @@ class Host(Process):
 
     def _hello_again(self) -> None:
         if self.worker.up and self.member is None:
-            self._hello()
-            if self._last_status is not None and self.member is not None:
-                self._report(self._last_status)
+            self._greet()
+            for kind in LASTING:
+                if kind in self._lasting:
+                    self._send_report(self._lasting[kind])
 
     def kill(self) -> None:
         """Kill the whole program, or lose its machine."""
@@ -183,8 +195,11 @@ class Host(Process):
 
     def _say(self, report: AnyReport) -> None:
         self.lifetime.reported(self, report)
-        if isinstance(report, WorkerStatus):
-            self._last_status = report
+        if isinstance(report, LASTING):
+            self._lasting[type(report)] = report
+        self._send_report(report)
+
+    def _send_report(self, report: AnyReport) -> None:
         self.world.post(self, LINK_MS, self._report_of, self.worker.incarnation, report)
 
     def _report_of(self, incarnation: str, report: AnyReport) -> None:
@@ -197,6 +212,10 @@ class Host(Process):
             self._wake(self.world.now)
 
     def _hello(self) -> None:
+        self._lasting.clear()
+        self._greet()
+
+    def _greet(self) -> None:
         self.world.post(self, LINK_MS, self._join, self.worker.incarnation)
 
     def _join(self, incarnation: str) -> None:

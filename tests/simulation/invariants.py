@@ -277,7 +277,7 @@ class LogInvariants:
         sizes = [sum(o == m for o in before.owners.values()) for m in old]
         if max(sizes) - min(sizes) > 2 or self._threads_differ():
             return  # it was no balanced target to begin with
-        if any(self._runs(task) not in (owner, None) for task, owner in before.owners.items()):
+        if any(self._homes(task) - {owner, None} for task, owner in before.owners.items()):
             return  # it was never reached
         moved = [task for task, owner in after.owners.items() if before.owners[task] != owner]
         if new > old:
@@ -290,9 +290,10 @@ class LogInvariants:
         if len(moved) > most:
             self.fail(20, f"{len(moved)} tasks move although {old ^ new} is all that changed")
 
-    def _runs(self, task: str) -> str | None:
+    def _homes(self, task: str) -> set[str | None]:
+        """Return who runs a task and whom it is on its way to: the tasks of who restarts are elsewhere meanwhile."""
         state = self.tasks.get(task)
-        return None if state is None else state.member
+        return set() if state is None else {state.next_member, state.member}
 
     def _threads_differ(self) -> bool:
         return len({each.threads for each in self.members.values()}) > 1

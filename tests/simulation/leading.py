@@ -5,6 +5,7 @@ end, the claim of the next epoch, the snapshot under it. A write that fails, or 
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any, Protocol
 
 from rebalance.assignors.task_assignor import AssignmentRequest
@@ -263,3 +264,13 @@ class Leading:
                 self._soon()
 
         self._ask(lambda: self.control.ends_asked(keys), done)
+
+
+def twin(coordinator: Coordinator) -> Coordinator:
+    """Return a coordinator that knows the same and goes its own way; they share what is frozen."""
+    seen = coordinator._seen
+    frozen: list[object] = [coordinator.group, coordinator._settings]
+    for heard in seen.members.values():
+        frozen += [heard.join, *heard.rows.values()]
+    frozen += [each for copies in seen.announced.values() for each in copies.values()]
+    return deepcopy(coordinator, {id(each): each for each in frozen})

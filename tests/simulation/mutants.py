@@ -7,7 +7,7 @@ removal no lifetime notices is either not needed or not tested; `python -m tests
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -186,7 +186,7 @@ _read = Leading._read
 def _claim_same_epoch(self: Leading, answer: tuple[Group, int]) -> None:
     group, offset = answer
     if group.leader_epoch > 0:
-        group = replace(group, leader_epoch=group.leader_epoch - 1)
+        group = msgspec.structs.replace(group, leader_epoch=group.leader_epoch - 1)
     _read(self, (group, offset))
 
 

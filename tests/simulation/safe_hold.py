@@ -101,8 +101,9 @@ class SafeHold:
             self.world.note("nobody had committed anything: the group begins anew")
         self.life = self._lives = self._lives + 1
         self.world.broker.create(self.lifetime.state_log)
+        cluster: Any = operator
         epoch = recovery.execute_recovery(
-            plan, facts, operator, operator, read_group=Group, replication_factor=1
+            plan, facts, cluster, cluster, read_group=Group, replication_factor=1
         )
         self.world.note(f"the group was set up again, with epoch {epoch}")
         self.lifetime.state_marked()

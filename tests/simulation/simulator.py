@@ -1,7 +1,6 @@
 """One lifetime of a group, from a seed: builds it, lets it happen, checks it after every event and at its end."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -27,7 +26,7 @@ from rebalance.records import AnyRecord, MemberRecord, TaskRecord, decode_record
 from tests.simulation.data_invariants import DataInvariants
 from tests.simulation.host import Host, MemberSettings
 from tests.simulation.invariants import LogInvariants
-from tests.simulation.leading import LEADER_ID, Leading
+from tests.simulation.leading import LEADER_ID, Leading, twin
 from tests.simulation.metrics import Metrics
 from tests.simulation.model_broker import BrokerError, Log, Transaction
 from tests.simulation.model_commits import CommittingWorker
@@ -157,10 +156,19 @@ class Simulation:
             host.worker.slow_until_ms = host.worker.no_disk_until_ms = 0
         world.heal()
         if not any(each.up and each.worker.up and not each.worker.leaving for each in self.hosts):
-            self.start_later(self.hosts[0], 100)
+            self._let_somebody_come()
         self.disturb(1_000)
         if self.rolling.newer:
             self.rolling.begin(self.hosts, newer=True)
+
+    def _let_somebody_come(self) -> None:
+        """Start one that is down; if all that may return are still leaving, one of them when it has left."""
+        may_return = [each for each in self.hosts if each not in self._no_return]
+        down = [each for each in may_return if not each.up]
+        if down:
+            self.start_later(down[0], 100)
+        else:
+            self.restart_when_closed.update(may_return[:1])
 
     def _settle(self) -> None:
         """Let the group come to rest (invariants 19 and 23)."""
@@ -206,7 +214,7 @@ class Simulation:
         """Return what a leader would still decide now, "" for nothing; a member may have joined a moment ago."""
         for host in self.hosts:
             if host.leading is not None and host.leading.coordinator is not None:
-                records = deepcopy(host.leading.coordinator).decide(self.world.now).records
+                records = twin(host.leading.coordinator).decide(self.world.now).records
                 if records:
                     return f"{host.name} decides {records}"
         return ""
@@ -436,7 +444,7 @@ class Simulation:
         self.kill_after_records -= 1
         if self.kill_after_records <= 0:
             toxic, self.kill_at = self.kill_toxic, ""
-            self.world.note(f"the leader is killed after {kinds}")
+            self.world.note(f"the leader is killed after {sorted(kinds)}")
             self.world.after(0, FAULTS["kill_leader"].strike, self, toxic)
 
     def _producer_made(self, transactional_id: str) -> None:
@@ -574,13 +582,13 @@ class Simulation:
         """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18)."""
         now = self.world.now
         deposed = coordinator.group.leader_epoch < self.log.leader_epoch
-        if (
-            id(message) not in self._replayed or deposed
-        ):  # what one decides that is deposed counts nothing
+        # What one decides that is deposed counts nothing.
+        if id(message) not in self._replayed or deposed:
             coordinator.observe(message, now)
             return
-        other = deepcopy(coordinator)
-        before = deepcopy(coordinator).decide(now).records
+        one, other = twin(coordinator), twin(coordinator)
+        one._dirty = other._dirty = True  # both look at everything, as after news
+        before = one.decide(now).records
         other.observe(message, now)
         after = other.decide(now).records
         if before != after:

@@ -1,12 +1,14 @@
 """A group's two topics on a `FakeBroker`, and the way commands reach them."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
-from rebalance.messages import AnyMessage, Beat, LeaderBeat, TaskStatus, encode_message
+from rebalance.messages import AnyMessage, Beat, LeaderBeat, encode_message
 from rebalance.model import TopicPartition
 from rebalance.records import encode_record, record_key
+from rebalance.task_status import TaskStatus
 from streams.cli.group_access import Connection
 from streams.config import StreamsConfig
 from streams.group.recovery import LogWriter
@@ -46,6 +48,11 @@ class GroupAdmin(FakeAdmin):
             ]
             found[each] = min(later, default=log.end)
         return found
+
+    def fixed_workers(self, application_id: str) -> dict[str, str]:
+        """Return nobody."""
+        assert application_id
+        return {}
 
 
 class FakeLeader:
@@ -133,8 +140,9 @@ class FakeGroup:
     def connect(self, config: StreamsConfig) -> Connection:
         """Stand for `streams.cli.group_access.connect`."""
         assert config.application_id == APP
-        self.connections.append(FakeConnection(self.broker))
-        return self.connections[-1]
+        connection = FakeConnection(self.broker)
+        self.connections.append(connection)
+        return cast("Connection", connection)
 
 
 def beat(name: str, *tasks: TaskStatus, full: bool = True) -> Beat:

@@ -7,9 +7,10 @@ import pytest
 
 from rebalance.describe import LogEntry, fold_log
 from rebalance.group import Group
-from rebalance.messages import Join, LeaderBeat, Ready, Refused, TaskFailed, TaskStatus
+from rebalance.messages import Join, LeaderBeat, Ready, Refused, TaskFailed
 from rebalance.model import MemberPhase, TopicPartition
 from rebalance.records import LeaderClaim
+from rebalance.task_status import TaskStatus
 from streams.group.alarms import Surroundings, foreign_offsets
 from streams.group.inbox import InboxFold
 from streams.group.status import GroupStatus, group_status
