@@ -183,6 +183,7 @@ class CogroupedKStream(Generic[K, A]):
         self,
         initializer: Callable[[], A],
         *,
+        merger: None = None,
         store: StoreArgument = None,
         value_serde: SerdeLike[Any] | None = None,
         name: str | None = None,
@@ -191,6 +192,7 @@ class CogroupedKStream(Generic[K, A]):
 
         Args:
             initializer: `f()` -> the aggregate before the first value.
+            merger: Only for sessions, which `windowed_by(SessionWindows(...))` makes.
             store: The table's store.
             value_serde: Serde of aggregates.
             name: What the nodes' names begin with, also that of the store if that has none.
@@ -203,6 +205,7 @@ class CogroupedKStream(Generic[K, A]):
         """
         call = Call.here("aggregate")
         start = call.function(initializer, FunctionKind.INITIALIZER).call
+        check_merger(call, None, merger)
         kept = _store(call, self._part, store, value_serde, name, None)
         operators = [
             (StreamAggregate, (start, aggregator)) for aggregator in self._part.groups.values()

@@ -15,10 +15,10 @@ from tests.interop.cases import Case, make_cases
 from tests.interop.reference import ask
 from tests.interop.topologies import OUTPUTS, TEXT, TOPOLOGIES
 
-pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600)]
-
 _CASES = int(os.environ.get("TIDEWHEEL_TEST_INTEROP_CASES", "6"))
 _SEED = int(os.environ.get("TIDEWHEEL_TEST_INTEROP_SEED", "1"))
+
+pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600 + 10 * _CASES)]
 
 #: (input that made it, key, value, timestamp), per topic in order.
 Seen = dict[str, list[tuple[int, str | None, str | None, int]]]

@@ -1,8 +1,18 @@
-"""Random programs and inputs, and what all of them together have to be."""
+"""Random programs and inputs, and what all of them together have to be.
 
+Programs are dealt: the operators are shuffled as a deck of cards, hand after hand is taken off it, and the next deck
+follows when it is used up. So each operator comes as often as any other, whatever the seed. Most hands are dealt from
+the operators that run in batches, and laid out so that they do.
+
+`TIDEWHEEL_TEST_LANGUAGE_PROGRAMS=600 TIDEWHEEL_TEST_LANGUAGE_SEED=7` deals more hands, of another deck.
+"""
+
+import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -10,7 +20,8 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 
 from streams import StreamsConfig, Topology
-from tests.language.programs import GLOBAL, INPUTS, OPERATORS, Step
+from tests.language.pool import GLOBAL, INPUTS, Pool
+from tests.language.programs import AT_MIDNIGHT, MIDNIGHT_MS, OPERATORS, SINGLY, Step, build
 from tests.tasks.bench import APP
 
 #: (key, value, timestamp); (topic, its records), committed together.
@@ -18,8 +29,60 @@ Row = tuple[str | None, str | None, int]
 Chunk = tuple[str, list[Row]]
 Outputs = dict[str, list[Any]]
 
-#: Operators that keep the programs they are in from running in batches, so they come less often.
-_SINGLY = frozenset({"process", "process_values", "self_join"})
+#: Programs that are run whatever hypothesis draws beside them.
+GIVEN = int(os.environ.get("TIDEWHEEL_TEST_LANGUAGE_PROGRAMS", "80"))
+SEED = int(os.environ.get("TIDEWHEEL_TEST_LANGUAGE_SEED", "1"))
+
+_HAND = 5
+#: Every third hand has this many operators that run record by record; the others run in batches.
+_SINGLY = 3
+#: How often a hand is laid out anew that should run in batches.
+_LAYOUTS = 40
+#: Records of one run among the shorter ones, and of those together.
+_LONG_RUN = 50
+_SHORT_RUNS = 30
+
+STEPS = st.lists(
+    st.builds(Step, st.sampled_from(sorted(OPERATORS)), st.integers(0, 11), st.integers(0, 11)),
+    min_size=2,
+    max_size=_HAND,
+)
+SEEDS = st.integers(0, 1_000_000)
+SETTINGS = settings(
+    max_examples=GIVEN // 4,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was built."""
+
+    pool: Pool
+    topology: Topology
+    text: str
+
+    @classmethod
+    def of(cls, steps: list[Step], config: StreamsConfig, *, most_entries: int = 3) -> "Program":
+        """Build a program."""
+        pool = build(steps, most_entries=most_entries)
+        topology = pool.builder.build(config)
+        return cls(pool, topology, str(topology.describe(execution=True)))
+
+    @property
+    def in_batches(self) -> bool:
+        """Return whether all of it runs in batches."""
+        return "record by record" not in self.text
+
+    @property
+    def inputs(self) -> list[str]:
+        """Return the topics that it reads."""
+        read = set(self.topology.source_topics)
+        return [
+            topic
+            for topic in INPUTS
+            if topic in read or (topic == GLOBAL and self.pool.world is not None)
+        ]
 
 
 @dataclass
@@ -27,69 +90,95 @@ class Drawn:
     """What the examples were, over all of them."""
 
     operators: Counter[str] = field(default_factory=Counter[str])
+    #: Records of each example that its program reads, and those of its longest run, which is one batch.
     sizes: list[int] = field(default_factory=list[int])
+    runs: list[int] = field(default_factory=list[int])
     keys: list[int] = field(default_factory=list[int])
     in_batches: int = 0
+    #: Operators of programs that run in batches.
+    batched: set[str] = field(default_factory=set[str])
 
-    def note(self, steps: list[Step], chunks: list[Chunk], topology: Topology) -> None:
-        for operator in {step.operator for step in steps}:
+    def note(self, steps: list[Step], program: Program, chunks: list[Chunk]) -> None:
+        """Count an example."""
+        operators = {step.operator for step in steps}
+        for operator in operators:
             event(operator)
             self.operators[operator] += 1
-        rows = [row for _, chunk in chunks for row in chunk]
-        self.sizes.append(len(rows))
-        self.keys.append(len({key for key, _, _ in rows if key is not None}))
-        text = str(topology.describe(execution=True))
-        self.in_batches += "record by record" not in text
-        event("batches" if "record by record" not in text else "single records")
+        read = set(program.inputs)
+        runs = [rows for topic, rows in chunks if topic in read]
+        self.sizes.append(sum(map(len, runs)))
+        self.runs.append(max(map(len, runs), default=0))
+        self.keys.append(len({key for rows in runs for key, _, _ in rows if key is not None}))
+        if program.in_batches:
+            self.in_batches += 1
+            self.batched |= operators
+        event("batches" if program.in_batches else "single records")
 
     def check(self, without: frozenset[str] = frozenset()) -> None:
-        """Every operator in 2 % of the examples, half of them in batches, inputs of some size."""
+        """Every operator in 2 % of the examples; half of the examples, and all operators that can, in batches; inputs of some size."""
         examples = len(self.sizes)
         rare = {name for name in OPERATORS if self.operators[name] < 0.02 * examples}
         assert rare <= without
+        assert self.batched == OPERATORS.keys() - SINGLY - without
         assert self.in_batches >= examples / 2
         assert median(self.sizes) >= 50
+        assert median(self.runs) >= 50
         assert median(self.keys) >= 5
 
 
-def steps_of(seed: int, *, with_global: bool = True) -> list[Step]:
-    """Return a random program; unlike hypothesis' own draws, each operator is as likely as the others."""
-    chance = random.Random(f"program {seed}")
-    known = [name for name in OPERATORS if with_global or name != "global_lookup"]
-    weights = [0.6 if name in _SINGLY else 1.0 for name in known]
-    return [
-        Step(name, chance.randint(0, 11), chance.randint(0, 11))
-        for name in chance.choices(known, weights, k=chance.randint(3, 5))
-    ]
+def hands(without: frozenset[str] = frozenset()) -> list[list[Step]]:
+    """Deal the programs that are run whatever hypothesis draws."""
+    chance = random.Random(f"hands {SEED}")
+    singly = _dealt(chance, SINGLY - without)
+    batches = _dealt(chance, OPERATORS.keys() - SINGLY - without)
+    dealt: list[list[Step]] = []
+    for number in range(GIVEN):
+        single = _SINGLY if number % 3 == 2 else 0
+        names = [*islice(singly, single), *islice(batches, _HAND - single)]
+        chance.shuffle(names)
+        dealt.append(_laid_out(chance, names, in_batches=not single))
+    return dealt
 
 
-STEPS = st.lists(
-    st.builds(Step, st.sampled_from(sorted(OPERATORS)), st.integers(0, 11), st.integers(0, 11)),
-    min_size=2,
-    max_size=5,
-)
+def _dealt(chance: random.Random, names: set[str] | frozenset[str]) -> Iterator[str]:
+    while True:
+        yield from chance.sample(sorted(names), len(names))
 
 
-def chunks_of(seed: int, count: int, *, with_global: bool = True) -> list[Chunk]:
+def _laid_out(chance: random.Random, names: list[str], *, in_batches: bool) -> list[Step]:
+    for _ in range(_LAYOUTS):
+        steps = [Step(name, chance.randint(0, 11), chance.randint(0, 11)) for name in names]
+        if not in_batches or Program.of(steps, config_of(0)).in_batches:
+            break
+    return steps
+
+
+def chunks_of(seed: int, steps: list[Step], topics: list[str]) -> list[Chunk]:
     """Return runs of records of random topics: null keys, deletions, late, equal and leaping times."""
     chance = random.Random(seed)
-    topics = [topic for topic in INPUTS if with_global or topic != GLOBAL]
+    lengths = [_LONG_RUN]
+    while sum(lengths) < _LONG_RUN + _SHORT_RUNS:
+        lengths.append(chance.choice([1, 2, 5, 12]))
+    chance.shuffle(lengths)
+    at_midnight = any(step.operator in AT_MIDNIGHT for step in steps)
+    now = MIDNIGHT_MS - 60 if at_midnight else 10
+    left = sum(lengths)
     chunks: list[Chunk] = []
-    now = 10
-    while count > 0:
+    for length in lengths:
         rows: list[Row] = []
-        for _ in range(min(chance.choice([1, 2, 5, 12]), count)):
-            count -= 1
+        for _ in range(length):
+            left -= 1
             now += chance.choice([0, 0, 1, 2, 3, 15 if chance.random() < 0.1 else 0])
             late = chance.randint(0, 12) if chance.random() < 0.25 else 0
             key = None if chance.random() < 0.04 else chance.choice("abcdef")
-            value = None if chance.random() < 0.1 else f"v{count}"
+            value = None if chance.random() < 0.1 else f"v{left}"
             rows.append((key, value, max(now - late, 0)))
         chunks.append((chance.choice(topics), rows))
     return chunks
 
 
 def config_of(cache_bytes: int) -> StreamsConfig:
+    """Return the configuration of all programs."""
     return StreamsConfig(
         application_id=APP,
         bootstrap_servers="unused:9092",
@@ -97,22 +186,3 @@ def config_of(cache_bytes: int) -> StreamsConfig:
         default_key_serde="string",
         default_value_serde="string",
     )
-
-
-def sinks_of(topology: Topology, config: StreamsConfig) -> list[str]:
-    return sorted(
-        str(sink.topic)
-        for part in topology.spec(config).subtopologies
-        for sink in part.sinks
-        if not sink.internal
-    )
-
-
-SETTINGS = settings(
-    max_examples=50,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-SEEDS = st.integers(0, 1_000_000)
-COUNTS = st.integers(50, 90)
-#: Programs that are run whatever hypothesis draws beside them.
-GIVEN = 150

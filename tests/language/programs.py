@@ -1,245 +1,300 @@
-"""Random programs of the whole language: any operator on any stream or table made so far.
+"""Random programs of the whole language: any operator on any stream or table made so far."""
 
-Keys and values are text; a function's result is a short digest of its arguments, so that everything that went into a
-record shows in it, and nothing grows.
-"""
-
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from streams import (
     BufferConfig,
-    FixedKeyProcessor,
-    FixedKeyRecord,
-    GlobalKTable,
+    CalendarWindows,
     JoinWindows,
-    KStream,
-    KTable,
     Materialized,
-    Processor,
-    Record,
+    PunctuationType,
     SessionWindows,
     SlidingWindows,
-    Stores,
-    StreamsBuilder,
     Suppressed,
     TimeWindows,
     UnlimitedWindows,
 )
+from tests.language.objects import (
+    WITH_STORES,
+    gathered,
+    numbered,
+    processed_later,
+    stamped,
+    transformed,
+)
+from tests.language.pool import (
+    STREAMS,
+    TABLES,
+    TTL_MS,
+    Pool,
+    Stream,
+    Table,
+    added,
+    is_even,
+    is_even_later,
+    key_of,
+    mix,
+    mix_later,
+    pair_later,
+    subtract,
+    subtracted,
+)
 
-Stream = KStream[Any, Any]
-Table = KTable[Any, Any]
+#: Where the calendar windows' midnight is, and the midnight that all of them end at (ms): to April 2024, a Monday.
+BERLIN = "Europe/Berlin"
+MIDNIGHT_MS = 1_711_922_400_000
 
-STREAMS = ("left", "right")
-TABLES = ("rows", "others")
-GLOBAL = "world"
-INPUTS = (*STREAMS, *TABLES, GLOBAL)
-
-
-def mix(*parts: object) -> str:
-    """Return a short text that depends on every argument."""
-    return f"{zlib.crc32(repr(parts).encode()):08x}"
-
-
-@dataclass
-class Pool:
-    """What a program has made so far, and what it may take from."""
-
-    builder: StreamsBuilder
-    streams: list[Stream] = field(default_factory=list[Stream])
-    tables: list[Table] = field(default_factory=list[Table])
-    world: GlobalKTable[Any, Any] | None = None
-    steps: int = 0
-
-    def name(self) -> str:
-        """Return a new name."""
-        self.steps += 1
-        return f"made{self.steps}"
-
-    def told(self, table: Table) -> None:
-        """Keep a windowed table's changes as a stream by plain keys."""
-        self.streams.append(
-            table.to_stream().map(lambda key, value: (key.key, mix(key.start, key.end, value)))
-        )
-
-    def kept(self, table: Table) -> None:
-        """Keep a table, and its changes as a stream."""
-        self.tables.append(table)
-        self.streams.append(table.to_stream())
-
+_AT_CLOSE = Suppressed.until_window_closes(BufferConfig.unbounded())
 
 #: (pool, a stream, another stream, a table, another table): applies one operator.
 Apply = Callable[[Pool, Stream, Stream, Table, Table], None]
-
-
-def _even(key: object, value: object) -> bool:
-    return zlib.crc32(repr((key, value)).encode()) % 2 == 0
-
-
-def _key(key: object, value: object) -> str:
-    return "abcdef"[zlib.crc32(repr((key, value)).encode()) % 6]
-
-
-def _aggregated(key: str, value: str, aggregate: str) -> str:
-    return mix(key, value, aggregate)
-
-
-def _subtracted(key: str, value: str, aggregate: str) -> str:
-    return mix(aggregate, value, key)
 
 
 def _within(pool: Pool) -> JoinWindows:
     return JoinWindows(before=3 + pool.steps % 3, after=pool.steps % 5, grace=pool.steps % 4)
 
 
-class _Remember(Processor[Any, Any, Any, Any]):
-    """Forwards each value with the one before it."""
-
-    def __init__(self, store: str) -> None:
-        self._store = store
-
-    def process(self, record: Record[Any, Any]) -> None:
-        if record.key is None:
-            return
-        store = self.context.get_state_store(self._store)
-        before = store.get(record.key)
-        store.put(record.key, mix(record.value))
-        self.context.forward(record.replace(value=mix(before, record.value)))
-
-
-class _Stamp(FixedKeyProcessor[Any, Any, Any]):
-    """Forwards each value with its timestamp mixed in."""
-
-    def process(self, record: FixedKeyRecord[Any, Any]) -> None:
-        self.context.forward(record.replace(value=mix(record.value, record.timestamp)))
-
-
-def _processed(pool: Pool, s: Stream) -> None:
-    name = pool.name()
-    pool.builder.add_state_store(Stores.key_value(name, key_serde=str, value_serde=str))
-    pool.streams.append(s.process(lambda: _Remember(name), stores=[name]))
-
-
 def _split(pool: Pool, s: Stream) -> None:
-    branches = s.split({"even": _even, "none": lambda value: value is None}, default="rest")
+    branches = s.split({"even": is_even, "none": lambda value: value is None}, default="rest")
     pool.streams.extend(branches.values())
 
 
-def _windowed(pool: Pool, s: Stream, windows: Any, emit: Any = "on_window_update") -> None:
-    whole: Any = s.group_by_key()
-    grouped = whole.windowed_by(windows).emit_strategy(emit)
-    pool.told(grouped.count(store=Materialized(pool.name(), retention=100)))
+def _in(s: Stream, windows: Any) -> Any:
+    return s.group_by_key().windowed_by(windows)
 
 
-def _session(pool: Pool, s: Stream, emit: Any) -> None:
-    grouped = s.group_by_key().windowed_by(SessionWindows(5, grace=4)).emit_strategy(emit)
-    table = grouped.aggregate(lambda: "", _aggregated, merger=mix)
-    pool.told(table)
+def _counts(pool: Pool, s: Stream, windows: Any, emit: Any) -> Table:
+    retention = None if isinstance(windows, CalendarWindows | UnlimitedWindows) else 100
+    kept = Materialized(pool.name(), retention=retention)
+    counted: Table = _in(s, windows).emit_strategy(emit).count(store=kept)
+    return counted
 
 
-def _cogroup(pool: Pool, s: Stream, o: Stream) -> None:
+def _counting(windows: Any, emit: Any) -> Callable[[Pool, Stream, Stream], Table]:
+    return lambda pool, s, _other: _counts(pool, s, windows, emit)
+
+
+def _sessions(s: Stream, emit: Any) -> Table:
+    grouped = _in(s, SessionWindows(5, grace=4)).emit_strategy(emit)
+    aggregated: Table = grouped.aggregate(str, added, merger=mix)
+    return aggregated
+
+
+def _cogroup(pool: Pool, s: Stream, o: Stream) -> Any:
     left, right = (each.group_by_key(name=pool.name()) for each in (s, o))
-    both = left.cogroup(_aggregated).cogroup(right, _aggregated)
-    pool.kept(both.aggregate(lambda: ""))
+    return left.cogroup(added).cogroup(right, added)
 
 
-def _cogroup_windowed(pool: Pool, s: Stream, o: Stream) -> None:
-    left, right = (each.group_by_key(name=pool.name()) for each in (s, o))
-    both = left.cogroup(_aggregated).cogroup(right, _aggregated)
-    pool.told(both.windowed_by(TimeWindows(8, grace=3)).aggregate(lambda: ""))
-
-
-def _suppressed(pool: Pool, s: Stream) -> None:
-    counts = s.group_by_key().windowed_by(TimeWindows(6, grace=2)).count()
-    closes = Suppressed.until_window_closes(BufferConfig.unbounded())
-    pool.told(counts.suppress(closes))
+def _delayed(pool: Pool, t: Table, buffer: BufferConfig) -> Table:
+    limit = Suppressed.until_time_limit(5, buffer.emit_early_when_full())
+    return _plain(pool, t).suppress(limit)
 
 
 def _grouped(t: Table) -> Any:
-    return t.group_by(lambda key, value: (_key(key, value), value))
+    return t.group_by(lambda key, value: (key_of(key, value), value))
 
 
-OPERATORS: dict[str, Apply] = {
-    "filter": lambda p, s, o, t, u: p.streams.append(s.filter(_even)),
-    "filter_not": lambda p, s, o, t, u: p.streams.append(s.filter_not(_even)),
-    "map": lambda p, s, o, t, u: p.streams.append(s.map(lambda k, v: (_key(k, v), mix(k, v)))),
-    "map_values": lambda p, s, o, t, u: p.streams.append(s.map_values(mix)),
-    "map_values_batch": lambda p, s, o, t, u: p.streams.append(
-        s.map_values_batch(lambda values: [mix(value) for value in values])
+def _versioned(pool: Pool, o: Stream) -> Table:
+    return o.to_table(store=pool.versioned())
+
+
+def _dynamic(pool: Pool, s: Stream) -> None:
+    name = pool.name()
+    pool.outputs.update({f"{name}-even": 1, f"{name}-odd": 1})
+    s.to(lambda key, value, context: f"{name}-{'even' if is_even(key, value) else 'odd'}")
+
+
+def _multicast(pool: Pool, s: Stream) -> None:
+    name = pool.name()
+    pool.outputs[name] = 3
+
+    def some(topic: str, key: Any, value: Any, partitions: int) -> list[int]:
+        return [number for number in range(partitions) if is_even(key, (value, number))]
+
+    s.to(name, partitioner=some)
+
+
+def _foreach(pool: Pool, s: Stream) -> None:
+    calls = pool.calls.setdefault(pool.name(), [])
+    s.foreach(lambda key, value: calls.append((key, value)))
+
+
+def _plain(pool: Pool, t: Table) -> Table:
+    return t.to_stream().to_table(store=pool.name()) if t._part.versioned else t
+
+
+#: Operators that make one stream of one or two.
+_STREAMS: dict[str, Callable[[Pool, Stream, Stream], Stream]] = {
+    "filter": lambda p, s, o: s.filter(is_even),
+    "filter_not": lambda p, s, o: s.filter_not(is_even),
+    "filter_later": lambda p, s, o: s.filter(is_even_later),
+    "map": lambda p, s, o: s.map(lambda k, v: (key_of(k, v), mix(k, v))),
+    "map_later": lambda p, s, o: s.map(pair_later),
+    "map_values": lambda p, s, o: s.map_values(mix),
+    "map_values_later": lambda p, s, o: s.map_values(mix_later),
+    "map_values_batch": lambda p, s, o: s.map_values_batch(lambda values: [*map(mix, values)]),
+    "flat_map": lambda p, s, o: s.flat_map(
+        lambda k, v: [(k, mix(v)), (key_of(k, v), v)] if is_even(k, v) else []
     ),
-    "flat_map": lambda p, s, o, t, u: p.streams.append(
-        s.flat_map(lambda k, v: [(k, mix(v)), (_key(k, v), v)] if _even(k, v) else [])
+    "flat_map_values": lambda p, s, o: s.flat_map_values(
+        lambda v: [v, mix(v)] if is_even(None, v) else []
     ),
-    "flat_map_values": lambda p, s, o, t, u: p.streams.append(
-        s.flat_map_values(lambda v: [v, mix(v)] if _even(None, v) else [])
+    "select_key": lambda p, s, o: s.select_key(key_of),
+    "peek": lambda p, s, o: s.peek(lambda v: None),
+    "merge": lambda p, s, o: s.merge(o),
+    "repartition": lambda p, s, o: s.repartition(),
+    "stream_join": lambda p, s, o: s.join(o, mix, within=_within(p)),
+    "stream_left_join": lambda p, s, o: s.left_join(o, mix, within=_within(p)),
+    "stream_outer_join": lambda p, s, o: s.outer_join(o, mix, within=_within(p)),
+    "self_join": lambda p, s, o: s.join(s, mix, within=_within(p)),
+    "self_left_join": lambda p, s, o: s.left_join(s, mix, within=_within(p)),
+    "self_outer_join": lambda p, s, o: s.outer_join(s, mix, within=_within(p)),
+    "global_join": lambda p, s, o: s.join(p.the_world(), mix, key_selector=key_of),
+    "global_left_join": lambda p, s, o: s.left_join(p.the_world(), mix, key_selector=key_of),
+    "as_of_join": lambda p, s, o: s.join(_versioned(p, o), mix),
+    "as_of_left_join": lambda p, s, o: s.left_join(_versioned(p, o), mix),
+    "as_of_join_grace": lambda p, s, o: s.join(_versioned(p, o), mix, grace=4),
+    "as_of_left_join_grace": lambda p, s, o: s.left_join(_versioned(p, o), mix, grace=7),
+}
+
+#: Operators that make one table of a stream, or of two.
+_TO_TABLES: dict[str, Callable[[Pool, Stream, Stream], Table]] = {
+    "to_table": lambda p, s, o: s.to_table(store=p.name()),
+    "to_table_versioned": lambda p, s, o: _versioned(p, s),
+    "to_table_in_memory": lambda p, s, o: s.to_table(store=p.store("in_memory")),
+    "to_table_lru": lambda p, s, o: s.to_table(store=p.store("lru", max_entries=p.most_entries)),
+    "to_table_ttl": lambda p, s, o: s.to_table(store=p.store(ttl=TTL_MS)),
+    "reduce": lambda p, s, o: s.group_by_key().reduce(mix),
+    "reduce_ttl": lambda p, s, o: s.group_by_key().reduce(mix, store=p.store(ttl=TTL_MS)),
+    "aggregate": lambda p, s, o: s.group_by(key_of).aggregate(str, added),
+    "cogroup": lambda p, s, o: _cogroup(p, s, o).aggregate(str),
+}
+
+#: Operators that make one table of one or two.
+_TABLES: dict[str, Callable[[Pool, Table, Table], Table]] = {
+    "table_filter": lambda p, t, u: t.filter(is_even),
+    "table_filter_not": lambda p, t, u: t.filter_not(is_even),
+    "table_filter_stored": lambda p, t, u: t.filter(is_even, store=p.name()),
+    "table_map_values": lambda p, t, u: t.map_values(mix),
+    "table_map_values_stored": lambda p, t, u: t.map_values(mix, store=p.name()),
+    "table_join": lambda p, t, u: t.join(u, mix),
+    "table_left_join": lambda p, t, u: t.left_join(u, mix),
+    "table_outer_join": lambda p, t, u: t.outer_join(u, mix),
+    "foreign_key_join": lambda p, t, u: t.join(u, mix, foreign_key=lambda v: key_of(None, v)),
+    "foreign_key_left_join": lambda p, t, u: t.left_join(
+        u, mix, foreign_key=lambda v: key_of(None, v)
     ),
-    "select_key": lambda p, s, o, t, u: p.streams.append(s.select_key(_key)),
-    "peek": lambda p, s, o, t, u: p.streams.append(s.peek(lambda v: None)),
-    "merge": lambda p, s, o, t, u: p.streams.append(s.merge(o)),
+    "grouped_table_aggregate": lambda p, t, u: _grouped(t).aggregate(str, added, subtracted),
+    "grouped_table_reduce": lambda p, t, u: _grouped(t).reduce(mix, subtract),
+    "suppress_records": lambda p, t, u: _delayed(p, t, BufferConfig.max_records(3)),
+    "suppress_bytes": lambda p, t, u: _delayed(p, t, BufferConfig.max_bytes(200)),
+    "suppress_both": lambda p, t, u: _delayed(
+        p, t, BufferConfig.max_bytes(400).with_max_records(4)
+    ),
+}
+
+#: Windows, and when their results come.
+_WINDOWS: dict[str, tuple[Any, Any]] = {
+    "tumbling": (TimeWindows(7, grace=3), "on_window_update"),
+    "tumbling_on_close": (TimeWindows(7, grace=3), "on_window_close"),
+    "hopping": (TimeWindows(9, advance=4, grace=2), "on_window_update"),
+    "hopping_on_close": (TimeWindows(9, advance=4, grace=2), "on_window_close"),
+    "sliding": (SlidingWindows(6, grace=5), "on_window_update"),
+    "sliding_on_close": (SlidingWindows(6, grace=5), "on_window_close"),
+    "calendar": (CalendarWindows("day", tz=BERLIN, grace=5), "on_window_update"),
+    "calendar_on_close": (CalendarWindows("month", tz=BERLIN, grace=2), "on_window_close"),
+    "session_count": (SessionWindows(4, grace=9), "on_window_update"),
+    "unlimited": (UnlimitedWindows(start=20), "on_window_update"),
+}
+
+#: Operators that make a table of windows of a stream, or of two.
+_TO_WINDOWS: dict[str, Callable[[Pool, Stream, Stream], Table]] = {
+    **{name: _counting(*windows) for name, windows in _WINDOWS.items()},
+    "tumbling_reduce": lambda p, s, o: _in(s, TimeWindows(8, grace=2)).reduce(mix),
+    "sliding_reduce": lambda p, s, o: _in(s, SlidingWindows(5, grace=5)).reduce(mix),
+    "session_reduce": lambda p, s, o: _in(s, SessionWindows(5, grace=6)).reduce(mix),
+    "session": lambda p, s, o: _sessions(s, "on_window_update"),
+    "session_on_close": lambda p, s, o: _sessions(s, "on_window_close"),
+    "tumbling_in_memory": lambda p, s, o: _in(s, TimeWindows(7, grace=3)).aggregate(
+        str, added, store=p.store("in_memory")
+    ),
+    "session_in_memory": lambda p, s, o: _in(s, SessionWindows(4, grace=5)).count(
+        store=p.store("in_memory")
+    ),
+    "cogroup_tumbling": lambda p, s, o: (
+        _cogroup(p, s, o).windowed_by(TimeWindows(8, grace=3)).aggregate(str)
+    ),
+    "cogroup_sliding": lambda p, s, o: (
+        _cogroup(p, s, o).windowed_by(SlidingWindows(6, grace=4)).aggregate(str)
+    ),
+    "cogroup_session": lambda p, s, o: (
+        _cogroup(p, s, o).windowed_by(SessionWindows(5, grace=4)).aggregate(str, merger=mix)
+    ),
+    "suppress_close": lambda p, s, o: _in(s, TimeWindows(6, grace=2)).count().suppress(_AT_CLOSE),
+    "suppress_close_session": lambda p, s, o: (
+        _in(s, SessionWindows(4, grace=2)).count().suppress(_AT_CLOSE)
+    ),
+}
+
+#: All others.
+_OTHERS: dict[str, Apply] = {
     "split": lambda p, s, o, t, u: _split(p, s),
-    "repartition": lambda p, s, o, t, u: p.streams.append(s.repartition()),
-    "to_table": lambda p, s, o, t, u: p.kept(s.to_table(store=p.name())),
-    "count": lambda p, s, o, t, u: p.streams.append(
-        s.group_by_key().count().to_stream().map_values(mix)
+    "foreach": lambda p, s, o, t, u: _foreach(p, s),
+    "to_dynamic": lambda p, s, o, t, u: _dynamic(p, s),
+    "to_multicast": lambda p, s, o, t, u: _multicast(p, s),
+    "count": lambda p, s, o, t, u: p.counted(s.group_by_key().count()),
+    "count_in_memory": lambda p, s, o, t, u: p.counted(
+        s.group_by(key_of).count(store=p.store("in_memory"))
     ),
-    "reduce": lambda p, s, o, t, u: p.kept(s.group_by_key().reduce(mix)),
-    "aggregate": lambda p, s, o, t, u: p.kept(s.group_by(_key).aggregate(lambda: "", _aggregated)),
-    "tumbling": lambda p, s, o, t, u: _windowed(p, s, TimeWindows(7, grace=3)),
-    "hopping": lambda p, s, o, t, u: _windowed(p, s, TimeWindows(9, advance=4, grace=2)),
-    "tumbling_on_close": lambda p, s, o, t, u: _windowed(
-        p, s, TimeWindows(7, grace=3), "on_window_close"
-    ),
-    "sliding": lambda p, s, o, t, u: _windowed(p, s, SlidingWindows(6, grace=5)),
-    "session": lambda p, s, o, t, u: _session(p, s, "on_window_update"),
-    "session_on_close": lambda p, s, o, t, u: _session(p, s, "on_window_close"),
-    "unlimited": lambda p, s, o, t, u: p.told(
-        s.group_by_key().windowed_by(UnlimitedWindows(start=20)).count()
-    ),
-    "cogroup": lambda p, s, o, t, u: _cogroup(p, s, o),
-    "cogroup_windowed": lambda p, s, o, t, u: _cogroup_windowed(p, s, o),
-    "suppress_close": lambda p, s, o, t, u: _suppressed(p, s),
-    "suppress_limit": lambda p, s, o, t, u: p.kept(
-        t.suppress(
-            Suppressed.until_time_limit(5, BufferConfig.max_records(3).emit_early_when_full())
-        )
-    ),
-    "stream_join": lambda p, s, o, t, u: p.streams.append(s.join(o, mix, within=_within(p))),
-    "stream_left_join": lambda p, s, o, t, u: p.streams.append(
-        s.left_join(o, mix, within=_within(p))
-    ),
-    "stream_outer_join": lambda p, s, o, t, u: p.streams.append(
-        s.outer_join(o, mix, within=_within(p))
-    ),
-    "self_join": lambda p, s, o, t, u: p.streams.append(s.join(s, mix, within=_within(p))),
+    "grouped_table_count": lambda p, s, o, t, u: p.counted(_grouped(t).count()),
+    "to_stream_by": lambda p, s, o, t, u: p.streams.append(t.to_stream(key_of)),
     "table_lookup": lambda p, s, o, t, u: p.streams.append(s.join(t, mix)),
     "table_left_lookup": lambda p, s, o, t, u: p.streams.append(s.left_join(t, mix)),
-    "global_lookup": lambda p, s, o, t, u: _global_lookup(p, s),
-    "table_filter": lambda p, s, o, t, u: p.kept(t.filter(_even)),
-    "table_map_values": lambda p, s, o, t, u: p.kept(t.map_values(mix)),
-    "table_map_values_stored": lambda p, s, o, t, u: p.kept(t.map_values(mix, store=p.name())),
-    "table_join": lambda p, s, o, t, u: p.kept(t.join(u, mix)),
-    "table_left_join": lambda p, s, o, t, u: p.kept(t.left_join(u, mix)),
-    "table_outer_join": lambda p, s, o, t, u: p.kept(t.outer_join(u, mix)),
-    "foreign_key_join": lambda p, s, o, t, u: p.kept(
-        t.join(u, mix, foreign_key=lambda value: _key(None, value))
-    ),
-    "foreign_key_left_join": lambda p, s, o, t, u: p.kept(
-        t.left_join(u, mix, foreign_key=lambda value: _key(None, value))
-    ),
-    "grouped_table": lambda p, s, o, t, u: p.kept(
-        _grouped(t).aggregate(lambda: "", _aggregated, _subtracted)
-    ),
-    "process": lambda p, s, o, t, u: _processed(p, s),
-    "process_values": lambda p, s, o, t, u: p.streams.append(s.process_values(_Stamp)),
+    "process_later": lambda p, s, o, t, u: processed_later(p, s),
+    "process_values": lambda p, s, o, t, u: stamped(p, s),
+    "stream_timer": lambda p, s, o, t, u: gathered(p, s, PunctuationType.STREAM_TIME),
+    "wall_clock_timer": lambda p, s, o, t, u: gathered(p, s, PunctuationType.WALL_CLOCK_TIME),
+    "transform_values": lambda p, s, o, t, u: transformed(p, t),
+    "transform_values_stored": lambda p, s, o, t, u: numbered(p, t),
 }
 
 
-def _global_lookup(pool: Pool, s: Stream) -> None:
-    if pool.world is None:
-        pool.world = pool.builder.global_table(GLOBAL, store="world-store")
-    pool.streams.append(s.left_join(pool.world, mix, key_selector=_key))
+def _kept(keep: Callable[[Pool], Callable[[Any], None]], make: Callable[..., Any]) -> Apply:
+    """Return an operator that makes something of one stream or two, which is kept."""
+    return lambda p, s, o, t, u: keep(p)(make(p, s, o))
+
+
+def _kept_of_tables(make: Callable[[Pool, Table, Table], Table]) -> Apply:
+    return lambda p, s, o, t, u: p.kept(make(p, t, u))
+
+
+def _added(add: Callable[[Pool, Stream], None]) -> Apply:
+    return lambda p, s, o, t, u: add(p, s)
+
+
+#: All operators; each keeps in the pool what it makes.
+OPERATORS: dict[str, Apply] = {
+    **{name: _kept(lambda p: p.streams.append, make) for name, make in _STREAMS.items()},
+    **{name: _kept(lambda p: p.kept, make) for name, make in _TO_TABLES.items()},
+    **{name: _kept(lambda p: p.told, make) for name, make in _TO_WINDOWS.items()},
+    **{name: _kept_of_tables(make) for name, make in _TABLES.items()},
+    **{name: _added(add) for name, add in WITH_STORES.items()},
+    **_OTHERS,
+}
+
+#: Those with which a program always runs record by record: users' objects, and joins of a stream with itself.
+SINGLY = frozenset(
+    {
+        "process_later", "process_values", "stream_timer", "wall_clock_timer", "transform_values",
+        "transform_values_stored", "self_join", "self_left_join", "self_outer_join", *WITH_STORES,
+    }
+)  # fmt: skip
+#: Those with a global table.
+GLOBALLY = frozenset({"global_join", "global_left_join"})
+#: Those whose windows end at midnight.
+AT_MIDNIGHT = frozenset({"calendar", "calendar_on_close"})
 
 
 @dataclass(frozen=True)
@@ -251,12 +306,11 @@ class Step:
     other: int
 
 
-def build(steps: list[Step]) -> StreamsBuilder:
+def build(steps: list[Step], *, most_entries: int = 3) -> Pool:
     """Return a program; each stream it makes ends in a topic `out<n>`."""
-    builder = StreamsBuilder()
-    pool = Pool(builder)
-    pool.streams += [builder.stream(topic) for topic in STREAMS]
-    pool.tables += [builder.table(topic, store=f"{topic}-store") for topic in TABLES]
+    pool = Pool(most_entries=most_entries)
+    pool.streams += [pool.builder.stream(topic) for topic in STREAMS]
+    pool.tables += [pool.builder.table(topic, store=f"{topic}-store") for topic in TABLES]
     for step in steps:
         streams, tables = pool.streams, pool.tables
         OPERATORS[step.operator](
@@ -266,6 +320,4 @@ def build(steps: list[Step]) -> StreamsBuilder:
             tables[step.stream % len(tables)],
             tables[step.other % len(tables)],
         )
-    for number, stream in enumerate(pool.streams[len(STREAMS) :]):
-        stream.to(f"out{number}")
-    return builder
+    return pool.finish()

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streams import Topology
 from streams.testing import TopologyTestDriver
 from tests.language.draws import (
-    COUNTS,
     GIVEN,
     SEEDS,
     SETTINGS,
@@ -17,36 +15,30 @@ from tests.language.draws import (
     Chunk,
     Drawn,
     Outputs,
+    Program,
     chunks_of,
     config_of,
-    sinks_of,
-    steps_of,
+    hands,
 )
-from tests.language.programs import GLOBAL, Step, build
+from tests.language.programs import Step
 
-pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600 + 5 * GIVEN)]
 
 _TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 
 
 def driven(
-    steps: list[Step], chunks: list[Chunk], *, cache_bytes: int, record_by_record: bool
+    program: Program, chunks: list[Chunk], *, cache_bytes: int, record_by_record: bool
 ) -> Outputs:
-    """Return what a test driver gives, one commit after each run of records."""
+    """Return what a test driver gives, one commit after each run of records, and what it called."""
     config = config_of(cache_bytes)
-    topology = build(steps).build(config)
-    with TopologyTestDriver(topology, config, record_by_record=record_by_record) as driver:
-        outputs = {
-            name: driver.create_output_topic(name, **_TEXT) for name in sinks_of(topology, config)
-        }
+    with TopologyTestDriver(program.topology, config, record_by_record=record_by_record) as driver:
+        outputs = {name: driver.create_output_topic(name, **_TEXT) for name in program.pool.outputs}
         for topic, rows in chunks:
-            if topic in topology.source_topics or topic in _global_topics(topology):
-                driver.create_input_topic(topic, **_TEXT).pipe_batch(rows)
-        return {name: list(output.read_records()) for name, output in outputs.items()}
-
-
-def _global_topics(topology: Topology) -> set[str]:
-    return {GLOBAL} if GLOBAL in str(topology.describe()) else set()
+            driver.create_input_topic(topic, **_TEXT).pipe_batch(rows)
+            driver.advance_wall_clock_time(6)
+        found = {name: list(output.read_records()) for name, output in outputs.items()}
+    return found | program.pool.take_calls()
 
 
 def test_batches_give_what_single_records_give() -> None:
@@ -54,17 +46,16 @@ def test_batches_give_what_single_records_give() -> None:
     drawn = Drawn()
 
     @SETTINGS
-    @given(steps=STEPS, seed=SEEDS, count=COUNTS, cache_bytes=st.sampled_from([0, 1 << 20]))
-    def compare(steps: list[Step], seed: int, count: int, cache_bytes: int) -> None:
-        chunks = chunks_of(seed, count)
-        drawn.note(steps, chunks, build(steps).build(config_of(0)))
-        batches = driven(steps, chunks, cache_bytes=cache_bytes, record_by_record=False)
-        assert batches == driven(steps, chunks, cache_bytes=cache_bytes, record_by_record=True)
+    @given(steps=STEPS, seed=SEEDS, cache_bytes=st.sampled_from([0, 1 << 20]))
+    def compare(steps: list[Step], seed: int, cache_bytes: int) -> None:
+        program = Program.of(steps, config_of(0))
+        chunks = chunks_of(seed, steps, program.inputs)
+        drawn.note(steps, program, chunks)
+        batches = driven(program, chunks, cache_bytes=cache_bytes, record_by_record=False)
+        assert batches == driven(program, chunks, cache_bytes=cache_bytes, record_by_record=True)
 
-    for seed in range(GIVEN):
+    for seed, steps in enumerate(hands()):
         cache_bytes = (seed % 3 == 0) << 20
-        compare = example(steps=steps_of(seed), seed=seed, count=60, cache_bytes=cache_bytes)(
-            compare
-        )
+        compare = example(steps=steps, seed=seed, cache_bytes=cache_bytes)(compare)
     compare()
     drawn.check()

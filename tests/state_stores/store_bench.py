@@ -7,6 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
+
 from state_stores.commit_buffer import write_rows
 from state_stores.factory import committed_store, make_store
 from state_stores.in_memory import InMemoryDatabase
@@ -23,6 +25,13 @@ TOPIC = "app-store-changelog"
 # Small buffers, so that data is read from files and memory alike.
 _OPTIONS = RocksDBOptions(
     write_buffer_bytes=64 * 1024, family_write_buffer_bytes=64 * 1024, block_cache_bytes=64 * 1024
+)
+
+
+#: How a store begins again: on its disk after a close, on what a kill left of it, or without one; and where the
+#: changelog is cut into batches.
+begins = st.tuples(
+    st.sampled_from(["restart", "kill", "restore"]), st.lists(st.integers(0, 100), max_size=3)
 )
 
 
@@ -82,7 +91,8 @@ class StoreBench:
         if buffer.has_changes():
             drained = buffer.drain()
             self.changelog += zip(drained.keys, drained.values, drained.timestamps, strict=True)
-            write_rows(self.database, {"store": drained.stored}, {}, {"store": drained})
+            position = {"store": len(self.changelog).to_bytes(8)}
+            write_rows(self.database, {"store": drained.stored}, position, {"store": drained})
         buffer.applied()
 
     def restart(self) -> None:
@@ -97,8 +107,35 @@ class StoreBench:
         """Make the store anew from its changelog, in batches that are cut anywhere."""
         self.database.close()
         self._open(self._fresh())
-        bounds = [0, *sorted(cut % (len(self.changelog) + 1) for cut in cuts), len(self.changelog)]
-        for start, stop in pairwise(bounds):
+        self.replay(0, cuts)
+
+    def kill(self, cuts: Sequence[int]) -> None:
+        """Go on from what is on disk while the database is open: RocksDB's memory is lost, and replayed."""
+        if self._root is None:
+            self.restore(cuts)
+            return
+        killed = self._root / str(self._lives)
+        self._lives += 1
+        shutil.copytree(killed, self._root / str(self._lives))
+        self.database.close()
+        self._open(self._database())
+        self.replay(int.from_bytes(self.database.position("store") or b""), cuts)
+
+    def begin_again(self, how: tuple[str, Sequence[int]]) -> None:
+        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
+        match how:
+            case ("restart", _):
+                self.restart()
+            case ("kill", cuts):
+                self.kill(cuts)
+            case (_, cuts):
+                self.restore(cuts)
+
+    def replay(self, begin: int, cuts: Sequence[int]) -> None:
+        """Bring the store up to the end of its changelog."""
+        end = len(self.changelog)
+        inside = sorted(begin + cut % (end - begin + 1) for cut in cuts)
+        for start, stop in pairwise([begin, *inside, end]):
             batch = self.changelog[start:stop]
             rows = fold(
                 self.spec,
@@ -107,7 +144,8 @@ class StoreBench:
                 [timestamp for _, _, timestamp in batch],
             )
             extra = self.store.buffer.restored(rows)
-            write_rows(self.database, {"store": rows}, {}, {"store": extra})
+            position = {"store": stop.to_bytes(8)}
+            write_rows(self.database, {"store": rows}, position, {"store": extra})
 
     def disk_rows(self) -> list[tuple[bytes, bytes]]:
         """Return everything that is in the database."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from state_stores.spec import StoreKind
-from tests.state_stores.store_bench import StoreBench, spec_of
+from tests.state_stores.store_bench import StoreBench, begins, spec_of
 
 MOST = 3
 keys = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -55,13 +55,10 @@ class LruMachine(RuleBasedStateMachine):
         self.kept = OrderedDict(self.rows)
         assert list(self.bench.committed.all()) == self.everything()
 
-    @rule(cuts=st.none() | st.lists(st.integers(0, 100), max_size=3))
-    def begin_again(self, cuts: list[int] | None) -> None:
-        """Restart, or restore from the changelog: keys are in the order of their timestamps then."""
-        if cuts is None:
-            self.bench.restart()
-        else:
-            self.bench.restore(cuts)
+    @rule(how=begins)
+    def begin_again(self, how: tuple[str, list[int]]) -> None:
+        """Restart, be killed, or restore from the changelog: keys are in the order of their timestamps then."""
+        self.bench.begin_again(how)
         in_order = sorted(self.kept.items(), key=lambda row: (row[1][0], row[0]))
         self.rows = OrderedDict(in_order)
 

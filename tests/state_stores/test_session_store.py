@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from state_stores.spec import StoreKind
 from state_stores.windowed import Windowed
-from tests.state_stores.store_bench import StoreBench, spec_of
+from tests.state_stores.store_bench import StoreBench, begins, spec_of
 
 RETENTION = 150_000  # segments are 75 s
 FOREVER = 1 << 62
@@ -102,13 +102,10 @@ class SessionMachine(RuleBasedStateMachine):
             everything = self.bench.store.fetch_range(None, None)
             assert list(self.bench.committed.fetch_range(None, None)) == list(everything)
 
-    @rule(cuts=st.none() | st.lists(st.integers(0, 100), max_size=3))
-    def begin_again(self, cuts: list[int] | None) -> None:
-        """Restart, or restore from the changelog: what was not committed is gone."""
-        if cuts is None:
-            self.bench.restart()
-        else:
-            self.bench.restore(cuts)
+    @rule(how=begins)
+    def begin_again(self, how: tuple[str, list[int]]) -> None:
+        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
+        self.bench.begin_again(how)
         self.rows, self.observed = {**self.kept[0]}, self.kept[1]
         self.bench.store.restore_times((self.observed,))
 

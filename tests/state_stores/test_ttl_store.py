@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from state_stores.key_value_store import ValueAndTimestamp
 from state_stores.spec import StoreKind
-from tests.state_stores.store_bench import StoreBench, spec_of
+from tests.state_stores.store_bench import StoreBench, begins, spec_of
 
 TTL = 10
 keys = st.sampled_from(["a", "b", "c"])
@@ -68,13 +68,10 @@ class TtlMachine(RuleBasedStateMachine):
             # A query sees the rows, and the time, of the commit.
             assert dict(self.bench.committed.all()) == self.alive()
 
-    @rule(cuts=st.none() | st.lists(st.integers(0, 100), max_size=3))
-    def begin_again(self, cuts: list[int] | None) -> None:
-        """Restart, or restore from the changelog: what was not committed is gone."""
-        if cuts is None:
-            self.bench.restart()
-        else:
-            self.bench.restore(cuts)
+    @rule(how=begins)
+    def begin_again(self, how: tuple[str, list[int]]) -> None:
+        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
+        self.bench.begin_again(how)
         self.rows, self.observed = {**self.kept[0]}, self.kept[1]
         self.bench.store.restore_times((self.observed,))
 

@@ -12,7 +12,7 @@ from state_stores.spec import StoreKind
 from state_stores.versioned_store import VersionedRecord
 from state_stores.versions import TOMBSTONE, VersionSerde
 from streams import Serdes, SerializationError
-from tests.state_stores.store_bench import StoreBench, spec_of
+from tests.state_stores.store_bench import StoreBench, begins, spec_of
 
 HISTORY = 20
 
@@ -122,13 +122,10 @@ class VersionedMachine(RuleBasedStateMachine):
         if changed:
             self.compare(self.bench.committed)
 
-    @rule(cuts=st.none() | st.lists(st.integers(0, 100), max_size=3))
-    def begin_again(self, cuts: list[int] | None) -> None:
-        """Restart, or restore from the changelog: what was not committed is gone."""
-        if cuts is None:
-            self.bench.restart()
-        else:
-            self.bench.restore(cuts)
+    @rule(how=begins)
+    def begin_again(self, how: tuple[str, list[int]]) -> None:
+        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
+        self.bench.begin_again(how)
         self.model = self.kept.copy()
         self.bench.store.restore_times((self.model.observed,))
 
@@ -274,7 +271,8 @@ def test_deletions_are_values_of_their_own() -> None:
         assert serde.deserialize("t", serde.serialize("t", value)) == value
     assert serde.deserialize("t", serde.serialize("t", TOMBSTONE)) is TOMBSTONE
     both = [TOMBSTONE, b"v"]
-    assert serde.deserialize_batch("t", serde.serialize_batch("t", both)) == both
+    written: Any = serde.serialize_batch("t", both)
+    assert serde.deserialize_batch("t", written) == both
     assert repr(TOMBSTONE) == "<deleted>"
     assert not serde.surely_serializes(TOMBSTONE)
     assert not serde.canonical

@@ -15,7 +15,7 @@ from state_stores.spec import StoreKind
 from state_stores.window_store import ReadOnlyWindowStore
 from state_stores.windowed import Windowed
 from streams import Serdes, ValueAndTimestamp
-from tests.state_stores.store_bench import TOPIC, StoreBench, spec_of
+from tests.state_stores.store_bench import TOPIC, StoreBench, begins, spec_of
 
 MINUTE = 60_000
 RETENTION = 150_000  # segments are 75 s
@@ -132,13 +132,10 @@ class WindowMachine(RuleBasedStateMachine):
             # A query sees the rows, and the time, of the commit.
             assert list(self.bench.committed.all()) == list(self.bench.store.all())
 
-    @rule(cuts=st.none() | st.lists(st.integers(0, 100), max_size=3))
-    def begin_again(self, cuts: list[int] | None) -> None:
-        """Restart, or restore from the changelog: what was not committed is gone."""
-        if cuts is None:
-            self.bench.restart()
-        else:
-            self.bench.restore(cuts)
+    @rule(how=begins)
+    def begin_again(self, how: tuple[str, list[int]]) -> None:
+        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
+        self.bench.begin_again(how)
         self.rows, self.observed = {**self.kept[0]}, self.kept[1]
         self.bench.store.restore_times((self.observed,))
         self.dropped = 0
