@@ -5,29 +5,35 @@ neither flushes nor unlocks as long as anything of it is referred to.
 """
 
 import threading
+from collections import deque
 
 
 class Gate:
-    """Counts the calls in progress; safe from any thread."""
+    """Counts the calls in progress; safe from any thread, and without a lock as long as it is open.
+
+    Whoever comes in is counted before it looks whether the gate is closed, and whoever closes it says so before it
+    looks who is in: one of the two sees the other.
+    """
 
     def __init__(self) -> None:
         self._condition = threading.Condition(threading.Lock())
-        self._inside = 0
+        #: One entry per call in progress: adding and removing one is a single step.
+        self._inside: deque[None] = deque()
         self._closed = False
 
     def enter(self) -> bool:
         """Count one call in; False if the gate is closed."""
-        with self._condition:
-            if self._closed:
-                return False
-            self._inside += 1
-            return True
+        self._inside.append(None)
+        if self._closed:
+            self.leave()
+            return False
+        return True
 
     def leave(self) -> None:
         """Count one call out."""
-        with self._condition:
-            self._inside -= 1
-            if self._closed and not self._inside:
+        self._inside.pop()
+        if self._closed:
+            with self._condition:
                 self._condition.notify_all()
 
     @property

@@ -196,6 +196,20 @@ def partition_time_of_kafka_streams(text: str) -> int | None:
     return max(int.from_bytes(head[1:], "big", signed=True), -1)
 
 
+def is_foreign(text: str, committed_offset: int, prefix: str) -> bool:
+    """Return whether somebody else committed an offset: the text beside it is of no application whose ids begin so.
+
+    What Kafka Streams left behind is not foreign: the first commit after a move from there replaces it.
+
+    >>> is_foreign("", 3, "shop-"), is_foreign("AgAAAAAAAAPo", 3, "shop-")
+    (True, False)
+    """
+    progress = Progress.decode(text, committed_offset=committed_offset)
+    if progress is None:
+        return partition_time_of_kafka_streams(text) is None
+    return not progress.transactional_id.startswith(prefix)
+
+
 def _put(body: bytearray, number: int) -> None:
     """Append an unsigned varint (LEB128)."""
     assert number >= 0, "only differences to a minimum are written"

@@ -15,8 +15,8 @@ For example, on four threads, with factor 4 for each task:
     C     3         thread 2: C          3     thread 2: C                           3
                     thread 3: nothing    0     thread 3: A, upper half of its keys   3
 
-The answer before is kept as long as it is even within `TOLERANCE` and no cut in it has become needless, so small changes
-of load move nothing. What has to change is changed from there on, unless a fresh answer makes do with fewer ranges. Within
+The answer before is kept as long as it is as even as a fresh one but for `TOLERANCE` and no cut in it has become needless,
+so small changes of load move nothing. What has to change is changed from there on, unless a fresh answer makes do with fewer ranges. Within
 a range the load counts as spread evenly over its hashes; if that is wrong (one hot key), the next look at the measured load
 of the new ranges says so.
 """
@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from operator import attrgetter
 from typing import Final
 
 from rebalance.model import TaskId
@@ -117,10 +118,12 @@ def assign_ranges(
     kept = _Draft(loads, threads)
     kept.take_over(previous)
     changed = kept.place_rest()
+    if not changed and kept.is_as_good_as(fresh):
+        return kept.answer()
     changed = kept.even_out(TOLERANCE) or changed
     if changed:
         kept.even_out(TOLERANCE / 2)
-    if kept.count <= fresh.count and kept.gap <= fresh.gap + fresh.mean * TOLERANCE:
+    if kept.is_as_good_as(fresh):
         return kept.answer()
     fresh.rename_threads(previous)
     return fresh.answer()
@@ -181,6 +184,11 @@ class _Piece:
     thread: int = _NOWHERE
 
 
+def _index_of(pieces: Sequence[_Piece], first: int) -> int:
+    """Return where the piece is that begins at a hash; a task's pieces lie in the order of their hashes, without gaps."""
+    return bisect_left(pieces, first, key=attrgetter("first"))
+
+
 class _Draft:
     """An answer in the making."""
 
@@ -188,6 +196,8 @@ class _Draft:
         self._weights = weights
         self._threads = range(threads)
         self._busy = [0] * threads
+        #: The ranges of each thread, until one changes.
+        self._by_thread: dict[int, list[_Piece]] | None = None
         self._pieces = {
             name: _pieces_of(name, [each.first_hash for each in of.task.ranges])
             if of.task.fixed
@@ -211,6 +221,10 @@ class _Draft:
     def gap(self) -> int:
         """Return how much the busiest thread has more than the idlest."""
         return max(self._busy) - min(self._busy)
+
+    def is_as_good_as(self, other: "_Draft") -> bool:
+        """Return whether nothing is worth a change to another draft: it needs as many ranges, and is not much more even."""
+        return self.count <= other.count and self.gap <= other.gap + other.mean * TOLERANCE
 
     def answer(self) -> dict[TaskId, tuple[PlacedRange, ...]]:
         """Return the ranges and their threads."""
@@ -279,21 +293,28 @@ class _Draft:
         Even is a difference of `tolerance` times the mean. Returns whether anything was given.
         """
         changed = False
-        #: Threads that can't give anything.
-        stuck: set[int] = set()
-        while len(active := [each for each in self._threads if each not in stuck]) > 1:
-            mean = sum(self._busy[each] for each in active) / len(active)
-            giver = max(active, key=lambda each: (self._busy[each], -each))
-            taker = self._idlest(active)
-            if self._busy[giver] - self._busy[taker] <= mean * tolerance:
+        #: Weight and number of each thread, the idlest first, without those that can't give anything.
+        active = self._ranked()
+        total = sum(self._busy)
+        while len(active) > 1:
+            mean = total / len(active)
+            most, (least, taker) = active[-1][0], active[0]
+            if most - least <= mean * tolerance:
                 break
+            at = bisect_left(active, (most, 0))
+            giver = active[at][1]
             gain = max(int(mean * _GAIN), 1)
             if self._gives_whole(giver, taker, gain) or self._gives_part(giver, taker, mean, gain):
-                stuck.clear()
+                active = self._ranked()
+                total = sum(self._busy)
                 changed = True
             else:
-                stuck.add(giver)
+                del active[at]
+                total -= most
         return changed
+
+    def _ranked(self) -> list[tuple[int, int]]:
+        return sorted(zip(self._busy, self._threads, strict=True))
 
     def _gives_whole(self, giver: int, taker: int, gain: int) -> bool:
         """Move the range that evens out two threads best, if one does; return whether it does."""
@@ -327,7 +348,7 @@ class _Draft:
             cuts_left = self._limit_of(task) - len(pieces)
             if needs_cut and cuts_left <= 0:
                 continue
-            piece = next(each for each in pieces if each.first == first)
+            piece = pieces[_index_of(pieces, first)]
             # With few cuts left not everybody gets up to the mean, so each part has to be larger.
             part = self._weight(piece) // (max(cuts_left, 0) + 1)
             if self._part_goes(piece, taker, max(wanted, min(part, (busy - idle) // 2))):
@@ -351,7 +372,7 @@ class _Draft:
         if taken.first >= taken.end or self._weight(taken) == 0:
             return False
         pieces = self._pieces[piece.task]
-        at = pieces.index(piece)
+        at = _index_of(pieces, piece.first)
         pieces[at : at + 1] = sorted((left, taken), key=lambda each: each.first)
         self._place(taken, taker)
         self._join(piece.task)
@@ -360,7 +381,11 @@ class _Draft:
     # -- ranges --------------------------------------------------------------------------------------------------------
 
     def _of(self, thread: int) -> list[_Piece]:
-        return [piece for piece in self._all() if piece.thread == thread]
+        if self._by_thread is None:
+            self._by_thread = {}
+            for piece in self._all():
+                self._by_thread.setdefault(piece.thread, []).append(piece)
+        return self._by_thread.get(thread, [])
 
     def _idlest(self, threads: Iterable[int]) -> int:
         return min(threads, key=lambda each: (self._busy[each], each))
@@ -371,13 +396,12 @@ class _Draft:
             self._busy[piece.thread] -= weight
         self._busy[thread] += weight
         piece.thread = thread
+        self._by_thread = None
 
     def _neighbours_of(self, piece: _Piece, *, below_it: bool) -> list[_Piece]:
-        return [
-            each
-            for each in self._pieces[piece.task]
-            if (each.end == piece.first if below_it else each.first == piece.end)
-        ]
+        pieces = self._pieces[piece.task]
+        at = _index_of(pieces, piece.first) + (-1 if below_it else 1)
+        return pieces[at : at + 1] if at >= 0 else []
 
     def _neighbours(self, piece: _Piece, thread: int) -> bool:
         """Return whether a thread works on the hashes next to a range's."""
@@ -398,6 +422,7 @@ class _Draft:
             else:
                 joined.append(piece)
         self._pieces[task][:] = joined
+        self._by_thread = None
 
     def _limit_of(self, task: TaskId) -> int:
         return min(self._weights[task].task.ranges_max, RANGES_MAX)

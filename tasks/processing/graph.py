@@ -60,6 +60,8 @@ class TaskGraph:
         self.batched = execution_mode(spec).batch and not record_by_record
         self.nodes: dict[str, Node] = {}
         self._initialized: list[Operator] = []
+        #: Those that may hold records back: most graphs have none, and are asked after each record.
+        self._holding: list[Node] = []
         self._make_context = make_context
         for node_spec in spec.nodes:
             self._add(node_spec, make_sink, host)
@@ -93,6 +95,8 @@ class TaskGraph:
         if isinstance(node_spec, ProcessorSpec) and node_spec.wrap is not None:
             node.work = node_spec.wrap(node.work)
         self.nodes[node.name] = node
+        if operator is not None and _may_hold_back(type(operator)):
+            self._holding.append(node)
         for parent in () if isinstance(node_spec, SourceSpec) else node_spec.parents:
             self.nodes[parent].children.append(node)
 
@@ -195,11 +199,16 @@ class TaskGraph:
 
     def push(self, node: Node, output: Output, child: str | None = None) -> None:
         """Push the records of an output, one by one, depth first, into the children of a node."""
-        for record, only in _records(output, child):
+        records = _records(output, child)
+        if isinstance(output, RecordBatch) and len(output) == 1:
+            records = iter(((output, child),))  # as most are; it costs less to say so at once
+        for record, only in records:
             for target in node.children:
                 if only is not None and target.name != only:
                     continue
-                self.push(target, target.work(record))
+                below = target.work(record)
+                if below is not None:
+                    self.push(target, below)
 
     def _pusher(self, node: Node) -> Callable[[RecordBatch, str | None], None]:
         names = {child.name for child in node.children}
@@ -226,8 +235,8 @@ class TaskGraph:
         What is forwarded may change a cached table further up (a processor that shares its store), so it goes on until
         nothing is held back, at most once per node.
         """
-        for _ in self.nodes:
-            for node in self.nodes.values():
+        for _ in self._holding:
+            for node in self._holding:
                 if node.operator is not None:
                     self._forward_flushed(node, node.operator.flush())
             if not self.held_back_bytes():
@@ -235,17 +244,17 @@ class TaskGraph:
 
     def held_back_bytes(self) -> int:
         """Return what the caches hold back."""
+        if not self._holding:
+            return 0
         return sum(
-            node.operator.held_back()[1]
-            for node in self.nodes.values()
-            if node.operator is not None
+            node.operator.held_back()[1] for node in self._holding if node.operator is not None
         )
 
     def shrink(self, excess_bytes: int) -> None:
         """Forward the least recently changed keys of the fullest caches until `excess_bytes` are free."""
         while excess_bytes > 0:
             fullest = max(
-                (node for node in self.nodes.values() if node.operator is not None),
+                self._holding,
                 key=lambda node: node.operator.held_back()[1] if node.operator is not None else 0,
             )
             assert fullest.operator is not None
@@ -263,6 +272,10 @@ class TaskGraph:
             self._run_below(node, output)
         else:
             self.push_all(node, output)
+
+
+def _may_hold_back(operator: type[Operator]) -> bool:
+    return operator.flush is not Operator.flush or operator.held_back is not Operator.held_back
 
 
 def _no_work(_batch: RecordBatch) -> NoReturn:

@@ -1,12 +1,16 @@
 """Records on their way out, as columns of raw bytes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from tasks.processing.record import Headers
 
 #: Partition number that lets the client choose by Kafka's murmur2 of the key (random for null keys).
 ANY_PARTITION = -1
+
+#: As many records in one piece are not worth a copy.
+_MANY: Final = 256
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,3 +39,78 @@ class OutputColumns:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def own(self) -> "OutputColumns":
+        """Return the same records in lists of their own, which `take_in` may add to."""
+        return replace(
+            self,
+            keys=list(self.keys),
+            values=list(self.values),
+            timestamps=list(self.timestamps),
+            headers=None if self.headers is None else list(self.headers),
+            source_offsets=None if self.source_offsets is None else list(self.source_offsets),
+        )
+
+    def take_in(self, more: "OutputColumns") -> bool:
+        """Add records behind these, if all that is told once for all of them is the same; return whether it is.
+
+        Only for what `own` has returned.
+        """
+        if (
+            self.topic != more.topic
+            or self.node != more.node
+            or self.task_id != more.task_id
+            or self.partitions != more.partitions
+            or self.source_partition != more.source_partition
+            or self.source_topic != more.source_topic
+            or self.internal is not more.internal
+            or self.dead_letter is not more.dead_letter
+            or (self.headers is None) is not (more.headers is None)
+            or (self.source_offsets is None) is not (more.source_offsets is None)
+        ):
+            return False
+        _extend(self.keys, more.keys)
+        _extend(self.values, more.values)
+        _extend(self.timestamps, more.timestamps)
+        _extend(self.headers, more.headers)
+        _extend(self.source_offsets, more.source_offsets)
+        return True
+
+
+def _extend(column: Sequence[Any] | None, more: Sequence[Any] | None) -> None:
+    if more is not None:
+        assert isinstance(column, list), "a list of its own"
+        column.extend(more)
+
+
+class OutputRuns:
+    """Outputs in few columns: what comes record by record is put together, in its order within each topic.
+
+    >>> runs = OutputRuns()
+    >>> for value in (b"1", b"2"):
+    ...     runs.add(OutputColumns(topic="out", partitions=0, keys=[b"k"], values=[value], timestamps=[0]))
+    >>> [columns.values for columns in runs.take()]
+    [[b'1', b'2']]
+    """
+
+    def __init__(self) -> None:
+        self._columns: list[OutputColumns] = []
+        #: The last ones of each topic, where records may be added to them.
+        self._last: dict[str, OutputColumns] = {}
+
+    def add(self, columns: OutputColumns) -> None:
+        """Add records behind those of the same topic."""
+        last = self._last.get(columns.topic)
+        few = len(columns) < _MANY and not isinstance(columns.partitions, list)
+        if few and last is not None and last.take_in(columns):
+            return
+        if few:
+            self._last[columns.topic] = columns = columns.own()
+        elif last is not None:
+            del self._last[columns.topic]
+        self._columns.append(columns)
+
+    def take(self) -> list[OutputColumns]:
+        """Remove and return what was added."""
+        columns, self._columns, self._last = self._columns, [], {}
+        return columns

@@ -47,7 +47,17 @@ class Record(Generic[K_co, V_co]):
     def replace(self, *, timestamp: int = ..., headers: Headers = ...) -> "Record[K_co, V_co]": ...
     def replace(self, **changes: Any) -> "Record[Any, Any]":
         """Return a copy with some fields changed."""
-        return replace(self, **changes)
+        if type(self) is not Record:
+            return replace(self, **changes)
+        # Once per record in most processors: `dataclasses.replace` takes three times as long.
+        fields: dict[str, Any] = {
+            "key": self.key,
+            "value": self.value,
+            "timestamp": self.timestamp,
+            "headers": self.headers,
+        }
+        fields.update(changes)
+        return Record(**fields)
 
 
 class FixedKeyRecord(Generic[K_co, V_co]):

@@ -187,7 +187,21 @@ class RecordBatch:
 
     def single(self, index: int) -> "RecordBatch":
         """Return one record as a batch of its own."""
-        return self.take((index,))
+        if len(self.values) == 1:
+            return self
+        return RecordBatch(
+            [self.keys[index]],
+            [self.values[index]],
+            [self.timestamps[index]],
+            None if self.headers is None else [self.headers[index]],
+            (self.rows[index],),
+            self.source,
+            old_values=None if self.old_values is None else [self.old_values[index]],
+            latest=None if self.latest is None else [self.latest[index]],
+            order=None if self.order is None else [self.order[index]],
+            key_bytes=None if self.key_bytes is None else [self.key_bytes[index]],
+            key_serde=self.key_serde,
+        )
 
     def headers_of(self, index: int) -> Headers:
         """Return the headers of one record."""

@@ -1,6 +1,6 @@
 """From a batch to staged output columns: topic names, partitions, serialisation."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index as index_of
 from typing import Any, Protocol, overload
 
@@ -193,6 +193,9 @@ class _Offsets(Sequence[int]):
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __iter__(self) -> Iterator[int]:
+        return map(self._offsets.__getitem__, self._rows)
+
     @overload
     def __getitem__(self, index: int) -> int: ...
     @overload
@@ -207,7 +210,7 @@ def _serialize(
     serde: SerdePort, topic: str, values: Sequence[Any], failed: dict[int, Exception]
 ) -> list[bytes | None]:
     """Return the column as bytes; indices that fail get None and stand in `failed`."""
-    if not has_none(values):
+    if len(values) > 1 and not has_none(values):
         try:
             return serde.serialize_batch(topic, values)
         except Exception:  # noqa: BLE001 - whatever a serde raises, the record behind it is found one by one

@@ -10,13 +10,13 @@ from tasks.parallel.key_ranges import KeyRanges, key_hash, key_hashes
 from tasks.parallel.position_clock import PositionClock
 from tasks.parallel.skipping import OldMap
 from tasks.partition_group import memory_bytes
+from tasks.processing.output import OutputColumns
 from tasks.processing.record_batch import RecordBatch, SourceRecords
 from tasks.ranges.ledger import Chunk
 from tasks.ranges.range_worker import WorkItem
-from tasks.ranges.seals import Output
 
 #: What the handlers of records that could not be read put out, by row.
-Letters = Mapping[int, Sequence[Output]]
+Letters = Mapping[int, Sequence[OutputColumns]]
 
 
 @dataclass(frozen=True, slots=True)

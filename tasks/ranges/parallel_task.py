@@ -25,14 +25,14 @@ from tasks.parallel.keyed import counted, cutting, scanned_stores
 from tasks.parallel.own_keys import OwnKeys
 from tasks.parallel.position_clock import Counted, PositionClock
 from tasks.parallel.progress_vector import AHEAD_MAX, RangeProgress
-from tasks.processing.output import OutputColumns
+from tasks.processing.output import OutputColumns, OutputRuns
 from tasks.processing.record_batch import SourceRecords
 from tasks.ranges.bounds import RangeBounds
 from tasks.ranges.hand_out import Dealer, Share, time_passes
 from tasks.ranges.ledger import Chunk, Ledger
 from tasks.ranges.range_pool import RangePool
 from tasks.ranges.range_worker import RangeCollector, RangeSetting, RangeWorker, Scheduling
-from tasks.ranges.seals import Output, Seal, by_store, joined
+from tasks.ranges.seals import Seal, by_store, joined
 from tasks.ranges.staged_database import StagedDatabase
 from tasks.ranges.vectors import together
 from tasks.task_processing import TaskCounters, TaskProcessing
@@ -73,7 +73,7 @@ class ParallelTask(ActiveTask):
         #: Next offset to hand out, per input.
         self._handed_out: dict[TopicPartition, int] = {}
         self._vectors: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
-        self._letters: dict[int, list[Output]] = {}
+        self._letters: dict[int, list[OutputColumns]] = {}
         self._bytes_given = 0
         #: Number of the last seal that was taken of each range, and the sum of the sizes of all taken.
         self._taken: list[int] = []
@@ -355,12 +355,8 @@ class ParallelTask(ActiveTask):
     def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
         if self._old_maps and self._is_done(records, row):
             return
-        letters: list[Output] = []
-
-        def keep(columns: OutputColumns) -> None:
-            letters.append(Output(columns=columns, internal=False))
-
-        self._refuse(self._policy.emitting(keep), records, row, error)
+        letters: list[OutputColumns] = []
+        self._refuse(self._policy.emitting(letters.append), records, row, error)
         self._letters[row] = letters
         self._own_counters.skipped += 1
 
@@ -443,6 +439,7 @@ class ParallelTask(ActiveTask):
     def drain(self) -> dict[str, Drained]:
         """Take what the ranges have sealed: outputs go to the collector, changes are returned by store."""
         seals: list[Seal] = []
+        outputs = OutputRuns()
         for index, each in enumerate(self.ranges):
             while each.seals:
                 seal = each.seals.popleft()
@@ -452,8 +449,10 @@ class ParallelTask(ActiveTask):
                 self._bytes_taken += seal.size_bytes
                 if len(self.ranges) == 1:
                     self._operator_times = seal.operator_times_ms
-                for output in seal.outputs:
-                    self._collector.add(output.columns, internal=output.internal)
+                for columns in seal.outputs:
+                    outputs.add(columns)
+        for columns in outputs.take():
+            self._collector.add(columns, internal=columns.internal)
         return self._changes(by_store(seals))
 
     def _changes(self, of_ranges: Mapping[str, Sequence[Drained]]) -> dict[str, Drained]:

@@ -19,9 +19,9 @@ from state_stores.factory import Store
 from tasks.parallel.cut import Cut
 from tasks.parallel.key_ranges import key_hash
 from tasks.processing.coroutines import PrivateLoop
-from tasks.processing.output import OutputColumns
+from tasks.processing.output import OutputColumns, OutputRuns
 from tasks.processing.record_batch import RecordBatch
-from tasks.ranges.seals import Output, Seal
+from tasks.ranges.seals import Seal
 from tasks.ranges.staged_database import StagedDatabase
 from tasks.task_processing import TaskProcessing
 
@@ -30,8 +30,9 @@ _UNIT_S: Final = 0.005
 _UNIT_RECORDS_MAX: Final = 10_000
 #: Records that take longer than this each are slow: they are done one by one, and sealed more often.
 _SLOW_S: Final = 0.001
-#: So long after a seal comes the next one where the next record may not return.
-_SEAL_S: Final = 0.05
+#: So long after a seal comes the next one where records wait that may not return: that much of its own range's work a call
+#: that hangs can hold back. Half of it costs a tenth more per record where each takes 10 ms.
+_SEAL_S: Final = 0.1
 #: Weight of the newest unit in the mean time of a record.
 _NEWEST: Final = 0.25
 #: What a staged output costs in memory beside its bytes.
@@ -65,7 +66,7 @@ class WorkItem:
     times_ms: Sequence[int]
     rows: Sequence[int]
     end: int
-    letters: Sequence[Output] = ()
+    letters: Sequence[OutputColumns] = ()
     size_bytes: int = 0
 
 
@@ -74,13 +75,14 @@ class RangeCollector:
 
     def __init__(self, partition_count: Callable[[str], int]) -> None:
         self._partition_count = partition_count
-        self.staged: list[Output] = []
+        self._staged = OutputRuns()
         self.staged_bytes = 0
 
     def add(self, columns: OutputColumns, *, internal: bool) -> None:
         """Keep records."""
         if len(columns):
-            self.staged.append(Output(columns=columns, internal=internal))
+            columns.internal = internal
+            self._staged.add(columns)
             payload = sum(map(len, filter(None, columns.keys)))
             payload += sum(map(len, filter(None, columns.values)))
             self.staged_bytes += payload + len(columns) * _STAGED_OVERHEAD_BYTES
@@ -89,10 +91,10 @@ class RangeCollector:
         """Return how many partitions a topic has."""
         return self._partition_count(topic)
 
-    def take(self) -> list[Output]:
-        """Remove and return what is kept, in order."""
-        staged, self.staged, self.staged_bytes = self.staged, [], 0
-        return staged
+    def take(self) -> list[OutputColumns]:
+        """Remove and return what is kept, that of each topic in order."""
+        self.staged_bytes = 0
+        return self._staged.take()
 
 
 class RangeParts(Protocol):
@@ -363,13 +365,15 @@ class RangeWorker:
             self.busy_s += elapsed_s
             self._pace(done, elapsed_s)
         self.unit_since_s = None
-        self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
+        if len(processing.wall_clock_schedules):
+            self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
         held_back = processing.graph.held_back_bytes()
         if held_back > self.setting.cache_bytes:
             processing.graph.shrink(held_back - self.setting.cache_bytes)
-        self.unsealed_bytes = self._collector.staged_bytes + sum(
-            store.buffer.uncommitted_bytes for store in self._stores.values()
-        )
+        if not self.slow:  # else the next seal, which is soon, tells
+            self.unsealed_bytes = self._collector.staged_bytes + sum(
+                store.buffer.uncommitted_bytes for store in self._stores.values()
+            )
 
     def _records(self, processing: TaskProcessing, until_s: float) -> int:
         """Do the next records; return how many."""
@@ -381,7 +385,7 @@ class RangeWorker:
                 self._run_times, self._timed = item.times_ms, 0
         if item.batch is None:
             for letter in item.letters:
-                self._collector.add(letter.columns, internal=letter.internal)
+                self._collector.add(letter, internal=letter.internal)
             done = len(item.rows)
             self._begun = done
         elif processing.graph.batched:

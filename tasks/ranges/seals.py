@@ -10,14 +10,6 @@ from tasks.processing.output import OutputColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """Records that were put out, and whether they are for a topic of the application's own."""
-
-    columns: OutputColumns
-    internal: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
     """All that one range has done since its last seal. Nobody changes it.
 
@@ -32,7 +24,7 @@ class Seal:
 
     number: int
     rows_done: int
-    outputs: Sequence[Output]
+    outputs: Sequence[OutputColumns]
     drained: Mapping[str, Drained]
     operator_times_ms: tuple[int, ...]
     size_bytes: int
@@ -55,27 +47,36 @@ def joined(changes: Sequence[Drained]) -> Drained:
     if len(changes) == 1:
         return changes[0]
     latest: dict[bytes, tuple[bytes | None, int]] = {}
-    stored: dict[bytes, bytes | None] = {}
     notes: dict[str, bytes] = {}
     for each in changes:
         latest.update(zip(each.keys, zip(each.values, each.timestamps, strict=True), strict=True))
-        if each.delete_range is not None:  # of what the seals before it hold, too
-            first, end = each.delete_range
-            for key in [key for key in stored if first <= key < end]:
-                del stored[key]
-        stored.update(iter(each.stored))
         for name, note in each.notes.items():
             notes[name] = max(notes.get(name, note), note, key=decode_note)
-    keys, disk_keys = sorted(latest), sorted(stored)
+    keys = sorted(latest)
     ranges = [each.delete_range for each in changes if each.delete_range is not None]
     return Drained(
         keys,
         [latest[key][0] for key in keys],
         [latest[key][1] for key in keys],
-        disk_rows=SortedRows(disk_keys, [stored[key] for key in disk_keys]),
+        disk_rows=_joined_rows(changes),
         delete_range=(min(first for first, _ in ranges), max(end for _, end in ranges))
         if ranges
         else None,
         notes=notes,
         headers=changes[0].headers,
     )
+
+
+def _joined_rows(changes: Sequence[Drained]) -> SortedRows | None:
+    """Return the rows for the database; None if they are those of the changelog, which `Drained` makes itself."""
+    if all(each.disk_rows is None and each.delete_range is None for each in changes):
+        return None
+    stored: dict[bytes, bytes | None] = {}
+    for each in changes:
+        if each.delete_range is not None:  # of what the seals before it hold, too
+            first, end = each.delete_range
+            for key in [key for key in stored if first <= key < end]:
+                del stored[key]
+        stored.update(iter(each.stored))
+    keys = sorted(stored)
+    return SortedRows(keys, [stored[key] for key in keys])

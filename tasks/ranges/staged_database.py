@@ -10,16 +10,27 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 from state_stores.errors import InvalidStateStoreError
 from state_stores.ports import Database
 from state_stores.rows import SortedRows
 from tasks.parallel.own_keys import OwnKeys
 
-_ABSENT: Final[Any] = object()
+#: What a commit has taken, and what was sealed since.
+_LAYERS_MAX: Final = 2
 
 _key = itemgetter(0)
+
+
+class _Layer:
+    """Rows that were sealed, the last of them by seal `number`."""
+
+    __slots__ = ("number", "rows")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.rows: dict[bytes, bytes | None] = {}
 
 
 class StagedDatabase:
@@ -47,57 +58,52 @@ class StagedDatabase:
         self.applied = 0
         self.closed = False
         self._below = below
-        #: Per family and key the seal that wrote it, and the value (None deletes).
-        self._rows: dict[str, dict[bytes, tuple[int, bytes | None]]] = {}
-        #: The keys of `_rows` in order, made when somebody iterates.
-        self._ordered: dict[str, list[bytes]] = {}
-        self._notes: dict[str, tuple[int, bytes]] = {}
-        #: What each seal wrote that is not forgotten yet.
-        self._staged: deque[tuple[int, str, Sequence[bytes]]] = deque()
+        #: Per family what is sealed, older rows before newer ones, in two layers at most.
+        self._layers: dict[str, deque[_Layer]] = {}
+        #: Per family the keys of its layers in order, and their values, made when somebody iterates.
+        self._ordered: dict[str, tuple[list[bytes], dict[bytes, bytes | None]]] = {}
+        self._notes: dict[str, bytes] = {}
 
     def stage(
         self, number: int, changes: Mapping[str, SortedRows], notes: Mapping[str, bytes]
     ) -> None:
-        """Take the rows of a seal, and forget those that are in the database below by now.
+        """Take the rows of a seal, and forget what is in the database below by now.
 
         Args:
             number: Number of the seal, more than that of any before.
             changes: Puts and deletes (value None) by family.
             notes: What the stores keep beside the positions.
         """
-        self._forget_applied()
-        for family, rows in changes.items():
-            keys = rows.keys
-            if self._own is not None:
-                self._own.check(family, keys)
-            staged = self._rows.setdefault(family, {})
-            staged.update(zip(keys, ((number, value) for value in rows.values), strict=True))
-            self._staged.append((number, family, keys))
-            self._ordered.pop(family, None)
-        for name, note in notes.items():
-            self._notes[name] = (number, note)
-
-    def _forget_applied(self) -> None:
         applied = self.applied
-        while self._staged and self._staged[0][0] <= applied:
-            _, family, keys = self._staged.popleft()
-            rows = self._rows[family]
-            for key in keys:
-                if rows.get(key, _ABSENT) is not _ABSENT and rows[key][0] <= applied:
-                    del rows[key]
+        for family, rows in changes.items():
+            if self._own is not None:
+                self._own.check(family, rows.keys)
+            layers = self._layers.setdefault(family, deque())
+            while layers and layers[0].number <= applied:
+                layers.popleft()
+            if len(layers) < _LAYERS_MAX:
+                layers.append(_Layer(number))
+            # Else the newest layer grows: it is forgotten when all of it is in the database below.
+            layers[-1].number = number
+            layers[-1].rows.update(zip(rows.keys, rows.values, strict=True))
             self._ordered.pop(family, None)
+        self._notes.update(notes)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of `keys`, in their order; None where absent."""
         self._check_open()
-        staged = self._rows.get(family)
-        if not staged or staged.keys().isdisjoint(keys):
+        found: Mapping[bytes, bytes | None] = {}
+        for layer in self._layers.get(family, ()):
+            if not layer.rows.keys().isdisjoint(keys):
+                mine = {key: layer.rows[key] for key in keys if key in layer.rows}
+                found = {**found, **mine}
+        if not found:
             return self._below.get_many(family, keys)
-        missing = [key for key in keys if key not in staged]
-        found = dict(zip(missing, self._below.get_many(family, missing), strict=True))
-        return [found[key] if key in found else staged[key][1] for key in keys]
+        missing = [key for key in keys if key not in found]
+        below = dict(zip(missing, self._below.get_many(family, missing), strict=True))
+        return [found[key] if key in found else below[key] for key in keys]
 
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
@@ -122,21 +128,25 @@ class StagedDatabase:
         self, family: str, lower: bytes | None, upper: bytes | None
     ) -> list[tuple[bytes, bytes | None]]:
         """Return the staged rows of a range in order."""
-        staged = self._rows.get(family)
-        if not staged:
+        layers = self._layers.get(family)
+        if not layers:
             return []
-        ordered = self._ordered.get(family)
-        if ordered is None:
-            ordered = self._ordered[family] = sorted(staged)
+        known = self._ordered.get(family)
+        if known is None:
+            rows: dict[bytes, bytes | None] = {}
+            for layer in layers:
+                rows.update(layer.rows)
+            known = self._ordered[family] = (sorted(rows), rows)
+        ordered, rows = known
         start = 0 if lower is None else bisect_left(ordered, lower)
         stop = len(ordered) if upper is None else bisect_left(ordered, upper)
-        return [(key, staged[key][1]) for key in ordered[start:stop]]
+        return [(key, rows[key]) for key in ordered[start:stop]]
 
     def position(self, name: str) -> bytes | None:
         """Return what a store keeps beside the positions, or a position; None if never written."""
         self._check_open()
         noted = self._notes.get(name)
-        return self._below.position(name) if noted is None else noted[1]
+        return self._below.position(name) if noted is None else noted
 
     def approximate_num_entries(self, family: str) -> int:
         """Return about how many keys a family holds, of all ranges."""

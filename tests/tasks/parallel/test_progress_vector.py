@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rebalance.records import TaskRecord
+from tasks.parallel.key_ranges import KEY_HASH
 from tasks.parallel.progress_vector import (
     AHEAD_MAX,
     METADATA_CHARACTERS_MAX,
@@ -16,6 +18,7 @@ from tasks.parallel.progress_vector import (
     RangeProgress,
     ranges_that_fit,
 )
+from tasks.ranges.vectors import together
 
 HASHES = 2**32
 TIMES_MS = st.integers(-1, 2**42)
@@ -194,3 +197,17 @@ def test_K1_as_many_ranges_as_fit_do_fit(seed: int, even: bool, name: str, opera
         sequence=2**40,
     )
     assert len(progress.encode()) <= METADATA_CHARACTERS_MAX
+
+
+def test_K8_what_several_owners_of_a_partition_have_done_can_be_told_as_one() -> None:
+    """By the one hash that grants in the group's log name as well, so a later version may share a partition out."""
+    half = (0, HASHES // 2 - 1)
+    grant = TaskRecord(leader_epoch=1, task="0_0", phase="RUNNING", task_epoch=1, ranges=(half,))
+    assert grant.hash_name == KEY_HASH
+    one = (RangeProgress(0, 9), RangeProgress(HASHES // 2, 5))  # has the lower half only
+    other = (RangeProgress(0, 5), RangeProgress(HASHES // 2, 7), RangeProgress(HASHES // 4 * 3, 6))
+    assert together(one, other) == (
+        RangeProgress(0, 9),
+        RangeProgress(HASHES // 2, 7),
+        RangeProgress(HASHES // 4 * 3, 6),
+    )

@@ -169,7 +169,10 @@ def test_K5_the_order_of_the_tasks_does_not_matter(
 def test_K5_small_changes_of_load_move_nothing(
     tasks: list[TaskLoad], threads: int, data: st.DataObject
 ) -> None:
-    """After changes of up to 2 % the answer stands, unless one with fewer ranges will do."""
+    """After changes of up to 2 % the answer stands, unless one with fewer ranges will do, or a much better one.
+
+    That one turns up where ranges that may not be cut are too large to be even: there it hangs by a hair which is found.
+    """
     answer = assign_ranges(tasks, threads)
     changed = [
         TaskLoad(
@@ -187,7 +190,10 @@ def test_K5_small_changes_of_load_move_nothing(
         )
     ]
     after = assign_ranges(changed, threads, answer)
-    assert after == answer or sum(map(len, after.values())) < sum(map(len, answer.values()))
+    if after == answer or sum(map(len, after.values())) < sum(map(len, answer.values())):
+        return
+    before, then = (busy(changed, each, threads) for each in (answer, after))
+    assert max(then) - min(then) < max(before) - min(before)
 
 
 @settings(max_examples=50)
