@@ -5,13 +5,15 @@ order, equals replaying all of them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import cast
 
 from state_stores import versions
-from state_stores.envelope import seal
+from state_stores.envelope import seal, seal_batch
 from state_stores.position import Position
 from state_stores.segments import SegmentLayout
-from state_stores.spec import StoreKind, StoreSpec
+from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from state_stores.versions import version_key
 
 #: A position is not followed when it is older than the topic's tombstone retention less this, because tombstones
@@ -32,7 +34,7 @@ def fold(
     """
     match spec.kind:
         case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
-            return _fold_key_values(spec.ttl_ms, keys, values, timestamps)
+            return _fold_key_values(spec, keys, values, timestamps)
         case StoreKind.VERSIONED:
             return _fold_versions(keys, values, timestamps)
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
@@ -40,23 +42,24 @@ def fold(
 
 
 def _fold_key_values(
-    ttl_ms: int | None,
+    spec: StoreSpec,
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
     timestamps: Sequence[int],
 ) -> list[tuple[bytes, bytes | None]]:
-    last = dict(zip(keys, zip(values, timestamps, strict=True), strict=True))
-    if ttl_ms is None:
-        return [
-            (key, None if value is None else seal(value, timestamp))
-            for key, (value, timestamp) in last.items()
-            if key is not None
-        ]
-    ended_at = max(timestamps, default=-1) - ttl_ms
+    # Two dictionaries hold no object that the garbage collector would visit again and again.
+    last_values = dict(zip(keys, values, strict=True))
+    last_times = dict(zip(keys, timestamps, strict=True))
+    last_values.pop(None, None)
+    last_times.pop(None, None)
+    disk_keys = cast("dict[bytes, bytes | None]", last_values)
+    sealed = seal_batch(list(last_values.values()), list(last_times.values()))
+    if spec.ttl_ms is None:
+        return list(zip(disk_keys, sealed, strict=True))
+    ended_at = StoreTime.of(spec, keys, timestamps).observed_ms - spec.ttl_ms
     return [
-        (key, None if value is None or timestamp <= ended_at else seal(value, timestamp))
-        for key, (value, timestamp) in last.items()
-        if key is not None
+        (key, None if timestamp <= ended_at else value)
+        for key, value, timestamp in zip(disk_keys, sealed, last_times.values(), strict=True)
     ]
 
 
@@ -92,6 +95,43 @@ def _fold_segments(
         for key, (value, timestamp) in last.items()
         if layout.segment_of(key) >= kept
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTime:
+    """How far time has come in a store, by the records of its changelog (`state_stores.timed_buffer`).
+
+    Attributes:
+        observed_ms: The largest time seen (ms since the epoch), -1 for none.
+        seq: Window stores that keep duplicates: the last sequence number given to one.
+
+    >>> StoreTime(5, 2).later(StoreTime(7, 1))
+    StoreTime(observed_ms=7, seq=2)
+    """
+
+    observed_ms: int = -1
+    seq: int = 0
+
+    @classmethod
+    def of(
+        cls, spec: StoreSpec, keys: Sequence[bytes | None], timestamps: Sequence[int]
+    ) -> "StoreTime":
+        """Return the time that some changelog records bring a store to; nothing for stores that don't know time."""
+        if spec.kind in SEGMENTED_KINDS:
+            layout = SegmentLayout.of(spec)
+            rows = [key for key in keys if key is not None and layout.is_row(key)]
+            seqs = map(layout.seq_of, rows) if spec.retain_duplicates else ()
+            return cls(max(map(layout.time_of, rows), default=-1), max(seqs, default=0))
+        if spec.kind is StoreKind.VERSIONED or spec.ttl_ms is not None:
+            if None not in keys:
+                return cls(max(timestamps, default=-1))
+            timed = (time for key, time in zip(keys, timestamps, strict=True) if key is not None)
+            return cls(max(timed, default=-1))
+        return cls()
+
+    def later(self, other: "StoreTime") -> "StoreTime":
+        """Return the time of both together."""
+        return StoreTime(max(self.observed_ms, other.observed_ms), max(self.seq, other.seq))
 
 
 class StartFrom(StrEnum):

@@ -38,6 +38,8 @@ _MEMBER: Final = "member.json"
 
 #: A task's directory is renamed to this before it is deleted, so that half of one is never opened.
 _REMOVING: Final = ".removing-"
+#: Where files lie that tasks are being restored from.
+_RESTORING: Final = "restoring"
 
 #: Where the global stores live, beside the tasks; as in Kafka Streams.
 _GLOBAL: Final = "global"
@@ -148,6 +150,7 @@ class StateDirectory:
             directory = cls(path, slot, lock, member_id, others)
             for leftover in path.glob(f"{_REMOVING}*"):
                 shutil.rmtree(leftover)
+            shutil.rmtree(_inside(path, _RESTORING), ignore_errors=True)
         except BaseException:
             os.close(lock)
             raise
@@ -177,6 +180,13 @@ class StateDirectory:
                 if _TASK_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
             ]
         return sorted(found, key=lambda name: [int(part) for part in name.split("_")])
+
+    def restore_directory(self) -> Path:
+        """Return the directory of files that tasks are restored from, made if it is missing; empty in each new life."""
+        path = _inside(self.path, _RESTORING)
+        with _explained(self.path):
+            _make_directory(path)
+        return path
 
     def remove_task_directory(self, task_id: str) -> None:
         """Delete a task's directory, whose database must be closed; nothing happens if there is none."""

@@ -6,6 +6,8 @@ many databases as it has tasks and that number changes at every rebalance. What 
 each option (20-byte keys, 26-byte values, 100,000 to 1 million keys, two cores).
 """
 
+import inspect
+import re
 from dataclasses import dataclass, fields
 from typing import Final, Literal, get_args
 
@@ -45,7 +47,7 @@ class RocksDBOptions:
             full, writes wait. Default 4.
         compaction: "universal" rewrites data less often and may for a while need twice the disk; "level" needs less
             disk and more processor. Default "universal".
-        compression: Of files. "lz4" saves disk for values that are text; with it, reads that miss the block cache were
+        compression: How files are compressed. "lz4" saves disk for values that are text; with it, reads that miss the block cache were
             a third slower. Default "none".
         block_bytes: Size of a block before compression: what a read that misses the cache decodes. Default 4 KiB.
         bloom_filter_bits_per_key: Spares reading files that don't have a key; 10 bits let 1 % through, 0 switches
@@ -81,6 +83,21 @@ class RocksDBOptions:
             _check_number("max_open_files", self.max_open_files, least=MIN_OPEN_FILES)
         _check_choice("compaction", self.compaction, get_args(CompactionStyle))
         _check_choice("compression", self.compression, get_args(Compression))
+
+
+def meanings() -> dict[str, str]:
+    """Return what each option means, from the docstring above, without the sentence on its default.
+
+    >>> meanings()["background_threads"]
+    'Flushes and compactions at once, in the whole process.'
+    """
+    _, _, section = inspect.cleandoc(RocksDBOptions.__doc__ or "").partition("\nAttributes:\n")
+    entries: list[tuple[str, str]] = re.findall(
+        r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE
+    )
+    return {
+        name: re.sub(r" Default [^.]*\.$", "", " ".join(text.split())) for name, text in entries
+    }
 
 
 #: RocksDB itself works with no fewer file descriptors per database.

@@ -51,6 +51,9 @@ _POSITIONS: Final = "_positions"
 #: RocksDB has this family whether one wants it or not; a store may be called so.
 _DEFAULT: Final = "default"
 
+#: Where `make_durable` makes its checkpoint, in the database's directory.
+_ASIDE: Final = "durable"
+
 #: One write holds the GIL for about 10 ms at most with this.
 _WRITE_BYTES: Final = 1024 * 1024
 
@@ -61,7 +64,8 @@ _MOST_STALL_SECONDS: Final = 0.1
 class TaskDatabase:
     """All persistent stores of one task; a `state_stores.ports.Database`. Made by `open`.
 
-    Reads may come from any thread; `write`, `ingest`, `checkpoint` and `close` from the owner's.
+    Reads may come from any thread; `write`, `ingest`, `checkpoint`, `make_durable` and `close` from the
+    owner's.
     """
 
     def __init__(
@@ -115,6 +119,8 @@ class TaskDatabase:
                 column_families={name: resources.database_options(options) for name in every},
             )
             try:
+                # Of a process that was killed in `make_durable`: its links would keep files that nobody needs.
+                shutil.rmtree(path / _ASIDE, ignore_errors=True)
                 positions = _read_positions(native)
                 stall_s = options.write_stall_timeout_ms / 1000
                 return cls(path, native, families, positions, stall_s=stall_s)
@@ -146,7 +152,7 @@ class TaskDatabase:
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of `keys`, in their order; None where absent. Releases the GIL."""
-        with self._access(f"read store {family}"):
+        with _Access(self, "read store", family):
             # One call: RocksDB sorts the keys and reads each block once.
             values: list[bytes | None] = self._family(family).get(list(keys))  # type: ignore[assignment] # a list for a list
             return values
@@ -301,6 +307,22 @@ class TaskDatabase:
         with self._access(f"make a checkpoint in {path}"):
             Checkpoint(self._native()).create_checkpoint(str(path))
 
+    def make_durable(self) -> None:
+        """Make everything that was written durable: the stores, then the positions, by a checkpoint that is thrown away.
+
+        Other threads run while the stores are flushed; the checkpoint holds the GIL, and has only positions left to flush.
+        """
+        with self._access("make everything durable"):
+            for family in self._families.values():
+                family.flush()
+        # Inside the directory: RocksDB leaves alone what it doesn't know, and `destroy` deletes it.
+        aside = self.path / _ASIDE
+        shutil.rmtree(aside, ignore_errors=True)  # of an attempt that failed
+        try:
+            self.checkpoint(aside)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
     def close(self) -> None:
         """Wait for calls in progress, end all scans, make everything durable, release files and lock; idempotent.
 
@@ -350,11 +372,15 @@ class TaskDatabase:
 class _Translated:
     """Turns rocksdict's exceptions into ours."""
 
-    __slots__ = ("_doing", "_path")
+    __slots__ = ("_path", "_what")
 
-    def __init__(self, path: Path, doing: str) -> None:
+    def __init__(self, path: Path, *what: str) -> None:
         self._path = path
-        self._doing = doing
+        self._what = what
+
+    @property
+    def _doing(self) -> str:
+        return " ".join(self._what)
 
     def __enter__(self) -> Self:
         return self
@@ -365,9 +391,10 @@ class _Translated:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is None:
+            return
         # rocksdict has no class of its own for what RocksDB reports; a bug of ours has one.
         if kind is Exception or isinstance(error, (DbClosedError, OSError)):
-            assert error is not None, "there is one whenever there is its class"
             raise failure(error, self._path, self._doing) from error
 
 
@@ -376,8 +403,8 @@ class _Access(_Translated):
 
     __slots__ = ("_database",)
 
-    def __init__(self, database: TaskDatabase, doing: str) -> None:
-        super().__init__(database.path, doing)
+    def __init__(self, database: TaskDatabase, *what: str) -> None:
+        super().__init__(database.path, *what)
         self._database = database
 
     def __enter__(self) -> Self:

@@ -60,7 +60,7 @@ def processes(
 def test_live_processes_never_share_a_slot(tmp_path: Path) -> None:
     """Processes that start at the same time take different slots; a killed one's slot and id go to the next."""
     with processes(tmp_path, 4) as held:
-        assert sorted(answer["slot"] for _, answer in held) == [0, 1, 2, 3]
+        assert sorted(int(str(answer["slot"])) for _, answer in held) == [0, 1, 2, 3]
         assert len({answer["member_id"] for _, answer in held}) == 4
         victim, answer = held[2]
         with pytest.raises(StoreLockedError, match=f"process {victim.pid} on "):

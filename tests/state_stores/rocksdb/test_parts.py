@@ -1,5 +1,6 @@
 """The pure parts under the database: options, the cutting of writes, the meaning of failures, file limits, the gate."""
 
+import resource
 import threading
 from pathlib import Path
 
@@ -8,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
-from state_stores.rocksdb import shared_resources
 from state_stores.rocksdb.changes import Piece, cut
 from state_stores.rocksdb.failures import failure, is_stall
 from state_stores.rocksdb.gate import Gate
@@ -113,15 +113,15 @@ def test_too_few_file_descriptors_are_an_error_with_the_command() -> None:
 def test_the_file_limit_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The soft limit becomes the hard one; where that is refused, what was allowed still counts."""
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(shared_resources.resource, "getrlimit", lambda _: (1024, 4096))
-    monkeypatch.setattr(shared_resources.resource, "setrlimit", lambda _, pair: asked.append(pair))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: asked.append(pair))
     assert raise_file_limit() == 4096
     assert asked == [(4096, 4096)]
 
     def refuse(_: int, pair: tuple[int, int]) -> None:
         raise ValueError("not allowed")
 
-    monkeypatch.setattr(shared_resources.resource, "setrlimit", refuse)
+    monkeypatch.setattr(resource, "setrlimit", refuse)
     assert raise_file_limit() == 1024
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from state_stores.errors import (
     StoreCorruptedError,
     StoreLockedError,
 )
-from state_stores.rocksdb import task_database
+from state_stores.rocksdb import failures, task_database
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
@@ -225,7 +226,7 @@ def test_a_stalled_write_is_tried_again(
 ) -> None:
     """While flushes are behind, writes wait their turn and lose nothing."""
     stalls = 0
-    plain = task_database.is_stall
+    plain = failures.is_stall
 
     def is_stall(error: BaseException) -> bool:
         nonlocal stalls
@@ -357,6 +358,26 @@ def test_a_checkpoint_is_a_whole_copy(path: Path, open_database: OpenDatabase) -
     copied.close()
     with pytest.raises(StateStoreError, match="make a checkpoint"):
         database.checkpoint(copy)
+
+
+def test_what_was_made_durable_survives_a_kill(path: Path, open_database: OpenDatabase) -> None:
+    """Data and positions of all stores, and nothing that was written later; what a killed attempt left is cleared away."""
+    database = open_database()
+    database.write({"counts": ROWS, "sums": ROWS[:1]}, {"counts": b"c1"})
+    (path / "durable").mkdir()  # of an attempt that was killed
+    database.make_durable()
+    assert not (path / "durable").exists()
+    database.write({"counts": [(b"later", b"x")]}, {"counts": b"c2"})
+    killed = path.with_name("killed")
+    shutil.copytree(path, killed)
+    (killed / "durable").mkdir()
+    options = RocksDBOptions()
+    again = TaskDatabase.open(killed, ["counts", "sums"], options, SharedResources.create(options))
+    assert list(again.iterate("counts", None, None)) == ROWS
+    assert list(again.iterate("sums", None, None)) == ROWS[:1]
+    assert again.position("counts") == b"c1"
+    assert not (killed / "durable").exists()
+    again.close()
 
 
 def test_ingested_files_win_in_their_order(tmp_path: Path, open_database: OpenDatabase) -> None:

@@ -1,0 +1,210 @@
+"""Where snapshots are kept: a directory, or any URL that fsspec can open.
+
+    <location>/<application id>/<store>/manifests/<generation, 10 digits>-<id>.json
+    <location>/<application id>/<store>/runs/<partition>/<from>-<to>-<id>.sst
+
+Runs are uploaded first and never changed; the manifest that names them comes last, under a name of its own. So a reader
+sees a snapshot in whole or not at all, and a job that was killed leaves only files that nobody refers to.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Final
+
+from state_stores.bulk_restore.manifest import (
+    MANIFEST_BYTES_MAX,
+    Run,
+    SnapshotRefused,
+    StoreSnapshot,
+    decode_manifest,
+    encode_manifest,
+)
+from state_stores.bulk_restore.places import open_place
+from state_stores.errors import StoreCorruptedError
+from state_stores.names import check_application_id, check_store_name
+from state_stores.rocksdb.sorted_files import bounds_of
+
+_log = logging.getLogger(__name__)
+
+_MANIFEST_NAME: Final = re.compile(r"(\d{10})-[0-9a-f]{16}\.json")
+#: Its id begins with when it was made, so that no file system needs to be asked for that.
+_RUN_NAME: Final = re.compile(r"\d+-\d+-([0-9a-f]{12})[0-9a-f]{16}\.sst")
+
+_COPY_BYTES: Final = 4 * 1024 * 1024
+
+DAY_MS: Final = 86_400_000
+
+
+class SnapshotLocation:
+    """A place for snapshots.
+
+    Args:
+        url: A directory, or an fsspec URL (`s3://bucket/path`, `hdfs://…`): that needs the extra `[spark]`, which brings
+            fsspec, and fsspec's package for the scheme. Credentials come from where that package looks for them.
+
+    Raises:
+        SnapshotRefused: fsspec, or its package for the scheme, is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._place = open_place(url)
+        #: Broken manifests that were told of: once each is enough.
+        self._told: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"SnapshotLocation({self._place.shown!r})"
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def newest(self, application_id: str, store: str) -> StoreSnapshot | None:
+        """Return the newest valid snapshot of a store, or None; broken and foreign manifests are told by a warning.
+
+        Raises:
+            OSError: The location can't be reached.
+        """
+        for name in self._manifests(application_id, store):
+            snapshot = self._read(name, application_id, store)
+            if snapshot is not None:
+                return snapshot
+        return None
+
+    def _manifests(self, application_id: str, store: str) -> list[str]:
+        """Return the names of all manifests of a store, the newest first."""
+        folder = f"{_folder(application_id, store)}/manifests"
+        names = [name for name in self._place.names(folder) if _MANIFEST_NAME.fullmatch(name)]
+        return [f"{folder}/{name}" for name in sorted(names, reverse=True)]
+
+    def _read(self, name: str, application_id: str, store: str) -> StoreSnapshot | None:
+        try:
+            snapshot = decode_manifest(self._place.read(name, MANIFEST_BYTES_MAX))
+            if (snapshot.application_id, snapshot.store) != (application_id, store):
+                raise SnapshotRefused(  # noqa: TRY301 - told like every other reason
+                    f"it is one of store {snapshot.store} of {snapshot.application_id}"
+                )
+        except FileNotFoundError:  # deleted meanwhile, because there is a newer one
+            return None
+        except SnapshotRefused as error:
+            if name not in self._told:
+                self._told.add(name)
+                _log.warning(
+                    "snapshot manifest %s in %s is not used: %s; an older one or the changelog is used instead, delete "
+                    "the file and run `tidewheel snapshot`",
+                    name,
+                    self._place.shown,
+                    error,
+                )
+            return None
+        return snapshot
+
+    def download(self, run: Run, to_dir: Path) -> Path:
+        """Copy a run to a directory of this machine and check it; return the file, which is the caller's.
+
+        Raises:
+            SnapshotRefused: The file is gone, or its size, checksum or keys are not those of the manifest.
+            OSError: The location can't be reached, or the file can't be written.
+        """
+        to_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = to_dir / f"{run.partition}-{run.file.rpartition('/')[2]}"
+        try:
+            self._fetch(run, path)
+            found = bounds_of(path)
+        except (SnapshotRefused, StoreCorruptedError) as error:
+            path.unlink(missing_ok=True)
+            raise SnapshotRefused(
+                f"{run.file} in {self._place.shown} is not used: {error}"
+            ) from error
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        if found != (run.first_key, run.last_key):
+            path.unlink()
+            raise SnapshotRefused(
+                f"{run.file} in {self._place.shown} is not used: it has other keys"
+            )
+        return path
+
+    def _fetch(self, run: Run, path: Path) -> None:
+        digest = hashlib.sha256()
+        size = 0
+        try:
+            source = self._place.open(run.file)
+        except FileNotFoundError as error:
+            raise SnapshotRefused("it is gone") from error
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with source, os.fdopen(os.open(path, flags, 0o600), "wb") as target:
+            while size <= run.file_bytes and (piece := source.read(_COPY_BYTES)):
+                size += len(piece)
+                digest.update(piece)
+                target.write(piece)
+        if size != run.file_bytes:
+            raise SnapshotRefused(f"its size is not {run.file_bytes} bytes")
+        if digest.hexdigest() != run.sha256:
+            raise SnapshotRefused("its checksum is wrong")
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def run_name(application_id: str, store: str, run: Run, *, now_ms: int) -> str:
+        """Return a new name for a run: what `Run.file` will say, and where `upload` puts it."""
+        folder = f"{_folder(application_id, store)}/runs/{run.partition}"
+        return f"{folder}/{run.from_offset}-{run.to_offset}-{now_ms:012x}{secrets.token_hex(8)}.sst"
+
+    def upload(self, local: Path, name: str) -> None:
+        """Copy a file of this machine to the location, durably; before `publish`."""
+        self._place.put(local, name)
+
+    def publish(self, snapshot: StoreSnapshot) -> str:
+        """Make a snapshot visible, all of whose runs are uploaded; return the manifest's name.
+
+        Raises:
+            SnapshotRefused: It makes no sense; nothing was written.
+        """
+        data = encode_manifest(snapshot)
+        folder = _folder(snapshot.application_id, snapshot.store)
+        name = f"{folder}/manifests/{snapshot.generation:010}-{secrets.token_hex(8)}.json"
+        self._place.write(name, data)
+        return name
+
+    def delete_unreferenced(
+        self,
+        application_id: str,
+        store: str,
+        *,
+        now_ms: int,
+        keep: int = 2,
+        min_age_ms: int = DAY_MS,
+    ) -> list[str]:
+        """Delete older manifests than the `keep` newest valid ones, and runs that none of those names; return the names.
+
+        Runs younger than `min_age_ms` stay: they may be those of a snapshot that is being made, or of a manifest that
+        somebody is reading. Nothing is deleted where there is no valid manifest.
+        """
+        assert keep > 0, "a location without manifests has no snapshot"
+        kept: list[StoreSnapshot] = []
+        gone: list[str] = []
+        for name in self._manifests(application_id, store):
+            if len(kept) == keep:
+                gone.append(name)
+            elif (snapshot := self._read(name, application_id, store)) is not None:
+                kept.append(snapshot)
+        if not kept:
+            return []
+        referred = {run.file for snapshot in kept for run in snapshot.runs}
+        folder = f"{_folder(application_id, store)}/runs"
+        for partition in self._place.names(folder):
+            for run in self._place.names(f"{folder}/{partition}"):
+                made = _RUN_NAME.fullmatch(run)
+                name = f"{folder}/{partition}/{run}"
+                if made and name not in referred and now_ms - int(made[1], 16) >= min_age_ms:
+                    gone.append(name)
+        for name in gone:
+            self._place.delete(name)
+        return gone
+
+
+def _folder(application_id: str, store: str) -> str:
+    return f"{check_application_id(application_id)}/{check_store_name(store)}"

@@ -1,0 +1,88 @@
+"""Makes one run of many, so that a store is not made of more files than it reads well from."""
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from pathlib import Path
+
+from state_stores.bulk_restore.manifest import MOST_RUNS, SnapshotRefused
+from state_stores.bulk_restore.run_files import RunFile
+from state_stores.bulk_restore.runs import Row, write_run
+from state_stores.rocksdb.sorted_files import read_sorted_file
+
+
+def merge_runs(files: Sequence[RunFile], out: Path, *, drop_deletes: bool) -> RunFile | None:
+    """Merge runs (in the order of their offsets) into one file, and return it; None, and no file, if no row is left.
+
+    Args:
+        files: The runs, of one partition; they stay.
+        out: The file to write.
+        drop_deletes: The first run begins at the start of the log, so nothing lies below.
+
+    Raises:
+        SnapshotRefused: A file has not the rows that its run says.
+        StoreCorruptedError: A file can't be read.
+    """
+    first, last = files[0].run, files[-1].run
+    rows = newest_rows(files)
+    if drop_deletes:
+        rows = (row for row in rows if row[1] is not None)
+    run = write_run(out, rows, first.partition, (first.from_offset, last.to_offset))
+    return None if run is None else RunFile(out, run)
+
+
+def limit_runs(
+    files: Sequence[RunFile], directory: Path, *, complete_from_zero: bool, most: int = MOST_RUNS
+) -> list[RunFile]:
+    """Return the same rows in at most so many files: neighbours merged into new ones in a directory if there are more.
+
+    Args:
+        files: Runs of one partition in the order of their offsets; they stay.
+        directory: Where merged files are put.
+        complete_from_zero: The first run begins at the start of the log.
+        most: How many files there may be.
+    """
+    if len(files) <= most:
+        return list(files)
+    each, longer = divmod(len(files), most)
+    found: list[RunFile] = []
+    start = 0
+    for number in range(most):
+        stop = start + each + (number < longer)
+        # Nothing lies below the first ones, and below a group before which all were deleted.
+        below = not complete_from_zero or bool(found)
+        name = f"merged-{files[start].run.from_offset}-{files[stop - 1].run.to_offset}-{number}.sst"
+        merged = merge_runs(files[start:stop], directory / name, drop_deletes=not below)
+        if merged is not None:
+            found.append(merged)
+        start = stop
+    return found
+
+
+def newest_rows(files: Sequence[RunFile]) -> Iterator[Row]:
+    """Yield the rows that runs (in the order of their offsets) make together, in key order: the last run's of each key.
+
+    Raises:
+        SnapshotRefused: A file has not the rows that its run says.
+        StoreCorruptedError: A file can't be read.
+    """
+    before: bytes | None = None
+    # Of a key's rows the one of the latest run comes first, and values are never compared.
+    for key, _, value in merge(*(_ranked(file, -age) for age, file in enumerate(files))):
+        if key != before:
+            yield key, value
+            before = key
+
+
+def _ranked(file: RunFile, rank: int) -> Iterator[tuple[bytes, int, bytes | None]]:
+    count = 0
+    before: bytes | None = None
+    for key, value in read_sorted_file(file.path):
+        if before is not None and key <= before:
+            raise SnapshotRefused(f"the keys of {file.path} are not in order; delete it")
+        before = key
+        count += 1
+        yield key, rank, value
+    if count != file.run.rows:
+        raise SnapshotRefused(
+            f"{file.path} has {count} rows where {file.run.rows} were written; delete it"
+        )

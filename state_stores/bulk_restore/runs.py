@@ -1,0 +1,205 @@
+"""Builds runs: sorted files of the last value per disk key of one stretch of a changelog partition, in bounded memory.
+
+Records are kept as they came, the last one of each row; `fold` makes rows of them when a file is written, so that a key
+that changes often is made into a row once. What of a window or session store has expired by the time of the stretch is
+left out of a file: whoever ingests it is at least as late.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from state_stores.bulk_restore.manifest import Run
+from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
+from state_stores.restore import StoreTime, fold
+from state_stores.rocksdb.sorted_files import write_sorted_file
+from state_stores.segments import SegmentLayout
+from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+
+#: Disk key and disk value; None is a delete.
+Row = tuple[bytes, bytes | None]
+
+#: Memory for one run, about: 600,000 rows of 100 bytes.
+RUN_BYTES: Final = 384 * 1024 * 1024
+
+#: What a record costs in memory beside its bytes, when it is made into a row: places in a dictionary and in lists, and
+#: the objects of key, value, timestamp and row (tracemalloc on Python 3.11, rounded up).
+_RECORD_OVERHEAD_BYTES: Final = 450
+
+
+class RunBuilder:
+    """Folds the records of one stretch of one partition into runs.
+
+    After an error in `add` or `finish` nothing of it may be used; call `abandon`.
+
+    Args:
+        spec: The store.
+        directory: An existing directory for the files, this builder's own.
+        partition: The partition.
+        from_offset: Where the stretch begins.
+        complete_from_zero: It begins at the start of the log: nothing lies below its first run, which has no deletes.
+        max_bytes: Memory it may take; beyond it a run is closed and the next begins.
+    """
+
+    def __init__(
+        self,
+        spec: StoreSpec,
+        directory: Path,
+        *,
+        partition: int,
+        from_offset: int,
+        complete_from_zero: bool,
+        max_bytes: int = RUN_BYTES,
+    ) -> None:
+        self._spec = spec
+        self._directory = directory
+        self._partition = partition
+        self._from = from_offset
+        self._position = from_offset
+        self._drop_deletes = complete_from_zero
+        self._max_bytes = max_bytes
+        self._last = _LastRecords(spec)
+        self._time = StoreTime()
+        self._files: list[RunFile] = []
+
+    def add(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+        next_offset: int,
+    ) -> None:
+        """Take the next records, in the order of their offsets; `next_offset` is the one after the last of them."""
+        assert next_offset >= self._position, "records come in the order of their offsets"
+        self._position = next_offset
+        if self._spec.ttl_ms is not None:  # whose time is not that of the last records alone
+            self._time = self._time.later(StoreTime.of(self._spec, keys, timestamps))
+        self._last.add(keys, values, timestamps)
+        if self._last.bytes_at_most > self._max_bytes:
+            self._last.count()
+            if self._last.bytes_at_most > self._max_bytes * 3 // 4:
+                self._close_run()
+
+    def finish(self, to_offset: int) -> BuiltRuns:
+        """Write what is left and return all files; `to_offset` is where the stretch ends (markers and gaps included)."""
+        assert to_offset >= self._position, "the stretch ends behind its last record"
+        self._position = to_offset
+        self._close_run()
+        return BuiltRuns(tuple(self._files), self._time)
+
+    def abandon(self) -> None:
+        """Delete the files made so far; for a stretch that could not be read to its end."""
+        self._last = _LastRecords(self._spec)
+        for file in self._files:
+            file.path.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+        self._files.clear()
+
+    @property
+    def _path(self) -> Path:
+        """Where the next file is written."""
+        return self._directory / f"{self._partition}-{self._from}-{len(self._files)}.sst"
+
+    def _close_run(self) -> None:
+        columns = self._last.columns()
+        self._last = _LastRecords(self._spec)
+        self._time = self._time.later(StoreTime.of(self._spec, columns[0], columns[2]))
+        rows = fold(self._spec, *columns)
+        del columns
+        run = write_run(
+            self._path, sorted(self._kept(rows)), self._partition, (self._from, self._position)
+        )
+        if run is not None:
+            self._files.append(RunFile(self._path, run))
+            self._drop_deletes = False  # from now on something lies below
+        self._from = self._position
+
+    def _kept(self, rows: Iterable[Row]) -> Iterable[Row]:
+        if self._drop_deletes:
+            rows = (row for row in rows if row[1] is not None)
+        if self._spec.kind in SEGMENTED_KINDS:
+            layout = SegmentLayout.of(self._spec)
+            kept_from = layout.prefix(layout.first_kept(self._time.observed_ms))
+            rows = (row for row in rows if row[0] >= kept_from)
+        return rows
+
+
+class _LastRecords:
+    """The last record of each row, of some changelog records in the order of their offsets.
+
+    A versioned store has a row for each timestamp of a key; in every other kind, rows have changelog keys of their own.
+
+    Attributes:
+        bytes_at_most: They don't take more memory than this, about; keys that came again were counted again.
+    """
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self._by_time = spec.kind is StoreKind.VERSIONED
+        # Two dictionaries hold no object that the garbage collector would visit again and again.
+        self._values: dict[Any, bytes | None] = {}
+        self._timestamps: dict[Any, int] = {}
+        self.bytes_at_most = 0
+
+    def add(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+    ) -> None:
+        """Take the next records."""
+        names = list(zip(keys, timestamps, strict=True)) if self._by_time else keys
+        self._values.update(zip(names, values, strict=True))
+        self._timestamps.update(zip(names, timestamps, strict=True))
+        self.bytes_at_most += _bytes_of(keys, values)
+
+    def count(self) -> None:
+        """Look how much memory they do take."""
+        keys, values, _ = self.columns()
+        self.bytes_at_most = _bytes_of(keys, values)
+
+    def columns(self) -> tuple[list[bytes | None], list[bytes | None], list[int]]:
+        """Return their keys, values and timestamps."""
+        keys = [key for key, _ in self._values] if self._by_time else list(self._values)
+        return keys, list(self._values.values()), list(self._timestamps.values())
+
+
+def _bytes_of(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:
+    """Return about how much memory records take when they are made into rows; a row has a copy of the value."""
+    lengths = sum(map(len, filter(None, keys))) + 2 * sum(map(len, filter(None, values)))
+    return lengths + len(keys) * _RECORD_OVERHEAD_BYTES
+
+
+def write_run(
+    path: Path, rows: Iterable[Row], partition: int, offsets: tuple[int, int]
+) -> Run | None:
+    """Write rows in key order, made of offsets (first, end), and return the run; None, and no file, without any row."""
+    remaining = iter(rows)
+    first = next(remaining, None)
+    if first is None:
+        return None
+    last, deletes = first[0], 0
+
+    def watched() -> Iterator[Row]:
+        nonlocal last, deletes
+        for row in chain((first,), remaining):
+            last = row[0]
+            deletes += row[1] is None
+            yield row
+
+    count = write_sorted_file(path, watched())
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return Run(
+        partition=partition,
+        from_offset=offsets[0],
+        to_offset=offsets[1],
+        file="",
+        rows=count,
+        deletes=deletes,
+        file_bytes=path.stat().st_size,
+        sha256=sha256,
+        first_key=first[0],
+        last_key=last,
+    )

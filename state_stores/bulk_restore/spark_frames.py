@@ -1,0 +1,191 @@
+"""Frames on their way to a store: encoded where their rows are, shuffled once, sorted, and gone through twice.
+
+The second importer of PySpark, beside `spark_job`. What rows mean is the caller's: here they are (place, payload), where a
+place begins with the number of the partition it goes to, and sorts what arrives there.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar, cast
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it has no types
+from pyspark import RDD, StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import DataFrame, SparkSession
+
+from state_stores.bulk_restore.spark_job import Counted, Refused, collected
+from state_stores.errors import StreamsError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: (partition, what it is sorted by there), and the rest of the row.
+PlacedRow = tuple[tuple[int, Any], Any]
+
+_SPECULATION: Final = "spark.speculation"
+
+#: How sources are told by the ends of their names.
+_FORMATS: Final = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".orc": "orc",
+}
+
+
+class Carried(Generic[Result]):
+    """A function that finds its modules where it arrives: on executors of this machine, wherever the driver found them.
+
+    A program given by its path is imported from there, and executors would not know that. On a cluster paths that do not
+    exist are left out: ship the program with --py-files.
+    """
+
+    def __init__(self, function: Callable[..., Result]) -> None:
+        self._paths = tuple(sys.path)
+        self._carried: bytes = _serializer().dumps(function)
+
+    def __call__(self, *arguments: Any) -> Result:
+        """Call it."""
+        known = set(sys.path)
+        sys.path += [path for path in self._paths if path not in known and Path(path).exists()]
+        function = cast("Callable[..., Result]", _serializer().loads(self._carried))
+        return function(*arguments)
+
+
+def _serializer() -> Any:
+    return CloudPickleSerializer()  # type: ignore[no-untyped-call] # it has no types
+
+
+def runs_twice(session: SparkSession) -> bool:
+    """Return whether Spark may start a task a second time while the first one still runs well."""
+    return session.sparkContext.getConf().get(_SPECULATION, "false") == "true"
+
+
+def read_frame(
+    session: SparkSession,
+    source: str,
+    *,
+    file_format: str | None = None,
+    select: Sequence[str] = (),
+) -> DataFrame:
+    """Return a frame of files or of a table.
+
+    Args:
+        session: Reads it.
+        source: A path or URL that Spark can read, or the name of a table. The format is told by the end of the name.
+        file_format: parquet, csv, json, orc, or any format the session knows (delta, ...).
+        select: SQL expressions, the columns of the frame; none: all as they are.
+
+    Raises:
+        StreamsError: Spark can't read it, or an expression is wrong.
+    """
+    name = source.rstrip("/").lower()
+    found = file_format or next(
+        (each for end, each in _FORMATS.items() if name.endswith(end)), None
+    )
+    try:
+        if found is None:
+            is_path = "/" in source
+            frame = session.read.load(source) if is_path else session.read.table(source)
+        else:
+            reader = session.read.format(found)
+            if found == "csv":
+                reader = reader.option("header", "true").option("inferSchema", "true")
+            frame = reader.load(source)
+        return frame.selectExpr(*select) if select else frame
+    except (PySparkException, Py4JError) as error:
+        raise StreamsError(f"{source}: Spark can't read it: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0]
+
+
+def column_names(frame: DataFrame) -> list[str]:
+    """Return the names of a frame's columns."""
+    return list(frame.columns)
+
+
+@contextlib.contextmanager
+def placed_rows(
+    frame: DataFrame,
+    columns: Sequence[str],
+    encode: Callable[[Iterable[Mapping[str, Any]]], Iterator[PlacedRow]],
+    partitions: int,
+    *,
+    more: Callable[[Item], Iterable[PlacedRow]],
+    items: Sequence[Item],
+) -> Generator["RDD[PlacedRow]"]:
+    """Yield a frame's rows at their places: a Spark partition for each, sorted there, and kept on executors' disks.
+
+    Args:
+        frame: The rows.
+        columns: Those of it that are needed.
+        encode: Makes placed rows of rows; runs on executors, as what it is made of is found there.
+        partitions: As many places there are.
+        more: Yields further placed rows for an item, likewise.
+        items: For `more`.
+    """
+    session = frame.sparkSession
+    quoted = [f"`{name.replace('`', '``')}`" for name in columns]
+    rows = frame.select(*quoted).rdd.mapPartitions(partial(_encoded, Carried(encode)))
+    if items:
+        others = session.sparkContext.parallelize(items, len(items))
+        rows = rows.union(others.flatMap(Carried(more)))
+    placed = rows.repartitionAndSortWithinPartitions(partitions, _partition_of)
+    # Gone through twice; the frame may be costly, and another one the second time.
+    placed = placed.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield placed
+    finally:
+        with contextlib.suppress(Py4JError):  # the session has ended
+            placed.unpersist()
+
+
+def _encoded(
+    encode: Callable[[Iterable[Mapping[str, Any]]], Iterator[PlacedRow]], rows: Iterable[Any]
+) -> Iterator[PlacedRow]:
+    return encode(row.asDict(recursive=True) for row in rows)
+
+
+def _partition_of(place: tuple[int, Any]) -> int:
+    return place[0]
+
+
+def run_on_places(
+    rows: "RDD[PlacedRow]",
+    function: Callable[[int, Iterator[PlacedRow], Counted], Result],
+    *,
+    what: str,
+    on_progress: Callable[[int], None] | None = None,
+) -> list[Result]:
+    """Return what a function returns for each partition, in their order; each is a Spark task.
+
+    A `StreamsError` that it raises is raised here and the task is not tried again; after any other exception it is.
+
+    Args:
+        rows: See `placed_rows`.
+        function: Takes the partition, its rows, and a function to be told counts of records by.
+        what: For Spark's own displays and for messages; no secret.
+        on_progress: Told now and then, in another thread, how many records were counted so far.
+    """
+    counter = rows.context.accumulator(0)
+    tasks = rows.mapPartitionsWithIndex(partial(_on_place, Carried(function), counter.add))
+    return collected(tasks, lambda: counter.value, what=what, on_progress=on_progress)
+
+
+def _on_place(
+    function: Callable[[int, Iterator[PlacedRow], Counted], Result],
+    count: Counted,
+    partition: int,
+    rows: Iterator[PlacedRow],
+) -> Iterator[Result | Refused]:
+    try:
+        yield function(partition, rows, count)
+    except StreamsError as error:
+        yield Refused(str(error))

@@ -1,0 +1,221 @@
+"""Sorted files as RocksDB takes them: written row by row in key order, and read back, deletes included.
+
+RocksDB itself offers no way to see the deletes of a file, and merging runs needs them. So they are read here, in the one
+layout that is written here: block-based table, format 5, no compression, full keys in the index. A file of any other
+layout is refused. Blocks have no checksum that Python's library could verify: whoever reads a file that came from
+elsewhere compares its digest first.
+
+Layout: data blocks, meta blocks, index block, footer of 53 bytes; a block is followed by its compression type and a
+checksum (5 bytes). See `table/block_based/block_builder.cc` and `table/format.cc` of RocksDB.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from rocksdict import BlockBasedOptions, ChecksumType, DBCompressionType, Options, SstFileWriter
+
+from state_stores.errors import StateStoreError, StoreCorruptedError
+from state_stores.rocksdb.failures import failure
+
+_FORMAT: Final = 5
+_MAGIC: Final = 0x88E241B785F4CFF7
+_FOOTER_BYTES: Final = 53
+_FOOTER_END: Final = struct.Struct("<IQ")
+_COUNT: Final = struct.Struct("<I")
+#: Behind every key: its type, then a sequence number (which is 0).
+_KEY_TAIL: Final = 8
+_DELETE: Final = 0
+_PUT: Final = 1
+_MORE: Final = 0x80
+
+_BLOCK_BYTES: Final = 4096
+_FILTER_BITS: Final = 10
+
+_UNSORTED: Final = "strict ascending order"
+
+
+def write_sorted_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]]) -> int:
+    """Write rows (value None: a delete) in strictly rising key order; return how many. At least one row.
+
+    The file is durable on return.
+
+    Raises:
+        StateStoreError: Rows are not in order, there is none, or the file can't be written.
+    """
+    count = 0
+    try:
+        writer = SstFileWriter(_options())
+        writer.open(str(path))
+        for count, (key, value) in enumerate(rows, 1):  # noqa: B007 - the last number is how many
+            if value is None:
+                del writer[key]
+            else:
+                writer[key] = value
+        writer.finish()
+    except Exception as error:
+        if type(error) is not Exception:  # rocksdict has no class of its own for what RocksDB says
+            raise
+        what = f"write sorted file {path.name}"
+        if _UNSORTED in str(error):
+            raise StateStoreError(
+                f"could not {what} in {path.parent}: row {count} is not behind the one before; rows must come in rising "
+                "key order, each key once"
+            ) from error
+        raise failure(error, path.parent, what) from error
+    return count
+
+
+def _options() -> Options:
+    """Return the options of a file: what `_read` understands, with the filter that databases have by default."""
+    table = BlockBasedOptions()
+    table.set_format_version(_FORMAT)
+    table.set_checksum_type(ChecksumType.xxh3())
+    table.set_block_size(_BLOCK_BYTES)
+    table.set_index_block_restart_interval(1)
+    table.set_bloom_filter(_FILTER_BITS, False)
+    options = Options(raw_mode=True)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def read_sorted_file(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield the rows of a file that `write_sorted_file` wrote, in key order; None is a delete.
+
+    Raises:
+        StoreCorruptedError: It is not such a file.
+    """
+    with (
+        path.open("rb") as file,
+        closing(_mapped(path, file.fileno())) as data,
+        memoryview(data) as view,
+    ):
+        for offset, size in _blocks(path, view):
+            rows = _rows(path, bytes(view[offset : offset + size]))
+            yield from rows
+
+
+def bounds_of(path: Path) -> tuple[bytes, bytes]:
+    """Return the least and the greatest key of a file that `write_sorted_file` wrote; reads two blocks.
+
+    Raises:
+        StoreCorruptedError: It is not such a file.
+    """
+    with (
+        path.open("rb") as file,
+        closing(_mapped(path, file.fileno())) as data,
+        memoryview(data) as view,
+    ):
+        blocks = _blocks(path, view)
+        (first, first_size), (last, last_size) = blocks[0], blocks[-1]
+        least = _rows(path, bytes(view[first : first + first_size]))[0][0]
+        greatest = _rows(path, bytes(view[last : last + last_size]))[-1][0]
+    return least, greatest
+
+
+def _mapped(path: Path, descriptor: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except ValueError as error:  # an empty file can't be mapped
+        raise _damaged(path, "it is empty") from error
+
+
+def _blocks(path: Path, data: memoryview) -> list[tuple[int, int]]:
+    """Return offset and size of every data block, in the order of their keys."""
+    end = len(data)
+    if end <= _FOOTER_BYTES:
+        raise _damaged(path, "it is too short")
+    version, magic = _FOOTER_END.unpack_from(data, end - _FOOTER_END.size)
+    if magic != _MAGIC or version != _FORMAT:
+        raise _damaged(path, "its end is not that of a sorted file of ours")
+    try:
+        footer = bytes(data[end - _FOOTER_BYTES :])
+        _, position = _varint(footer, 1)
+        _, position = _varint(footer, position)
+        offset, position = _varint(footer, position)
+        size, _ = _varint(footer, position)
+        blocks = _index(bytes(data[offset : offset + size]))
+    except (IndexError, struct.error, ValueError) as error:
+        raise _damaged(path, "its index makes no sense") from error
+    if not blocks or any(start + size > end for start, size in blocks):
+        raise _damaged(path, "its index points past its end")
+    return blocks
+
+
+def _index(block: bytes) -> list[tuple[int, int]]:
+    """Return the places an index names; every entry has a key of its own in full, and no length of its value."""
+    stop = _entries_end(block)
+    position = 0
+    found: list[tuple[int, int]] = []
+    while position < stop:
+        shared, position = _varint(block, position)
+        length, position = _varint(block, position)
+        if shared:
+            raise ValueError("shared keys in an index")
+        offset, position = _varint(block, position + length)
+        size, position = _varint(block, position)
+        found.append((offset, size))
+    return found
+
+
+def _rows(path: Path, block: bytes) -> list[tuple[bytes, bytes | None]]:
+    """Return the rows of a data block."""
+    rows: list[tuple[bytes, bytes | None]] = []
+    key = b""
+    position = 0
+    try:
+        stop = _entries_end(block)
+        while position < stop:
+            shared, added, length = block[position : position + 3]
+            if (shared | added | length) < _MORE:
+                position += 3
+            else:
+                shared, position = _varint(block, position)
+                added, position = _varint(block, position)
+                length, position = _varint(block, position)
+            middle = position + added
+            key = key[:shared] + block[position:middle]
+            position = middle + length
+            kind = key[-_KEY_TAIL]
+            if kind == _PUT:
+                rows.append((key[:-_KEY_TAIL], block[middle:position]))
+            elif kind == _DELETE:
+                rows.append((key[:-_KEY_TAIL], None))
+            else:
+                raise _damaged(path, f"it has a row of kind {kind}")
+    except (IndexError, ValueError, struct.error) as error:
+        raise _damaged(path, "a block makes no sense") from error
+    if position != stop or not rows:
+        raise _damaged(path, "a block has no clean end")
+    return rows
+
+
+def _entries_end(block: bytes) -> int:
+    """Return where the entries of a block end: before its restart points, whose number stands last."""
+    (restarts,) = _COUNT.unpack_from(block, len(block) - _COUNT.size)
+    end: int = len(block) - _COUNT.size * (restarts + 1)
+    if end < 0:
+        raise ValueError("more restart points than a block can have")
+    return end
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a number (seven bits a byte, the least first) and the place behind it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & (_MORE - 1)) << shift
+        if byte < _MORE:
+            return value, position
+        shift += 7
+
+
+def _damaged(path: Path, why: str) -> StoreCorruptedError:
+    return StoreCorruptedError(
+        f"{path} is not a sorted file that this version can read: {why}; delete it, the changelog is read instead"
+    )

@@ -1,0 +1,107 @@
+"""The process that `test_ingest.py` kills: for every line on stdin it forks a writer and prints the writer's pid.
+
+A writer opens the database and goes on from its position, in turns by replaying some records, by ingesting runs of
+some, and by ingesting runs of all from the start. Without a position it empties the store first.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from state_stores.bulk_restore.ingest import ingest_runs
+from state_stores.bulk_restore.runs import RunBuilder
+from state_stores.position import Position
+from state_stores.restore import fold
+from state_stores.rocksdb.options import RocksDBOptions
+from state_stores.rocksdb.shared_resources import SharedResources
+from state_stores.rocksdb.task_database import TaskDatabase
+from tests.state_stores.bulk_restore.logs import SPECS, STORE, Logged, columns, replayed
+
+POSITION = "changelog:app-store-changelog-0"
+
+#: Small, so that RocksDB flushes by itself many times in the short life of a writer.
+OPTIONS = RocksDBOptions(write_buffer_bytes=256 * 1024, family_write_buffer_bytes=64 * 1024)
+
+_SPEC = SPECS["key-value"]
+STEP = 400
+
+
+def record(offset: int) -> Logged:
+    """Return the record of an offset: few keys, and every fifth a delete."""
+    value = None if offset % 5 == 0 else b"%d" % offset
+    return Logged(offset, b"%04d" % (offset * 37 % 997), value, offset)
+
+
+def content_at(offset: int) -> dict[bytes, bytes]:
+    """Return the rows of a store that has all records below an offset."""
+    database, _ = replayed(_SPEC, map(record, range(offset)))
+    return dict(database.iterate(STORE, None, None))
+
+
+def _columns(start: int, stop: int) -> tuple[list[Any], list[Any], list[int]]:
+    return columns([record(offset) for offset in range(start, stop)])
+
+
+def _position(offset: int) -> Position:
+    return Position(offset=offset, topic_id=b"t" * 16, written_at_ms=0)
+
+
+def write(root: Path) -> None:
+    """Restore until killed."""
+    database = TaskDatabase.open(root / "0_0", [STORE], OPTIONS, SharedResources.create(OPTIONS))
+    found = Position.decode(database.position(POSITION))
+    if found is None:
+        database.clear(STORE)
+    end = 0 if found is None else found.offset
+    staging = root / "staging"
+    staging.mkdir(exist_ok=True)
+    turn = os.getpid()
+    while True:
+        turn += 1
+        start, end = end, end + STEP
+        if turn % 3 == 0:
+            rows = fold(_SPEC, *_columns(start, end))
+            database.write({STORE: rows}, {POSITION: _position(end).encode()})
+            continue
+        from_nothing = turn % 3 == 1
+        start = 0 if from_nothing else start
+        builder = RunBuilder(
+            _SPEC,
+            staging,
+            partition=0,
+            from_offset=start,
+            complete_from_zero=from_nothing,
+            max_bytes=100_000,
+        )
+        for first in range(start, end, STEP):
+            builder.add(*_columns(first, first + STEP), first + STEP)
+        built = builder.finish(end)
+        ingest_runs(
+            database,
+            _SPEC,
+            built.files,
+            time=built.time,
+            position_name=POSITION,
+            position=_position(end),
+            from_nothing=from_nothing,
+        )
+
+
+def main() -> None:
+    """Fork a writer for every line."""
+    root = Path(sys.argv[1])
+    for _ in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                write(root)
+            finally:
+                os._exit(1)
+        print(pid, flush=True)  # noqa: T201 - the answer to the test
+        os.waitpid(pid, 0)
+        print("gone", flush=True)  # noqa: T201 - the answer to the test
+
+
+if __name__ == "__main__":
+    main()

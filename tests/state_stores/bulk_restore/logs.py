@@ -1,0 +1,156 @@
+"""Changelogs of every kind of store as hypothesis makes them, and what replaying one record by record leaves."""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from state_stores.commit_buffer import write_rows
+from state_stores.envelope import unseal
+from state_stores.factory import make_store
+from state_stores.in_memory import InMemoryDatabase
+from state_stores.ports import Database
+from state_stores.restore import StoreTime, fold
+from state_stores.segments import SegmentLayout
+from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from state_stores.timed_buffer import read_note
+from streams import Serdes
+from streams.serdes.buffered import BufferedSerde
+
+STORE: Final = "store"
+
+_WINDOW_TAIL: Final = struct.Struct(">QI")
+_SESSION_TAIL: Final = struct.Struct(">QQ")
+
+_PLAIN: Final = StoreSpec(
+    name=STORE, kind=StoreKind.KEY_VALUE, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()
+)
+
+#: One store of every kind that a changelog can be of.
+SPECS: Final = {
+    "key-value": _PLAIN,
+    "timestamped": replace(_PLAIN, kind=StoreKind.TIMESTAMPED_KEY_VALUE),
+    "suppress buffer": replace(_PLAIN, value_serde=BufferedSerde(Serdes.bytes())),
+    "lru": replace(_PLAIN, max_entries=3),
+    "ttl": replace(_PLAIN, kind=StoreKind.TIMESTAMPED_KEY_VALUE, ttl_ms=50),
+    "versioned": replace(_PLAIN, kind=StoreKind.VERSIONED, history_retention_ms=1_000),
+    "window": replace(_PLAIN, kind=StoreKind.WINDOW, retention_ms=100_000),
+    "window with duplicates": replace(
+        _PLAIN, kind=StoreKind.WINDOW, retention_ms=100_000, retain_duplicates=True
+    ),
+    "timestamped window": replace(
+        _PLAIN, kind=StoreKind.TIMESTAMPED_WINDOW, retention_ms=100_000, kept_longer_ms=70_000
+    ),
+    "session": replace(_PLAIN, kind=StoreKind.SESSION, retention_ms=100_000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One record of a changelog; offsets that are missing were compacted away, aborted, or are markers."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+
+
+def _keys(spec: StoreSpec) -> st.SearchStrategy[bytes]:
+    plain = st.binary(max_size=2)
+    if spec.kind not in SEGMENTED_KINDS:
+        return plain
+    times = st.integers(0, 30).map(lambda step: step * 17_000)
+    if spec.kind is StoreKind.SESSION:
+        return st.builds(lambda key, end: key + _SESSION_TAIL.pack(end + 9, end), plain, times)
+    seqs = st.integers(0, 3) if spec.retain_duplicates else st.just(0)
+    return st.builds(
+        lambda key, start, seq: key + _WINDOW_TAIL.pack(start, seq), plain, times, seqs
+    )
+
+
+def logs(spec: StoreSpec, *, first: int = 0) -> st.SearchStrategy[list[Logged]]:
+    """Make changelogs of a store: few keys, many deletes, gaps between offsets, records without a key."""
+    record = st.tuples(
+        st.integers(0, 3),
+        st.one_of(*[_keys(spec)] * 9, st.none() | st.binary(max_size=1)),
+        st.none() | st.binary(max_size=3),
+        st.integers(0, 400),
+    )
+
+    def numbered(rows: list[tuple[int, bytes | None, bytes | None, int]]) -> list[Logged]:
+        offset = first - 1
+        found: list[Logged] = []
+        for gap, key, value, timestamp in rows:
+            offset += 1 + gap
+            found.append(Logged(offset, key, value, timestamp))
+        return found
+
+    return st.lists(record, max_size=40).map(numbered)
+
+
+def columns(records: Sequence[Logged]) -> tuple[list[Any], list[Any], list[int]]:
+    """Return keys, values and timestamps."""
+    return (
+        [each.key for each in records],
+        [each.value for each in records],
+        [each.timestamp for each in records],
+    )
+
+
+def replay(spec: StoreSpec, database: Database, records: Iterable[Logged]) -> StoreTime:
+    """Restore a store record by record as `tasks.store_restore` does; return the time of its records."""
+    buffer: Any = make_store(
+        spec, database, topic="changelog", keep_bytes=0, now=lambda: 0, may_hold_back=False
+    ).buffer
+    time = StoreTime()
+    for record in records:
+        keys, values, timestamps = columns([record])
+        rows = fold(spec, keys, values, timestamps)
+        if spec.ttl_ms is not None:
+            buffer.observe(StoreTime.of(spec, keys, timestamps).observed_ms)
+        write_rows(database, {STORE: rows}, {}, {STORE: buffer.restored(rows)})
+        time = time.later(StoreTime.of(spec, keys, timestamps))
+    return time
+
+
+def replayed(spec: StoreSpec, records: Iterable[Logged]) -> tuple[InMemoryDatabase, StoreTime]:
+    """Return a database that a changelog was replayed into, record by record, and the time of its records."""
+    database = InMemoryDatabase([STORE])
+    return database, replay(spec, database, records)
+
+
+def visible(spec: StoreSpec, database: Database, now: StoreTime) -> dict[bytes, bytes]:
+    """Return the rows of a store that have not expired at a time."""
+    rows = dict(database.iterate(STORE, None, None))
+    if spec.kind in SEGMENTED_KINDS:
+        layout = SegmentLayout.of(spec)
+        kept = layout.first_kept(now.observed_ms)
+        return {key: value for key, value in rows.items() if layout.segment_of(key) >= kept}
+    if spec.ttl_ms is not None:
+        ended = now.observed_ms - spec.ttl_ms
+        return {key: value for key, value in rows.items() if unseal(value)[1] > ended}
+    return rows
+
+
+def noted(database: Database) -> StoreTime:
+    """Return the time that is kept beside the data."""
+    return StoreTime(*read_note(database, STORE))
+
+
+def compacted(records: Sequence[Logged], *, before: int, deletes_before: int) -> list[Logged]:
+    """Return a log after a cleaner has been over the offsets below `before`.
+
+    Of each key only the last record below `before` stays, and none if that is a delete below `deletes_before`.
+    """
+    last = {each.key: each.offset for each in records if each.offset < before}
+    return [
+        each
+        for each in records
+        if each.offset >= before
+        or (
+            last[each.key] == each.offset
+            and (each.value is not None or each.offset >= deletes_before)
+        )
+    ]

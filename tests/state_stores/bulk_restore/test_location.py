@@ -1,0 +1,261 @@
+"""Snapshots at a location: whole or not there, checked when they are fetched, broken ones told of and passed over."""
+
+import builtins
+import importlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from state_stores.bulk_restore.location import DAY_MS, SnapshotLocation
+from state_stores.bulk_restore.manifest import (
+    Run,
+    SnapshotRefused,
+    StoreSnapshot,
+    encode_manifest,
+)
+from state_stores.bulk_restore.run_files import RunFile
+from state_stores.bulk_restore.runs import write_run
+from tests.state_stores.bulk_restore.snapshots import NOW_MS, partition_runs, snapshot
+
+ROWS: list[tuple[bytes, bytes | None]] = [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+
+
+class Held:
+    """A location and a way to look at its files and to spoil them."""
+
+    def __init__(self, location: SnapshotLocation, filesystem: Any, root: str) -> None:
+        self.location = location
+        self.filesystem = filesystem
+        self.root = root
+
+    def files(self) -> set[str]:
+        """Return the names of all files."""
+        return {name.split(f"{self.root}/", 1)[1] for name in self.filesystem.find(self.root)}
+
+    def read(self, name: str) -> bytes:
+        """Return a file."""
+        return bytes(self.filesystem.cat_file(f"{self.root}/{name}"))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Overwrite or make a file."""
+        self.filesystem.makedirs(f"{self.root}/{name}".rpartition("/")[0], exist_ok=True)
+        self.filesystem.pipe_file(f"{self.root}/{name}", data)
+
+    def delete(self, name: str) -> None:
+        """Delete a file."""
+        self.filesystem.rm_file(f"{self.root}/{name}")
+
+
+@pytest.fixture(params=["path", "file URL", "fsspec"])
+def held(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Held]:
+    """A directory, the same as a URL, and a file system that only fsspec knows."""
+    fsspec = pytest.importorskip("fsspec")
+    if request.param == "fsspec":
+        memory = fsspec.filesystem("memory")
+        memory.makedirs("/states/here", exist_ok=True)
+        yield Held(SnapshotLocation("memory://states/here"), memory, "/states/here")
+        memory.rm("/states", recursive=True)
+        return
+    root = tmp_path / "all states"  # a URL spells the blank differently
+    root.mkdir()
+    url = str(root) if request.param == "path" else root.as_uri()
+    yield Held(SnapshotLocation(url), fsspec.filesystem("file"), str(root))
+
+
+def built(tmp_path: Path, rows: list[tuple[bytes, bytes | None]] = ROWS) -> RunFile:
+    """Return a run of offsets 0 to 100."""
+    path = tmp_path / "built.sst"
+    run = write_run(path, rows, 0, (0, 100))
+    assert run is not None
+    return RunFile(path, run)
+
+
+def published(
+    held: Held, tmp_path: Path, *, generation: int = 1, now_ms: int = NOW_MS
+) -> StoreSnapshot:
+    """Upload a run and publish a snapshot of it."""
+    file = built(tmp_path)
+    name = held.location.run_name("app", "store", file.run, now_ms=now_ms)
+    held.location.upload(file.path, name)
+    run = msgspec.structs.replace(file.run, file=name)
+    made = snapshot(generation=generation, partitions=(partition_runs(runs=(run,)),))
+    held.location.publish(made)
+    return made
+
+
+def only_run(made: StoreSnapshot) -> Run:
+    """Return the one run of a snapshot."""
+    (run,) = made.runs
+    return run
+
+
+def test_the_newest_snapshot_is_found(held: Held, tmp_path: Path) -> None:
+    """By its generation; of this store and no other."""
+    assert held.location.newest("app", "store") is None
+    second = published(held, tmp_path, generation=2)
+    tenth = published(held, tmp_path, generation=10)
+    published(held, tmp_path, generation=9)
+    assert held.location.newest("app", "store") == tenth != second
+    assert held.location.newest("app", "other") is None
+    assert held.location.newest("application", "store") is None
+
+
+def test_a_fetched_run_is_what_was_uploaded(held: Held, tmp_path: Path) -> None:
+    """A copy: what happens to it does nothing to the snapshot."""
+    run = only_run(published(held, tmp_path))
+    to_dir = tmp_path / "fetched"
+    path = held.location.download(run, to_dir)
+    assert path.parent == to_dir
+    assert path.read_bytes() == held.read(run.file)
+    path.write_bytes(b"spoilt")
+    assert len(held.read(run.file)) == run.file_bytes
+
+
+@pytest.mark.parametrize("how", ["gone", "short", "long", "bit", "other keys"])
+def test_a_spoilt_run_is_refused(held: Held, tmp_path: Path, how: str) -> None:
+    """The error names the file and says what is wrong; nothing is left behind."""
+    run = only_run(published(held, tmp_path))
+    whole = held.read(run.file)
+    match how:
+        case "gone":
+            held.delete(run.file)
+        case "short":
+            held.write(run.file, whole[:-1])
+        case "long":
+            held.write(run.file, whole + b"x")
+        case "bit":
+            held.write(run.file, bytes([whole[0] ^ 1]) + whole[1:])
+        case _:
+            run = msgspec.structs.replace(run, last_key=b"d")
+    to_dir = tmp_path / "fetched"
+    with pytest.raises(SnapshotRefused, match=r"app/store/runs/0/0-100-.*\.sst.*is not used"):
+        held.location.download(run, to_dir)
+    assert list(to_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["empty", "torn", "garbage", "later", "foreign"])
+def test_a_broken_manifest_is_told_of_once_and_passed_over(
+    held: Held, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """FAULTS 28: the snapshot before is used; the warning names the file and the reason."""
+    good = published(held, tmp_path)
+    broken = encode_manifest(snapshot(generation=2))
+    match how:
+        case "empty":
+            broken = b""
+        case "torn":
+            broken = broken[: len(broken) // 2]
+        case "garbage":
+            broken = b"\xff\x00garbage"
+        case "later":
+            broken = broken.replace(b'"tidewheel_snapshot":1', b'"tidewheel_snapshot":7')
+        case _:
+            foreign = partition_runs(runs=())
+            broken = encode_manifest(
+                snapshot(generation=2, application_id="foreign", partitions=(foreign,))
+            )
+    name = f"app/store/manifests/0000000002-{'b' * 16}.json"
+    held.write(name, broken)
+    with caplog.at_level(logging.WARNING):
+        assert held.location.newest("app", "store") == good
+        assert held.location.newest("app", "store") == good
+    (record,) = caplog.records
+    assert name in record.getMessage()
+    assert "run `tidewheel snapshot`" in record.getMessage()
+    held.delete(name)
+
+
+def test_files_of_other_names_are_no_manifests(held: Held, tmp_path: Path) -> None:
+    """One that is being written has such a name."""
+    good = published(held, tmp_path)
+    for name in (f"0000000009-{'b' * 16}.json.12345678.part", "9-b.json", "README"):
+        held.write(f"app/store/manifests/{name}", b"{")
+    assert held.location.newest("app", "store") == good
+
+
+def test_a_snapshot_of_no_sense_is_not_published(held: Held) -> None:
+    """Nothing is written then."""
+    with pytest.raises(SnapshotRefused):
+        held.location.publish(snapshot(partition_count=0))
+    with pytest.raises(ValueError, match="store name"):
+        held.location.newest("app", "../store")
+    assert held.files() == set()
+
+
+def test_what_nobody_refers_to_is_deleted_when_it_is_old(held: Held, tmp_path: Path) -> None:
+    """Two manifests stay, a broken one among the newest too, and every run that is young or named."""
+    assert held.location.delete_unreferenced("app", "store", now_ms=NOW_MS) == []
+    made = [
+        published(held, tmp_path, generation=number, now_ms=NOW_MS - DAY_MS) for number in range(4)
+    ]
+    young = held.location.run_name("app", "store", only_run(made[0]), now_ms=NOW_MS - DAY_MS + 1)
+    held.location.upload(tmp_path / "built.sst", young)
+    held.write("app/store/runs/0/notes.txt", b"of somebody else")
+    held.write(f"app/store/manifests/0000000009-{'b' * 16}.json", b"broken")
+    before = held.files()
+    gone = held.location.delete_unreferenced("app", "store", now_ms=NOW_MS)
+    assert before - held.files() == set(gone)
+    assert len(gone) == 4
+    left = held.files()
+    assert {only_run(each).file for each in made} & left == {
+        only_run(each).file for each in made[2:]
+    }
+    assert {young, "app/store/runs/0/notes.txt"} <= left
+    assert held.location.newest("app", "store") == made[3]
+    assert held.location.delete_unreferenced("app", "store", now_ms=NOW_MS) == []
+
+
+def test_runs_stay_where_no_manifest_can_be_read(held: Held, tmp_path: Path) -> None:
+    """A broken manifest may be mended, and a first snapshot may be on its way."""
+    published(held, tmp_path, now_ms=NOW_MS - 9 * DAY_MS)
+    before = held.files()
+    for name in before:
+        if name.endswith(".json"):
+            held.write(name, b"broken")
+    assert held.location.delete_unreferenced("app", "store", now_ms=NOW_MS) == []
+    assert held.files() == before
+
+
+def test_secrets_of_a_url_are_not_shown() -> None:
+    """Neither user and password nor parameters, in whatever is shown."""
+    pytest.importorskip("fsspec")
+    location = SnapshotLocation("memory://user:canary@states/x?token=canary")
+    assert "canary" not in repr(location)
+    assert "states/x" in repr(location)
+
+
+def test_a_place_that_can_not_be_opened_is_told_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An unknown scheme, or no fsspec at all."""
+    pytest.importorskip("fsspec")
+    with pytest.raises(SnapshotRefused, match=r"nowhere://x.*install tidewheel\[spark\]") as caught:
+        SnapshotLocation("nowhere://canary:canary@x")
+    assert "canary" not in str(caught.value)
+
+    def no_module(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(importlib, "import_module", no_module)
+    with pytest.raises(SnapshotRefused, match="No module named 'fsspec'"):
+        SnapshotLocation("s3://bucket/x")
+    SnapshotLocation("/some/directory")
+
+
+def test_errors_of_a_package_are_errors_of_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file system has exceptions of its own; callers see OSError with the place and what was tried."""
+    fsspec = pytest.importorskip("fsspec")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise builtins.RuntimeError("no credentials")
+
+    location = SnapshotLocation("memory://states/x")
+    monkeypatch.setattr(fsspec.filesystem("memory"), "ls", refuse)
+    with pytest.raises(
+        OSError, match=r"list app/store/manifests in memory://states/x.*credentials"
+    ):
+        location.newest("app", "store")

@@ -1,0 +1,264 @@
+"""A manifest is what was written or is refused, and a snapshot is followed only if nothing behind it can be missing."""
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_stores.bulk_restore.manifest import (
+    ChangelogFacts,
+    Layout,
+    SnapshotRefused,
+    StoreSnapshot,
+    decode_manifest,
+    encode_manifest,
+    may_extend,
+    read_too_slowly,
+    validate,
+)
+from state_stores.bulk_restore.shape import StoreShape
+from state_stores.restore import TOMBSTONE_MARGIN_MS, StoreTime, fold
+from state_stores.spec import StoreKind, StoreSpec
+from tests.state_stores.bulk_restore.logs import SPECS, columns, logs
+from tests.state_stores.bulk_restore.snapshots import (
+    DAY_MS,
+    NOW_MS,
+    SPEC,
+    facts,
+    partition_runs,
+    run,
+    snapshot,
+    snapshots,
+)
+
+
+@given(snapshots())
+def test_a_manifest_comes_back(made: StoreSnapshot) -> None:
+    """Everything in it."""
+    assert decode_manifest(encode_manifest(made)) == made
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_damaged_manifest_is_never_trusted(data: Any) -> None:
+    """FAULTS 28: cut off anywhere, or with any one byte changed, it is refused unless it says the same."""
+    made = data.draw(snapshots())
+    whole = encode_manifest(made)
+    place = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(SnapshotRefused):
+        decode_manifest(whole[:place])
+    damaged = bytearray(whole)
+    damaged[place] ^= data.draw(st.integers(1, 255))
+    try:
+        found = decode_manifest(bytes(damaged))
+    except SnapshotRefused:
+        return
+    assert found == made
+
+
+@given(st.binary(max_size=200) | st.text().map(str.encode) | st.just(b"[" * 100_000))
+def test_garbage_is_no_manifest(data: bytes) -> None:
+    """FAULTS 28: whatever bytes there are."""
+    with pytest.raises(SnapshotRefused):
+        decode_manifest(data)
+
+
+def tampered(**changes: Any) -> bytes:
+    """Return a manifest with a right checksum over other content."""
+    body = json.loads(msgspec.json.encode(snapshot()))
+    content = json.dumps({**body, **changes})
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return f'{{"tidewheel_snapshot":1,"sha256":"{digest}","snapshot":{content}}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        pytest.param(b"", "is empty", id="empty"),
+        pytest.param(b"{}", "no manifest at all", id="another JSON"),
+        pytest.param(
+            encode_manifest(snapshot()).replace(
+                b'"tidewheel_snapshot":1', b'"tidewheel_snapshot":2'
+            ),
+            "has format 2, this version of Tidewheel reads 1",
+            id="of a later version",
+        ),
+        pytest.param(
+            encode_manifest(snapshot()).replace(b'"generation":1', b'"generation":2'),
+            "checksum",
+            id="changed",
+        ),
+        pytest.param(tampered(added=1), "does not describe", id="unknown field"),
+        pytest.param(tampered(store="../x"), "does not describe", id="name of no store"),
+        pytest.param(tampered(kind="heap"), "does not describe", id="unknown kind"),
+        pytest.param(tampered(format_version=2), "format", id="two versions"),
+        pytest.param(tampered(topic_id=""), "topic id", id="no topic id"),
+        pytest.param(tampered(partition_count=0), "partition", id="no partitions"),
+    ],
+)
+def test_what_is_wrong_with_a_manifest_is_told(data: bytes, reason: str) -> None:
+    """FAULTS 28: in the text of the refusal."""
+    with pytest.raises(SnapshotRefused, match=reason):
+        decode_manifest(data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"from_offset": 101}, id="ends before it begins"),
+        pytest.param({"to_offset": 99}, id="a run beyond its end"),
+        pytest.param({"to_offset": 1 << 63}, id="no offset"),
+        pytest.param({"caught_up_at_ms": -1}, id="no time"),
+        pytest.param({"time": StoreTime(-2)}, id="no store's time"),
+        pytest.param({"time": StoreTime(0, 1 << 32)}, id="no sequence number"),
+        pytest.param({"partition": 2, "runs": ()}, id="a partition the topic has not"),
+        pytest.param({"runs": (run(partition=1),)}, id="a run of another partition"),
+        pytest.param(
+            {"runs": (run(file="app/other/runs/0/0-1-aaaaaaaaaaaaaaaa.sst"),)}, id="foreign"
+        ),
+        pytest.param(
+            {"runs": (run(file="app/store/runs/0/../../x.sst"),)}, id="a path that leads out"
+        ),
+        pytest.param({"runs": (run(rows=0),)}, id="no row"),
+        pytest.param({"runs": (run(deletes=1),)}, id="deletes of nothing"),
+        pytest.param({"runs": (run(first_key=b"b", last_key=b"a"),)}, id="keys in no order"),
+        pytest.param({"runs": (run(sha256="x"),)}, id="no checksum"),
+        pytest.param({"runs": (run(from_offset=50), run(to_offset=50))}, id="runs in no order"),
+        pytest.param({"runs": (run(to_offset=60), run(from_offset=50))}, id="runs that overlap"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_not_written(changes: dict[str, Any]) -> None:
+    """A bug of ours ends before the manifest is there."""
+    encode_manifest(snapshot())
+    with pytest.raises(SnapshotRefused):
+        encode_manifest(snapshot(partitions=(partition_runs(**changes),)))
+
+
+WINDOW = SPECS["window"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "spec", "about", "reason"),
+    [
+        ({"store": "other"}, SPEC, {}, "not of store"),
+        ({"topic": "other"}, SPEC, {}, "one of topic other"),
+        ({}, SPEC, {"topic_id": b"another topic id"}, "recreated"),
+        ({}, SPEC, {"partition_count": 3}, "had 2 partitions then and has 3 now"),
+        ({}, replace(SPEC, kind=StoreKind.VERSIONED), {}, "is a versioned store now"),
+        (
+            {"kind": "window", "layout": Layout.of(WINDOW)},
+            replace(WINDOW, retention_ms=WINDOW.retention_ms + 1),
+            {},
+            "keeps its rows longer",
+        ),
+        (
+            {"layout": Layout.of(replace(SPEC, ttl_ms=10))},
+            replace(SPEC, ttl_ms=11),
+            {},
+            "keeps its rows longer",
+        ),
+        ({"layout": Layout.of(replace(SPEC, ttl_ms=10))}, SPEC, {}, "keeps its rows longer"),
+    ],
+)
+def test_a_foreign_snapshot_is_not_valid(
+    changes: dict[str, Any], spec: StoreSpec, about: dict[str, Any], reason: str
+) -> None:
+    """Of another store, topic or layout: the reason says of what."""
+    assert validate(snapshot(), SPEC, facts()) is None
+    refused = validate(snapshot(**changes), spec, facts(**about))
+    assert refused is not None
+    assert reason in refused
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (SPEC, replace(SPEC, ttl_ms=10)),
+        (replace(SPEC, ttl_ms=10), replace(SPEC, ttl_ms=9)),
+        (WINDOW, replace(WINDOW, retain_duplicates=True)),
+        (replace(WINDOW, kept_longer_ms=9), WINDOW),
+    ],
+)
+def test_a_snapshot_that_has_more_than_is_needed_is_valid(then: StoreSpec, now: StoreSpec) -> None:
+    """Rows that live shorter now are read as ended."""
+    made = snapshot(kind=then.kind.value, layout=Layout.of(then))
+    assert validate(made, now, facts()) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "about", "reason"),
+    [
+        ({"complete_from_zero": False, "from_offset": 7}, {}, "begin at offset 7"),
+        ({}, {"log_end": 99}, "beyond the end"),
+        ({}, {"log_start": 101}, "before the start"),
+        ({}, {"now_ms": NOW_MS + DAY_MS - TOMBSTONE_MARGIN_MS}, "tombstones behind it may be gone"),
+        ({"caught_up_at_ms": NOW_MS + 2 * TOMBSTONE_MARGIN_MS}, {}, "in the future"),
+    ],
+)
+def test_nothing_is_put_on_runs_that_something_may_be_missing_behind(
+    changes: dict[str, Any], about: dict[str, Any], reason: str
+) -> None:
+    """Neither a tail nor an incremental run."""
+    assert may_extend(partition_runs(), facts()) is None
+    refused = may_extend(partition_runs(**changes), facts(**about))
+    assert refused is not None
+    assert reason in refused
+
+
+@given(
+    st.builds(
+        ChangelogFacts,
+        topic=st.just("t"),
+        topic_id=st.just(b"i" * 16),
+        partition_count=st.just(1),
+        partition=st.just(0),
+        log_start=st.integers(0, 30),
+        log_end=st.integers(0, 60),
+        tombstone_retention_ms=st.integers(0, 2 * DAY_MS),
+        now_ms=st.integers(NOW_MS - DAY_MS, NOW_MS + 3 * DAY_MS),
+    ),
+    st.integers(0, 60),
+    st.booleans(),
+)
+def test_runs_are_extended_only_if_every_record_behind_them_is_there(
+    about: ChangelogFacts, to_offset: int, complete: bool
+) -> None:
+    """The rule in other words: inside the log, and the deletes behind them are still to be read."""
+    runs = partition_runs(from_offset=0, to_offset=to_offset, runs=(), complete_from_zero=complete)
+    if may_extend(runs, about) is not None:
+        return
+    assert complete
+    assert to_offset <= about.log_end
+    if to_offset < about.log_end:
+        assert about.log_start <= to_offset
+        age_ms = about.now_ms - runs.caught_up_at_ms
+        assert age_ms >= -TOMBSTONE_MARGIN_MS
+        assert age_ms <= max(about.tombstone_retention_ms - TOMBSTONE_MARGIN_MS, 0)
+
+
+def test_reading_may_take_as_long_as_deletes_can_be_read() -> None:
+    """Less an hour; a clock that went back tells nothing."""
+    most = DAY_MS - TOMBSTONE_MARGIN_MS
+    assert read_too_slowly(NOW_MS, NOW_MS + most, DAY_MS) is None
+    refused = read_too_slowly(NOW_MS, NOW_MS + most + 1, DAY_MS)
+    assert refused is not None
+    assert "delete.retention.ms" in refused
+    assert read_too_slowly(NOW_MS, NOW_MS - 1, DAY_MS) is not None
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_a_shape_makes_the_rows_of_its_store(spec: StoreSpec, data: Any) -> None:
+    """Also after a journey to another process."""
+    shape = msgspec.json.decode(msgspec.json.encode(StoreShape.of(spec)), type=StoreShape)
+    records = columns(data.draw(logs(spec)))
+    assert fold(shape.spec(), *records) == fold(spec, *records)
+    assert Layout.of(shape.spec()) == Layout.of(spec)
+    with pytest.raises(TypeError, match="none of its serdes"):
+        shape.spec().key_serde.serialize("topic", "x")

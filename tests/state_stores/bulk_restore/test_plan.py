@@ -1,0 +1,161 @@
+"""A restore begins with the cheapest of what may be followed, and says why."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_stores.bulk_restore.manifest import may_extend, validate
+from state_stores.bulk_restore.plan import RestoreFrom, RestorePlan, plan_restore
+from state_stores.position import Position
+from state_stores.restore import StartFrom, restore_start
+from tests.state_stores.bulk_restore.snapshots import (
+    NOW_MS,
+    SPEC,
+    TOPIC_ID,
+    facts,
+    partition_runs,
+    run,
+    snapshot,
+)
+
+POSITION = Position(offset=90, topic_id=TOPIC_ID, written_at_ms=NOW_MS - 1_000)
+
+
+def plan(position: Position | None, made: Any, **about: Any) -> RestorePlan:
+    """Plan for partition 0."""
+    return plan_restore(position, made, SPEC, facts(**about))
+
+
+def test_a_valid_snapshot_goes_before_the_changelog() -> None:
+    """Also where the log is short: it is what the user has made it for."""
+    found = plan(None, snapshot())
+    assert (found.kind, found.from_offset, found.snapshot) == (
+        RestoreFrom.SNAPSHOT,
+        100,
+        partition_runs(),
+    )
+    assert found.reason == (
+        "the snapshot of 60 s ago (1000 rows), then 20 offsets to read; no position on disk"
+    )
+    assert found.refused is None
+
+
+def test_its_own_position_goes_before_a_snapshot() -> None:
+    """Reading thirty records costs less than fetching a thousand rows and reading twenty."""
+    found = plan(POSITION, snapshot())
+    assert (found.kind, found.from_offset, found.snapshot) == (RestoreFrom.POSITION, 90, None)
+    assert found.reason == "its own position, 30 offsets to read"
+
+
+def test_a_snapshot_goes_before_a_position_that_is_far_behind() -> None:
+    """A gap of many records costs more than the rows."""
+    found = plan(replace(POSITION, offset=1), snapshot(), log_end=150)
+    assert found.kind is RestoreFrom.POSITION
+    cheap = snapshot(partitions=(partition_runs(runs=(run(rows=50),)),))
+    found = plan(replace(POSITION, offset=1), cheap, log_end=150)
+    assert found.kind is RestoreFrom.SNAPSHOT
+    assert found.reason.endswith("its own position is 149 offsets behind")
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (snapshot(topic_id=b"another topic id"), "recreated"),
+        (snapshot(partitions=()), "nothing of partition 0"),
+        (snapshot(partitions=(partition_runs(to_offset=121),)), "beyond the end of the log"),
+    ],
+)
+def test_a_snapshot_that_is_refused_is_told_of(made: Any, reason: str) -> None:
+    """The changelog is read, and the reason is at hand for a warning and in the plan's own words."""
+    found = plan(None, made)
+    assert (found.kind, found.from_offset, found.snapshot) == (RestoreFrom.CHANGELOG, 0, None)
+    assert found.refused is not None
+    assert reason in found.refused
+    assert found.refused in found.reason
+
+
+def test_long_gaps_are_built_into_runs() -> None:
+    """More than 100,000 offsets, whatever the restore begins with."""
+    for position, made in ((POSITION, None), (None, snapshot()), (None, None)):
+        start = plan(position, made).from_offset
+        assert not plan(position, made, log_end=start + 100_000).in_runs
+        assert plan(position, made, log_end=start + 100_001).in_runs
+
+
+PLANS = {
+    "position": st.none()
+    | st.builds(
+        Position,
+        offset=st.integers(0, 400),
+        topic_id=st.sampled_from([TOPIC_ID, TOPIC_ID, b"another topic id"]),
+        written_at_ms=st.integers(NOW_MS - 100_000_000, NOW_MS),
+    ),
+    "made": st.none()
+    | st.builds(
+        lambda to, age, complete, rows, topic: snapshot(
+            topic_id=topic,
+            partitions=(
+                partition_runs(
+                    to_offset=100 + to,
+                    caught_up_at_ms=NOW_MS - age,
+                    complete_from_zero=complete,
+                    runs=(run(rows=rows),),
+                ),
+            ),
+        ),
+        st.integers(0, 300),
+        st.integers(-5_000_000, 100_000_000),
+        st.sampled_from([True, True, False]),
+        st.integers(1, 5_000),
+        st.sampled_from([TOPIC_ID, TOPIC_ID, b"another topic id"]),
+    ),
+    "log_start": st.integers(0, 200),
+    "length": st.integers(0, 300),
+}
+
+
+@given(**PLANS)
+def test_a_plan_is_valid_and_the_cheapest(
+    position: Position | None, made: Any, log_start: int, length: int
+) -> None:
+    """Nothing that may not be followed is chosen, nothing cheaper is left, and no changelog where a snapshot will do."""
+    about = facts(log_start=log_start, log_end=log_start + length)
+    found = plan_restore(position, made, SPEC, about, runs_from_records=50)
+    assert found == plan_restore(position, made, SPEC, about, runs_from_records=50)
+    may_follow = (
+        restore_start(
+            position,
+            topic_id=about.topic_id,
+            log_start=about.log_start,
+            log_end=about.log_end,
+            tombstone_retention_ms=about.tombstone_retention_ms,
+            now_ms=about.now_ms,
+        )[0]
+        is StartFrom.POSITION
+    )
+    usable = (
+        made is not None
+        and validate(made, SPEC, about) is None
+        and may_extend(made.partitions[0], about) is None
+    )
+    assert (found.refused is None) is (usable or made is None)
+    assert found.in_runs is (about.log_end - found.from_offset > 50)
+    assert found.from_offset <= about.log_end
+    if found.kind is RestoreFrom.POSITION:
+        assert may_follow
+        assert position is not None
+        assert found.from_offset == position.offset
+        if usable:
+            rest = about.log_end - made.partitions[0].to_offset
+            assert about.log_end - position.offset <= rest + made.partitions[0].rows // 10
+    elif found.kind is RestoreFrom.SNAPSHOT:
+        assert usable
+        assert found.snapshot == made.partitions[0]
+        assert found.from_offset == made.partitions[0].to_offset
+    else:
+        assert not usable
+        assert not may_follow
+        assert found.from_offset == about.log_start

@@ -1,0 +1,171 @@
+"""Runs are built in bounded memory, say what is in them, and leave nothing behind when they are given up."""
+
+import hashlib
+import tracemalloc
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from state_stores.bulk_restore.manifest import SnapshotRefused
+from state_stores.bulk_restore.merge import limit_runs, merge_runs, newest_rows
+from state_stores.bulk_restore.run_files import RunFile
+from state_stores.bulk_restore.runs import RunBuilder, write_run
+from state_stores.envelope import seal
+from state_stores.errors import StateStoreError
+from state_stores.restore import StoreTime
+from state_stores.rocksdb.sorted_files import read_sorted_file
+from state_stores.segments import SegmentLayout
+from state_stores.spec import StoreSpec
+from tests.state_stores.bulk_restore.logs import SPECS
+
+SPEC = SPECS["key-value"]
+MIB = 1024 * 1024
+
+
+def builder(path: Path, spec: StoreSpec = SPEC, **changes: Any) -> RunBuilder:
+    """Return a builder for partition 3, from the start of the log."""
+    return RunBuilder(
+        spec, path, **{"partition": 3, "from_offset": 0, "complete_from_zero": True, **changes}
+    )
+
+
+def put(to: RunBuilder, start: int, rows: dict[bytes, bytes | None]) -> None:
+    """Add one batch of records from an offset on."""
+    count = len(rows)
+    to.add(list(rows), list(rows.values()), [start + each for each in range(count)], start + count)
+
+
+def test_a_run_says_what_is_in_it(tmp_path: Path) -> None:
+    """Rows, deletes, keys, size, checksum, and the offsets with the gap behind the last record."""
+    runs = builder(tmp_path, from_offset=10, complete_from_zero=False)
+    put(runs, 20, {b"b": b"1", b"a": b"2", b"c": None})
+    put(runs, 30, {b"b": None})
+    (file,) = runs.finish(40).files
+    assert list(read_sorted_file(file.path)) == [(b"a", seal(b"2", 21)), (b"b", None), (b"c", None)]
+    data = file.path.read_bytes()
+    run = file.run
+    assert (run.partition, run.from_offset, run.to_offset, run.file) == (3, 10, 40, "")
+    assert (run.rows, run.deletes, run.first_key, run.last_key) == (3, 2, b"a", b"c")
+    assert (run.file_bytes, run.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+def test_a_stretch_without_rows_makes_no_file(tmp_path: Path) -> None:
+    """Where all was deleted again; the stretch behind it still begins with nothing below."""
+    runs = builder(tmp_path, max_bytes=1)
+    put(runs, 0, {b"a": None})
+    put(runs, 1, {b"a": None, b"b": b"1"})
+    put(runs, 3, {b"b": None})
+    files = runs.finish(9).files
+    assert [(each.run.from_offset, each.run.to_offset) for each in files] == [(1, 3), (3, 4)]
+    assert [list(read_sorted_file(each.path)) for each in files] == [
+        [(b"b", seal(b"1", 2))],
+        [(b"b", None)],
+    ]
+    assert builder(tmp_path).finish(7).files == ()
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """Four times as much as may be held is built into runs that follow each other, within the limit."""
+    limit = 8 * MIB
+    runs = builder(tmp_path, max_bytes=limit)
+    tracemalloc.start()
+    try:
+        for start in range(0, 50_000, 1_000):
+            put(runs, start, {b"%012d" % each: bytes(100) for each in range(start, start + 1_000)})
+        files = runs.finish(50_000).files
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < limit * 1.1
+    assert len(files) >= 4
+    assert sum(each.run.rows for each in files) == 50_000
+    bounds = [(each.run.from_offset, each.run.to_offset) for each in files]
+    assert all(before[1] == after[0] for before, after in pairwise(bounds))
+    assert (bounds[0][0], bounds[-1][1]) == (0, 50_000)
+
+
+def test_hot_keys_make_no_new_runs(tmp_path: Path) -> None:
+    """What is counted is what is held, not what was read."""
+    runs = builder(tmp_path, max_bytes=100_000)
+    for start in range(0, 20_000, 100):
+        put(runs, start, {b"%d" % each: b"x" * 50 for each in range(100)})
+    (file,) = runs.finish(20_000).files
+    assert file.run.rows == 100
+
+
+def test_expired_rows_are_left_out_over_all_batches(tmp_path: Path) -> None:
+    """By the time of the whole stretch so far, not only of the batch a row came with; the time counts what was left out."""
+    spec = replace(SPECS["window"], retention_ms=60_000)
+    layout = SegmentLayout.of(spec)
+    runs = builder(tmp_path, spec)
+    for offset, start in enumerate((0, 500_000, 60_000)):
+        put(runs, offset, {layout.window_key(b"k", start)[8:]: None if start == 500_000 else b"v"})
+    built = runs.finish(3)
+    assert built.files == ()
+    assert built.time == StoreTime(500_000)
+
+
+def test_what_is_given_up_is_deleted(tmp_path: Path) -> None:
+    """Also what was half written."""
+    runs = builder(tmp_path, max_bytes=1)
+    put(runs, 0, {b"a": b"1"})
+    assert len(list(tmp_path.iterdir())) == 1
+    (tmp_path / "3-1-1.sst").write_bytes(b"half")
+    runs.abandon()
+    assert list(tmp_path.iterdir()) == []
+    runs = builder(tmp_path)
+    put(runs, 0, {b"b": b"1"})
+    tmp_path.rmdir()
+    with pytest.raises(StateStoreError, match=r"could not write sorted file 3-.*\.sst"):
+        runs.finish(6)
+
+
+def files_of(path: Path, *contents: Mapping[bytes, bytes | None]) -> list[RunFile]:
+    """Return runs that follow each other."""
+    found: list[RunFile] = []
+    for number, rows in enumerate(contents):
+        file = path / f"{number}.sst"
+        run = write_run(file, sorted(rows.items()), 0, (number * 10, number * 10 + 10))
+        assert run is not None
+        found.append(RunFile(file, run))
+    return found
+
+
+def test_merged_runs_keep_the_latest_row_and_its_delete(tmp_path: Path) -> None:
+    """A delete goes only where nothing lies below; the files merged stay."""
+    files = files_of(tmp_path, {b"a": b"1", b"b": b"1"}, {b"a": None, b"c": b"2"}, {b"c": b"3"})
+    kept = merge_runs(files, tmp_path / "kept.sst", drop_deletes=False)
+    assert kept is not None
+    assert list(read_sorted_file(kept.path)) == [(b"a", None), (b"b", b"1"), (b"c", b"3")]
+    assert (kept.run.from_offset, kept.run.to_offset, kept.run.deletes) == (0, 30, 1)
+    whole = merge_runs(files, tmp_path / "whole.sst", drop_deletes=True)
+    assert whole is not None
+    assert list(read_sorted_file(whole.path)) == [(b"b", b"1"), (b"c", b"3")]
+    assert merge_runs(files_of(tmp_path, {b"a": None}), tmp_path / "x", drop_deletes=True) is None
+    assert not (tmp_path / "x").exists()
+    assert all(file.path.exists() for file in files)
+
+
+def test_few_files_are_left_as_they_are(tmp_path: Path) -> None:
+    """More are merged with their neighbours, as evenly as it goes."""
+    files = files_of(tmp_path, *[{b"%d" % each: b"x"} for each in range(7)])
+    assert limit_runs(files, tmp_path, complete_from_zero=True, most=7) == files
+    merged = limit_runs(files, tmp_path, complete_from_zero=False, most=3)
+    assert [(each.run.from_offset, each.run.to_offset) for each in merged] == [
+        (0, 30),
+        (30, 50),
+        (50, 70),
+    ]
+
+
+def test_a_file_that_is_not_what_its_run_says_is_not_merged(tmp_path: Path) -> None:
+    """With fewer rows than were written something is wrong with it."""
+    (file,) = files_of(tmp_path, {b"a": b"1", b"b": b"2"})
+    other = RunFile(file.path, msgspec.structs.replace(file.run, rows=3))
+    with pytest.raises(SnapshotRefused, match="has 2 rows where 3 were written"):
+        list(newest_rows([other]))
