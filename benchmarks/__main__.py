@@ -26,6 +26,7 @@ from benchmarks.handoff.members import HANDOFF_SYSTEMS
 from benchmarks.parallel import plan as parallel
 from benchmarks.parallel.suite import ParallelSuite
 from benchmarks.python_environment import PeerEnvironmentError
+from benchmarks.restore import suite as restore
 from benchmarks.results import GUARANTEES, Row, SuiteResult
 from benchmarks.suites import SUITES
 from benchmarks.systems import SYSTEMS
@@ -54,14 +55,19 @@ def main(arguments: list[str] | None = None) -> int:
     if not suite.jobs:
         parser.error(f"the suite {suite.name} is laid down but not built yet: it comes later")
     try:
-        if suite.name == "handoff":
-            return _run_handoff(parser, options, console)
-        if suite.name == "parallel":
-            return _run_parallel(parser, options, console)
-        return _run_throughput(_selection(parser, options), options, console)
+        match suite.name:
+            case "handoff":
+                code = _run_handoff(parser, options, console)
+            case "parallel":
+                code = _run_parallel(parser, options, console)
+            case "restore":
+                code = _run_restore(parser, options, console)
+            case _:
+                code = _run_throughput(_selection(parser, options), options, console)
     except (StreamsError, PeerEnvironmentError) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         return 1
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -188,6 +194,32 @@ def _run_parallel(
         suite = ParallelSuite(broker.bootstrap_servers, size.pairs, console, date)
         result = _empty_result("parallel", date, systems, broker)
         return _collect(suite.rows(settings), result, paths, suite.failures, console)
+
+
+def _run_restore(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
+) -> int:
+    date = _today()
+    size = restore.with_size(
+        restore.QUICK if options.quick else restore.FULL,
+        records=options.records,
+        pairs=options.pairs,
+    )
+    systems = _names(parser, "--systems", options.systems, restore.SYSTEM_NAMES)
+    paths = [options.json] if options.json is not None else []
+    if size == restore.FULL and set(systems) == set(restore.SYSTEM_NAMES):
+        paths.append(results.results_path("restore"))
+    with benchmark_broker(options.bootstrap_servers) as broker:
+        suite = restore.RestoreSuite(
+            bootstrap_servers=broker.bootstrap_servers,
+            size=size,
+            jobs=_names(parser, "--jobs", options.jobs, restore.JOBS),
+            systems=systems,
+            console=console,
+            date=date,
+        )
+        result = _empty_result("restore", date, systems, broker)
+        return _collect(suite.rows(), result, paths, suite.failures, console)
 
 
 def _today() -> str:

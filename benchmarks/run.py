@@ -168,7 +168,7 @@ def _run_process(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env=environment(),
             cwd=folder,
             start_new_session=True,  # a Ctrl-C here is handled here
         ) as process,
@@ -178,15 +178,15 @@ def _run_process(
             process.send_signal(signal.SIGTERM)
             code = process.wait(STOP_TIMEOUT_S)
         except RunFailedError as failure:
-            raise RunFailedError(f"{failure}\n{_tail(log_path)}") from failure
+            raise RunFailedError(f"{failure}\n{tail_of(log_path)}") from failure
         except subprocess.TimeoutExpired as late:
             raise RunFailedError(
-                f"it did not stop within {STOP_TIMEOUT_S} s of SIGTERM\n{_tail(log_path)}"
+                f"it did not stop within {STOP_TIMEOUT_S} s of SIGTERM\n{tail_of(log_path)}"
             ) from late
         finally:
-            _end(process)
+            end_process(process)
     if code not in request.system.clean_exits:
-        raise RunFailedError(f"it ended with exit code {code} on SIGTERM\n{_tail(log_path)}")
+        raise RunFailedError(f"it ended with exit code {code} on SIGTERM\n{tail_of(log_path)}")
     return usage
 
 
@@ -233,14 +233,14 @@ def _await_all_committed(
         asker.close()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return our environment, with our packages importable from the run's folder."""
     root = str(Path(__file__).parent.parent)
     before = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{root}:{before}" if before else root}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
     """End what is left of a run that failed: the process and its descendants."""
     if process.poll() is not None:
         return
@@ -256,7 +256,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait(STOP_TIMEOUT_S)
 
 
-def _tail(path: Path) -> str:
+def tail_of(path: Path) -> str:
+    """Return the end of a program's log, for a failure's text."""
     text = path.read_text(errors="replace").strip()
     return f"It wrote:\n{text[-LOG_TAIL_CHARACTERS:]}" if text else "It wrote nothing."
 

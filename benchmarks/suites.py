@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from benchmarks import throughput
 from benchmarks.handoff import suite as handoff
 from benchmarks.parallel import plan as parallel
+from benchmarks.restore import suite as restore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ _SUITES = (
     Suite(
         name="restore",
         summary="how long it takes to bring state back",
-        later_jobs=("changelog", "snapshot_and_tail", "spark", "beside_running_task"),
+        jobs=restore.JOBS,
     ),
     Suite(
         name="memory",

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks.handoff import lines as handoff
 from benchmarks.parallel import lines as parallel
+from benchmarks.restore import lines as restore
 from benchmarks.results import COMMON_INTERVALS_MS, Row, SuiteResult
 
 BASELINE = "kafka-streams"
@@ -129,6 +130,8 @@ def _own_lines(
             return handoff.HEADINGS, handoff.LEFT, handoff.handoff_lines(result)
         case "parallel":
             return parallel.HEADINGS, parallel.LEFT, parallel.parallel_lines(result)
+        case "restore":
+            return restore.HEADINGS, restore.LEFT, restore.restore_lines(result)
         case _:
             return None
 

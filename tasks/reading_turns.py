@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Final, Protocol
 
 from rebalance.model import TopicPartition
 from tasks.ports import ChangelogReader, Clock
-from tasks.store_restore import StoreRestore
 
 _RECORDS_MIN: Final = 100
 _RECORDS_FIRST: Final = 1_000
@@ -17,6 +16,25 @@ _ROUND_S: Final = 0.5
 _COPIES_WAIT_S: Final = 0.4
 #: A copy that has read so many records too early stops reading for a while.
 _HELD_MAX: Final = 20_000
+
+
+class Restoring(Protocol):
+    """What takes turns: the restore of one partition."""
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Return what is read."""
+        ...
+
+    @property
+    def end(self) -> int | None:
+        """Return where it is done; None for a copy, which waits for others."""
+        ...
+
+    @property
+    def held(self) -> int:
+        """Return how many records were read too early."""
+        ...
 
 
 class ReadingTurns:
@@ -39,7 +57,7 @@ class ReadingTurns:
         """Return how many records to poll for; `busy` says that tasks run."""
         return min(self._fitting, most) if busy else most
 
-    def share(self, reader: ChangelogReader, entries: Iterable[StoreRestore]) -> None:
+    def share(self, reader: ChangelogReader, entries: Iterable[Restoring]) -> None:
         """Pause and resume what is read, for this moment."""
         entries = list(entries)
         waits = self._copies_wait(entries)
@@ -54,7 +72,7 @@ class ReadingTurns:
             reader.pause(sorted(pause - self._paused))
             self._paused = pause
 
-    def _copies_wait(self, entries: Iterable[StoreRestore]) -> bool:
+    def _copies_wait(self, entries: Iterable[Restoring]) -> bool:
         if all(entry.end is None for entry in entries):
             self._rounds_s = None
             return False

@@ -8,17 +8,20 @@ import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from rebalance.model import TaskId, TopicPartition
+from state_stores.bulk_restore.ingest import ingest_runs
+from state_stores.bulk_restore.run_files import BuiltRuns
 from state_stores.commit_buffer import Drained, write_rows
 from state_stores.errors import StoreCorruptedError
 from state_stores.factory import Store, make_store
 from state_stores.ports import Database
 from state_stores.position import Position
-from state_stores.restore import position_name
+from state_stores.restore import StoreTime, position_name
 from state_stores.spec import StoreSpec
-from state_stores.timed_buffer import note_name
+from state_stores.timed_buffer import TimedBuffer, note_name
 from tasks.errors import TaskCorruptedError
 from tasks.internal_topics import changelog_topic
 
@@ -277,8 +280,16 @@ class StateManager:
         positions: Mapping[TopicPartition, int],
         *,
         now_ms: int,
+        times: Mapping[str, StoreTime] = MappingProxyType({}),
     ) -> None:
-        """Write restored rows and the positions they reach."""
+        """Write restored rows and the positions they reach.
+
+        `times`: how far the records behind the rows bring the time of a store, where the rows don't tell.
+        """
+        for name, time in times.items():
+            buffer = self.stores[name].buffer
+            assert isinstance(buffer, TimedBuffer), "only stores that know time have any"
+            buffer.observe(time.observed_ms)
         for persistent, database in self._databases.items():
             mine = {
                 name: rows
@@ -291,6 +302,36 @@ class StateManager:
                     name: self.stores[name].buffer.restored(rows) for name, rows in mine.items()
                 }
                 write_rows(database, mine, stored, restored)
+
+    def ingest(
+        self, store: str, runs: BuiltRuns, *, offset: int, caught_up_at_ms: int, from_nothing: bool
+    ) -> None:
+        """Take sorted runs into a persistent store, and then the position that they reach.
+
+        Args:
+            store: Its name.
+            runs: The files, which are moved.
+            offset: Where the tail begins.
+            caught_up_at_ms: When that was the end of the log.
+            from_nothing: They begin at the start of the log: the store is emptied first.
+        """
+        partition = self.changelog(store)
+        assert partition is not None, "runs are those of a changelog"
+        ingest_runs(
+            self.database(store),
+            self.specs[store],
+            runs.files,
+            time=runs.time,
+            position_name=position_name(*partition),
+            position=Position(
+                offset=offset,
+                topic_id=self.topic_ids[partition.topic],
+                written_at_ms=caught_up_at_ms,
+            ),
+            from_nothing=from_nothing,
+            also_forget=(_IDENTITY,) if from_nothing else (),
+        )
+        self.stores[store].buffer.discard()
 
     def refresh_positions(self, *, now_ms: int) -> None:
         """Write the known positions again as of now; called when it is certain that nothing newer is in the log."""

@@ -14,7 +14,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -23,12 +22,16 @@ from rebalance.orders import AnyReport
 from state_stores.errors import StateStoreError, StoreCorruptedError, StreamsError
 from tasks.active_task import ActiveTask
 from tasks.errors import TaskCorruptedError
-from tasks.learner_task import CopyProgress, LearnerTask
-from tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
+from tasks.learner_task import LearnerTask
+from tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError, RunSettings
 from tasks.processing.record_batch import SourceRecords
 from tasks.reading_turns import ReadingTurns
+from tasks.restore_charge import Charge
 from tasks.restore_plan import RestorePlanner
+from tasks.restore_rate import RestoreRate, said_of
 from tasks.restore_results import Broken, Closed, Restored, RestoreResult
+from tasks.restore_runs import RunRestores
+from tasks.shared_reader import SharedReader
 from tasks.start_positions import Grant, StartPosition
 from tasks.store_restore import EventKind, LogFacts, RestoreEvent, StoreRestore
 
@@ -38,40 +41,12 @@ _log = logging.getLogger(__name__)
 
 #: Records of one poll; a poll is folded and written as one batch per task.
 _POLL_RECORDS = 20_000
-#: How long a poll waits for records: an order that comes meanwhile waits as long.
-_POLL_S: Final = 0.01
 #: How often it is asked how far inputs are committed that copies of tables are restored from.
 _COMMITTED_EVERY_S: Final = 0.5
 #: How often it is asked whether the topics that copies would read are still the same.
 _TOPICS_EVERY_S: Final = 10.0
-
-
-@dataclass(slots=True, eq=False)
-class _Charge:
-    """A task whose state this thread has: to be handed over (`grant`), or followed as a copy (`copy`)."""
-
-    task: ActiveTask
-    grant: Grant | None = None
-    copy: LearnerTask | None = None
-    entries: dict[TopicPartition, StoreRestore] = field(
-        default_factory=dict[TopicPartition, StoreRestore]
-    )
-    starts: Mapping[TopicPartition, StartPosition] | None = None
-    topic_ids: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    #: Its stores are open and are what their positions say.
-    complete: bool = False
-    #: Records read since the grant.
-    restored: int = 0
-    wiped: bool = False
-    #: It was a copy, and the owner before has let go.
-    promoted: bool = False
-
-    @property
-    def is_awaited(self) -> bool:
-        """Return whether nobody works on the task until it runs here, or soon nobody will: others make room for it."""
-        return self.promoted or (
-            self.copy is not None and self.copy.role == "learner" and self.copy.is_ready
-        )
+#: How often it is logged how far a long restore is.
+_SAY_EVERY_S: Final = 5.0
 
 
 class StateUpdater:
@@ -91,6 +66,7 @@ class StateUpdater:
         say: Sends what copies announce.
         busy: Whether tasks run that must not be slowed.
         lasting: Keep the reader's connections while there is nothing to read, because more will come.
+        runs: What makes sorted runs for stores that are far behind; without it everything is read here.
     """
 
     def __init__(
@@ -105,9 +81,9 @@ class StateUpdater:
         say: Callable[[AnyReport], None] = lambda _: None,
         busy: Callable[[], bool] = lambda: False,
         lasting: bool = False,
+        runs: RunSettings | None = None,
     ) -> None:
         self._planner = planner
-        self._make_reader = make_reader
         self._clock = clock
         self._wipe = wipe
         self._on_event = on_event
@@ -121,16 +97,24 @@ class StateUpdater:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         # The thread's own.
-        self._charges: dict[TaskId, _Charge] = {}
-        self._reading: dict[TopicPartition, _Charge] = {}
-        self._reader: ChangelogReader | None = None
-        self._turns = ReadingTurns(clock, self._stop.wait)
+        self._charges: dict[TaskId, Charge] = {}
+        self._reader = SharedReader(make_reader, ReadingTurns(clock, self._stop.wait))
+        self._runs = RunRestores(
+            runs,
+            clock=clock,
+            post=self._orders.put,
+            moves_on=self._moves_on,
+            goes_on=self._goes_on,
+            guarded=self._guarded,
+        )
         self._mended: set[TaskId] = set()
         self._next_committed_s = 0.0
         self._next_topics_s = 0.0
         #: Changelog records read since the start, and those still to read for tasks that are to run; for the metrics.
         self.restored_records = 0
         self.remaining_records = 0
+        self._rate = RestoreRate()
+        self._next_said_s = 0.0
 
     # -- from the worker's loop ------------------------------------------------------------------------------------
 
@@ -142,7 +126,7 @@ class StateUpdater:
     ) -> None:
         """Restore tasks, in state RESTORING, to run them; where they start is found out unless it is known."""
         charges = [
-            _Charge(task, grant=grant, starts=starts, topic_ids=topic_ids or {})
+            Charge(task, grant=grant, starts=starts, topic_ids=topic_ids or {})
             for task, grant in tasks.values()
         ]
         self._order(partial(self._begin, charges))
@@ -180,6 +164,17 @@ class StateUpdater:
             results.append(self._results.get_nowait())
         return results
 
+    @property
+    def restore_rate(self) -> float:
+        """Return how many records per second are restored for tasks that are to run; 0 while none is."""
+        return self._rate.per_second if self.remaining_records else 0.0
+
+    @property
+    def restore_remaining_s(self) -> float:
+        """Return how many seconds that will take; -1 while it can't be told, 0 while nothing is restored."""
+        left_s = self._rate.seconds_for(self.remaining_records)
+        return -1.0 if left_s is None else left_s
+
     def close(self) -> None:
         """Stop, and wait for the thread; databases that are open are left to the caller."""
         self._stop.set()
@@ -201,34 +196,30 @@ class StateUpdater:
         try:
             while not self._stop.is_set():
                 self._carry_out_orders()
-                if self._reading and not self._stop.is_set():
+                if not (self._reader.is_idle or self._stop.is_set()):
                     self._read()
         except BaseException as error:  # noqa: BLE001 - raised again in the worker's thread by take
             self._error = error
         finally:
             for charge in self._charges.values():
                 self._suspend(charge)
-            self._close_reader()
+            self._runs.close()
+            self._reader.rest()
             self._woken()
 
     def _carry_out_orders(self) -> None:
         """Do what is ordered; waits for it if there is nothing to read."""
-        while not self._orders.empty() or not self._reading:
+        while not self._orders.empty() or self._reader.is_idle:
             if self._orders.empty() and not self._lasting:
-                self._close_reader()
+                self._reader.rest()
             order = self._orders.get()
             if self._stop.is_set():
                 return
             order()
 
-    def _close_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
-    def _begin(self, charges: Iterable[_Charge]) -> None:
+    def _begin(self, charges: Iterable[Charge]) -> None:
         """Open databases, find out what is to be known, begin to read: all at once, the cluster is asked once."""
-        opened: list[_Charge] = []
+        opened: list[Charge] = []
         for charge in charges:
             self._charges[charge.task.task_id] = charge
             if self._guarded(charge, partial(self._open, charge)):
@@ -238,11 +229,11 @@ class StateUpdater:
         for charge in opened:
             self._guarded(charge, partial(self._plan, charge, facts))
 
-    def _open(self, charge: _Charge) -> None:
+    def _open(self, charge: Charge) -> None:
         if not charge.task.stores.is_open:
             charge.task.stores.open()
 
-    def _find_starts(self, charges: Iterable[_Charge]) -> None:
+    def _find_starts(self, charges: Iterable[Charge]) -> None:
         """Find out where the inputs of granted tasks begin, for those where it is not known."""
         grants = {
             charge.task.task_id: charge.grant
@@ -255,7 +246,7 @@ class StateUpdater:
                 self._charges[task_id].starts = starts
                 self._charges[task_id].topic_ids = topic_ids
 
-    def _plan(self, charge: _Charge, facts: Mapping[TopicPartition, LogFacts]) -> None:
+    def _plan(self, charge: Charge, facts: Mapping[TopicPartition, LogFacts]) -> None:
         entries = self._planner.restores(
             charge.task,
             facts,
@@ -270,63 +261,37 @@ class StateUpdater:
         if charge.copy is not None:
             charge.copy.store_uuid = charge.task.stores.identity()
             self._next_topics_s = 0.0
-        self._start_reading(charge)
+        for entry in entries:
+            self._runs.begin(charge, entry, facts[entry.partition])
+            if charge.entries.get(entry.partition) is not entry:
+                return  # its disk is damaged: it was given up, or has begun anew
+        self._reader.start(charge)
         if charge.grant is not None:
             self._tell_starts(charge)
         self._finish_if_done(charge)
         self._announce_if_empty(charge)
 
-    def _start_reading(self, charge: _Charge) -> None:
-        wanted = {
-            partition: entry.position
-            for partition, entry in charge.entries.items()
-            if not entry.is_done and partition not in self._reading
-        }
-        if not wanted:
-            return
-        if self._reader is None:
-            self._reader = self._make_reader()
-            self._reader.assign({})
-        self._reader.add(wanted)
-        self._reading.update(dict.fromkeys(wanted, charge))
-        self._choose_headers(self._reader)
-
-    def _stop_reading(self, charge: _Charge, partitions: Iterable[TopicPartition]) -> None:
-        mine = [each for each in partitions if self._reading.get(each) is charge]
-        for partition in mine:
-            del self._reading[partition]
-        self._turns.forget(mine)
-        if mine and self._reader is not None:
-            self._reader.remove(mine)
-            self._choose_headers(self._reader)
-
-    def _choose_headers(self, reader: ChangelogReader) -> None:
-        reader.with_headers = any(
-            charge.entries[partition].source is not None
-            for partition, charge in self._reading.items()
-        )
-
     # -- orders ----------------------------------------------------------------------------------------------------
 
     def _follow(self, copies: Iterable[LearnerTask]) -> None:
-        fresh: list[_Charge] = []
+        fresh: list[Charge] = []
         for copy in copies:
             charge = self._charges.get(copy.task_id)
             if charge is not None and charge.task is copy.task:
                 self._follow_on(charge, copy)
             else:
                 complete = copy.task.stores.is_open
-                fresh.append(_Charge(copy.task, copy=copy, complete=complete))
+                fresh.append(Charge(copy.task, copy=copy, complete=complete))
         self._begin(fresh)
 
-    def _follow_on(self, charge: _Charge, copy: LearnerTask) -> None:
+    def _follow_on(self, charge: Charge, copy: LearnerTask) -> None:
         """Go on with a task that was to run and is revoked while it restores: it has no end any more."""
         self._suspend(charge)
         charge.grant, charge.copy, charge.starts = None, copy, None
         for entry in charge.entries.values():
             entry.end = None
         copy.store_uuid = copy.task.stores.identity()
-        self._start_reading(charge)
+        self._reader.start(charge)
 
     def _appoint(self, copy: LearnerTask, role: str, learn_epoch: int) -> None:
         copy.appoint(role, learn_epoch)
@@ -334,11 +299,10 @@ class StateUpdater:
         if charge is not None and charge.copy is copy:
             self._announce_if_empty(charge)
 
-    def _announce_if_empty(self, charge: _Charge) -> None:
+    def _announce_if_empty(self, charge: Charge) -> None:
         """Announce a copy that has nothing to follow, as it will never be further."""
-        if charge.copy is not None and not charge.entries:
-            progress = CopyProgress(positions={}, ends={})
-            self._announce(charge.copy.moves_on(progress, self._clock.monotonic_s()))
+        if not charge.entries:
+            self._announce_progress(charge, {})
 
     def _promote(self, task: ActiveTask, grant: Grant) -> None:
         charge = self._charges.get(task.task_id)
@@ -353,7 +317,7 @@ class StateUpdater:
             entry.start, entry.restored = entry.position, 0
         self._guarded(charge, partial(self._go_on, charge))
 
-    def _go_on(self, charge: _Charge) -> None:
+    def _go_on(self, charge: Charge) -> None:
         """Go on with a copy whose ends are known now."""
         self._tell_starts(charge)
         now_ms = self._clock.now_ms()
@@ -367,9 +331,14 @@ class StateUpdater:
         charge = self._charges.get(task.task_id)
         if charge is not None and charge.task is task:
             self._suspend(charge)
-            self._stop_reading(charge, charge.entries)
+            self._let_go(charge)
             del self._charges[task.task_id]
         self._close(task, task.close)
+
+    def _let_go(self, charge: Charge) -> None:
+        """Read nothing more for a task, here or elsewhere."""
+        self._reader.stop(charge, charge.entries)
+        self._runs.stop(charge)
 
     def _close(self, task: ActiveTask, close: Callable[[], None]) -> None:
         try:
@@ -380,12 +349,12 @@ class StateUpdater:
 
     # -- what goes wrong -------------------------------------------------------------------------------------------
 
-    def _guarded(self, charge: _Charge, action: Callable[[], object]) -> bool:
+    def _guarded(self, charge: Charge, action: Callable[[], object]) -> bool:
         """Do something with a task's disk; return whether it went well. Damage is mended once."""
         try:
             action()
         except (StateStoreError, TaskCorruptedError) as error:
-            self._stop_reading(charge, charge.entries)
+            self._let_go(charge)
             self._mended.add(charge.task.task_id)
             if charge.wiped or not isinstance(error, StoreCorruptedError | TaskCorruptedError):
                 self._give_up(charge, error)
@@ -394,7 +363,7 @@ class StateUpdater:
             return False
         return True
 
-    def _wipe_damaged(self, charge: _Charge, error: Exception) -> None:
+    def _wipe_damaged(self, charge: Charge, error: Exception) -> None:
         task = charge.task
         _log.warning("task %s: %s; wiping it and restoring from the changelog", task.task_id, error)
         if charge.copy is not None:
@@ -405,7 +374,7 @@ class StateUpdater:
         charge.wiped, charge.complete, charge.entries = True, False, {}
         self._begin([charge])
 
-    def _give_up(self, charge: _Charge, error: StateStoreError | TaskCorruptedError) -> None:
+    def _give_up(self, charge: Charge, error: StateStoreError | TaskCorruptedError) -> None:
         del self._charges[charge.task.task_id]
         self._close(charge.task, charge.task.close)
         self._results.put(Broken(task=charge.task, error=error))
@@ -413,11 +382,11 @@ class StateUpdater:
 
     def _begin_anew(self, error: OffsetOutOfRangeError) -> None:
         """Restore a store from the beginning, because the log has lost what comes next."""
-        charge = self._reading.get(error.partition)
+        charge = self._reader.charge_of(error.partition)
         if charge is None:
             return
         _log.warning("task %s: %s", charge.task.task_id, error)
-        self._stop_reading(charge, charge.entries)
+        self._let_go(charge)
         if charge.copy is not None:
             self._announce(charge.copy.begins_anew("the changelog has lost what comes next"))
         store = charge.entries[error.partition].store
@@ -431,14 +400,12 @@ class StateUpdater:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        reader = self._reader
-        assert reader is not None, "something is read"
-        self._turns.share(reader, [charge.entries[each] for each, charge in self._reading.items()])
+        self._reader.share()
         self._keep_informed()
         busy = self._busy() or any(each.is_awaited for each in self._charges.values())
         self._count_remaining()
         try:
-            runs = reader.poll(self._turns.records(_POLL_RECORDS, busy=busy), _POLL_S)
+            runs = self._reader.poll(_POLL_RECORDS, busy=busy)
         except OffsetOutOfRangeError as error:
             self._begin_anew(error)
             return
@@ -448,16 +415,15 @@ class StateUpdater:
         for run in runs:
             self._apply(run, changed)
         for entry in changed:
-            if entry.told:
-                self._on_event(entry.event("batch"))
-        self._look_at_positions(reader, now_ms)
+            self._tell_batch(entry)
+        self._look_at_positions(now_ms)
         self._count_remaining()
         if busy and runs:
-            self._turns.leave_room(sum(map(len, runs)), self._clock.monotonic_s() - begin_s)
+            self._reader.leave_room(sum(map(len, runs)), self._clock.monotonic_s() - begin_s)
 
     def _apply(self, run: SourceRecords, changed: dict[StoreRestore, None]) -> None:
         partition = TopicPartition(run.topic, run.partition)
-        charge = self._reading.get(partition)
+        charge = self._reader.charge_of(partition)
         if charge is None or charge.task.task_id in self._mended:
             return  # fetched for what is not read any more, or begins anew
         entry = charge.entries[partition]
@@ -471,16 +437,15 @@ class StateUpdater:
         if self._guarded(charge, write):
             changed[entry] = None
 
-    def _look_at_positions(self, reader: ChangelogReader, now_ms: int) -> None:
-        positions, ends = reader.positions(), reader.end_offsets()
-        charges = dict.fromkeys(self._reading.values())
-        for charge in charges:
+    def _look_at_positions(self, now_ms: int) -> None:
+        positions, ends = self._reader.standing()
+        for charge in self._reader.charges():
             if charge.task.task_id not in self._mended:
                 self._guarded(charge, partial(self._stand, charge, positions, ends, now_ms))
 
     def _stand(
         self,
-        charge: _Charge,
+        charge: Charge,
         positions: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         now_ms: int,
@@ -488,35 +453,27 @@ class StateUpdater:
         """Note where the reader stands in a task's changelogs."""
         for partition, entry in charge.entries.items():
             position = positions.get(partition)
-            if position is not None and partition in self._reading:
+            if position is not None and self._reader.charge_of(partition) is charge:
                 at_end = charge.grant is None and ends.get(partition) == position
                 entry.stands_at(position, at_end=at_end, now_ms=now_ms)
         self._finish_if_done(charge)
-        if charge.copy is not None:
-            progress = CopyProgress(
-                positions={each: entry.position for each, entry in charge.entries.items()},
-                ends={
-                    each: ends.get(each) if entry.limit is None else entry.limit
-                    for each, entry in charge.entries.items()
-                },
-            )
-            self._announce(charge.copy.moves_on(progress, self._clock.monotonic_s()))
+        self._announce_progress(charge, ends)
 
     def _announce(self, report: AnyReport | None) -> None:
         if report is not None:
             self._say(report)
 
-    def _finish_if_done(self, charge: _Charge) -> None:
+    def _finish_if_done(self, charge: Charge) -> None:
         """Stop reading what has come to its end; hand the task over when everything has."""
         if charge.grant is None:
             return
         done = [entry for entry in charge.entries.values() if entry.is_done]
-        self._stop_reading(charge, [entry.partition for entry in done])
+        self._reader.stop(charge, [entry.partition for entry in done])
         for entry in done:
             if entry.told:
                 self._on_event(entry.event("end"))
                 entry.told = False
-        if len(done) == len(charge.entries):
+        if charge.is_done:
             for entry in done:
                 entry.keep_position()
             del self._charges[charge.task.task_id]
@@ -531,23 +488,54 @@ class StateUpdater:
             )
             self._woken()
 
-    def _tell_starts(self, charge: _Charge) -> None:
+    def _tell_starts(self, charge: Charge) -> None:
         for entry in charge.entries.values():
             if not entry.is_done:
                 entry.told = True
                 self._on_event(entry.event("start"))
 
-    def _suspend(self, charge: _Charge) -> None:
+    def _suspend(self, charge: Charge) -> None:
         for entry in charge.entries.values():
             if entry.told:
                 self._on_event(entry.event("suspended"))
                 entry.told = False
 
     def _count_remaining(self) -> None:
-        entries = [charge.entries[partition] for partition, charge in self._reading.items()]
-        self.remaining_records = sum(
-            max(entry.end - entry.position, 0) for entry in entries if entry.end is not None
-        )
+        entries = [*self._reader.entries(), *self._runs.entries()]
+        self.remaining_records = sum(entry.remaining for entry in entries)
+        now_s = self._clock.monotonic_s()
+        self._rate.note(self.restored_records, now_s)
+        if self.remaining_records and now_s >= self._next_said_s:
+            if self._next_said_s:
+                _log.info("%s", said_of(self.restored_records, self.remaining_records, self._rate))
+            self._next_said_s = now_s + _SAY_EVERY_S
+        elif not self.remaining_records:
+            self._next_said_s = 0.0
+
+    # -- what is made elsewhere -------------------------------------------------------------------------------------
+
+    def _moves_on(self, charge: Charge, entry: StoreRestore, records: int) -> None:
+        """Note that a store has come further elsewhere."""
+        self.restored_records += records
+        if charge.grant is not None:
+            charge.restored += records
+        self._tell_batch(entry)
+        self._count_remaining()
+        self._announce_progress(charge, self._reader.standing()[1])
+
+    def _goes_on(self, charge: Charge) -> None:
+        """Read what a store needs beyond its runs, or without any."""
+        self._reader.start(charge)
+        self._finish_if_done(charge)
+
+    def _tell_batch(self, entry: StoreRestore) -> None:
+        entry.rate.note(entry.restored, self._clock.monotonic_s())
+        if entry.told:
+            self._on_event(entry.event("batch"))
+
+    def _announce_progress(self, charge: Charge, ends: Mapping[TopicPartition, int]) -> None:
+        if charge.copy is not None:
+            self._announce(charge.copy.moves_on(charge.progress(ends), self._clock.monotonic_s()))
 
     # -- what the cluster tells meanwhile ---------------------------------------------------------------------------
 
@@ -572,13 +560,14 @@ class StateUpdater:
         """Let copies of tables have what is committed of their inputs by now."""
         limited = {
             partition: charge
-            for partition, charge in self._reading.items()
-            if charge.grant is None and charge.entries[partition].limit is not None
+            for charge in self._reader.charges()
+            for partition, entry in charge.entries.items()
+            if charge.grant is None and entry.limit is not None
         }
         committed = self._planner.committed(list(limited)) if limited else {}
         now_ms = self._clock.now_ms()
         for partition, offset in committed.items():
             charge = limited[partition]
             let_in = partial(charge.entries[partition].may_go_to, offset, now_ms)
-            if self._reading.get(partition) is charge:
+            if self._reader.charge_of(partition) is charge:
                 self._guarded(charge, let_in)

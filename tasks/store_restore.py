@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from rebalance.model import TopicPartition
-from state_stores.restore import StartFrom, fold, restore_start
+from state_stores.restore import StartFrom, StoreTime, fold, restore_start
 from tasks.active_task import ActiveTask
 from tasks.ports import TopicDescription
 from tasks.processing.record_batch import SourceRecords
+from tasks.restore_rate import RestoreRate
 from tasks.source_restore import SourceRestore
 
 #: Kafka's default for how long tombstones outlive compaction.
@@ -29,7 +30,8 @@ EventKind = Literal["start", "batch", "end", "suspended"]
 class RestoreEvent:
     """Progress of restoring one store from one changelog partition.
 
-    `start` and `end` are offsets; `restored` counts the records read so far ("batch", "end") or 0 ("start").
+    `start` and `end` are offsets; `restored` counts the records read so far ("batch", "end") or 0 ("start"). `rate` is how
+    many records per second it were of late, and `eta_s` how many seconds the rest takes at that rate (None: not known).
 
     >>> event = RestoreEvent(
     ...     kind="batch", store="counts", topic="app-counts-changelog", partition=0, start=0, end=200, restored=50
@@ -45,6 +47,8 @@ class RestoreEvent:
     start: int
     end: int
     restored: int
+    rate: float = 0.0
+    eta_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,11 @@ class StoreRestore:
     limit: int | None = None
     restored: int = 0
     source: SourceRestore | None = None
+    #: Its sorted runs are being made: it is not read here until they are in the store.
+    elsewhere: bool = False
+    #: How far those who make them have come.
+    ahead: int = 0
+    rate: RestoreRate = field(default_factory=RestoreRate)
     #: The position that is on disk.
     kept: int | None = None
     #: Whether its start was told.
@@ -109,6 +118,11 @@ class StoreRestore:
     def is_done(self) -> bool:
         """Return whether it has come to its end."""
         return self.end is not None and self.position >= self.end
+
+    @property
+    def remaining(self) -> int:
+        """Return how many offsets are to be read until it is done, here or elsewhere; 0 for a copy."""
+        return 0 if self.end is None else max(self.end - max(self.position, self.ahead), 0)
 
     @property
     def held(self) -> int:
@@ -144,7 +158,10 @@ class StoreRestore:
         stores = self.task.stores
         with stores.trusted():
             stores.write_restored(
-                {self.store: self._rows(run)}, self._position_to_keep(), now_ms=self.reached_ms or 0
+                {self.store: self._rows(run)},
+                self._position_to_keep(),
+                now_ms=self.reached_ms or 0,
+                times=self._times(run),
             )
 
     def _rows(self, run: SourceRecords) -> Sequence[tuple[bytes, bytes | None]]:
@@ -152,6 +169,13 @@ class StoreRestore:
             return self.source.rows(run)
         spec = self.task.stores.specs[self.store]
         return fold(spec, run.raw_keys, run.raw_values, run.timestamps)
+
+    def _times(self, run: SourceRecords) -> dict[str, StoreTime]:
+        """Return what rows don't tell of the records' time: a delete has a time too, and so has what was overwritten."""
+        spec = self.task.stores.specs[self.store]
+        if spec.ttl_ms is None or self.source is not None:
+            return {}
+        return {self.store: StoreTime.of(spec, run.raw_keys, run.timestamps)}
 
     def _position_to_keep(self) -> dict[TopicPartition, int]:
         if self.reached_ms is None:
@@ -173,6 +197,12 @@ class StoreRestore:
             self.reached_ms = self.known_ms
             if first:
                 self.keep_position()
+
+    def was_ingested(self, position: int) -> None:
+        """Note that runs have brought the store to a position, which is on disk with them."""
+        self.ahead = 0
+        self.position = self.kept = position
+        self.stands_at(position, at_end=False, now_ms=self.known_ms)
 
     def may_go_to(self, limit: int, now_ms: int) -> int:
         """Raise the limit to what is committed of the input now; return how many records that let in."""
@@ -197,6 +227,8 @@ class StoreRestore:
             start=self.start,
             end=self.milestone if self.end is None else self.end,
             restored=self.restored,
+            rate=self.rate.per_second,
+            eta_s=self.rate.seconds_for(self.remaining),
         )
 
 
@@ -234,7 +266,7 @@ def start_of(
         topic_id=facts.topic.topic_id,
         log_start=facts.start,
         log_end=end,
-        tombstone_retention_ms=_tombstone_retention_ms(facts.topic),
+        tombstone_retention_ms=tombstone_retention_ms(facts.topic),
         now_ms=facts.now_ms,
     )
     if extracts and position is not None and (follows or position.offset < end):
@@ -246,7 +278,7 @@ def start_of(
     return facts.start, reason
 
 
-def _tombstone_retention_ms(topic: TopicDescription) -> int:
+def tombstone_retention_ms(topic: TopicDescription) -> int:
     """Return how long deletes can be read in a topic; where nothing is compacted, as long as anything."""
     if "compact" not in topic.config.get("cleanup.policy", "compact"):
         return _FOR_EVER_MS

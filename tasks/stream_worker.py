@@ -346,6 +346,7 @@ class StreamWorker:
             say=(lambda _: None) if membership is None else membership.say,
             busy=lambda: bool(manager.running),
             lasting=membership is not None,
+            runs=self._ports.runs,
         )
         manager = TaskManager(
             self._settings,

@@ -14,6 +14,7 @@ from tasks.ports import (
     Clock,
     ProducerOfId,
     RecordSource,
+    RunSettings,
     SinkProducer,
 )
 from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
@@ -86,6 +87,8 @@ class WorkerPorts:
     admin: Admin
     topics: TopicInfo
     clock: Clock
+    #: None reads everything in the worker.
+    runs: RunSettings | None = None
 
 
 class MakeTask(Protocol):

@@ -8,7 +8,7 @@ from streams.client.application_state import ApplicationState
 from streams.client.process_memory import ProcessMemory
 from streams.config import StreamsConfig
 from streams.run_options import RunOptions
-from tasks.ports import Clock
+from tasks.ports import Clock, RunMaker
 from tasks.processing.topology_spec import TopologySpec
 from tasks.state_updater import RestoreEvent
 
@@ -38,6 +38,7 @@ class Application:
         clock: Time.
         memory: What all databases of the process share.
         on_restore: Told how restoring goes on, by the restoring thread.
+        runs: Makes sorted runs for stores that are far behind; None reads everything in the workers.
     """
 
     spec: TopologySpec
@@ -48,6 +49,7 @@ class Application:
     clock: Clock
     memory: ProcessMemory
     on_restore: Callable[[RestoreEvent], None]
+    runs: RunMaker | None = None
 
     @property
     def is_fixed(self) -> bool:

@@ -43,7 +43,11 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
         "rolled-back-total": sum(each.rolled_back for each in counters),
         "records-lag": sum(lags.values()),
         "restore-total": sum(each.restored_records for each in updaters),
+        "restore-rate": sum(each.restore_rate for each in updaters),
         "restore-remaining-records-total": sum(each.remaining_records for each in updaters),
+        "restore-remaining-seconds": max(
+            (each.restore_remaining_s for each in updaters), default=0.0
+        ),
         "tasks": {str(task_id): task.metrics() for task_id, task in sorted(tasks.items())},
         "lag": {str(partition): lag for partition, lag in sorted(lags.items())},
     }

@@ -11,7 +11,7 @@ from state_stores.state_directory import StateDirectory
 from streams.client.application import Application
 from streams.client.group_membership import member_name, partition_counts, task_shapes
 from streams.config import StreamsConfig
-from streams.console_log import LogLevel
+from streams.console_log import LogLevel, configured_format
 from streams.watchdog.hello import Hello
 from tasks.internal_topics import ApplicationPlan
 
@@ -54,12 +54,13 @@ def introduce(
             settling_ms=config.settling_ms,
         ),
         import_path=tuple(sys.path),
-        log_level=_log_level(),
+        log_level=log_level_here(),
+        log_format=configured_format(),
     )
 
 
-def _log_level() -> LogLevel:
-    """Return the least level that this process logs, for the watchdog to log no more."""
+def log_level_here() -> LogLevel:
+    """Return the least level that this process logs, for its helpers to log no more."""
     effective = logging.getLogger("tidewheel").getEffectiveLevel()
     if effective <= logging.DEBUG:
         return "debug"

@@ -17,7 +17,7 @@ from streams.run_options import RunOptions
 from streams.topic_info import KafkaTopics
 from tasks.internal_topics import ApplicationPlan
 from tasks.parallel.keyed import cutting
-from tasks.ports import Admin
+from tasks.ports import Admin, RunSettings
 from tasks.processing.topology_spec import TopologySpec
 from tasks.worker_ports import WorkerPorts, WorkerSettings
 
@@ -121,8 +121,11 @@ def worker_settings(application: Application, transactional_id: str) -> WorkerSe
     )
 
 
-def worker_ports(application: Application, clients: KafkaClients, admin: Admin) -> WorkerPorts:
-    """Return the clients that the loop uses."""
+def worker_ports(
+    application: Application, clients: KafkaClients, admin: Admin, slot: StateDirectory
+) -> WorkerPorts:
+    """Return the clients that the loop uses; files of restores are put into its slot."""
+    runs = application.runs
     timeout_ms = application.transaction_timeout_ms
     at_least_once = application.config.processing_guarantee == "at_least_once"
     return WorkerPorts(
@@ -133,4 +136,5 @@ def worker_ports(application: Application, clients: KafkaClients, admin: Admin) 
         admin=admin,
         topics=KafkaTopics(admin),
         clock=application.clock,
+        runs=None if runs is None else RunSettings(maker=runs, directory=slot.restore_directory),
     )

@@ -129,8 +129,10 @@ class WorkerLife:
         clients = make_clients(config, self._show_progress)
         slot = take_slot(config, self._wanted_slot, stack)
         self.slot = slot.slot
-        admin: Admin = clients.admin()
+        admin = clients.admin()
         stack.callback(admin.close)
+        if not admin.reach(self._ending):
+            return
         plan = prepare_topics(
             application.spec,
             config,
@@ -175,13 +177,14 @@ class WorkerLife:
             changed=self._plan_changed,
             every_ms=refresh_interval_ms(config.consumer),
         )
-        ports = worker_ports(application, clients, admin)
+        ports = worker_ports(application, clients, admin, slot)
         if assigned is None:
             transactional_id = self._join(stack, plan, slot, ports)
             if transactional_id is None:
                 return
         else:
             transactional_id = fixed_transactional_id(config, slot.slot)
+            _claim(stack, clients, transactional_id, plan)
         self.worker = StreamWorker(
             plan,
             assigned or frozenset(),
@@ -332,3 +335,12 @@ class WorkerLife:
         )
         if removed:
             _log.info("removed state of tasks that are no longer here: %s", ", ".join(removed))
+
+
+def _claim(
+    stack: ExitStack, clients: KafkaClients, transactional_id: str, plan: ApplicationPlan
+) -> None:
+    """Let the cluster know of a worker that no group knows, for the stack's time; with no task there is nothing to know."""
+    read = [topic for each in plan.subtopologies.values() for topic in each.topic_partitions]
+    if read:
+        stack.callback(clients.fixed_claim(transactional_id, min(read)).close)

@@ -197,6 +197,7 @@ class FakeGroupAdmin:
         self.fenced: list[tuple[str, ...]] = []
         self.ends_of: dict[str, int] = {}
         self.used = False
+        self.foreign: tuple[str, ...] = ()
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
         """Note the ids."""
@@ -205,6 +206,10 @@ class FakeGroupAdmin:
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
         """Return what the test said, else 0."""
         return {each: self.ends_of.get(each, 0) for each in positions}
+
+    def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
+        """Return what the test said."""
+        return self.foreign
 
     def was_used(self) -> bool:
         """Return what the test said."""

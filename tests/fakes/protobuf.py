@@ -3,7 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import (  # type: ignore[import-untyped]  # its stubs are a package of their own
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+)
 
 LONG = descriptor_pb2.FieldDescriptorProto.TYPE_INT64
 TEXT = descriptor_pb2.FieldDescriptorProto.TYPE_STRING

@@ -20,7 +20,7 @@ from streams.assembly import TaskFactory, error_handlers
 from streams.config import StreamsConfig as Config
 from tasks.active_task import ActiveTask
 from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.ports import ChangelogReader, CommittedOffset
+from tasks.ports import ChangelogReader, CommittedOffset, RunSettings
 from tasks.processing.output import OutputColumns
 from tasks.processing.record_batch import SourceRecords
 from tasks.state_updater import RestoreEvent
@@ -257,7 +257,7 @@ class Bench:
         topics: Mapping[str, int],
         *,
         cache_bytes: int = 0,
-        guarantee: str = "exactly_once",
+        guarantee: Any = "exactly_once",
         **settings: Any,
     ) -> None:
         self.fuse = Fuse()
@@ -296,6 +296,8 @@ class Bench:
         self.worker: StreamWorker | None = None
         self.source: Source | None = None
         self.make_reader: Callable[[], ChangelogReader] = self.clients.changelog_reader
+        #: What makes sorted runs; None lets workers read everything themselves.
+        self.runs: RunSettings | None = None
 
     def make_worker(
         self,
@@ -365,6 +367,7 @@ class Bench:
                 admin=self.clients.admin(),
                 topics=Topics(),
                 clock=self.clock,
+                runs=self.runs,
             ),
             make_task=factory,
             wipe=self.disk.wipe,

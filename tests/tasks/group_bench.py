@@ -30,6 +30,7 @@ from streams import StreamsConfig, Topology
 from streams.assembly import TaskFactory, error_handlers
 from tasks.active_task import ActiveTask
 from tasks.internal_topics import ApplicationPlan, plan_application
+from tasks.ports import RunSettings
 from tasks.processing.record_batch import SourceRecords
 from tasks.state_updater import RestoreEvent
 from tasks.stream_worker import StreamWorker
@@ -253,6 +254,7 @@ class Host:
                 admin=FakeClients(broker).admin(),
                 topics=Topics(),
                 clock=RealClock(),
+                runs=group.runs,
             ),
             make_task=TaskFactory(
                 plan=group.plan,
@@ -379,6 +381,8 @@ class GroupBench:
         for topic in (*self.plan.repartition_topics, *self.plan.changelog_topics):
             self.broker.create_topic(topic.name, topic.partitions, topic.config)
         self.hosts: list[Host] = []
+        #: What makes sorted runs for hosts that start from now on; None lets them read everything themselves.
+        self.runs: RunSettings | None = None
 
     def host(self, name: str, **settings: Any) -> Host:
         """Return a new worker, running."""

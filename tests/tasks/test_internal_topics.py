@@ -22,7 +22,7 @@ from tasks.processing.topology_spec import (
     TopologySpec,
 )
 
-BYTES = {"key_serde": Serdes.bytes(), "value_serde": Serdes.bytes()}
+BYTES: dict[str, Any] = {"key_serde": Serdes.bytes(), "value_serde": Serdes.bytes()}
 
 
 def source(*topics: str, pattern: str | None = None, internal: bool = False) -> SourceSpec:

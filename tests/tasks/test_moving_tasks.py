@@ -3,7 +3,14 @@
 from typing import Any
 
 from rebalance.model import TaskId
-from rebalance.orders import CopyReady, DropCopy, KeepCopy, ReleaseTask, TaskReleased
+from rebalance.orders import (
+    CopyReady,
+    DropCopy,
+    KeepCopy,
+    ReleaseTask,
+    TaskReleased,
+    WorkerStatus,
+)
 from tests.tasks.group_bench import GroupBench, Host, granted
 from tests.tasks.test_stream_worker import counting
 
@@ -22,8 +29,11 @@ def fill(group: GroupBench, keys: str, partition: int = 0) -> None:
 
 
 def processed(group: GroupBench, host: Host, partition: int = 0) -> None:
-    """Wait until everything of a partition is committed."""
+    """Wait until everything of a partition is committed, and is in the stores too."""
     host.until(lambda: group.committed(partition) >= group.end(partition), "processing")
+    # The brokers know of a commit a moment before the stores have it; what the worker says next comes after both.
+    said = len(host.member.all_of(WorkerStatus))
+    host.until(lambda: len(host.member.all_of(WorkerStatus)) > said, "the commit's end")
 
 
 def learn(host: Host, task: str = "0_0", epoch: int = 1, role: str = "learner") -> None:

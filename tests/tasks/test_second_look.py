@@ -28,7 +28,7 @@ from tests.tasks.bench import Bench, Crash, DiskDatabase
 from tests.tasks.test_stream_worker import counting, counts_of, outputs_of
 
 STRING, INT = Serdes.string(), Serdes.int64()
-TEXT = {"key_serde": STRING, "value_serde": STRING}
+TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 
 
 # 1 ------------------------------------------------------------------ callbacks that raise
@@ -154,7 +154,8 @@ def test_an_uncommitted_transaction_is_not_taken_for_an_older_one() -> None:
     )  # the first commit of the second life does NOT commit
     bench.idle_polls = 40
     assert bench.live()
-    outputs = [int(v) for _, v in bench.outputs("out")]
+    outputs = [int(v or b"0") for _, v in bench.outputs("out")]
+    assert bench.worker is not None
     assert bench.worker.metrics.rolled_back == 1
     assert outputs == list(range(1, len(outputs) + 1)), f"ticks are missing: {outputs[:5]}"
 
@@ -288,7 +289,7 @@ def test_a_timestamp_that_is_no_int_fails_with_its_record() -> None:
     class Put(Processor[Any, Any, Any, Any]):
         def process(self, record: Any) -> None:
 
-            at = time.monotonic() * 1000 if record.value == "bad" else 5
+            at: Any = time.monotonic() * 1000 if record.value == "bad" else 5
             self.context.get_state_store("rows").put(
                 record.key, ValueAndTimestamp(record.value, at)
             )

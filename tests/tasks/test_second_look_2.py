@@ -8,7 +8,7 @@ from streams.testing import TopologyTestDriver
 from tests.tasks.bench import Bench, Crash
 
 STRING, INT = Serdes.string(), Serdes.int64()
-TEXT = {"key_serde": STRING, "value_serde": STRING}
+TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 
 
 # 9: a put during a flush into a cached table that was flushed already

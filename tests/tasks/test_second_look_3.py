@@ -11,7 +11,7 @@ from streams.worker import SupervisorLink
 from tests.tasks.bench import Bench
 
 STRING = Serdes.string()
-TEXT = {"key_serde": STRING, "value_serde": STRING}
+TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 
 
 def test_a_stop_that_comes_with_the_start_is_heard() -> None:

@@ -1,5 +1,6 @@
 """The stores of a task: opened, committed and closed together, positions never ahead of data."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -69,6 +70,11 @@ class Stage:
         self.manager.open()
         self.manager.topic_ids = {each.topic: TOPIC_ID for each in self.manager.changelogs}
 
+    @property
+    def stores(self) -> Mapping[str, Any]:
+        """Return the stores by name, of whatever kind they are."""
+        return self.manager.stores
+
     def open_persistent(self, families: list[str]) -> Noted:
         self.disk = Noted(families)
         return self.disk
@@ -97,7 +103,7 @@ def test_persistent_and_in_memory_stores_live_apart() -> None:
 def test_a_commit_is_one_write_per_database_with_its_own_positions() -> None:
     """Data and position of a store go into the same write; other changelogs' positions are left alone."""
     stage = Stage(spec("a"), spec("b"), spec("m", persistent=False), spec("silent", logging=False))
-    for name, store in stage.manager.stores.items():
+    for name, store in stage.stores.items():
         if name != "b":
             store.put("k", 1)
     drained = stage.manager.drain()
@@ -130,9 +136,9 @@ def test_nothing_to_write_is_no_write() -> None:
 def test_changes_made_after_the_drain_stay_for_the_next_commit() -> None:
     """Only what was drained counts as committed."""
     stage = Stage(spec("a"), spec("b"))
-    stage.manager.stores["a"].put("k", 1)
+    stage.stores["a"].put("k", 1)
     drained = stage.manager.drain()
-    stage.manager.stores["b"].put("k", 2)
+    stage.stores["b"].put("k", 2)
     stage.manager.apply(drained, {}, now_ms=5)
     assert set(stage.manager.drain()) == {"b"}
 
@@ -140,7 +146,7 @@ def test_changes_made_after_the_drain_stay_for_the_next_commit() -> None:
 def test_stores_that_are_only_read_keep_their_budget() -> None:
     """A table that never changes, read key after key, does not move into memory as a whole."""
     stage = Stage(spec("read"), spec("written"), keep_bytes=20_000)
-    read, written = stage.manager.stores["read"], stage.manager.stores["written"]
+    read, written = stage.stores["read"], stage.stores["written"]
     for number in range(2_000):
         read.get(str(number))
         if number % 50 == 0:
@@ -152,24 +158,30 @@ def test_stores_that_are_only_read_keep_their_budget() -> None:
 def test_forgetting_a_store_takes_its_position_first() -> None:
     """A crash in between finds rows without a position, never a position without its rows."""
     stage = Stage(spec("a"), spec("b"))
-    for store in stage.manager.stores.values():
+    for store in stage.stores.values():
         store.put("k", 1)
     stage.manager.apply(stage.manager.drain(), {changelog("a"): 10, changelog("b"): 10}, now_ms=5)
     assert stage.disk is not None
     steps: list[str] = []
-    clear, write = stage.disk.clear, stage.disk.write
-    stage.disk.clear = lambda family: (steps.append("clear"), clear(family))[1]  # type: ignore[method-assign]
-    stage.disk.write = lambda changes, positions: (
-        steps.append("write"),
-        write(changes, positions),
-    )[1]  # type: ignore[method-assign]
+    disk: Any = stage.disk
+    clear, write = disk.clear, disk.write
+
+    def noting_clear(family: str) -> None:
+        steps.append("clear")
+        clear(family)
+
+    def noting_write(changes: Any, positions: Any) -> None:
+        steps.append("write")
+        write(changes, positions)
+
+    disk.clear, disk.write = noting_clear, noting_write
     stage.manager.forget("a")
     assert steps == ["write", "clear"]
     assert stage.manager.position("a") is None
     assert stage.manager.position("b") is not None
-    stage.manager.stores["a"].buffer.discard()
-    assert stage.manager.stores["a"].get("k") is None
-    assert stage.manager.stores["b"].get("k") == 1
+    stage.stores["a"].buffer.discard()
+    assert stage.stores["a"].get("k") is None
+    assert stage.stores["b"].get("k") == 1
 
 
 def test_stores_are_of_their_kind() -> None:
@@ -177,9 +189,9 @@ def test_stores_are_of_their_kind() -> None:
     timestamped = spec("t", kind=StoreKind.TIMESTAMPED_KEY_VALUE, caching=True)
     for enabled in (False, True):
         stage = Stage(timestamped, spec("plain"), cache_enabled=enabled)
-        assert isinstance(stage.manager.stores["t"], TimestampedKeyValueStore)
-        assert (stage.manager.stores["t"].hold_back() is not None) == enabled
-        assert stage.manager.stores["plain"].hold_back() is None
+        assert isinstance(stage.stores["t"], TimestampedKeyValueStore)
+        assert (stage.stores["t"].hold_back() is not None) == enabled
+        assert stage.stores["plain"].hold_back() is None
 
 
 def test_changelogs_are_those_of_logged_stores() -> None:
@@ -192,7 +204,7 @@ def test_changelogs_are_those_of_logged_stores() -> None:
 def test_closing_forgets_what_was_not_committed() -> None:
     """Closing twice is fine; stores that somebody kept say that they are closed."""
     stage = Stage(spec("a"), spec("m", persistent=False))
-    kept = stage.manager.stores["a"]
+    kept = stage.stores["a"]
     kept.put("k", 1)
     stage.manager.close()
     stage.manager.close()
@@ -209,7 +221,7 @@ def test_damage_is_told_with_its_task() -> None:
     assert stage.disk is not None
     stage.disk.write({"a": [(b"k", b"\x00damaged")]}, {})
     with pytest.raises(TaskCorruptedError, match="0_2") as caught, stage.manager.trusted():
-        stage.manager.stores["a"].get("k")
+        stage.stores["a"].get("k")
     assert caught.value.task_id == "0_2"
     assert isinstance(caught.value.__cause__, StoreCorruptedError)
 
@@ -222,7 +234,7 @@ def window_spec(name: str, **changes: Any) -> StoreSpec:
 def test_a_restored_store_goes_on_with_its_time() -> None:
     """Rows, time and what has expired are the same after a restore, in the same write as the position."""
     stage = Stage(window_spec("w"))
-    store: Any = stage.manager.stores["w"]
+    store: Any = stage.stores["w"]
     for start in (0, 70_000, 140_000):
         store.put("k", start, start)
     drained = stage.manager.drain()
@@ -245,7 +257,7 @@ def test_a_restored_store_goes_on_with_its_time() -> None:
 def test_a_forgotten_store_has_seen_no_time() -> None:
     """A restore from the beginning judges rows by their own times, not by those before."""
     stage = Stage(window_spec("w"))
-    store: Any = stage.manager.stores["w"]
+    store: Any = stage.stores["w"]
     store.put("k", 1, 500_000)
     stage.manager.apply(stage.manager.drain(), {changelog("w"): 1}, now_ms=5)
     assert store.is_expired(0)
@@ -258,7 +270,7 @@ def test_a_forgotten_store_has_seen_no_time() -> None:
 def test_rows_that_end_are_drained_without_a_put() -> None:
     """A commit deletes what time has ended, also when nothing was written."""
     stage = Stage(spec("t", ttl_ms=10))
-    store: Any = stage.manager.stores["t"]
+    store: Any = stage.stores["t"]
     store.put("k", 1)
     stage.manager.apply(stage.manager.drain(), {changelog("t"): 1}, now_ms=5)
     assert stage.manager.drain() == {}

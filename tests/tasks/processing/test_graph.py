@@ -92,7 +92,7 @@ class Shape:
         )
 
     def spec(self) -> SubtopologySpec:
-        suppliers = {"pass": Pass, "third": Third, "twice": Twice}
+        suppliers: dict[str, Any] = {"pass": Pass, "third": Third, "twice": Twice}
         nodes: list[Any] = [SourceSpec(name="n0", topics=("in",), **BYTES)]
         for number, (kind, parents) in enumerate(self.nodes, 1):
             supplier = (

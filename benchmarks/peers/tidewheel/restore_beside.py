@@ -1,0 +1,151 @@
+"""Tidewheel's side of the job beside_running_task: tasks count records while others of the same worker are restored.
+
+Arguments are NAME=VALUE pairs: those of every peer, `load_topic` (what is counted), `beside`: `restore`, `burner` (a
+process that has nothing to do with it takes as much processor time as the restore helpers did) or `nothing`; for the
+latter two `window_s`, and `burn_s`: for how long, and how many seconds of processor time. Prints one line of JSON.
+"""
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from threading import Event
+from typing import Any
+
+import psutil
+
+from streams import KafkaStreams, RestoreEvent, Serdes, StreamsBuilder, StreamsConfig, Topology
+
+TIMEOUT_S = 600
+NICENESS = 5
+
+#: Takes a share of one core for some seconds: argv is the share and the seconds.
+BURNER = """
+import os, sys, time
+os.nice(int(sys.argv[3]))
+share, begin = float(sys.argv[1]), time.monotonic()
+while (past := time.monotonic() - begin) < float(sys.argv[2]):
+    if time.process_time() < share * past:
+        sum(range(20_000))
+    else:
+        time.sleep(0.002)
+"""
+
+
+class Batches:
+    """When batches of records were processed, and how many records."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[float, int]] = []
+
+    def note(self, values: list[bytes]) -> list[bytes]:
+        """Take a batch as it passes."""
+        self.times.append((time.monotonic(), len(values)))
+        return values
+
+    def figures(self, begin_s: float, end_s: float) -> dict[str, float]:
+        """Return the rate and the longest pause between two times."""
+        inside = [each for each in self.times if begin_s <= each[0] <= end_s]
+        moments = [begin_s, *(at_s for at_s, _ in inside), end_s]
+        pause_s = max(after - before for before, after in itertools.pairwise(moments))
+        records = sum(count for _, count in inside)
+        return {
+            "records_per_s": records / (end_s - begin_s),
+            "pause_ms": pause_s * 1000,
+            "window_s": end_s - begin_s,
+        }
+
+
+def topology(load: str, input_topic: str | None, batches: Batches) -> Topology:
+    """Count the load's keys; where there is another input keep its last values, which are restored meanwhile."""
+    builder = StreamsBuilder()
+    stream = builder.stream(load, key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
+    stream.map_values_batch(batches.note).group_by_key(value_serde=Serdes.bytes()).count(
+        store="counts"
+    )
+    if input_topic is not None:
+        other = builder.stream(input_topic, key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
+        other.group_by_key().reduce(lambda _, value: value, store="table")
+    return builder.build()
+
+
+class Restoring:
+    """Notes when the restore of the other tasks began and ended."""
+
+    def __init__(self, partitions: int) -> None:
+        self._left = partitions
+        self.begin_s = self.end_s = 0.0
+        self.done = Event()
+
+    def on_restore(self, event: RestoreEvent) -> None:
+        """Take an event."""
+        if event.store != "table":
+            return
+        if event.kind == "start" and not self.begin_s:
+            self.begin_s = time.monotonic()
+        if event.kind == "end":
+            self._left -= 1
+            self.end_s = time.monotonic()
+            if not self._left:
+                self.done.set()
+
+
+@contextlib.contextmanager
+def burning(burn_s: float, window_s: float) -> Generator[None]:
+    """Have two processes take so much processor time together."""
+    share = str(burn_s / window_s / 2)
+    command = [sys.executable, "-c", BURNER, share, str(window_s), str(NICENESS)]
+    burners = [subprocess.Popen(command) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for each in burners:
+            each.wait()
+
+
+def main(parameters: dict[str, str]) -> None:
+    """Count beside something, tell, end."""
+    beside = parameters["beside"]
+    batches, restoring = Batches(), Restoring(int(parameters["partitions"]))
+    restored = parameters["input_topic"] if beside == "restore" else None
+    config = StreamsConfig(
+        application_id=parameters["application_id"],
+        bootstrap_servers=parameters["bootstrap_servers"],
+        state_dir=parameters["state_dir"],
+        task_assignor="fixed",
+        statestore_cache_max_bytes=64 << 20,
+    )
+    app = KafkaStreams(topology(parameters["load_topic"], restored, batches), config)
+    app.set_restore_listener(restoring)
+    told: dict[str, Any] = {}
+    app.start()
+    if beside == "restore":
+        begin_s = time.monotonic()
+        while not restoring.done.wait(1) and app.error is None:
+            if time.monotonic() - begin_s > TIMEOUT_S:
+                break
+        if not restoring.done.is_set():
+            raise SystemExit(f"not restored within {TIMEOUT_S} s: {app.error}")
+        helpers = [each.cpu_times() for each in psutil.Process().children()]
+        told["burn_s"] = sum(each.user + each.system for each in helpers)
+        begin_s = max(restoring.begin_s, batches.times[0][0])
+        told |= batches.figures(begin_s, restoring.end_s)
+    else:
+        if not app.wait_until_running(TIMEOUT_S):
+            raise SystemExit(f"not running: {app.error}")
+        while not batches.times and app.error is None:
+            time.sleep(0.01)
+        window_s, burn_s = float(parameters["window_s"]), float(parameters["burn_s"])
+        begin_s = time.monotonic()
+        with burning(burn_s, window_s) if beside == "burner" else contextlib.nullcontext():
+            time.sleep(max(begin_s + window_s - time.monotonic(), 0))
+            told |= batches.figures(begin_s, begin_s + window_s)
+    app.close(timeout=30_000)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(dict(argument.split("=", 1) for argument in sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The suite `restore`: how long it takes to bring state back."""

@@ -1,0 +1,51 @@
+"""The table of the suite `restore`: a line for each job and system, beside Kafka Streams' replay of the same changelog."""
+
+from benchmarks.results import Row, SuiteResult
+
+HEADINGS = (
+    "job",
+    "system",
+    "how",
+    "seconds",
+    "records/s",
+    "range",
+    "runs",
+    "longest pause",
+    "memory",
+    "× Kafka Streams",  # noqa: RUF001 - the sign for times
+)
+LEFT = frozenset(HEADINGS[:3])
+BASELINE = "kafka-streams"
+_NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
+
+
+def restore_lines(result: SuiteResult) -> list[tuple[str, ...]]:
+    """Return the lines, a text for each of `HEADINGS`; jobs and systems in the order they were run."""
+    found: dict[str, dict[str, dict[str, Row]]] = {}
+    for row in result.rows:
+        found.setdefault(row.job, {}).setdefault(row.system, {})[row.metric] = row
+    return [
+        _line(job, system, metrics, systems.get(BASELINE, {}).get("records_per_s"))
+        for job, systems in found.items()
+        for system, metrics in systems.items()
+        if "records_per_s" in metrics
+    ]
+
+
+def _line(job: str, system: str, metrics: dict[str, Row], baseline: Row | None) -> tuple[str, ...]:
+    rate = metrics["records_per_s"]
+    seconds, pause = metrics.get("seconds"), metrics.get("gap_ms_unmoved_max")
+    memory = metrics.get("rss_mib_max")
+    how = rate.parameters.get("how") or f"beside {rate.parameters['beside']}"
+    return (
+        job,
+        "tidewheel" if system.startswith("tidewheel") else system,
+        str(how).replace("_", " "),
+        _NONE if seconds is None else f"{seconds.value:.1f}",
+        f"{rate.value:,.0f}",
+        f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else _NONE,
+        str(rate.runs),
+        _NONE if pause is None else f"{pause.value:,.0f} ms",
+        _NONE if memory is None else f"{memory.value:,.0f} MiB",
+        _NONE if baseline is None else f"{rate.value / baseline.value:.2f}",
+    )

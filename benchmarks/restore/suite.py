@@ -1,0 +1,331 @@
+"""Runs the suite `restore`: applications that have lost their disks, one after the other, over the same changelog.
+
+The changelog is filled up to its last hundredth, a snapshot is taken, and the rest is filled. Every system then restores the
+same 8 M records, each run with an empty disk, and its store is checked by value: the number of rows and the sum of their
+checksums. Times are taken by each system's own restore events, from the first start to the last end; how long its whole start
+took stands in the parameters.
+"""
+
+import dataclasses
+import json
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from benchmarks import input_topic
+from benchmarks.generator import InputSpec
+from benchmarks.peers.tidewheel import restore as tidewheel
+from benchmarks.restore.changelog import Changelog, expected_content
+from benchmarks.results import Row, make_rows
+from benchmarks.run import (
+    RunFailedError,
+    Usage,
+    WrongResultError,
+    delete_run_topics,
+    end_process,
+    environment,
+    tail_of,
+)
+from benchmarks.systems import SYSTEMS
+
+JOBS: Final = ("changelog", "snapshot_and_tail", "spark", "beside_running_task")
+SYSTEM_NAMES: Final = ("tidewheel", "kafka-streams", "quix")
+#: With two restore threads Kafka Streams is at its best on two cores.
+KAFKA_STREAMS_THREADS: Final = 2
+RUN_TIMEOUT_S: Final = 1_800
+LOOK_S: Final = 0.2
+TAIL_SHARE: Final = 0.01
+_SEED: Final = 20_260_102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreSize:
+    """How much is run: records and keys of the changelog, records of the load beside it, and rounds."""
+
+    records: int = 8_000_000
+    keys: int = 1_000_000
+    load_records: int = 16_000_000
+    pairs: int = 3
+
+
+FULL: Final = RestoreSize()
+QUICK: Final = RestoreSize(pairs=1)
+
+
+@dataclass(slots=True)
+class RestoreSuite:
+    """Runs jobs against a broker and collects the rows.
+
+    Attributes:
+        bootstrap_servers: Where the broker listens.
+        size: How much is run.
+        jobs: Which jobs, and `systems`: which systems, in this order.
+        console: Where progress is shown.
+        date: The day, for the rows.
+        failures: What went wrong, a line each.
+    """
+
+    bootstrap_servers: str
+    size: RestoreSize
+    jobs: tuple[str, ...]
+    systems: tuple[str, ...]
+    console: Console
+    date: str
+    failures: list[str] = field(default_factory=list[str])
+
+    def rows(self) -> Iterator[list[Row]]:
+        """Run everything; yield the rows of each job when it is done."""
+        spec = InputSpec(records=self.size.records, keys=self.size.keys, seed=_SEED)
+        changelog = Changelog(
+            application_id=f"bench-restore-{secrets.token_hex(3)}",
+            spec=spec,
+            tail=int(spec.records * TAIL_SHARE),
+        )
+        with ExitStack() as stack:
+            folder = Path(tempfile.mkdtemp(prefix=f"{changelog.application_id}-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            admin = input_topic.quiet_admin(self.bootstrap_servers)
+            stack.callback(delete_run_topics, admin, changelog.application_id)
+            self._prepare(changelog, folder)
+            for job in self.jobs:
+                if job == "beside_running_task":
+                    yield self._beside(changelog, folder)
+                else:
+                    yield self._restores(job, changelog, folder)
+
+    # -- preparation -----------------------------------------------------------------------------------------------
+
+    def _prepare(self, changelog: Changelog, folder: Path) -> None:
+        """Fill the changelog, with a snapshot taken on the way."""
+        for system in self.systems:  # nothing is fetched or compiled between two turns
+            SYSTEMS[system].command("restore")
+        records, middle = changelog.spec.records, changelog.spec.records - changelog.tail
+        began_s = time.monotonic()
+        changelog.create(self.bootstrap_servers)
+        changelog.fill(self.bootstrap_servers, 0, middle)
+        if "snapshot_and_tail" in self.jobs:
+            self._snapshot(changelog, folder)
+        changelog.fill(self.bootstrap_servers, middle, records)
+        if "quix" in self.systems:
+            changelog.fill_quix(self.bootstrap_servers)
+        self._say(f"filled {changelog.topic} in {time.monotonic() - began_s:.0f} s")
+
+    def _snapshot(self, changelog: Changelog, folder: Path) -> None:
+        from streams.bulk import snapshot  # noqa: PLC0415 - only where Spark is
+
+        parameters = self._parameters(changelog, folder / "none")
+        parameters["snapshot_location"] = str(_snapshots(folder))
+        began_s = time.monotonic()
+        snapshot(tidewheel.topology(changelog.input), tidewheel.settings(parameters))
+        self._say(f"snapshot by Spark in {time.monotonic() - began_s:.1f} s, its start included")
+
+    def _parameters(self, changelog: Changelog, state_dir: Path) -> dict[str, str]:
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            "application_id": changelog.application_id,
+            "input_topic": changelog.input,
+            "state_dir": str(state_dir),
+            "threads": str(KAFKA_STREAMS_THREADS),
+            "partitions": str(changelog.spec.partitions),
+        }
+
+    # -- restoring -------------------------------------------------------------------------------------------------
+
+    def _restores(self, job: str, changelog: Changelog, folder: Path) -> list[Row]:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for number in range(self.size.pairs):
+            for system in self.systems:
+                if system == "quix" and number:
+                    continue  # it takes many times as long as the others
+                told = self._guarded(
+                    f"{job}, {system}, round {number + 1}",
+                    partial(self._restore, job, system, changelog, folder),
+                )
+                if told is not None:
+                    found.setdefault(system, []).append(told)
+        return [
+            row
+            for system, runs in found.items()
+            for row in self._rows(job, system, runs, changelog)
+        ]
+
+    def _restore(self, job: str, system: str, changelog: Changelog, folder: Path) -> dict[str, Any]:
+        extra: dict[str, str] = {}
+        if system == "tidewheel" and job == "snapshot_and_tail":
+            extra["snapshot_location"] = str(_snapshots(folder))
+        if system == "tidewheel" and job == "spark":
+            extra["spark"] = "yes"
+        told = self._run(system, "restore", changelog, folder, extra)
+        expected = expected_content(changelog.spec)
+        if (told["rows"], told["digest"]) != (expected.rows, expected.digest):
+            raise WrongResultError(
+                f"the result is wrong: {told['rows']} rows with checksum {told['digest']} instead of {expected}"
+            )
+        return told
+
+    def _rows(
+        self, job: str, system: str, runs: list[dict[str, Any]], changelog: Changelog
+    ) -> list[Row]:
+        by_spark = system == "tidewheel" and job == "spark"
+        seconds = [run["spark_s"] + run["seconds"] if by_spark else run["seconds"] for run in runs]
+        records = changelog.spec.records
+        parameters: dict[str, Any] = {
+            "records": records,
+            "keys": changelog.spec.keys,
+            "partitions": changelog.spec.partitions,
+            "value_bytes": changelog.spec.value_bytes,
+            "how": job if system == "tidewheel" else "replay",
+            "ready_s": [round(run["ready_s"], 2) for run in runs],
+            "date": self.date,
+        }
+        if system == "kafka-streams":
+            parameters["threads"] = KAFKA_STREAMS_THREADS
+        if by_spark:
+            parameters["spark_start_s"] = [round(run["spark_start_s"], 2) for run in runs]
+        metrics = {
+            "seconds": seconds,
+            "records_per_s": [records / each for each in seconds],
+            "rss_mib_max": [run["rss_mib_max"] for run in runs],
+        }
+        return make_rows(metrics, system=system, job=job, guarantee=None, parameters=parameters)
+
+    # -- beside a running task -------------------------------------------------------------------------------------
+
+    def _beside(self, changelog: Changelog, folder: Path) -> list[Row]:
+        load = InputSpec(records=self.size.load_records, seed=_SEED)
+        input_topic.ensure_input(self.bootstrap_servers, load)
+        found: dict[str, list[dict[str, Any]]] = {}
+        for number in range(self.size.pairs):
+            extra = {"load_topic": load.topic, "window_s": "0", "burn_s": "0"}
+            for beside in ("restore", "burner", "nothing"):
+                told = self._guarded(
+                    f"beside_running_task, beside {beside}, round {number + 1}",
+                    partial(
+                        self._run,
+                        "tidewheel",
+                        "restore_beside",
+                        changelog,
+                        folder,
+                        {**extra, "beside": beside},
+                    ),
+                )
+                if told is None:
+                    break
+                if beside == "restore":
+                    extra |= {"window_s": str(told["window_s"]), "burn_s": str(told["burn_s"])}
+                found.setdefault(beside, []).append(told)
+        names = {
+            "restore": "tidewheel",
+            "burner": "tidewheel-beside-burner",
+            "nothing": "tidewheel-beside-nothing",
+        }
+        return [
+            row
+            for beside, runs in found.items()
+            for row in make_rows(
+                {
+                    "records_per_s": [run["records_per_s"] for run in runs],
+                    "gap_ms_unmoved_max": [run["pause_ms"] for run in runs],
+                },
+                system=names[beside],
+                job="beside_running_task",
+                guarantee=None,
+                parameters={
+                    "records": changelog.spec.records,
+                    "beside": beside,
+                    "window_s": [round(run["window_s"], 2) for run in runs],
+                    "date": self.date,
+                },
+            )
+        ]
+
+    # -- a run -----------------------------------------------------------------------------------------------------
+
+    def _guarded(self, label: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """Return what a run told; None, and a line among the failures, if it has no figure."""
+        try:
+            told = run()
+        except RunFailedError as failure:
+            self.failures.append(f"{label}: {failure}")
+            self.console.print(f"{label}: {failure}", style="red", markup=False, soft_wrap=True)
+            return None
+        shown = {name: round(value, 2) for name, value in told.items() if name != "digest"}
+        self._say(f"{label}: {shown}")
+        return told
+
+    def _run(
+        self,
+        system: str,
+        program: str,
+        changelog: Changelog,
+        folder: Path,
+        extra: Mapping[str, str],
+    ) -> dict[str, Any]:
+        """Run a system's program with an empty disk, and return what it told in its last line."""
+        state_dir = Path(tempfile.mkdtemp(prefix="state-", dir=folder))
+        arguments = {**self._parameters(changelog, state_dir), **extra}
+        log_path, out_path = folder / "log", folder / "out"
+        usage = Usage()
+        with (
+            log_path.open("wb") as log,
+            out_path.open("wb") as out,
+            subprocess.Popen(
+                [
+                    *SYSTEMS[system].command(program),
+                    *(f"{name}={value}" for name, value in arguments.items()),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                env=environment(),
+                cwd=folder,
+                start_new_session=True,  # a Ctrl-C here is handled here
+            ) as process,
+        ):
+            try:
+                code = _watched(process, usage)
+            finally:
+                end_process(process)
+        shutil.rmtree(state_dir, ignore_errors=True)
+        lines = out_path.read_text(errors="replace").strip().splitlines()
+        if code or not lines:
+            raise RunFailedError(f"it ended with exit code {code}\n{tail_of(log_path)}")
+        told: dict[str, Any] = json.loads(lines[-1])
+        return {**told, "rss_mib_max": usage.rss_bytes_max / 2**20}
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def with_size(size: RestoreSize, *, records: int | None, pairs: int | None) -> RestoreSize:
+    """Return a size with other records (an eighth as many keys, as in the full size) or rounds."""
+    if records is not None:
+        size = dataclasses.replace(
+            size, records=records, keys=max(records // 8, 1), load_records=records
+        )
+    return size if pairs is None else dataclasses.replace(size, pairs=pairs)
+
+
+def _snapshots(folder: Path) -> Path:
+    return folder / "snapshots"
+
+
+def _watched(process: subprocess.Popen[bytes], usage: Usage) -> int:
+    """Return how a program ended; its memory is looked at meanwhile."""
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            return process.wait(LOOK_S)
+        except subprocess.TimeoutExpired:
+            usage.look(process.pid)
+    raise RunFailedError(f"it had not restored everything after {RUN_TIMEOUT_S} s")

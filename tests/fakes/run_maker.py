@@ -1,0 +1,94 @@
+"""`RunMaker` in this thread: the helper's own code over a `FakeBroker`, with faults that a test asks for."""
+
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.bulk_restore.manifest import StoreSnapshot
+from streams.restore_helper.helper import RestoreHelper
+from streams.restore_helper.host import message_of, report_of
+from streams.restore_helper.messages import Progressed, Report, SnapshotFound
+from tasks.ports import Clock, RunOrder, RunReport, RunsFailed
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeChangelogReader
+
+
+class LocalRunMaker:
+    """Carries an order out before `make` returns.
+
+    Attributes:
+        orders: All orders so far.
+        open: Those that nobody has forgotten yet.
+        deaths: So many orders from now on find their helper dead.
+        held: While this is a list, orders wait there until the test calls `carry_out`.
+    """
+
+    def __init__(
+        self,
+        broker: FakeBroker,
+        clock: Clock,
+        application_id: str,
+        location: Path | None = None,
+        run_bytes: int = 1 << 20,
+    ) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._application_id = application_id
+        self._location = location
+        self._run_bytes = run_bytes
+        self._numbers = count(1)
+        self.orders: list[RunOrder] = []
+        self.open: list[RunOrder] = []
+        self.deaths = 0
+        self.held: list[tuple[RunOrder, Callable[[RunReport], None]]] | None = None
+
+    @property
+    def has_snapshots(self) -> bool:
+        """Return whether there is a location."""
+        return self._location is not None
+
+    def find_snapshot(self, store: str, found: Callable[[StoreSnapshot | None], None]) -> None:
+        """Look at once."""
+        found(SnapshotLocation(str(self._location)).newest(self._application_id, store))
+
+    def make(self, order: RunOrder, tell: Callable[[RunReport], None]) -> None:
+        """Make the runs at once, or when the test says so."""
+        self.orders.append(order)
+        self.open.append(order)
+        if self.held is not None:
+            self.held.append((order, tell))
+        else:
+            self.carry_out(order, tell)
+
+    def carry_out(self, order: RunOrder, tell: Callable[[RunReport], None]) -> None:
+        """Make the runs of an order."""
+        if self.deaths:
+            self.deaths -= 1
+            tell(RunsFailed(reason="the test has killed the helper"))
+            return
+        said: list[Report] = []
+        helper = RestoreHelper(
+            self._application_id,
+            make_reader=lambda: FakeChangelogReader(self._broker),
+            location=lambda: SnapshotLocation(str(self._location)),
+            say=said.append,
+            clock=self._clock,
+            run_bytes=self._run_bytes,
+        )
+        helper.take(message_of(next(self._numbers), order))
+        while not helper.is_idle:
+            helper.step()
+        helper.close()
+        for report in said:
+            assert not isinstance(report, SnapshotFound)
+            if not isinstance(report, Progressed):
+                tell(report_of(report))
+
+    def forget(self, order: RunOrder) -> None:
+        """Delete an order's files."""
+        self.open = [each for each in self.open if each is not order]
+        if self.held is not None:
+            self.held = [each for each in self.held if each[0] is not order]
+        shutil.rmtree(order.directory, ignore_errors=True)

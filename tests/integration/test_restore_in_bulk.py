@@ -1,0 +1,177 @@
+"""Restoring from sorted runs and snapshots on a real cluster: killed in the midst, and still every key is right."""
+
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams import StreamsConfig, ValueAndTimestamp
+from streams.kafka.clients import KafkaClients
+from tasks.state_updater import RestoreEvent
+from tests.integration.cluster import Cluster, until
+from tests.integration.conftest import StartApp, StartWorker
+from tests.integration.programs.jobs import JOBS, STORE
+from tests.tasks.snapshots import publish_snapshot
+
+#: More than 100,000 per partition, so that its changelog is worth a process of its own.
+_KEYS = 220_000
+_TAIL = 500
+
+Content = dict[str, ValueAndTimestamp[int]]
+
+
+@pytest.fixture
+def filled(cluster: Cluster, unique: str, config: dict[str, Any]) -> str:
+    """An input topic of two partitions, and an empty output topic."""
+    cluster.create({f"in-{unique}": 2, f"out-{unique}": 2})
+    config["commit_interval_ms"] = 1_000
+    config["statestore_cache_max_bytes"] = 100 << 20
+    return f"in-{unique}"
+
+
+def send(cluster: Cluster, topic: str, keys: range) -> None:
+    """Send a record of each key."""
+    cluster.send(topic, [(b"key-%07d" % number, b"x") for number in keys])
+
+
+@pytest.fixture
+def run(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], filled: str, unique: str
+) -> Callable[..., Content]:
+    """Runs the job until it has consumed its input, closes it and returns its store's content."""
+
+    def run_once(events: list[RestoreEvent] | None = None, **settings: Any) -> Content:
+        app = start_app(
+            JOBS["count_by_key"](filled, f"out-{unique}"),
+            {**config, **settings},
+            prepare=lambda app: app.set_restore_listener(([] if events is None else events).append),
+        )
+        cluster.wait_until_consumed(config["application_id"], filled)
+        records = sum(cluster.ends(filled).values())
+        content: Content = {}
+
+        def all_is_there() -> bool:  # the store follows the commit
+            content.update(app.store(STORE).all())
+            return sum(each.value for each in content.values()) >= records
+
+        until(all_is_there, "the store has all that is committed")
+        assert app.close(timeout=30_000)
+        assert app.error is None
+        return content
+
+    return run_once
+
+
+def forget_state(config: dict[str, Any]) -> None:
+    """Lose the disk."""
+    shutil.rmtree(Path(config["state_dir"]) / config["application_id"])
+
+
+def take_snapshot(cluster: Cluster, config: dict[str, Any], job: Any, location: Path) -> None:
+    """Publish a snapshot of the job's store."""
+    settings = StreamsConfig(**config)
+    clients = KafkaClients(
+        bootstrap_servers=settings.bootstrap_servers, application_id=settings.application_id
+    )
+    (subtopology,) = job.build(settings).spec(settings).subtopologies
+    (spec,) = subtopology.stores
+    topic = f"{settings.application_id}-{STORE}-changelog"
+    admin = clients.admin()
+    try:
+        partitions = cluster.partitions(topic)
+        starts, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
+        publish_snapshot(
+            clients.changelog_reader,
+            spec,
+            location,
+            settings.application_id,
+            topic_id=admin.describe_topics([topic])[topic].topic_id,
+            bounds={each: (starts[each], ends[each]) for each in partitions},
+            now_ms=time.time_ns() // 1_000_000,
+        )
+    finally:
+        admin.close()
+
+
+def test_runs_and_snapshots_restore_every_key_whoever_is_killed(
+    cluster: Cluster,
+    run: Callable[..., Content],
+    start_worker: StartWorker,
+    filled: str,
+    unique: str,
+    config: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R2, fault 45: from the changelog in runs, and from a snapshot with a tail; killed before and after an ingest."""
+    sink = f"out-{unique}"
+    send(cluster, filled, range(_KEYS))
+    expected = run()
+    assert len(expected) == _KEYS
+
+    # Killed in the middle of an ingest, whose runs a helper has made; the next life finds nothing usable and begins anew.
+    for step in ("before_ingest", "after_ingest"):
+        forget_state(config)
+        worker = start_worker(step)
+        worker.go("count_by_key", filled, sink, config, fate={"step": step, "nth": 2})
+        assert worker.process.wait(60) == -signal.SIGKILL
+    events: list[RestoreEvent] = []
+    with caplog.at_level(logging.INFO):
+        assert run(events) == expected
+    assert "restoring from changelog" in caplog.text
+    assert {event.kind for event in events} == {"start", "batch", "end"}
+    assert sum(event.restored for event in events if event.kind == "end") <= _KEYS
+
+    # From a snapshot: only the tail is read.
+    job = JOBS["count_by_key"](filled, sink)
+    location = Path(config["state_dir"]).with_name("snapshots")
+    take_snapshot(cluster, config, job, location)
+    send(cluster, filled, range(_TAIL))
+    expected = run()
+    forget_state(config)
+    caplog.clear()
+    events.clear()
+    with caplog.at_level(logging.INFO):
+        assert run(events, snapshot_location=str(location)) == expected
+    assert caplog.text.count("restoring from snapshot") == 2
+    assert "restoring from changelog" not in caplog.text
+
+    # A file of it is damaged: it is refused, and the changelog used.
+    for file in location.rglob("*.sst"):
+        file.write_bytes(file.read_bytes()[:-100])
+    forget_state(config)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        assert run(snapshot_location=str(location)) == expected
+    assert "going on without the snapshot" in caplog.text
+
+
+def test_a_helper_that_is_killed_is_replaced(
+    cluster: Cluster,
+    run: Callable[..., Content],
+    start_app: StartApp,
+    filled: str,
+    unique: str,
+    config: dict[str, Any],
+) -> None:
+    """And its secrets stand in no argument and no variable of its environment."""
+    send(cluster, filled, range(_KEYS))
+    expected = run()
+    forget_state(config)
+    config["consumer"] = {"sasl.password": "canary-7d1f"}  # not used without SASL, but passed on
+    app = start_app(
+        JOBS["count_by_key"](filled, f"out-{unique}"), config, prepare=lambda _: None, wait=False
+    )
+    helpers = app._restore_helpers  # no method of users tells of these processes
+    until(helpers.pids, "a helper is started")
+    for pid in helpers.pids():
+        for name in ("cmdline", "environ"):
+            assert b"canary" not in Path(f"/proc/{pid}/{name}").read_bytes()
+        os.kill(pid, signal.SIGKILL)
+    assert app.wait_until_running(60)
+    assert dict(app.store(STORE).all()) == expected
