@@ -19,7 +19,7 @@ env: $(VENV)/.check $(VENV)/.broker ## .venv with this project, its tools and wh
 demo: $(VENV)/.run $(VENV)/.broker ## start a Kafka, run a topology on real records, check the result
 	$(VENV)/bin/tidewheel demo
 
-test: $(VENV)/.check $(VENV)/.broker ## all tests, those with a real Kafka too (make test ARGS="-k word")
+test: $(VENV)/.check $(VENV)/.spark $(VENV)/.broker ## all tests, those with a real Kafka too (make test ARGS="-k word")
 	$(PYTHON) -m checks.run_tests $(ARGS)
 
 simulate: $(VENV)/.test ## nightly: 5,000 simulated lifetimes of groups, and every mutant
@@ -33,8 +33,8 @@ lint: $(VENV)/.check ## style and form of the code
 format: $(VENV)/.check ## bring the code into form
 	$(VENV)/bin/ruff check --fix . ; $(VENV)/bin/ruff format .
 
-types: $(VENV)/.check ## mypy strict and pyright strict
-	$(VENV)/bin/mypy && $(VENV)/bin/pyright --pythonpath $(PYTHON)
+types: $(VENV)/.check $(VENV)/.spark ## mypy strict and pyright strict
+	$(VENV)/bin/mypy && for p in . checks/pyright-basic.json; do $(VENV)/bin/pyright --pythonpath $(PYTHON) -p $$p || exit 1; done
 
 imports: $(VENV)/.check ## who may import whom
 	$(VENV)/bin/lint-imports
@@ -42,7 +42,7 @@ imports: $(VENV)/.check ## who may import whom
 duplicates: $(VENV)/.check ## no passage written twice
 	$(VENV)/bin/pylint $(EVERYTHING)
 
-docs: $(VENV)/.check ## every example in docstrings, README and docs runs
+docs: $(VENV)/.check $(VENV)/.spark ## every example in docstrings, README and docs runs
 	$(PYTHON) -m pytest --quiet --doctest-modules $(PACKAGES) && $(PYTHON) -m checks.markdown_examples
 
 repository: $(VENV)/.check ## requirements have tests, no text that must not be here, packages fit
@@ -73,6 +73,9 @@ $(VENV)/.test: constraints.txt | $(VENV)/.run
 
 $(VENV)/.check: constraints.txt | $(VENV)/.test
 	$(PYTHON) -m checks.install check && touch $@
+
+$(VENV)/.spark: constraints.txt | $(VENV)/.run
+	$(PYTHON) -m checks.install spark && touch $@
 
 $(VENV)/.broker: constraints.txt | $(VENV)/.run
 	$(PYTHON) -m checks.install --broker && touch $@

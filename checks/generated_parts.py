@@ -6,22 +6,20 @@ changed, and a part that is out of date is an error. `make check` finds it too, 
 
 import ast
 import dataclasses
-import inspect
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from checks.repository_files import ROOT
+from state_stores.rocksdb.options import meanings
 from streams import RocksDBOptions, StreamsConfig
 from streams.config.display import displayed
-from streams.config.not_yet import NOT_YET
 from streams.exit_codes import markdown_table
 
 _MIB: Final = 1024 * 1024
 
-#: The settings page's sections. Every option stands in one of them, or in `NOT_YET`.
+#: The settings page's sections. Every option stands in one of them.
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Application": ("application_id", "bootstrap_servers", "processing_guarantee", "commit_interval_ms"),
     "Parallelising factor": ("parallelising_factor", "num_stream_threads"),
@@ -31,7 +29,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "State": (
         "state_dir", "state_dir_exclusive", "state_cleanup_delay_ms", "statestore_cache_max_bytes",
-        "statestore_uncommitted_max_bytes", "rocksdb",
+        "statestore_uncommitted_max_bytes", "rocksdb", "snapshot_location",
     ),
     "Topology and topics": (
         "default_key_serde", "default_value_serde", "ensure_explicit_naming", "default_timestamp_extractor",
@@ -59,7 +57,7 @@ _SAID: Final = {"state_dir": "`~/.local/state/tidewheel`"}
 
 
 def settings_table() -> str:
-    """Return a table for each section of settings, and one of those that have no effect yet."""
+    """Return a table for each section of settings."""
     parts: list[str] = []
     for section, options in SECTIONS.items():
         rows = [_row(option) for option in options]
@@ -71,10 +69,7 @@ def settings_table() -> str:
             *rows,
             "",
         ]
-    later = [f"{_row(option)} {brings} |" for option, brings in NOT_YET.items()]
-    parts += ["### Accepted, without effect yet", ""]
-    parts += ["| option | default | meaning | comes with |", "|---|---|---|---|", *later]
-    return "\n".join(parts)
+    return "\n".join(parts).rstrip()
 
 
 def _row(option: str) -> str:
@@ -118,19 +113,12 @@ def _cell(text: str) -> str:
 
 def rocksdb_table() -> str:
     """Return a table of RocksDB's options, from the docstring of `RocksDBOptions`."""
-    told = _attributes(inspect.getdoc(RocksDBOptions) or "")
+    told = meanings()
     rows = [
         f"| `{field.name}` | {_shown(field.name, field.default)} | {_cell(told[field.name])} |"
         for field in dataclasses.fields(RocksDBOptions)
     ]
     return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
-
-
-def _attributes(docstring: str) -> dict[str, str]:
-    """Return what a Google-style docstring says of each attribute, without the sentence on its default."""
-    _, _, section = docstring.partition("\nAttributes:\n")
-    entries = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE)
-    return {name: re.sub(r" Default [^.]*\.$", "", _cell(text)) for name, text in entries}
 
 
 def file_map(root: Path = ROOT) -> str:

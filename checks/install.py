@@ -2,6 +2,7 @@
 
     python -m checks.install run test     the packages of these groups
     python -m checks.install --project    this repository, editable, without fetching anything
+    python -m checks.install spark        likewise, after a word on how much that fetches
     python -m checks.install --broker     what the development Kafka still lacks here: a Java, an Ivy
 
 The group `build` has what builds others from source, so it goes in first.
@@ -18,7 +19,7 @@ from checks.locked import LOCK, ROOT, LockError, of_groups, parse
 
 SIZES = {
     "java": "a Java runtime as a wheel, about 60 MB",
-    "spark": "PySpark, 456 MB to download and 485 MB installed, for the Ivy inside it",
+    "spark": "PySpark, 456 MB to download and 485 MB installed",
 }
 """What is large enough to be announced before it is fetched."""
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.broker:
         groups = _missing_for_broker()
         for group in groups:
-            print(f"The development Kafka needs {SIZES[group]}.", flush=True)
+            print(f"The development Kafka needs the group {group}.", flush=True)
     return _install(groups) if groups else 0
 
 
@@ -46,6 +47,8 @@ def _install(groups: Sequence[str]) -> int:
     except LockError as error:
         print(f"{LOCK.name}: {error}", file=sys.stderr)
         return 1
+    for size in filter(None, map(SIZES.get, groups)):
+        print(f"This fetches {size}.", flush=True)
     print(f"Installing {len(pins)} packages for {', '.join(groups)} …", flush=True)
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as requirements:
         requirements.writelines(pin.requirement() for pin in pins)

@@ -1,7 +1,8 @@
 """Checks docs/requirements.md: `python -m checks.requirements_table`.
 
 Every requirement has a line, and every line says either where it is done (module) and what shows it
-(a test bearing its id, `test_N13_...`), or which issue will. What is said to exist does exist.
+(a test bearing its id, `test_N13_...`), or which issue will. What is said to exist does exist, and at least one test of a
+line is run by `make test`: those marked `nightly` are followed by "(nightly)" in the table.
 """
 
 import ast
@@ -21,6 +22,8 @@ _COLUMNS = 5
 _ID = re.compile(r"^[A-Z]\d+$")
 _ISSUE = re.compile(r"^issue \d+: \S.*$")
 _CODE = re.compile(r"`([^`]+)`")
+_NIGHTLY = re.compile(r"`([^`]+)` \(nightly\)")
+_NIGHTLY_MARK = "pytest.mark.nightly("
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,7 @@ class Line:
     text: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
+    nightly: frozenset[str]
     issue: str
 
 
@@ -46,6 +50,7 @@ def lines(markdown: str) -> Iterator[Line]:
             text=cells[1],
             modules=tuple(_CODE.findall(cells[2])),
             tests=tuple(_CODE.findall(cells[3])),
+            nightly=frozenset(_NIGHTLY.findall(cells[3])),
             issue=cells[4],
         )
 
@@ -78,23 +83,40 @@ def _problems_of(line: Line, root: Path) -> Iterator[str]:
         if not (root / module).exists():
             yield f"module {module} does not exist"
     for test in line.tests:
-        yield from _problems_of_test(line.id, test, root)
+        yield from _problems_of_test(line.id, test, root, said_nightly=test in line.nightly)
+    if line.tests and line.nightly.issuperset(line.tests):
+        yield "has only nightly tests; name one that `make test` runs"
 
 
-def _problems_of_test(requirement: str, test: str, root: Path) -> Iterator[str]:
+def _problems_of_test(
+    requirement: str, test: str, root: Path, *, said_nightly: bool
+) -> Iterator[str]:
     file, _, name = test.partition("::")
     if not name.startswith(f"test_{requirement}_"):
         yield f"test {test} does not bear the id: call it test_{requirement}_..."
     elif not (root / file).is_file():
         yield f"test file {file} does not exist"
-    elif name not in _functions(root / file):
+    elif name not in (nightly := _functions(root / file)):
         yield f"{file} has no function {name}"
+    elif nightly[name] != said_nightly:
+        yield (
+            f"`make test` leaves {test} out; write (nightly) behind it"
+            if nightly[name]
+            else f"test {test} is not marked nightly; take (nightly) away"
+        )
 
 
-def _functions(path: Path) -> set[str]:
+def _functions(path: Path) -> dict[str, bool]:
+    """Return the functions of a file, and whether each is marked `nightly`, by itself or with its module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    whole = any(
+        _NIGHTLY_MARK in ast.unparse(node)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    )
     return {
-        node.name
+        node.name: whole
+        or any(ast.unparse(each).startswith(_NIGHTLY_MARK) for each in node.decorator_list)
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }

@@ -10,7 +10,7 @@ import re
 
 from streams import StreamsBuilder
 
-config = {"application_id": "word-count", "bootstrap_servers": "localhost:9092"}
+config = {"application_id": "word-count"}
 
 
 def words(line: str) -> list[str]:

@@ -25,6 +25,9 @@ _COMMANDS: Final = {
     "demo": "streams.cli.demo:demo",
     "broker": "streams.cli.broker:broker",
     "reset": "streams.cli.reset:reset",
+    "snapshot": "streams.cli.snapshot:snapshot",
+    "restore": "streams.cli.restore:restore",
+    "bootstrap": "streams.cli.bootstrap:bootstrap",
     "status": "streams.cli.status:status",
     "top": "streams.cli.top:top",
     "drain": "streams.cli.drain:drain",
@@ -34,6 +37,15 @@ _FAMILIES: Final = {
     "group": (
         "Tell what happened in an application's group, or set it up again.",
         {"history": "streams.cli.group:history", "recover": "streams.cli.group:recover"},
+    ),
+    "state": (
+        "Look into an application's stores, and compare them with what they are made from.",
+        {
+            "list": "streams.cli.state:list_stores",
+            "get": "streams.cli.state:get",
+            "scan": "streams.cli.state:scan",
+            "verify": "streams.cli.state:verify",
+        },
     ),
     "config": (
         "Show the settings an application would run with.",

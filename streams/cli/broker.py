@@ -16,7 +16,8 @@ from rich.panel import Panel
 from rich.table import Table
 
 from state_stores.names import check_topic_name
-from streams.broker import DEFAULT_VERSION, BrokerError, KafkaBroker
+from streams.broker import DEFAULT_VERSION, BrokerError, BrokerSettingError, KafkaBroker
+from streams.broker.kafka_broker import HEAP_MB
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -25,10 +26,6 @@ EXIT_USAGE = 2
 _LOOK_MS = 60_000
 _PORT_MAX = 65_535
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class _UsageError(BrokerError):
-    """The command line makes no sense."""
 
 
 def broker(
@@ -43,7 +40,7 @@ def broker(
     topics: Annotated[
         Sequence[str], Parameter(name="--topics", negative=(), show_default=False)
     ] = (),
-    heap_mb: int = 512,
+    heap_mb: int = HEAP_MB,
     verify: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     print_bootstrap: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     json: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
@@ -92,7 +89,7 @@ def broker(
         return EXIT_OK
     except BrokerError as error:
         report.failed(error)
-        return EXIT_USAGE if isinstance(error, _UsageError) else EXIT_FAILED
+        return EXIT_USAGE if isinstance(error, BrokerSettingError) else EXIT_FAILED
 
 
 def _run(kafka: KafkaBroker, topics: dict[str, int], report: "_Report", *, temporary: bool) -> int:
@@ -201,7 +198,7 @@ def _choose_data_dir(data_dir: Path | None, *, keep: bool) -> Path | None:
     if not keep:
         return data_dir
     if data_dir is not None:
-        raise _UsageError(
+        raise BrokerSettingError(
             "--keep and --data-dir both choose the data folder; a folder given with --data-dir is "
             "kept anyway, so leave out --keep"
         )
@@ -215,7 +212,7 @@ def _parse_properties(properties: Sequence[str]) -> dict[str, str]:
     for text in properties:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
-            raise _UsageError(
+            raise BrokerSettingError(
                 "--property needs name=value, such as --property num.io.threads=8; got "
                 f"{name!r} without a value"
             )
@@ -230,18 +227,18 @@ def _parse_topics(topics: Sequence[str]) -> dict[str, int]:
         if not text.strip():
             continue
         if separator and not (partitions.isdigit() and int(partitions) > 0):
-            raise _UsageError(
+            raise BrokerSettingError(
                 f"--topics {text.strip()}: {partitions!r} is no number of partitions; write "
                 "name:partitions, such as orders:8, or only the name for one partition"
             )
         try:
             parsed[check_topic_name(name)] = int(partitions) if separator else 1
         except ValueError as error:
-            raise _UsageError(f"--topics {text.strip()}: {error}") from None
+            raise BrokerSettingError(f"--topics {text.strip()}: {error}") from None
     return parsed
 
 
 def _checked_port(port: int | None) -> int | None:
     if port is not None and not 1 <= port <= _PORT_MAX:
-        raise _UsageError(f"--port {port}: a port is a number from 1 to {_PORT_MAX}")
+        raise BrokerSettingError(f"--port {port}: a port is a number from 1 to {_PORT_MAX}")
     return port

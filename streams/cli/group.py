@@ -66,8 +66,8 @@ def recover(
 ) -> int:
     """Set a group up again after one of its two topics was deleted.
 
-    Members hold still then, because nobody can say any more who owns what. This fences every producer that ever
-    committed, and begins a new log above every epoch found beside the committed offsets. Nothing is lost, and nothing
+    Members hold still then, because nobody can say any more who owns what. This fences every producer that committed
+    or was named in what is left of the topics, and begins a new log above every epoch found beside the committed offsets. Nothing is lost, and nothing
     is done twice. Members that hold still go on by themselves afterwards. Without --execute nothing is touched.
 
     Exit codes: 0 done, or nothing to do; 9 refused, because members are alive and speak.
@@ -110,7 +110,7 @@ def recover(
 
 
 def _facts(access: GroupAccess, ran: ApplicationPlan) -> RecoveryFacts:
-    ids = access.read_what_there_is()
+    ids = access.read_what_there_is(whole=True)
     inputs = {
         TopicPartition(topic, number): TaskId(each.spec.id, number)
         for each in ran.subtopologies.values()
@@ -128,6 +128,7 @@ def _facts(access: GroupAccess, ran: ApplicationPlan) -> RecoveryFacts:
         group=access.group,
         topic_ids=ids,
         speaking=access.inbox.speaking(access.group, access.now_ms()),
+        named=frozenset(access.inbox.transactional_ids),
         partitions=partition_counts(ran),
     )
 

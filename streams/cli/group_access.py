@@ -73,7 +73,7 @@ class KafkaConnection:
             admin=config.admin,
         )
         self._leader: _Leader | None = None
-        self._admin = KafkaResetAdmin(self._settings)
+        self._admin = KafkaResetAdmin(self._settings).found()
         self.admin: ResetAdmin = self._admin
         self.topics = GroupTopics(
             config.application_id,
@@ -177,20 +177,20 @@ class GroupAccess:
             self.log.take(entry)
         return entries
 
-    def read_inbox(self) -> None:
-        """Read the inbox to its end, from two session timeouts back."""
+    def read_inbox(self, *, whole: bool = False) -> None:
+        """Read the inbox to its end; the first time from two session timeouts back, or the `whole` hour that it keeps."""
         timeouts = (record.session_timeout_ms for record in self.group.members.values())
         back_ms = max(2 * max(timeouts, default=0), _INBOX_BACK_MS)
-        for heard in self.connection.topics.inbox(self.now_ms() - back_ms):
+        for heard in self.connection.topics.inbox(0 if whole else self.now_ms() - back_ms):
             self.inbox.take(heard)
 
-    def read_what_there_is(self) -> Mapping[str, str]:
-        """Read those of the two topics that exist, to their ends; return their ids by name."""
+    def read_what_there_is(self, *, whole: bool = False) -> Mapping[str, str]:
+        """Read those of the two topics that exist, to their ends (`read_inbox`); return their ids by name."""
         ids = self.connection.topics.topic_ids()
         if state_topic(self.application_id) in ids:
             self.read_log()
         if inbox_topic(self.application_id) in ids:
-            self.read_inbox()
+            self.read_inbox(whole=whole)
         return ids
 
     def read(self) -> list[LogEntry]:

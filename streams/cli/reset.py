@@ -34,6 +34,7 @@ def reset(
     /,
     *,
     execute: _Flag = False,
+    force: _Flag = False,
     to: str = "earliest",
     json: _Flag = False,
     settings: SettingsOptions | None = None,
@@ -46,6 +47,7 @@ def reset(
     Args:
         target: The application's id, or its MODULE:TOPOLOGY, which tells its topics exactly.
         execute: Do it.
+        force: Also if workers with a fixed assignment (run --tasks, --fixed-assignment) are alive; they end with FencedError.
         to: Where input is read from afterwards: earliest, latest, or a time (ISO 8601, UTC unless it says otherwise, or
             ms since the epoch).
         json: Print JSON lines on a terminal too.
@@ -62,10 +64,10 @@ def reset(
             producer=config.producer,
             admin=config.admin,
         )
-    )
+    ).found()
     try:
         facts = gather_facts(scope, admin, config.state_dir, position)
-        plan = plan_reset(scope, replace(facts, speaking=_speaking(config)))
+        plan = plan_reset(scope, replace(facts, speaking=_speaking(config)), force=force)
         may = not plan.refusals
         if execute and may:
             execute_reset(plan, admin, config.state_dir)

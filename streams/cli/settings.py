@@ -15,7 +15,7 @@ class SettingsOptions:
     """Settings given on the command line; they win over the program's own, the environment and the settings file.
 
     Attributes:
-        bootstrap_servers: Brokers to ask first, host:port with commas between.
+        bootstrap_servers: Brokers to ask first, host:port with commas between; localhost:9092 if nothing names any.
         application_id: Name of the application: its group, its internal topics, its folder of state.
         state_dir: Directory of local state.
         config: A TOML file of settings, instead of tidewheel.toml.

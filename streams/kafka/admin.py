@@ -6,6 +6,7 @@ coordinator loading, a broker away); past it a StreamsError names the cluster an
 """
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from confluent_kafka.admin import NewTopic as KafkaNewTopic
 
 from rebalance.model import TopicPartition
 from streams.errors import FencedError, MissingSourceTopicError, StreamsError
-from streams.kafka.advice import next_step
+from streams.kafka.advice import AWAY_ADVICE, next_step
 from streams.kafka.client_log import LOGIN_ADVICE, ClientLog, error_of, make_client
 from streams.kafka.codes import (
     AWAY,
@@ -47,6 +48,10 @@ _FENCING_AT_ONCE: Final = 16
 _ASK_AGAIN_S: Final = 0.05
 #: How long a request for all topics waits at once.
 _LISTING_S: Final = 2.0
+#: How long the first question to the cluster waits at once, and for how long it is no news that nobody answers.
+_LOOK_S: Final = 0.5
+_QUIET_S: Final = 3.0
+_LOGGER: Final = logging.getLogger("streams.kafka")
 _OFFSETS: Any = OffsetSpec  # its functions have no types
 
 
@@ -73,6 +78,39 @@ class KafkaAdmin:
         self._lock = threading.Lock()
         #: Consumers that read a group's offsets, by group and whether they wait for undecided ones.
         self._offsets_readers: dict[tuple[str, bool], Any] = {}
+
+    def reach(self, stopped: threading.Event, *, timeout_s: float | None = None) -> bool:
+        """Wait for the first answer of a broker; returns whether there was one before `stopped` was set.
+
+        Says after a few seconds what it waits for, and gives up with `StreamsError` when the time of a call (or `timeout_s`)
+        is over. A refused login is no matter of waiting: the next call tells of it.
+        """
+        patience_s = self._timeout_s if timeout_s is None else timeout_s
+        began_s = time.monotonic()
+        look_s, said = _LOOK_S, False
+        while not stopped.is_set():
+            try:
+                self._client.list_topics(timeout=look_s)
+            except KafkaException as exception:
+                cause = exception
+                # Somebody is there, and needs longer for the answer.
+                look_s *= 2 if error_of(exception).code() == TIMED_OUT else 1
+            else:
+                return True
+            self._client.poll(0)  # takes its log lines, which say why
+            if self._is_refused:
+                return True
+            waited_s = time.monotonic() - began_s
+            if waited_s >= patience_s:
+                raise StreamsError(f"{self._no_answer()}; {AWAY_ADVICE}") from cause
+            if not said and waited_s >= _QUIET_S:
+                said = True
+                _LOGGER.warning("%s; trying on", self._no_answer())
+        return False
+
+    def _no_answer(self) -> str:
+        reason = f" ({self._log.unreachable})" if self._log.unreachable else ""
+        return f"can't reach a broker at {self._settings.bootstrap_servers}{reason}"
 
     def list_topics(self) -> dict[str, int]:
         """Return all topics and their partition counts."""
@@ -220,12 +258,16 @@ class KafkaAdmin:
 
     def group_members(self, group_id: str) -> int:
         """Return how many live members the group has."""
+        return len(self._members(group_id))
+
+    def _members(self, group_id: str) -> list[Any]:
+        """Return the members of a group as the client describes them."""
         found = self._each(
             f"describe group {group_id}",
             lambda left: self._client.describe_consumer_groups([group_id], request_timeout=left),
             fine=NO_GROUP,
         )
-        return sum(len(group.members) for group in found.values())
+        return [member for group in found.values() for member in group.members]
 
     def alter_committed(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Overwrite committed offsets; refused by the cluster while the group has members."""
@@ -394,14 +436,15 @@ class KafkaAdmin:
 
     def _ask(self, what: str, call: Callable[[float], Any]) -> Any:
         """Return what `call(seconds left)` returns, asking again while the error passes by itself."""
-        assert self._client is not None, "the admin client was closed"
+        client = self._client
+        assert client is not None, "the admin client was closed"
         deadline_s = time.monotonic() + self._timeout_s
         while True:
+            if self._client is None:
+                raise StreamsError(f"{what}: given up, because the client was closed meanwhile")
             try:
                 if self._is_away:
-                    self._client.list_topics(
-                        timeout=max(deadline_s - time.monotonic(), _ASK_AGAIN_S)
-                    )
+                    client.list_topics(timeout=max(deadline_s - time.monotonic(), _ASK_AGAIN_S))
                 answer = call(max(deadline_s - time.monotonic(), _ASK_AGAIN_S))
             except KafkaException as exception:
                 error = error_of(exception)
@@ -423,7 +466,9 @@ class KafkaAdmin:
                 self._is_away = False
                 return answer
             finally:
-                self._client.poll(0)  # takes its log lines, which would else pile up
+                client.poll(
+                    0
+                )  # takes its log lines, which would else pile up; `close` may have come meanwhile
             _pause(deadline_s)
 
     def _refresh_leaders(self) -> None:

@@ -6,12 +6,17 @@ from confluent_kafka import KafkaError
 
 from streams.kafka.codes import is_transient
 
+#: What to do about a cluster that does not answer.
+AWAY_ADVICE: Final = (
+    "check that the brokers run, that this address is theirs, and security.protocol"
+)
+
 _NEXT_STEPS: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: (
         "grant this principal DESCRIBE, CREATE, READ and WRITE on topics that begin with the application id"
     ),
     KafkaError.GROUP_AUTHORIZATION_FAILED: (
-        "grant this principal READ, DESCRIBE and DELETE on the group named by the application id"
+        "grant this principal READ, DESCRIBE and DELETE on groups that begin with the application id"
     ),
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         "grant this principal WRITE and DESCRIBE on transactional ids that begin with the application id"
@@ -40,5 +45,5 @@ def next_step(error: KafkaError) -> str:
     """Return what the user can do about an error of an administrative or transactional call."""
     step = _NEXT_STEPS.get(error.code())
     if step is None and is_transient(error):
-        step = "check that the brokers run, that this address is theirs, and security.protocol"
+        step = AWAY_ADVICE
     return step or "look for the cause in the broker's log"

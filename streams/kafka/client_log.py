@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.kafka.codes import LOGIN_FAILED, is_transient
+from streams.kafka.codes import ALL_BROKERS_DOWN, AWAY, LOGIN_FAILED, is_transient
 from streams.kafka.settings import ClientKind, Config, construction_error
 
 _LOGGER: Final = logging.getLogger("streams.kafka.client")
@@ -53,14 +53,16 @@ class ClientLog:
 
     Attributes:
         refused_login: What a broker said when it refused this client's login, or ""; calls only tell of a time-out.
+        unreachable: Why a broker could not be reached, or "" if none was missed; calls only tell of a time-out here too.
     """
 
-    __slots__ = ("_name", "_seen", "_with_debug", "refused_login")
+    __slots__ = ("_name", "_seen", "_with_debug", "refused_login", "unreachable")
 
     def __init__(self, name: str, *, with_debug: bool = False) -> None:
         self._name = name
         self._with_debug = with_debug
         self.refused_login = ""
+        self.unreachable = ""
         #: When each kind of line was last passed on, and how many were held back since.
         self._seen: dict[str, tuple[float, int]] = {}
 
@@ -76,6 +78,8 @@ class ClientLog:
         """Take an error that belongs to no call (`error_cb`): lost brokers, failed logins."""
         if error.code() in LOGIN_FAILED:
             self.refused_login = error.str()
+        elif error.code() in AWAY and error.code() != ALL_BROKERS_DOWN:
+            self.unreachable = error.str().partition(" (after ")[0]
         level = logging.WARNING if error.retriable() or is_transient(error) else logging.ERROR
         self.say(level, error.name(), f"{error.str()}{_advice(error)}")
 

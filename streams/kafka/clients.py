@@ -7,6 +7,7 @@ from typing import Any, Final
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.changelog import KafkaChangelogReader, KafkaGlobalReader
 from streams.kafka.consumer import KafkaRecordSource
+from streams.kafka.fixed_claim import FixedClaim
 from streams.kafka.producer import no_wait
 from streams.kafka.settings import ClientKind, ClientSettings, redact
 from streams.kafka.sink_producer import KafkaSinkProducer
@@ -91,6 +92,10 @@ class KafkaClients:
     def changelog_reader(self) -> KafkaChangelogReader:
         """Return a new consumer for restoring state."""
         return KafkaChangelogReader(self.settings.changelog())
+
+    def fixed_claim(self, transactional_id: str, topic: str) -> FixedClaim:
+        """Show the cluster that a worker with a fixed assignment lives, until it is closed."""
+        return FixedClaim(self.settings.fixed_claim(transactional_id), topic)
 
     def global_reader(self) -> KafkaGlobalReader:
         """Return a new consumer for the topics of global stores."""

@@ -6,6 +6,7 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 PARTITION_EOF: Final = KafkaError._PARTITION_EOF
+ALL_BROKERS_DOWN: Final = KafkaError._ALL_BROKERS_DOWN
 TIMED_OUT: Final = KafkaError._TIMED_OUT
 MSG_TIMED_OUT: Final = KafkaError._MSG_TIMED_OUT
 FATAL: Final = KafkaError._FATAL

@@ -7,7 +7,7 @@ fences whoever led before. The inbox is written by everybody and never in transa
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException
@@ -30,7 +30,7 @@ from streams.kafka.codes import is_transient
 from streams.kafka.consumer import AssignedConsumer
 from streams.kafka.producer import ProducerClient, RefusedError, StalledError
 from streams.kafka.settings import ClientSettings
-from tasks.parallel.progress_vector import Progress
+from tasks.parallel.progress_vector import Progress, is_foreign
 from tasks.ports import NewTopic, OffsetOutOfRangeError
 from tasks.processing.record_batch import SourceRecords
 
@@ -86,6 +86,17 @@ def inbox_topic(app: str) -> str:
     return f"{app}-group-inbox"
 
 
+def new_control_topics(app: str, replication_factor: int, missing: Iterable[str]) -> list[NewTopic]:
+    """Return those of the two topics that are to be created."""
+    configs = {state_topic(app): STATE_TOPIC_CONFIG, inbox_topic(app): INBOX_TOPIC_CONFIG}
+    return [
+        NewTopic(
+            name=name, partitions=1, replication_factor=replication_factor, config=configs[name]
+        )
+        for name in missing
+    ]
+
+
 def leader_transactional_id(app: str) -> str:
     """Return the id that leaders fence each other by.
 
@@ -122,24 +133,14 @@ class KafkaGroupLog:
 
     def _open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
         ids = self._ids()
-        wanted = (self._state, STATE_TOPIC_CONFIG), (self._inbox, INBOX_TOPIC_CONFIG)
-        missing = [(each.topic, config) for each, config in wanted if each.topic not in ids]
+        missing = [each.topic for each in (self._state, self._inbox) if each.topic not in ids]
         if missing and not create:
             raise ControlTopicsChangedError(
-                f"topic {missing[0][0]} is gone; it holds what the group has decided"
+                f"topic {missing[0]} is gone; it holds what the group has decided"
             )
         if missing:
-            self._admin.create_topics(
-                [
-                    NewTopic(
-                        name=name,
-                        partitions=1,
-                        replication_factor=self._replication_factor,
-                        config=config,
-                    )
-                    for name, config in missing
-                ]
-            )
+            app = self._settings.application_id
+            self._admin.create_topics(new_control_topics(app, self._replication_factor, missing))
             ids = self._ids()
         self._reader = ControlTopicsReader(self._settings)
         recent = self._reader.offset_since(self._inbox, inbox_back_ms)
@@ -437,6 +438,20 @@ class KafkaGroupAdmin:
                 ]
             )
         return {position_key(each): offset for each, offset in ends.items()}
+
+    def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the position keys whose committed offset somebody else wrote; raises StreamsError."""
+        wanted = [
+            TopicPartition(topic, number)
+            for topic, count in sorted(partitions.items())
+            for number in range(count)
+        ]
+        committed = self._admin.committed(self._group_id, wanted, stable=False)
+        return tuple(
+            position_key(partition)
+            for partition, (offset, metadata) in sorted(committed.items())
+            if is_foreign(metadata, offset, f"{self._group_id}-")
+        )
 
     def was_used(self) -> bool:
         """Return whether a group of this application has committed before: its commits bear task epochs."""

@@ -54,10 +54,12 @@ class ConfluentFormats:
         link, check = self._link(registry), AvroCheck(schema)
         # What the schema does not have would be left out silently.
         own = {"validate.strict.allow.default": True, **link.serializer}
+        write: Any = avro.AvroSerializer
+        read: Any = avro.AvroDeserializer
         return _Codec(
             link,
-            lambda: avro.AvroSerializer(link.client, schema, conf=own),
-            _made(lambda: avro.AvroDeserializer(link.client, schema, conf=link.deserializer)),
+            lambda: write(link.client, schema, conf=own),
+            _made(lambda: read(link.client, schema, conf=link.deserializer)),
             reason=avro_reason,
             check=check,
         )
@@ -69,11 +71,13 @@ class ConfluentFormats:
         link = self._link(registry)
         # Clients before 2.13 want to be told; the other format was a fault of theirs.
         old = {"use.deprecated.format": False}
-        write, read = {**old, **link.serializer}, {**old, **link.deserializer}
+        writing, reading = {**old, **link.serializer}, {**old, **link.deserializer}
+        write: Any = protobuf.ProtobufSerializer
+        read: Any = protobuf.ProtobufDeserializer
         return _Codec(
             link,
-            lambda: protobuf.ProtobufSerializer(message_type, link.client, write),
-            _made(lambda: protobuf.ProtobufDeserializer(message_type, read, link.client)),
+            lambda: write(message_type, link.client, writing),
+            _made(lambda: read(message_type, reading, link.client)),
         )
 
     def json_schema(self, schema: str, registry: Registry) -> SchemaCodec:
@@ -81,8 +85,8 @@ class ConfluentFormats:
         from confluent_kafka.schema_registry import json_schema  # noqa: PLC0415 - needs the extra
 
         link = self._link(registry)
-        write = json_schema.JSONSerializer
-        read = json_schema.JSONDeserializer
+        write: Any = json_schema.JSONSerializer
+        read: Any = json_schema.JSONDeserializer
         return _Codec(
             link,
             lambda: write(schema, link.client, conf=link.serializer, json_encode=dumps),

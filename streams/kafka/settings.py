@@ -27,6 +27,9 @@ CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000_000
 #: librdkafka tells what became of a transaction's requests only in these debug logs (see `client_log`).
 TRANSACTION_DEBUG: Final = ("eos",)
 
+#: After how long without a heartbeat a worker with a fixed assignment counts as gone.
+FIXED_SESSION_MS: Final = 8_000
+
 _ONE_CLUSTER = "set bootstrap_servers, which all clients share"
 _OUR_CALLBACK = "Tidewheel handles it itself; remove it"
 
@@ -129,6 +132,11 @@ def construction_error(kind: ClientKind, reason: str) -> ConfigError:
     return ConfigError(
         f"{kind}[{name!r}]: librdkafka refuses its value; look it up in librdkafka's manual"
     )
+
+
+def fixed_group(application_id: str) -> str:
+    """Return the group that workers with a fixed assignment are members of while they live; see `fixed_claim`."""
+    return f"{application_id}:fixed"
 
 
 _CREATION_NAMES: Final = re.compile(
@@ -250,6 +258,16 @@ class ClientSettings:
     def group(self, group_id: str) -> Config:
         """Return settings of a consumer that is only asked about its group; it reads nothing."""
         return self._consumer("group", {}) | {"group.id": group_id}
+
+    def fixed_claim(self, transactional_id: str) -> Config:
+        """Return settings of the consumer that shows a worker with a fixed assignment to whom it may concern."""
+        return self._consumer("fixed", {}) | {
+            "client.id": transactional_id,
+            "group.id": fixed_group(self.application_id),
+            # As short as brokers allow without being told: a killed worker is forgotten soon.
+            "session.timeout.ms": FIXED_SESSION_MS,
+            "heartbeat.interval.ms": FIXED_SESSION_MS // 4,
+        }
 
     def _consumer(self, role: str, sizes: Config) -> Config:
         suiting = {

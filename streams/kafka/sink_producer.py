@@ -16,7 +16,7 @@ from streams.kafka.client_log import ClientLog, error_of
 from streams.kafka.codes import FATAL, MSG_TIMED_OUT
 from streams.kafka.failures import failed_delivery, is_batch_refused
 from streams.kafka.producer import ProducerClient, RefusedError, StalledError, no_wait
-from streams.kafka.settings import ClientSettings
+from streams.kafka.settings import ClientSettings, Config
 from tasks.ports import FailedDelivery
 from tasks.processing.output import OutputColumns
 
@@ -81,7 +81,7 @@ class KafkaSinkProducer:
         self._producer.drop()
 
     def _make(self) -> ProducerClient:
-        config = self._settings.sink() | {"on_delivery": self._on_failure}
+        config: Config = self._settings.sink() | {"on_delivery": self._on_failure}
         log = ClientLog(config["client.id"], with_debug="debug" in config)
         return ProducerClient(config, log, stall_timeout_s=_FLUSH_TIMEOUT_S, on_wait=self._on_wait)
 

@@ -1,0 +1,30 @@
+"""State in bulk, by Spark: snapshots, restoring, stores as data frames, and comparing what should be equal.
+
+Needs `pip install 'tidewheel[spark]'`. Each function takes a session of the caller's, or makes one on this machine. The same from
+the command line: `tidewheel snapshot`, `restore`, `bootstrap`, `state`.
+"""
+
+from state_stores.bulk_restore.manifest import Manifest
+from streams.bulk.bootstrapping import BootstrapRefused, BootstrapReport, FrameSource, bootstrap
+from streams.bulk.driver import BulkProgress
+from streams.bulk.frames import state_dataframe
+from streams.bulk.restoring import RestoredStore, RestoreReport, restore
+from streams.bulk.snapshots import snapshot
+from streams.bulk.verifying import VerifiedCopy, VerifyReport, verify
+
+__all__ = [
+    "BootstrapRefused",
+    "BootstrapReport",
+    "BulkProgress",
+    "FrameSource",
+    "Manifest",
+    "RestoreReport",
+    "RestoredStore",
+    "VerifiedCopy",
+    "VerifyReport",
+    "bootstrap",
+    "restore",
+    "snapshot",
+    "state_dataframe",
+    "verify",
+]

@@ -1,0 +1,256 @@
+"""What loading a store from outside is about: which store, which topic, which inputs, and from where they go on. Pure.
+
+Loading fills a store's changelog. So only a store that has one can be loaded, and only if its key decides the partition
+as Kafka's own partitioner does: each row has to lie in the partition of the task that will ask for it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rebalance.model import TopicPartition, position_key
+from state_stores.spec import StoreKind, StoreSpec
+from streams.config.suggestions import did_you_mean
+from streams.errors import ConfigError, StreamsError
+from tasks.internal_topics import ApplicationPlan, SubtopologyPlan, changelog_topic, internal_prefix
+
+#: How `input_offsets` is spelled, for messages.
+_FORMS: Final = "write earliest, latest, timestamp:MS (ms since the epoch) or file:PATH (JSON: {topic: {partition: offset}})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTarget:
+    """A store that can be loaded.
+
+    Attributes:
+        application_id: Whose.
+        spec: The store.
+        changelog: Its changelog topic.
+        partitions: Partitions of that.
+        inputs: What the store is computed from, as far as it comes from outside: where these go on is to be said.
+        between: Repartition topics on the way from there. What they hold comes from records that the rows stand for.
+    """
+
+    application_id: str
+    spec: StoreSpec
+    changelog: str
+    partitions: int
+    inputs: tuple[TopicPartition, ...]
+    between: tuple[TopicPartition, ...] = ()
+
+    @property
+    def changelog_partitions(self) -> list[TopicPartition]:
+        """Return the changelog's partitions, in order."""
+        return [TopicPartition(self.changelog, number) for number in range(self.partitions)]
+
+    def writer_id(self, partition: int) -> str:
+        """Return the transactional id by which attempts to write a partition fence each other."""
+        return f"{self.driver_id}-{partition}"
+
+    @property
+    def driver_id(self) -> str:
+        """Return the transactional id by which runs of the command fence each other."""
+        return f"{internal_prefix(self.application_id)}bootstrap-{self.spec.name}"
+
+
+def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTarget:
+    """Return the store of that name; raises `StreamsError` with what to do instead if it can't be loaded."""
+    found = _subtopology_of(plan, store)
+    if found is None:
+        raise StreamsError(_unknown(plan, store))
+    subtopology, spec = found
+    if spec.source_topic is not None:
+        raise StreamsError(
+            f"store {store} is restored from its input topic {spec.source_topic}; produce the rows to that topic instead"
+        )
+    if not spec.logging:
+        raise StreamsError(
+            f"store {store} has no changelog (logging=False), so nothing could restore what is loaded; turn logging on"
+        )
+    if spec.retain_duplicates or spec.changelog_headers:
+        raise StreamsError(
+            f"store {store} holds what an operator has put aside (records of a join, rows held back by suppress), not rows "
+            "of a table; it fills by itself"
+        )
+    upstream = _upstream(plan, subtopology)
+    _check_partitioners(upstream, application_id, store)
+    inside = {topic.name for topic in plan.repartition_topics}
+    partitions = sorted(
+        {
+            TopicPartition(topic, number)
+            for each in upstream
+            for topic, count in each.topic_partitions.items()
+            for number in range(count)
+        }
+    )
+    return StoreTarget(
+        application_id=application_id,
+        spec=spec,
+        changelog=changelog_topic(application_id, store),
+        partitions=subtopology.partitions,
+        inputs=tuple(each for each in partitions if each.topic not in inside),
+        between=tuple(each for each in partitions if each.topic in inside),
+    )
+
+
+def _subtopology_of(plan: ApplicationPlan, store: str) -> tuple[SubtopologyPlan, StoreSpec] | None:
+    for _, each in sorted(plan.subtopologies.items()):
+        for spec in each.spec.stores:
+            if spec.name == store:
+                return each, spec
+    return None
+
+
+def _unknown(plan: ApplicationPlan, store: str) -> str:
+    for each in plan.global_stores:
+        if each.store.name == store:
+            return f"store {store} is a global one, restored from topic {each.topic}; produce the rows to that topic instead"
+    names = sorted(spec.name for each in plan.subtopologies.values() for spec in each.spec.stores)
+    near = did_you_mean(store, names)
+    return f"the topology has no store {store}; {near or 'it has ' + (', '.join(names) or 'none')}"
+
+
+def _upstream(plan: ApplicationPlan, subtopology: SubtopologyPlan) -> list[SubtopologyPlan]:
+    """Return a sub-topology and those whose output it reads, through any repartition topics between."""
+    found = [subtopology]
+    for each in found:
+        wanted = {name for source in each.spec.sources if source.internal for name in source.topics}
+        found += [
+            other
+            for _, other in sorted(plan.subtopologies.items())
+            if other not in found
+            and any(sink.internal and sink.topic in wanted for sink in other.spec.sinks)
+        ]
+    return found
+
+
+def _check_partitioners(
+    upstream: Sequence[SubtopologyPlan], application_id: str, store: str
+) -> None:
+    read = {
+        topic for source in upstream[0].spec.sources if source.internal for topic in source.topics
+    }
+    for each in upstream:
+        for sink in each.spec.sinks:
+            if sink.internal and sink.topic in read and sink.partitioner is not None:
+                raise StreamsError(
+                    f"store {store}: its input {internal_prefix(application_id)}{sink.topic} is partitioned by a function of "
+                    f"its own (node {sink.name}), so the partition of a key is not known here; it can't be loaded"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOffsets:
+    """Where input is read from once a store is loaded: what its rows stand for ends there.
+
+    Attributes:
+        text: What was asked for; the same text means the same.
+        kind: By which rule.
+        timestamp_ms: Of "timestamp".
+        offsets: Of "offsets".
+    """
+
+    text: str
+    kind: Literal["earliest", "latest", "timestamp", "offsets"]
+    timestamp_ms: int = 0
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+
+
+def parse_input_offsets(given: str | Mapping[str, Mapping[Any, int]]) -> InputOffsets:
+    """Return where input is to be read from; raises `ConfigError` for what is none of the forms.
+
+    Args:
+        given: "earliest", "latest", "timestamp:MS", "file:PATH", or offsets by topic and partition.
+
+    >>> parse_input_offsets("timestamp:1700000000000").timestamp_ms
+    1700000000000
+    >>> parse_input_offsets({"orders": {0: 12}}).offsets
+    {TopicPartition(topic='orders', partition=0): 12}
+    """
+    if not isinstance(given, str):
+        return _explicit(given, "input_offsets")
+    kind, _, rest = given.partition(":")
+    match kind:
+        case "earliest" | "latest" if not rest:
+            return InputOffsets(text=given, kind=kind)
+        case "timestamp" if rest.isdecimal() and int(rest) < 1 << 63:
+            return InputOffsets(text=given, kind="timestamp", timestamp_ms=int(rest))
+        case "file" if rest:
+            try:
+                found = json.loads(Path(rest).read_text())
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"input offsets {given!r}: {error}; {_FORMS}") from error
+            return _explicit(found, given)
+        case _:
+            raise ConfigError(f"input offsets {given!r}: {_FORMS}")
+
+
+def _explicit(given: Any, source: str) -> InputOffsets:
+    found: dict[TopicPartition, int] = {}
+    try:
+        for topic, offsets in given.items():
+            for partition, offset in offsets.items():
+                where = TopicPartition(str(topic), int(partition))
+                found[where] = _offset(where, offset)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"input offsets {source}: {error}; {_FORMS}") from error
+    text = json.dumps({position_key(each): offset for each, offset in sorted(found.items())})
+    return InputOffsets(text=text, kind="offsets", offsets=dict(sorted(found.items())))
+
+
+def _offset(where: TopicPartition, offset: Any) -> int:
+    if type(offset) is not int or offset < 0:
+        raise ValueError(f"{where}: {offset!r} is no offset")
+    return offset
+
+
+def check_offsets(
+    target: StoreTarget,
+    asked: InputOffsets,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return explicit offsets for exactly the inputs; raises `ConfigError` where one is missing, unknown or not in its log."""
+    missing = [str(each) for each in target.inputs if each not in asked.offsets]
+    unknown = [str(each) for each in asked.offsets if each not in target.inputs]
+    if missing or unknown:
+        told = [f"none is given for {', '.join(missing)}"] if missing else []
+        told += [f"{', '.join(unknown)} is no input of store {target.spec.name}"] if unknown else []
+        raise ConfigError(
+            f"input offsets: {'; '.join(told)}; give one for each partition it is computed from"
+        )
+    for each in target.inputs:
+        if not starts[each] <= asked.offsets[each] <= ends[each]:
+            raise ConfigError(
+                f"input offsets: {asked.offsets[each]} of {each} is outside the log, which has {starts[each]} to {ends[each]}"
+            )
+    return {each: asked.offsets[each] for each in target.inputs}
+
+
+def refusal_of_changelog(
+    target: StoreTarget, *, is_empty: bool, replace: bool, was_loaded: bool
+) -> str | None:
+    """Return why rows must not be written to the changelog as it is, or None.
+
+    Args:
+        target: The store.
+        is_empty: Whether the changelog has nothing, or only what earlier attempts of this loading have written.
+        replace: Whether what is there is to be replaced.
+        was_loaded: Whether the group's log says that this store was loaded before.
+    """
+    if is_empty:
+        return None
+    if replace and target.spec.kind is StoreKind.VERSIONED:
+        return (
+            f"store {target.spec.name} keeps versions, which stay readable at their times, so it can't be replaced; run "
+            "`tidewheel reset` and load it anew"
+        )
+    if replace:
+        return None
+    before = "was loaded before and is complete" if was_loaded else "has content"
+    return (
+        f"store {target.spec.name} {before}: its changelog {target.changelog} is not empty; replace it with --replace "
+        "(replace=True), which also deletes the keys that are not among the new rows"
+    )

@@ -1,0 +1,312 @@
+"""From rows of a frame to records of a changelog: their bytes, their partition, and one row per key. Pure.
+
+    frame row ──RowEncoder──▶ ChangelogRow ──shuffled by partition, sorted by ChangelogRow.order──▶ one_per_key ──▶ records
+
+Nothing here knows Spark: rows are dicts, and what is sorted are tuples.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from state_stores.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
+from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from streams.errors import ConfigError, SerializationError, StreamsError
+from streams.serdes.partitioning import partition_of
+from streams.serdes.windowed import is_windowed
+
+KEY: Final = "key"
+VALUE: Final = "value"
+TIMESTAMP: Final = "timestamp"
+WINDOW_START: Final = "window_start"
+SESSION_START: Final = "session_start"
+SESSION_END: Final = "session_end"
+
+#: Columns of `state_dataframe` that a row's window and version tell already.
+_DERIVED: Final = frozenset({"window_end", "valid_to"})
+
+#: As much of a key is shown in messages.
+_SHOWN: Final = 200
+
+#: Which of two rows of one key stands first: what the changelog has already, then what the frame has.
+_EXISTING, _NEW = 0, 1
+
+#: (changelog key, version or 0, existing or new, place in order_by, the value as a tie-breaker).
+Order = tuple[bytes, int, int, tuple[bool, Any], bytes]
+
+#: A record to write: key, value (None deletes), timestamp.
+Written = tuple[bytes, bytes | None, int]
+
+
+class ChangelogRow(NamedTuple):
+    """A row on its way to its partition. Rows of a partition are sorted by `order`."""
+
+    partition: int
+    order: Order
+    value: bytes | None
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Which columns of a frame say what.
+
+    Attributes:
+        timestamp, start, end: None where the frame has no such column, or the store no need of it.
+        values: The column of the value, or those that are its fields.
+        is_whole: Whether `values` is the one column that is the value.
+        order_by: The largest of this column wins among rows of one key; None: there may be only one.
+    """
+
+    values: tuple[str, ...]
+    is_whole: bool
+    timestamp: str | None = None
+    start: str | None = None
+    end: str | None = None
+    order_by: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return every column that is needed, each once."""
+        others = (self.timestamp, self.start, self.end, self.order_by)
+        return tuple(dict.fromkeys((KEY, *self.values, *filter(None, others))))
+
+
+def columns_of(names: Sequence[str], spec: StoreSpec, order_by: str | None = None) -> Columns:
+    """Return what a frame's columns mean for a store; raises `ConfigError` naming what is missing.
+
+    `key` is the key; `value` is the value, or else all other columns are its fields; `timestamp` is when the row was set
+    (versioned stores need it: it is the version); `window_start` is the window, `session_start` and `session_end` the session.
+    These are the columns of `state_dataframe`.
+    """
+    needed = [KEY]
+    start = end = None
+    if spec.kind is StoreKind.SESSION:
+        start, end = SESSION_START, SESSION_END
+    elif spec.kind in SEGMENTED_KINDS:
+        start = WINDOW_START
+    needed += [each for each in (start, end) if each is not None]
+    if spec.kind is StoreKind.VERSIONED:
+        needed.append(TIMESTAMP)
+    special = {*needed, TIMESTAMP, *(_DERIVED if start or TIMESTAMP in needed else ())}
+    missing = [name for name in needed if name not in names]
+    if order_by is not None and order_by not in names:
+        missing.append(order_by)
+    is_whole = VALUE in names
+    values = (VALUE,) if is_whole else tuple(name for name in names if name not in special)
+    if not values:
+        missing.append(VALUE)
+    if missing:
+        raise ConfigError(
+            f"store {spec.name}: the frame has no column {', '.join(missing)}; it has {', '.join(names)}. Name the columns "
+            "`key` and `value` (without `value`, all other columns are its fields), such as by --select 'id AS key'"
+        )
+    return Columns(
+        values=values,
+        is_whole=is_whole,
+        timestamp=TIMESTAMP if TIMESTAMP in names else None,
+        start=start,
+        end=end,
+        order_by=order_by,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class RowEncoder:
+    """Turns rows of a frame into changelog rows by the store's own serdes. It travels to where rows are.
+
+    Attributes:
+        spec: The store.
+        topic: Its changelog, which serdes are told.
+        partitions: Of the changelog.
+        columns: See `columns_of`.
+        default_timestamp_ms: Of rows without one; a window's row has its window's time then.
+    """
+
+    spec: StoreSpec
+    topic: str
+    partitions: int
+    columns: Columns
+    default_timestamp_ms: int
+
+    def encode(self, row: Mapping[str, Any]) -> ChangelogRow | None:
+        """Return the row; None for one without a value, which is no row of a table (of a versioned store it is one).
+
+        Raises:
+            StreamsError: It has no key, no window, or a serde refuses it; names the key.
+        """
+        key = row[KEY]
+        if key is None:
+            raise StreamsError(
+                f"store {self.spec.name}: a row has no key (null); leave such rows out, such as by where('key IS NOT NULL')"
+            )
+        value = self._value(row)
+        is_versioned = self.spec.kind is StoreKind.VERSIONED
+        if value is None and not is_versioned:
+            return None
+        try:
+            key_bytes = self.spec.key_serde.serialize(
+                self.topic, _plain_of(self.spec.key_serde, key)
+            )
+            data = None if value is None else self._encoded(value)
+        except SerializationError as error:
+            raise StreamsError(
+                f"store {self.spec.name}: the row of key {shown(key)} does not fit the store's serdes: {error}"
+            ) from error
+        if key_bytes is None:
+            raise StreamsError(
+                f"store {self.spec.name}: the key serde made nothing of key {shown(key)}"
+            )
+        changelog_key, row_time_ms = self._changelog_key(key, key_bytes, row)
+        timestamp = self._timestamp(key, row, row_time_ms)
+        order_by = None if self.columns.order_by is None else row[self.columns.order_by]
+        return ChangelogRow(
+            partition_of(self._partitioned_by(key_bytes), self.partitions),
+            (
+                changelog_key,
+                timestamp if is_versioned else 0,
+                _NEW,
+                (order_by is not None, order_by),
+                b"" if self.columns.order_by is None or data is None else data,
+            ),
+            data,
+            timestamp,
+        )
+
+    def _value(self, row: Mapping[str, Any]) -> Any:
+        if self.columns.is_whole:
+            return row[VALUE]
+        return {name: row[name] for name in self.columns.values}
+
+    def _encoded(self, value: Any) -> bytes | None:
+        serde = self.spec.value_serde
+        return serde.serialize(self.topic, _plain_of(serde, value))
+
+    def _partitioned_by(self, key: bytes) -> bytes:
+        """Return what decides the partition: of a windowed key, the key inside."""
+        serde = self.spec.key_serde
+        return key[: -serde.tail_bytes] if is_windowed(serde) else key
+
+    def _changelog_key(
+        self, key: Any, data: bytes, row: Mapping[str, Any]
+    ) -> tuple[bytes, int | None]:
+        """Return the changelog's key, and the row's own time if it has one."""
+        if self.spec.kind not in SEGMENTED_KINDS:
+            return data, None
+        layout = SegmentLayout.of(self.spec)
+        if self.spec.kind is not StoreKind.SESSION:
+            start = self._time(key, row, WINDOW_START)
+            return layout.window_key(data, start)[SEGMENT_BYTES:], start
+        start, end = self._time(key, row, SESSION_START), self._time(key, row, SESSION_END)
+        if end < start:
+            raise StreamsError(
+                f"store {self.spec.name}: the session of key {shown(key)} ends ({end}) before it starts ({start})"
+            )
+        return layout.session_key(data, start, end)[SEGMENT_BYTES:], end
+
+    def _timestamp(self, key: Any, row: Mapping[str, Any], row_time_ms: int | None) -> int:
+        if self.columns.timestamp is None or row[TIMESTAMP] is None:
+            if self.spec.kind is StoreKind.VERSIONED:
+                raise StreamsError(
+                    f"store {self.spec.name}: the row of key {shown(key)} has no timestamp, which is its version"
+                )
+            return self.default_timestamp_ms if row_time_ms is None else row_time_ms
+        return self._time(key, row, TIMESTAMP)
+
+    def _time(self, key: Any, row: Mapping[str, Any], column: str) -> int:
+        value = row[column]
+        if isinstance(value, datetime):
+            # Spark gives moments in the session's own time zone, without saying so.
+            value = int((value if value.tzinfo else value.astimezone(UTC)).timestamp() * 1000)
+        if type(value) is not int or not 0 <= value <= TIME_MAX:
+            raise StreamsError(
+                f"store {self.spec.name}: {column} of the row of key {shown(key)} is {value!r}; it must be a timestamp or ms "
+                "since the epoch"
+            )
+        return value
+
+
+def existing_row(partition: int, key: bytes, version: int) -> ChangelogRow:
+    """Return what stands for a key that the changelog has already: it is deleted unless the frame has it too."""
+    return ChangelogRow(partition, (key, version, _EXISTING, (False, None), b""), None, version)
+
+
+def one_per_key(
+    rows: Iterable[ChangelogRow],
+    spec: StoreSpec,
+    *,
+    keep_last: bool,
+    deleted_at_ms: int,
+) -> Iterator[Written]:
+    """Yield the records of one partition's rows, which come sorted by `order`.
+
+    Args:
+        rows: Sorted.
+        spec: The store.
+        keep_last: Of several rows of a key the last one counts; else they are an error.
+        deleted_at_ms: Timestamp of what deletes a key that only the changelog has.
+
+    Raises:
+        StreamsError: Two rows have the same key; names it. Or a versioned store has a version that the frame has not.
+    """
+    last: ChangelogRow | None = None
+    for row in rows:
+        if last is not None and last.order[:2] == row.order[:2]:
+            if row.order[2] == _NEW and last.order[2] == _NEW and not keep_last:
+                raise StreamsError(_duplicate(spec, row))
+        elif last is not None:
+            yield _written(last, spec, deleted_at_ms)
+        last = row
+    if last is not None:
+        yield _written(last, spec, deleted_at_ms)
+
+
+def _written(row: ChangelogRow, spec: StoreSpec, deleted_at_ms: int) -> Written:
+    key = row.order[0]
+    if row.order[2] == _NEW:
+        return key, row.value, row.timestamp
+    if spec.kind is StoreKind.VERSIONED:
+        raise StreamsError(version_left(spec, key))
+    return key, None, deleted_at_ms
+
+
+def version_left(spec: StoreSpec, key: bytes) -> str:
+    """Return what to say where an earlier attempt wrote a version that the frame does not have (any more)."""
+    return (
+        f"store {spec.name}: an earlier attempt has written a version of key {shown(key)} that is not in the frame now; a "
+        "version can't be taken back: run `tidewheel reset` and load the store anew"
+    )
+
+
+def _duplicate(spec: StoreSpec, row: ChangelogRow) -> str:
+    key: Any = row.order[0]
+    if spec.kind in SEGMENTED_KINDS:
+        layout = SegmentLayout.of(spec)
+        key = layout.key_of(layout.disk_key(key))
+    with suppress(StreamsError):  # else its bytes have to do
+        key = spec.key_serde.deserialize("", key)
+    same = "same key and version" if spec.kind is StoreKind.VERSIONED else "same key"
+    if spec.kind in SEGMENTED_KINDS:
+        same = "same key and window"
+    return (
+        f"store {spec.name}: several rows have the {same}, such as {shown(key)}; leave one, or name the column whose largest "
+        "value wins (--order-by, order_by=)"
+    )
+
+
+def shown(key: Any) -> str:
+    """Return a key for a message.
+
+    >>> shown("a" * 300)[-4:]
+    'a...'
+    """
+    text = repr(key)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def _plain_of(serde: Any, value: Any) -> Any:
+    """Return a value as the serde takes it: what comes from a frame as a dict may be a class of the user's."""
+    convert = getattr(serde, "from_plain", None)
+    return value if convert is None else convert(value)

@@ -1,0 +1,130 @@
+"""The content of a store's partition at a fixed end of its changelog, as executors put it together."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from state_stores.bulk_restore.content import StoredRow, stored_rows
+from state_stores.bulk_restore.manifest import (
+    ChangelogFacts,
+    PartitionRuns,
+    SnapshotRefused,
+    StoreSnapshot,
+)
+from state_stores.bulk_restore.merge import newest_rows
+from state_stores.bulk_restore.plan import RestorePlan, plan_restore
+from state_stores.bulk_restore.run_files import RunFile
+from state_stores.restore import StoreTime
+from state_stores.spec import StoreSpec
+from streams.bulk.executor_work import Counted, ExecutorWork, RangeToBuild, fetched, read_into_runs
+from streams.bulk.stores import BulkStore
+
+_log = logging.getLogger("tidewheel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionToRead:
+    """A partition of a store, up to an end.
+
+    Attributes:
+        store: The store.
+        partition: The partition.
+        log_start: First offset in the log.
+        to_offset: The end.
+        runs: Runs of a snapshot that the tail goes on top of, if there is one that may be followed.
+    """
+
+    store: str
+    partition: int
+    log_start: int
+    to_offset: int
+    runs: PartitionRuns | None
+
+    def from_changelog(self) -> RangeToBuild:
+        """Return all of the changelog."""
+        return self._range(self.log_start, complete=True)
+
+    def tail(self, offset: int) -> RangeToBuild:
+        """Return the changelog from an offset on."""
+        return self._range(offset, complete=False)
+
+    def _range(self, offset: int, *, complete: bool) -> RangeToBuild:
+        return RangeToBuild(
+            store=self.store,
+            partition=self.partition,
+            from_offset=offset,
+            to_offset=self.to_offset,
+            complete_from_zero=complete,
+            may_begin_later=complete,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Runs on this machine that together hold a partition of a store, and the store's time."""
+
+    files: Sequence[RunFile]
+    time: StoreTime
+
+    def rows(self, spec: StoreSpec) -> Iterator[StoredRow]:
+        """Yield the rows that have not ended, in the order of the disk."""
+        return stored_rows(
+            spec,
+            ((key, value) for key, value in newest_rows(self.files) if value is not None),
+            self.time.observed_ms,
+        )
+
+
+def reading_plan(
+    store: BulkStore, snapshot: StoreSnapshot | None, facts: ChangelogFacts
+) -> tuple[PartitionToRead, RestorePlan]:
+    """Return what to read for a partition of a store: its snapshot and the tail, or the changelog; and why."""
+    plan = plan_restore(None, snapshot, store.spec, facts)
+    return PartitionToRead(
+        store=store.name,
+        partition=facts.partition,
+        log_start=facts.log_start,
+        to_offset=facts.log_end,
+        runs=plan.snapshot,
+    ), plan
+
+
+def read_content(
+    work: ExecutorWork, task: PartitionToRead, directory: Path, count: Counted
+) -> Content:
+    """Return a partition's content: from a snapshot and the tail where there is one, else from the changelog.
+
+    A snapshot that turns out to be broken is told of, and the changelog used.
+    """
+    if task.runs is not None:
+        try:
+            return read_snapshot(work, task, task.runs, directory, count)
+        except SnapshotRefused as error:
+            _log.warning("%s; the changelog is read instead", error)
+    return read_changelog(work, task, directory, count)
+
+
+def read_changelog(
+    work: ExecutorWork, task: PartitionToRead, directory: Path, count: Counted
+) -> Content:
+    """Return a partition's content from the changelog alone."""
+    built = read_into_runs(work, task.from_changelog(), directory, count)
+    return Content(built.files, built.time)
+
+
+def read_snapshot(
+    work: ExecutorWork,
+    task: PartitionToRead,
+    runs: PartitionRuns,
+    directory: Path,
+    count: Counted,
+) -> Content:
+    """Return a partition's content from a snapshot and the tail behind it.
+
+    Raises:
+        SnapshotRefused: A file is broken.
+    """
+    files = fetched(work.place(), runs.runs, directory)
+    built = read_into_runs(work, task.tail(runs.to_offset), directory, count)
+    return Content([*files, *built.files], runs.time.later(built.time))

@@ -1,0 +1,103 @@
+"""What a snapshot has to read, cut into Spark tasks, and which runs are made into one. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from state_stores.bulk_restore.manifest import ChangelogFacts, PartitionRuns, Run, may_extend
+
+#: Below this a Spark task costs more to start than it reads in.
+RECORDS_PER_TASK: Final = 500_000
+
+#: As many runs a partition gets at once: each may hold every key of it.
+_MOST_PARTS: Final = 6
+
+#: More runs than this are made into one.
+_MOST_RUNS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """How one partition of a snapshot is made.
+
+    Attributes:
+        facts: What the cluster says of it.
+        kept: The runs of the snapshot before that stay; None where it is made in full.
+        ranges: Offsets (first, end) to read, a task each.
+        reason: Why, in one sentence for people.
+    """
+
+    facts: ChangelogFacts
+    kept: PartitionRuns | None
+    ranges: tuple[tuple[int, int], ...]
+    reason: str
+
+    @property
+    def offsets(self) -> int:
+        """Return how many offsets there are to read."""
+        return sum(end - first for first, end in self.ranges)
+
+    @property
+    def is_on_nothing(self) -> bool:
+        """Return whether no row lies below what is read."""
+        return self.kept is None or not self.kept.runs
+
+    @property
+    def from_offset(self) -> int:
+        """Return where its runs begin."""
+        return self.facts.log_start if self.kept is None else self.kept.from_offset
+
+
+def plan_partition(
+    facts: ChangelogFacts,
+    previous: PartitionRuns | None,
+    refused: str | None,
+    *,
+    records_per_task: int = RECORDS_PER_TASK,
+) -> PartitionPlan:
+    """Return how to make a partition of a snapshot: on top of the runs of the one before where that is valid.
+
+    Args:
+        facts: What the cluster says.
+        previous: The runs of the snapshot before, if there are any.
+        refused: Why that snapshot as a whole is not used, if it is not.
+        records_per_task: As many offsets a task reads, about.
+    """
+    kept = previous
+    reason = refused
+    if previous is None:
+        reason = refused or "there is no snapshot of it"
+    elif refused is None:
+        reason = may_extend(previous, facts)
+    if reason is not None:
+        kept = None
+    begin = facts.log_start if kept is None else kept.to_offset
+    ranges = cut(begin, facts.log_end, records_per_task)
+    told = f"in full: {reason}" if reason is not None else f"{facts.log_end - begin} offsets more"
+    return PartitionPlan(facts=facts, kept=kept, ranges=ranges, reason=told)
+
+
+def cut(first: int, end: int, records_per_task: int) -> tuple[tuple[int, int], ...]:
+    """Return a range of offsets in parts of about the same size, in order; none of nothing.
+
+    >>> cut(0, 10, 4), cut(5, 5, 4)
+    (((0, 3), (3, 6), (6, 10)), ())
+    """
+    size = end - first
+    if size <= 0:
+        return ()
+    parts = min(-(-size // records_per_task), _MOST_PARTS)
+    bounds = [first + size * part // parts for part in range(parts + 1)]
+    return tuple(pairwise(bounds))
+
+
+def to_merge(runs: Sequence[Run]) -> bool:
+    """Return whether some runs of a partition are better made into one.
+
+    They are when they are many, or when those on top of the first have grown larger than it: then each byte is merged
+    about as often as the partition doubles.
+    """
+    if len(runs) > _MOST_RUNS:
+        return True
+    return len(runs) > 1 and sum(run.file_bytes for run in runs[1:]) > runs[0].file_bytes

@@ -1,0 +1,220 @@
+"""What every bulk job has on the driver's side: a session, the cluster, progress, and what executors are told."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from state_stores.bulk_restore.runs import RUN_BYTES
+from state_stores.bulk_restore.shape import StoreShape
+from streams.bulk.executor_work import Counted, ExecutorWork
+from streams.bulk.session import bulk_session
+from streams.bulk.stores import BulkStore, bulk_stores
+from streams.config import StreamsConfig
+from streams.kafka.admin import KafkaAdmin
+from streams.kafka.portable_settings import Keeper, clients_of, settings_of
+from streams.kafka.settings import ClientSettings
+from streams.topology import Topology
+
+if TYPE_CHECKING:
+    from state_stores.bulk_restore.spark_job import SparkSession
+
+#: Smaller runs would be many, and have to be merged.
+LEAST_RUN_BYTES: Final = 32 * 1024 * 1024
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkProgress:
+    """How far a step of a bulk job is.
+
+    Attributes:
+        step: What is being done.
+        done: How much of it, in offsets of the changelogs (in rows for a merge).
+        total: How much there is.
+        elapsed_s: Since when, in seconds.
+    """
+
+    step: str
+    done: int
+    total: int
+    elapsed_s: float
+
+    @property
+    def per_second(self) -> float:
+        """Return the rate so far.
+
+        >>> BulkProgress(step="reading", done=300, total=400, elapsed_s=3.0).per_second
+        100.0
+        """
+        return self.done / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Return how long the rest takes at that rate, None while nobody can tell.
+
+        >>> BulkProgress(step="reading", done=300, total=400, elapsed_s=3.0).remaining_s
+        1.0
+        """
+        return (self.total - self.done) / self.per_second if self.done > 0 else None
+
+
+#: Told how far a job is, now and then and from another thread.
+OnProgress = Callable[[BulkProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkDriver:
+    """A bulk job's tools, for as long as it runs. Made by `bulk_driver`.
+
+    Attributes:
+        config: The application's settings.
+        session: Where its Spark tasks run.
+        admin: The application's cluster.
+        travelling: Client settings as they may travel.
+        keeper: Keeps what must not.
+        on_progress: Told how far it is.
+        run_bytes: Memory for the rows of one Spark task.
+    """
+
+    config: StreamsConfig
+    session: "SparkSession"
+    admin: KafkaAdmin
+    travelling: ClientSettings
+    keeper: Keeper
+    on_progress: OnProgress | None
+    run_bytes: int = RUN_BYTES
+
+    def work(self, stores: Sequence[BulkStore], location: str) -> ExecutorWork:
+        """Return what executors are told to work on some stores, with runs at a location."""
+        return ExecutorWork(
+            settings=self.travelling,
+            location=self.keeper.url("snapshot_location", location),
+            application_id=self.config.application_id,
+            shapes={store.name: StoreShape.of(store.spec) for store in stores},
+            topics={store.name: store.topic for store in stores},
+            run_bytes=self.run_bytes,
+        )
+
+    def run(
+        self,
+        function: Callable[[ExecutorWork, Item, Counted], Result],
+        work: ExecutorWork,
+        items: Sequence[Item],
+        *,
+        step: str,
+        total: int,
+    ) -> list[Result]:
+        """Return what a function returns for each item, in their order, a Spark task each.
+
+        Raises:
+            StreamsError: A task raised one, or Spark gave up on a task.
+        """
+        from state_stores.bulk_restore.spark_job import run_on_executors  # noqa: PLC0415 - see bulk_session
+
+        return run_on_executors(
+            self.session,
+            partial(function, work),
+            items,
+            what=f"{self.config.application_id}: {step}",
+            on_progress=self.teller(step, total),
+        )
+
+    def teller(self, step: str, total: int) -> Callable[[int], None] | None:
+        """Return what tells of counts of a step as progress; None if nobody is to be told."""
+        on_progress = self.on_progress
+        if on_progress is None:
+            return None
+        began_s = time.monotonic()
+
+        def tell(done: int) -> None:
+            # A task that Spark ran twice was counted twice.
+            elapsed_s = time.monotonic() - began_s
+            on_progress(
+                BulkProgress(step=step, done=min(done, total), total=total, elapsed_s=elapsed_s)
+            )
+
+        return tell
+
+    @property
+    def runs_here(self) -> bool:
+        """Return whether executors see this machine's files."""
+        from state_stores.bulk_restore.spark_job import runs_here  # noqa: PLC0415 - see bulk_session
+
+        return runs_here(self.session)
+
+
+@contextlib.contextmanager
+def bulk_driver(
+    config: StreamsConfig,
+    spark: "SparkSession | None",
+    *,
+    what: str,
+    master: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> Generator[BulkDriver]:
+    """Yield a job's tools.
+
+    Args:
+        config: The application's settings.
+        spark: The caller's session; None for one of our own.
+        what: The job, in a word.
+        master: Where a session of our own works.
+        on_progress: Told how far it is.
+
+    Raises:
+        ConfigError: Spark is not installed, or a secret would have to travel in the open.
+        StreamsError: Spark could not start.
+    """
+    with contextlib.ExitStack() as stack:
+        session = stack.enter_context(bulk_session(spark, what=what, master=master))
+        from state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - see bulk_session
+            cores,
+            is_encrypted,
+            runs_here,
+        )
+
+        settings = settings_of(config)
+        keeper = stack.enter_context(
+            Keeper(same_machine=runs_here(session), encrypted=is_encrypted(session))
+        )
+        travelling = keeper.settings(settings)
+        admin = clients_of(settings).admin()
+        stack.callback(admin.close)
+        yield BulkDriver(
+            config=config,
+            session=session,
+            admin=admin,
+            travelling=travelling,
+            keeper=keeper,
+            on_progress=on_progress,
+            run_bytes=run_bytes(cores(session)) if runs_here(session) else RUN_BYTES,
+        )
+
+
+def run_bytes(at_once: int) -> int:
+    """Return how much memory the rows of one task may take when so many tasks share this machine: a third in all.
+
+    >>> run_bytes(1_000_000) == LEAST_RUN_BYTES
+    True
+    """
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(RUN_BYTES, max(LEAST_RUN_BYTES, memory_bytes // 3 // at_once))
+
+
+def stores_by_name(
+    topology: Topology, driver: BulkDriver, names: Sequence[str] | None
+) -> Mapping[str, BulkStore]:
+    """Return the stores a job is about, by name; see `bulk_stores`."""
+    found = bulk_stores(topology, driver.config, driver.admin, names)
+    return {store.name: store for store in found}
+
+
+def now_ms() -> int:
+    """Return the time (ms since the epoch)."""
+    return time.time_ns() // 1_000_000

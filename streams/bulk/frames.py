@@ -1,0 +1,160 @@
+"""A store as a Spark data frame, decoded by its serdes."""
+
+import atexit
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from state_stores.bulk_restore.content import StoredRow
+from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.bulk_restore.manifest import ChangelogFacts
+from state_stores.bulk_restore.runs import RUN_BYTES
+from state_stores.bulk_restore.shape import StoreShape
+from state_stores.segments import SegmentLayout
+from state_stores.spec import SEGMENTED_KINDS, StoreSpec
+from streams.bulk.columns import Row, RowReader, columns_of, type_of
+from streams.bulk.content import PartitionToRead, read_content, reading_plan
+from streams.bulk.driver import now_ms, run_bytes
+from streams.bulk.executor_work import ExecutorWork
+from streams.bulk.session import started_session
+from streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
+from streams.config import StreamsConfig
+from streams.kafka.changelog import read_range
+from streams.kafka.portable_settings import Keeper, clients_of, settings_of
+from streams.kafka.settings import ClientSettings
+from streams.topology import Topology
+
+if TYPE_CHECKING:
+    from state_stores.bulk_restore.spark_job import DataFrame, SparkSession
+
+_PREFIX: Final = "tidewheel-frame-"
+
+#: As many records of each partition are looked at to find the types of keys and values, at most.
+_LOOKED_AT: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """What executors are told to make a frame; the serdes are the caller's own objects, by PySpark's serialiser."""
+
+    work: ExecutorWork
+    spec: StoreSpec
+    topic: str
+    key_type: str
+    value_type: str
+
+    def rows(self, task: PartitionToRead) -> Iterator[Row]:
+        """Yield the rows of a partition."""
+        reader = RowReader(self.spec, self.topic, self.key_type, self.value_type)
+        with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+            content = read_content(self.work, task, Path(folder), _uncounted)
+            yield from map(reader.row, content.rows(self.spec))
+
+
+def _uncounted(records: int) -> None:
+    """Take a count that nobody asked for."""
+
+
+def state_dataframe(
+    topology: Topology,
+    config: StreamsConfig,
+    store: str,
+    *,
+    spark: "SparkSession | None" = None,
+    master: str | None = None,
+    key_type: str | None = None,
+    value_type: str | None = None,
+) -> "DataFrame":
+    """Return the content of a store as a data frame: what is committed by now, decoded by the store's serdes.
+
+    Columns: `key`, `value`, `timestamp`, and those of `columns_of`. Keys and values of one type that Spark has (text, bytes,
+    numbers, booleans, times) keep it; anything else is JSON text, for Spark's `from_json`. It is read from the newest
+    snapshot and the changelog's tail, or from the changelog, each time the frame is used: cache it to use it often.
+
+    Args:
+        topology: The application.
+        config: Its settings.
+        store: The store.
+        spark: A session to work in. None makes one on this machine, which stays open for the frame.
+        master: Where a session of our own works.
+        key_type: The key column's type in Spark's DDL, instead of the type of some keys.
+        value_type: The value column's, likewise.
+
+    Raises:
+        ConfigError: No PySpark, or no such store.
+        StreamsError: The cluster or Spark failed.
+    """
+    from state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - see bulk_session
+        cores,
+        frame_from_executors,
+        is_encrypted,
+        runs_here,
+    )
+
+    session = started_session(spark, what="state", master=master)
+    settings = settings_of(config)
+    keeper = Keeper(same_machine=runs_here(session), encrypted=is_encrypted(session))
+    # The frame, and all that are made of it, may be used until the program ends.
+    atexit.register(keeper.close)
+    admin = clients_of(settings).admin()
+    try:
+        (found,) = bulk_stores(topology, config, admin, [store])
+        facts = list(changelog_facts([found], admin, now_ms()).values())
+    finally:
+        admin.close()
+    snapshot = None
+    url = config.snapshot_location
+    if url is not None:
+        snapshot = SnapshotLocation(str(url)).newest(config.application_id, found.name)
+    if key_type is None or value_type is None:
+        keys, values = _some_of(found, settings, facts)
+        key_type = key_type or type_of(keys)
+        value_type = value_type or type_of(values)
+    work = ExecutorWork(
+        settings=keeper.settings(settings),
+        location="" if url is None else keeper.url("snapshot_location", str(url)),
+        application_id=config.application_id,
+        shapes={found.name: StoreShape.of(found.spec)},
+        topics={found.name: found.topic},
+        run_bytes=run_bytes(cores(session)) if runs_here(session) else RUN_BYTES,
+    )
+    frame = _Frame(
+        work=work, spec=found.spec, topic=found.topic, key_type=key_type, value_type=value_type
+    )
+    return frame_from_executors(
+        session,
+        frame.rows,
+        [reading_plan(found, snapshot, each)[0] for each in facts],
+        columns=columns_of(found.spec, key_type, value_type),
+    )
+
+
+def _some_of(
+    store: BulkStore, settings: ClientSettings, facts: Sequence[ChangelogFacts]
+) -> tuple[list[Any], list[Any]]:
+    """Return some keys and values of a store, of the beginning of its changelog's partitions."""
+    reader = RowReader(store.spec, store.topic, "string", "string")
+    keys: list[Any] = []
+    values: list[Any] = []
+    for each in facts:
+        for stored in islice(_rows_of_log(store, settings, each), _LOOKED_AT):
+            key, value = reader.decoded(stored)
+            keys.append(key)
+            values.append(value)
+    return keys, values
+
+
+def _rows_of_log(
+    store: BulkStore, settings: ClientSettings, facts: ChangelogFacts
+) -> Iterator[StoredRow]:
+    segmented = store.spec.kind in SEGMENTED_KINDS
+    layout = SegmentLayout.of(store.spec) if segmented else None
+    partition = store.changelog(facts.partition)
+    for run in read_range(settings, partition, facts.log_start, facts.log_end):
+        for key, value in zip(run.raw_keys, run.raw_values, strict=True):
+            if key is None or value is None or (layout is not None and not layout.is_row(key)):
+                continue
+            yield StoredRow(key if layout is None else key[: -layout.tail], value, 0)

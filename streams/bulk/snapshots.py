@@ -1,0 +1,235 @@
+"""Makes snapshots: changelogs read by Spark's executors, runs uploaded, manifests published last."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rebalance.model import TopicPartition
+from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.bulk_restore.manifest import (
+    FORMAT_VERSION,
+    Layout,
+    Manifest,
+    PartitionRuns,
+    Run,
+    StoreSnapshot,
+    read_too_slowly,
+    validate,
+)
+from state_stores.restore import StoreTime
+from streams.bulk.cutting import RECORDS_PER_TASK, PartitionPlan, plan_partition, to_merge
+from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
+from streams.bulk.executor_work import (
+    ExecutorWork,
+    MadeRuns,
+    RangeToBuild,
+    RunsToMerge,
+    build_range,
+    merge_into_one,
+)
+from streams.bulk.stores import BulkStore, changelog_facts, check_same_topics
+from streams.config import StreamsConfig
+from streams.errors import ConfigError, StreamsError
+from streams.topology import Topology
+
+if TYPE_CHECKING:
+    from state_stores.bulk_restore.spark_job import SparkSession
+
+_WHY_IN_FULL: Final = "a full one was asked for"
+
+#: Store and partition.
+_Which = tuple[str, int]
+
+
+def snapshot(
+    topology: Topology,
+    config: StreamsConfig,
+    *,
+    stores: Sequence[str] | None = None,
+    spark: "SparkSession | None" = None,
+    master: str | None = None,
+    full: bool = False,
+    records_per_task: int = RECORDS_PER_TASK,
+    on_progress: OnProgress | None = None,
+) -> Manifest:
+    """Make snapshots of an application's stores at `config.snapshot_location`, while it runs or not.
+
+    Each goes on from the newest one that is there, if that may be followed; else its changelog is read in full. Ends are
+    fixed before reading begins. A job that is killed leaves nothing that anybody would use: run it again.
+
+    Args:
+        topology: The application.
+        config: Its settings.
+        stores: Which stores; None for all that have a changelog.
+        spark: A session to work in; None for one of our own.
+        master: Where a session of our own works: `local[*]` by default.
+        full: Read the changelogs from their start, whatever there is.
+        records_per_task: As many offsets a Spark task reads, about.
+        on_progress: Told how far it is.
+
+    Raises:
+        ConfigError: There is no `snapshot_location`, no PySpark or no such store.
+        StreamsError: The cluster, the location or Spark failed; nothing was published.
+    """
+    if config.snapshot_location is None:
+        raise ConfigError(
+            "snapshot_location is not set: give the directory or fsspec URL that snapshots are kept in, such as "
+            "snapshot_location='s3://bucket/snapshots'"
+        )
+    with bulk_driver(
+        config, spark, what="snapshot", master=master, on_progress=on_progress
+    ) as driver:
+        chosen = stores_by_name(topology, driver, stores)
+        return make_snapshots(
+            driver,
+            chosen,
+            str(config.snapshot_location),
+            full=full,
+            records_per_task=records_per_task,
+        )
+
+
+def make_snapshots(
+    driver: BulkDriver,
+    stores: Mapping[str, BulkStore],
+    url: str,
+    *,
+    full: bool = False,
+    records_per_task: int = RECORDS_PER_TASK,
+) -> Manifest:
+    """Make and publish snapshots of some stores; see `snapshot`."""
+    began_ms = now_ms()
+    facts = changelog_facts(list(stores.values()), driver.admin, began_ms)
+    place = SnapshotLocation(url)
+    application_id = driver.config.application_id
+    before = {name: place.newest(application_id, name) for name in stores}
+    plans: dict[_Which, PartitionPlan] = {}
+    for name, store in stores.items():
+        for number in range(store.partitions):
+            about = facts[TopicPartition(store.topic, number)]
+            old = before[name]
+            refused = None if old is None else validate(old, store.spec, about)
+            plans[name, number] = plan_partition(
+                about,
+                None if old is None else old.partition(number),
+                _WHY_IN_FULL if full else refused,
+                records_per_task=records_per_task,
+            )
+    work = driver.work(list(stores.values()), url)
+    partitions = _merged(driver, work, _built(driver, work, plans))
+    check_same_topics(facts.values(), driver.admin)
+    for plan in plans.values():
+        slow = read_too_slowly(began_ms, now_ms(), plan.facts.tombstone_retention_ms)
+        if slow is not None:
+            raise StreamsError(f"no snapshot of {plan.facts.topic} was published: {slow}")
+    manifest = Manifest(application_id, {})
+    for name, store in stores.items():
+        parts = tuple(partitions[name, number] for number in range(store.partitions))
+        manifest.stores[name] = _published(
+            place, _Described(application_id, store, before[name], plans[name, 0]), parts
+        )
+    return manifest
+
+
+def _built(
+    driver: BulkDriver, work: ExecutorWork, plans: Mapping[_Which, PartitionPlan]
+) -> dict[_Which, PartitionRuns]:
+    """Read what the plans say; return the runs of each partition, old and new."""
+    tasks = [
+        RangeToBuild(
+            store=store,
+            partition=number,
+            from_offset=first,
+            to_offset=end,
+            complete_from_zero=plan.is_on_nothing and first == plan.ranges[0][0],
+            may_begin_later=plan.kept is None,
+        )
+        for (store, number), plan in plans.items()
+        for first, end in plan.ranges
+    ]
+    total = sum(plan.offsets for plan in plans.values())
+    made: defaultdict[_Which, list[MadeRuns]] = defaultdict(list)
+    for each in driver.run(build_range, work, tasks, step="reading changelogs", total=total):
+        made[each.store, each.partition].append(each)
+    return {which: _on_top(plan, made[which]) for which, plan in plans.items()}
+
+
+def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
+    """Return the runs that stay and the new ones, which come in the order of their offsets."""
+    kept = plan.kept
+    time = StoreTime() if kept is None else kept.time
+    old: tuple[Run, ...] = () if kept is None else kept.runs
+    return PartitionRuns(
+        partition=plan.facts.partition,
+        from_offset=plan.from_offset,
+        to_offset=plan.facts.log_end,
+        log_start=plan.facts.log_start,
+        caught_up_at_ms=plan.facts.now_ms,
+        complete_from_zero=True,
+        runs=old + tuple(run for each in made for run in each.runs),
+        time=reduce(StoreTime.later, (each.time for each in made), time),
+    )
+
+
+def _merged(
+    driver: BulkDriver, work: ExecutorWork, partitions: Mapping[_Which, PartitionRuns]
+) -> dict[_Which, PartitionRuns]:
+    """Make one run of the runs of a partition where they are too many."""
+    tasks = [
+        RunsToMerge(
+            store=store,
+            partition=number,
+            runs=partition.runs,
+            complete_from_zero=partition.complete_from_zero,
+        )
+        for (store, number), partition in partitions.items()
+        if to_merge(partition.runs)
+    ]
+    total = sum(task.rows for task in tasks)
+    made = driver.run(merge_into_one, work, tasks, step="merging runs", total=total)
+    merged = {(each.store, each.partition): each.runs for each in made}
+    return {
+        which: msgspec.structs.replace(partition, runs=merged[which])
+        if which in merged
+        else partition
+        for which, partition in partitions.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What a manifest says beside its runs."""
+
+    application_id: str
+    store: BulkStore
+    before: StoreSnapshot | None
+    plan: PartitionPlan
+
+
+def _published(
+    place: SnapshotLocation, about: _Described, partitions: tuple[PartitionRuns, ...]
+) -> StoreSnapshot:
+    spec, facts = about.store.spec, about.plan.facts
+    created_ms = now_ms()
+    made = StoreSnapshot(
+        format_version=FORMAT_VERSION,
+        application_id=about.application_id,
+        store=spec.name,
+        kind=spec.kind,
+        layout=Layout.of(spec),
+        key_serde=type(spec.key_serde).__name__,
+        value_serde=type(spec.value_serde).__name__,
+        topic=facts.topic,
+        topic_id=facts.topic_id,
+        partition_count=facts.partition_count,
+        created_at_ms=created_ms,
+        generation=0 if about.before is None else about.before.generation + 1,
+        partitions=partitions,
+    )
+    place.publish(made)
+    place.delete_unreferenced(about.application_id, spec.name, now_ms=created_ms)
+    return made

@@ -1,0 +1,67 @@
+"""How a worker with a fixed assignment lets the cluster know that it lives: as a member of a consumer group of its own.
+
+Nothing rests on it, and no worker ever asks: tasks are placed by their users, producers fence each other. But a reset has to
+know whether somebody still runs, on whichever machine, and the brokers already know how to notice who is gone. The group
+is `<application id>:fixed` (no application has a colon in its name); each member's client id is the transactional id of its
+producer. It reads nothing and commits nothing.
+"""
+
+import logging
+import threading
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError
+
+from streams.kafka.advice import next_step
+from streams.kafka.client_log import ClientLog, make_client
+from streams.kafka.codes import is_transient
+from streams.kafka.settings import Config
+
+#: The callbacks of the client are served this often; it sends its heartbeats by itself.
+_LOOK_S: Final = 0.5
+#: How long leaving the group is waited for; brokers that hear nothing strike the member off by themselves.
+_LEAVE_S: Final = 2.0
+
+
+class FixedClaim:
+    """Begins when it is made, ends with `close`. Errors are logged by the client and harm nobody.
+
+    Args:
+        config: Settings of the consumer (`ClientSettings.fixed_claim`).
+        topic: One that exists; a member has to be interested in something.
+    """
+
+    def __init__(self, config: Config, topic: str) -> None:
+        self._log = ClientLog(config["client.id"], with_debug="debug" in config)
+        self._client: Any = make_client(Consumer, "consumer", config, self._log)
+        self._topic = topic
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="tidewheel-claim", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave the group; idempotent."""
+        self._ending.set()
+        self._thread.join(_LEAVE_S)
+
+    def _main(self) -> None:
+        self._client.subscribe([self._topic], on_assign=_read_nothing)
+        while not self._ending.is_set():
+            message = self._client.poll(0)
+            if message is not None and message.error() is not None:
+                self._tell(message.error())
+            self._ending.wait(_LOOK_S)
+        self._client.close()
+
+    def _tell(self, error: KafkaError) -> None:
+        if not is_transient(error):
+            self._log.say(
+                logging.WARNING,
+                error.name(),
+                f"`tidewheel reset` won't see that this worker lives: {error.str()}; {next_step(error)}",
+            )
+
+
+def _read_nothing(consumer: Any, _partitions: object) -> None:
+    """Take none of the partitions that the group gives to this member."""
+    consumer.assign([])

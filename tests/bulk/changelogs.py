@@ -1,0 +1,193 @@
+"""Changelogs of every kind of store on a real broker, and what replaying them record by record leaves."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaError, Message, Producer
+from hypothesis import strategies as st
+
+from rebalance.model import TaskId, TopicPartition
+from state_stores.bulk_restore.content import StoredRow, stored_rows
+from state_stores.ports import Database
+from state_stores.rocksdb.shared_resources import SharedResources
+from state_stores.rocksdb.task_database import TaskDatabase
+from state_stores.segments import SegmentLayout
+from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from state_stores.timed_buffer import read_note
+from streams import StreamsConfig
+from streams.bulk.stores import BulkStore
+from tests.integration.cluster import Cluster, until
+from tests.state_stores.bulk_restore.logs import SPECS, Logged, logs, noted, replayed
+
+PARTITIONS: Final = 2
+
+_FOR_EVER_MS: Final = 1 << 62
+
+#: Timestamp 0 is "now" to the client.
+_FIRST_MS: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Records of one transaction, of all stores and partitions, and whether it is committed."""
+
+    records: Mapping[tuple[str, int], list[Logged]]
+    committed: bool
+
+
+def name_of(kind: str) -> str:
+    """Return what a store of a kind is called."""
+    return kind.replace(" ", "-")
+
+
+def pieces(kinds: Sequence[str]) -> st.SearchStrategy[Piece]:
+    """Make transactions: some of their partitions stay empty, one in four is aborted."""
+    records = st.fixed_dictionaries(
+        {
+            (kind, partition): st.one_of(st.just([]), logs(SPECS[kind]))
+            for kind in kinds
+            for partition in range(PARTITIONS)
+        }
+    )
+    return st.builds(Piece, records, st.sampled_from((True, True, True, False)))
+
+
+def many_records(kinds: Sequence[str], count: int, *, seed: int = 7) -> Piece:
+    """Make one large transaction: so many records in each partition, a fifth of them deletes."""
+    chance = random.Random(seed)
+    made: dict[tuple[str, int], list[Logged]] = {}
+    for kind in kinds:
+        spec = SPECS[kind]
+        layout = SegmentLayout.of(spec) if spec.kind in SEGMENTED_KINDS else None
+        for partition in range(PARTITIONS):
+            records: list[Logged] = []
+            for offset in range(count):
+                key = b"key-%d" % chance.randrange(max(count // 5, 1))
+                if layout is not None:
+                    key += bytes(layout.tail - 1) + bytes([chance.randrange(4)])
+                value = None if chance.random() < 0.2 else chance.randbytes(20)
+                records.append(Logged(offset, key, value, offset))
+            made[kind, partition] = records
+    return Piece(made, committed=True)
+
+
+def stores_of(application_id: str, kinds: Sequence[str]) -> dict[str, BulkStore]:
+    """Return one store of each kind, by name."""
+    return {
+        name_of(kind): BulkStore(
+            spec=replace(SPECS[kind], name=name_of(kind)),
+            topic=f"{application_id}-{name_of(kind)}-changelog",
+            subtopology=0,
+            partitions=PARTITIONS,
+        )
+        for kind in kinds
+    }
+
+
+def _knows_time(spec: StoreSpec) -> bool:
+    return spec.kind is StoreKind.VERSIONED or spec.ttl_ms is not None
+
+
+class Changelogs:
+    """The changelogs of an application that has one store of every kind."""
+
+    def __init__(
+        self, cluster: Cluster, application_id: str, kinds: Sequence[str] = tuple(SPECS)
+    ) -> None:
+        self._cluster = cluster
+        self._producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "transactional.id": f"{application_id}-writer",
+            }
+        )
+        self._producer.init_transactions(60)
+        self.kinds = kinds
+        self.stores = stores_of(application_id, kinds)
+        for store in self.stores.values():
+            # With timestamps of long ago the broker compacts within seconds. Where a store's time or older versions hang
+            # on records that others have overtaken, two readings would differ.
+            lag_ms = _FOR_EVER_MS if _knows_time(store.spec) else 0
+            cluster.create(
+                {store.topic: PARTITIONS},
+                cleanup_policy="compact",
+                min_compaction_lag_ms=str(lag_ms),
+            )
+
+    def write(self, written: Sequence[Piece]) -> None:
+        """Write transactions, and wait until readers see them; the last thing in every partition is a marker."""
+        last: dict[TopicPartition, int] = {}
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            assert error is None, error
+            where = TopicPartition(message.topic() or "", message.partition() or 0)
+            last[where] = message.offset() or 0
+
+        for piece in written:
+            self._producer.begin_transaction()
+            for (kind, partition), records in piece.records.items():
+                topic = self.stores[name_of(kind)].topic
+                for each in records:
+                    # A compacted topic refuses records without a key.
+                    if each.key is not None:
+                        self._producer.produce(
+                            topic,
+                            each.value,
+                            each.key,
+                            partition,
+                            timestamp=each.timestamp + _FIRST_MS,
+                            on_delivery=delivered,
+                        )
+                        self._producer.poll(0)
+            self._producer.flush(60)
+            if piece.committed:
+                self._producer.commit_transaction(60)
+            else:
+                self._producer.abort_transaction(60)
+        # A producer is answered before the markers are written, behind which readers see its records.
+        until(
+            lambda: all(
+                end > last[where] + 1
+                for where, end in self._cluster.admin.end_offsets(list(last)).items()
+            ),
+            "the markers are written",
+        )
+
+    def read(self, kind: str, partition: int) -> list[Logged]:
+        """Return the committed records of a partition."""
+        return [
+            Logged(each.offset, each.key, each.value, each.timestamp)
+            for each in self._cluster.read(self.stores[name_of(kind)].topic)
+            if each.partition == partition
+        ]
+
+    def replayed(self, kind: str, partition: int) -> list[StoredRow]:
+        """Return what replaying a partition record by record leaves."""
+        database, time = replayed(SPECS[kind], self.read(kind, partition))
+        assert noted(database) == time
+        return rows_in(SPECS[kind], database)
+
+
+def rows_in(spec: StoreSpec, database: Database) -> list[StoredRow]:
+    """Return what a reader of a store would find."""
+    observed_ms, _ = read_note(database, spec.name)
+    return list(stored_rows(spec, database.iterate(spec.name, None, None), observed_ms))
+
+
+def assert_restored(changelogs: Changelogs, config: StreamsConfig) -> None:
+    """Check that every row of every store in slot 0 is that of the replay."""
+    resources = SharedResources.create(config.rocksdb)
+    families = [store.name for store in changelogs.stores.values()]
+    slot = Path(config.state_dir) / config.application_id / "0"
+    for partition in range(PARTITIONS):
+        path = slot / str(TaskId(0, partition))
+        database = TaskDatabase.open(path, families, config.rocksdb, resources)
+        try:
+            for kind in changelogs.kinds:
+                spec = changelogs.stores[name_of(kind)].spec
+                assert rows_in(spec, database) == changelogs.replayed(kind, partition), kind
+        finally:
+            database.close()

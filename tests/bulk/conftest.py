@@ -1,0 +1,83 @@
+"""What tests of bulk work share: one Spark session a test process, and a broker."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from state_stores.bulk_restore.spark_job import SparkSession, spark_session
+from streams import StreamsConfig
+from streams.broker import RunningBroker
+from streams.broker.java import find_java
+from tests.integration.cluster import Cluster
+
+_HERE = Path(__file__).parent
+
+#: Makes settings of an application of its own; keywords are options.
+MakeConfig = Callable[..., StreamsConfig]
+
+#: Starting Spark alone takes a minute on a machine that is busy.
+_TIMEOUT_S = 600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder needs a broker and Spark, and takes its time."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.broker)
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.first)
+            item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
+    """The session's broker."""
+    made = Cluster(kafka_broker.bootstrap_servers)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def spark_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session of all tests keeps what it writes: its event log and its blocks."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(spark_files: Path) -> Iterator[SparkSession]:
+    """One session for all tests of this process."""
+    (spark_files / "events").mkdir()
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (spark_files / "events").as_uri(),
+        "spark.local.dir": str(spark_files / "blocks"),
+    }
+    with spark_session(
+        name="tests", master="local[2]", java_home=find_java().home, settings=settings
+    ) as session:
+        yield session
+
+
+@pytest.fixture
+def unique() -> str:
+    """A word that no other test and no earlier run has used for its topics and applications."""
+    return secrets.token_hex(4)
+
+
+@pytest.fixture
+def make_config(cluster: Cluster, unique: str, tmp_path: Path) -> MakeConfig:
+    """Settings of an application of this test's own, with state and snapshots below its directory."""
+
+    def make(**options: object) -> StreamsConfig:
+        given: dict[str, object] = {
+            "application_id": f"app-{unique}",
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "state_dir": tmp_path / "state",
+            "snapshot_location": str(tmp_path / "snapshots"),
+        }
+        return StreamsConfig(**{**given, **options})  # type: ignore[arg-type] # checked by the config itself
+
+    return make

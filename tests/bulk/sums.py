@@ -1,0 +1,18 @@
+"""An application that sums amounts by key."""
+
+from streams import Serdes, StreamsBuilder, StreamsConfig, Topology
+
+STORE = "totals"
+
+
+def sums(topic: str, config: StreamsConfig) -> Topology:
+    """Return the application that reads a topic."""
+    builder = StreamsBuilder()
+    stream = builder.stream(topic, key_serde=Serdes.string(), value_serde=Serdes.int64())
+    stream.group_by_key().aggregate(
+        lambda: 0,
+        lambda key, amount, total: total + amount,
+        store=STORE,
+        value_serde=Serdes.int64(),
+    )
+    return builder.build(config)

@@ -1,0 +1,243 @@
+"""Snapshots, restoring, frames and comparing, on an application that has run on a real broker."""
+
+import json
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from state_stores.bulk_restore.spark_job import SparkSession
+from state_stores.envelope import seal
+from state_stores.rocksdb.shared_resources import SharedResources
+from state_stores.rocksdb.task_database import TaskDatabase
+from streams import KafkaStreams, Serdes, StreamsConfig, Topology, ValueAndTimestamp
+from streams.bulk import restore, snapshot, state_dataframe, verify
+from streams.cli.app import main
+from streams.errors import ConfigError, StoreLockedError
+from streams.run_options import RunOptions
+from tasks.store_restore import RestoreEvent
+from tests.bulk.conftest import MakeConfig
+from tests.bulk.counting import COUNTS, PER_SECOND, counting, program
+from tests.integration.cluster import PATIENCE_S, Cluster, until
+
+_CANARY = "canary-of-bulk-work"
+_RECORDS = [(b"key-%03d" % (index * 7 % 300), b"x") for index in range(3_000)]
+
+
+@dataclass(frozen=True)
+class _World:
+    """An application that has counted its input, and is closed."""
+
+    cluster: Cluster
+    config: StreamsConfig
+    source: str
+    topology: Topology
+    counts: dict[str, ValueAndTimestamp[int]]
+
+    def run(
+        self, config: StreamsConfig
+    ) -> tuple[dict[str, ValueAndTimestamp[int]], list[RestoreEvent]]:
+        """Run it with other settings until it has consumed its input; return its counts and what it restored."""
+        return _run(self.cluster, self.topology, config, self.source)
+
+
+def _run(
+    cluster: Cluster, topology: Topology, config: StreamsConfig, source: str
+) -> tuple[dict[str, ValueAndTimestamp[int]], list[RestoreEvent]]:
+    events: list[RestoreEvent] = []
+    app = KafkaStreams(topology, config, options=RunOptions(fixed=True))
+    app.set_restore_listener(events.append)
+    app.start()
+    try:
+        assert app.wait_until_running(PATIENCE_S), repr(app.error)
+        cluster.wait_until_consumed(config.application_id, source)
+        counts: dict[str, ValueAndTimestamp[int]] = {}
+
+        def are_there() -> bool:
+            # The brokers know of a commit a moment before the store has it.
+            counts.update(app.store(COUNTS).all())
+            return sum(each.value for each in counts.values()) >= len(_RECORDS)
+
+        until(are_there, "the store has what was committed")
+        return counts, events
+    finally:
+        assert app.close(timeout=int(PATIENCE_S * 1000))
+
+
+@pytest.fixture
+def world(cluster: Cluster, make_config: MakeConfig, unique: str) -> _World:
+    """The application, once it has run."""
+    source = f"in-{unique}"
+    cluster.create({source: 2})
+    # Windows of long ago would be deleted while they are looked at.
+    cluster.send(source, _RECORDS, first_timestamp=time.time_ns() // 1_000_000)
+    secret = {"sasl.password": _CANARY}
+    config = make_config(commit_interval_ms=50, consumer=secret, producer=secret, admin=secret)
+    topology = counting(source)
+    counts, _ = _run(cluster, topology, config, source)
+    assert {key: counted.value for key, counted in counts.items()} == Counter(
+        key.decode() for key, _ in _RECORDS
+    )
+    return _World(cluster, config, source, topology, counts)
+
+
+def test_R2_a_worker_goes_on_from_what_spark_restored(world: _World, spark: SparkSession) -> None:
+    """It reads nothing but what came after, and has every count."""
+    fresh = world.config.replace(state_dir=Path(world.config.state_dir) / "fresh")
+    report = restore(world.topology, fresh, spark=spark)
+    assert sorted((str(each.task_id), each.store) for each in report.stores) == [
+        (task, store) for task in ("0_0", "0_1") for store in (COUNTS, PER_SECOND)
+    ]
+    assert sum(each.rows for each in report.stores if each.store == COUNTS) == len(world.counts)
+    counts, events = world.run(fresh)
+    assert counts == world.counts
+    assert not sum(event.restored for event in events)
+    again = restore(world.topology, fresh, spark=spark)
+    assert again.rows == 0
+
+
+def test_a_slot_of_a_worker_is_left_alone(world: _World, spark: SparkSession) -> None:
+    """Restoring under a worker would take its files away."""
+    app = KafkaStreams(world.topology, world.config, options=RunOptions(fixed=True))
+    app.start()
+    try:
+        assert app.wait_until_running(PATIENCE_S)
+        with pytest.raises(StoreLockedError, match="slot 0"):
+            restore(world.topology, world.config, spark=spark)
+        report = verify(world.topology, world.config, spark=spark)
+    finally:
+        assert app.close(timeout=int(PATIENCE_S * 1000))
+    assert any("slot 0 is not compared" in note for note in report.notes)
+
+
+def test_a_store_is_a_frame(world: _World, spark: SparkSession) -> None:
+    """Keys, values and windows are columns of their own types, from a snapshot or without one."""
+    without = state_dataframe(world.topology, world.config, COUNTS, spark=spark)
+    assert dict(without.dtypes) == {
+        "key": "string",
+        "value": "bigint",
+        "timestamp": "bigint",
+    }
+    expected = {(key, each.value, each.timestamp) for key, each in world.counts.items()}
+    assert {tuple(row) for row in without.collect()} == expected
+    snapshot(world.topology, world.config, spark=spark)
+    assert {
+        tuple(row)
+        for row in state_dataframe(world.topology, world.config, COUNTS, spark=spark).collect()
+    } == expected
+    windows = state_dataframe(world.topology, world.config, PER_SECOND, spark=spark)
+    assert windows.columns == ["key", "window_start", "window_end", "value", "timestamp"]
+    totals = windows.groupBy("key").sum("value").collect()
+    assert {row[0]: row[1] for row in totals} == {
+        key: each.value for key, each in world.counts.items()
+    }
+
+
+def test_what_differs_is_listed(world: _World, spark: SparkSession) -> None:
+    """Store, changelog and snapshot are equal, until somebody changes a row on disk."""
+    snapshot(world.topology, world.config, spark=spark)
+    report = verify(world.topology, world.config, spark=spark)
+    assert report.equal
+    assert len(report.copies) == 8, "two stores, two partitions, a snapshot and a database of each"
+    _change_a_row(world.config, "0_0", b"key-000")
+    _change_a_row(world.config, "0_1", b"key-000")
+    report = verify(world.topology, world.config, stores=[COUNTS], spark=spark)
+    assert not report.equal
+    wrong = [copy for copy in report.copies if copy.different]
+    assert [Path(copy.copy).name for copy in wrong] == ["0_0", "0_1"]
+    assert sorted(each for copy in wrong for each in copy.differences) == [
+        "'key-000': other value",
+        "'key-000': too much",
+    ]
+
+
+def _change_a_row(config: StreamsConfig, task: str, key: bytes) -> None:
+    path = Path(config.state_dir) / config.application_id / "0" / task
+    resources = SharedResources.create(config.rocksdb)
+    database = TaskDatabase.open(path, [COUNTS], config.rocksdb, resources)
+    value = Serdes.int64().serialize("", 1_000_000)
+    assert value is not None
+    database.write({COUNTS: [(key, seal(value, 1))]}, {})
+    database.close()
+
+
+def test_a_broken_run_is_refused_and_read_again(
+    world: _World, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Restoring makes the snapshot anew, once, and says why."""
+    snapshot(world.topology, world.config, stores=[COUNTS], spark=spark)
+    location = Path(str(world.config.snapshot_location))
+    (run, *_) = sorted(location.glob(f"{world.config.application_id}/{COUNTS}/runs/0/*.sst"))
+    data = bytearray(run.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    run.write_bytes(data)
+    fresh = world.config.replace(state_dir=Path(world.config.state_dir) / "fresh")
+    with caplog.at_level(logging.WARNING):
+        restore(world.topology, fresh, spark=spark)
+    assert "the changelog is read in full instead" in caplog.text
+    counts, _ = world.run(fresh)
+    assert counts == world.counts
+
+
+def test_secrets_are_nowhere_in_spark(
+    world: _World, spark: SparkSession, spark_files: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not in its settings, its plans, its event log, its blocks, our log or the snapshot."""
+    with caplog.at_level(logging.DEBUG):
+        snapshot(world.topology, world.config, spark=spark)
+        frame = state_dataframe(world.topology, world.config, COUNTS, spark=spark)
+        assert frame.count() == len(world.counts)
+    places = [spark_files, Path(str(world.config.snapshot_location))]
+    files = [path for place in places for path in place.rglob("*") if path.is_file()]
+    assert any(path.stat().st_size for path in files if path.is_relative_to(spark_files / "events"))
+    assert [path for path in files if _CANARY.encode() in path.read_bytes()] == []
+    assert _CANARY not in str(spark.sparkContext.getConf().getAll())
+    assert _CANARY not in (frame.rdd.toDebugString() or b"").decode()
+    assert _CANARY not in caplog.text
+
+
+def test_the_commands(
+    world: _World,
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """snapshot, state and restore print lines of JSON for programs."""
+    path = tmp_path / "counting_program.py"
+    path.write_text(program(world.source, world.config))
+    target = f"{path}:topology"
+
+    def lines(*arguments: str, code: int = 0) -> list[dict[str, object]]:
+        assert main(list(arguments)) == code
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    made = [line for line in lines("snapshot", target) if "store" in line]
+    assert {line["store"]: line["generation"] for line in made} == {COUNTS: 0, PER_SECOND: 0}
+    listed = lines("state", "list", target)
+    assert {line["store"]: line["snapshot_generation"] for line in listed} == {
+        COUNTS: 0,
+        PER_SECOND: 0,
+    }
+    (row,) = [line for line in lines("state", "get", target, COUNTS, "key-007") if "key" in line]
+    assert row["value"] == world.counts["key-007"].value
+    scanned = [
+        line for line in lines("state", "scan", target, COUNTS, "--limit", "7") if "key" in line
+    ]
+    assert len(scanned) == 7
+    assert not any(line.get("different") for line in lines("state", "verify", target))
+    restored = [
+        line
+        for line in lines("restore", target, "--state-dir", str(tmp_path / "elsewhere"))
+        if "task" in line
+    ]
+    assert {line["task"] for line in restored} == {"0_0", "0_1"}
+    assert lines("state", "get", target, COUNTS, "nobody", code=1) is not None
+
+
+def test_without_a_place_there_is_no_snapshot(world: _World) -> None:
+    """The message says which setting is missing."""
+    with pytest.raises(ConfigError, match="snapshot_location is not set"):
+        snapshot(world.topology, world.config.replace(snapshot_location=None))

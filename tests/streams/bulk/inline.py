@@ -1,0 +1,50 @@
+"""A bulk job's driver that does its executors' work in this process, without Spark."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from streams import StreamsConfig
+from streams.bulk.driver import BulkDriver
+from streams.bulk.executor_work import Counted, ExecutorWork
+from streams.kafka.portable_settings import Keeper, clients_of, settings_of
+
+
+class InlineDriver(BulkDriver):
+    """A driver that does its executors' work itself."""
+
+    def run(
+        self,
+        function: Callable[[ExecutorWork, Any, Counted], Any],
+        work: ExecutorWork,
+        items: Sequence[Any],
+        *,
+        step: str,
+        total: int,
+    ) -> list[Any]:
+        """Return what the function returns for each item."""
+        return [function(work, item, lambda _: None) for item in items]
+
+    @property
+    def runs_here(self) -> bool:
+        """Return True."""
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.keeper.close()
+        self.admin.close()
+
+
+def inline_driver(config: StreamsConfig, admin: Any = None) -> InlineDriver:
+    """Return a driver without Spark, and without a cluster if it is given an admin."""
+    settings = settings_of(config)
+    return InlineDriver(
+        config=config,
+        session=None,  # type: ignore[arg-type] # nobody asks for it
+        admin=clients_of(settings).admin() if admin is None else admin,
+        travelling=settings,
+        keeper=Keeper(same_machine=True),
+        on_progress=None,
+    )

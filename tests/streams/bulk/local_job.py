@@ -1,0 +1,147 @@
+"""What Spark does for `tidewheel bootstrap`, done in this process on a cluster of fakes."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rebalance.group import Group
+from rebalance.model import TopicPartition
+from state_stores.spec import StoreKind
+from streams.bulk.bootstrap_driver import Checked
+from streams.bulk.bootstrap_plan import StoreTarget
+from streams.bulk.bootstrap_rows import (
+    ChangelogRow,
+    RowEncoder,
+    columns_of,
+    existing_row,
+    one_per_key,
+)
+from streams.bulk.bootstrap_writer import PartitionReport, WriteOrder, live_keys, write_partition
+from streams.errors import StreamsError
+from tasks.processing.record_batch import SourceRecords
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeTransactionalProducer
+
+
+class FakeWriterPorts:
+    """What an attempt needs, of a fake broker. `around` is told each effect before it happens."""
+
+    def __init__(
+        self, broker: FakeBroker, group: Callable[[], Group], around: Callable[[str], None]
+    ) -> None:
+        self._broker = broker
+        self._group = group
+        self._around = around
+
+    def producer(self, transactional_id: str) -> FakeTransactionalProducer:
+        """Return a new producer."""
+        return KilledProducer(self._broker, transactional_id, self._around)
+
+    def end_offset(self, partition: TopicPartition) -> int:
+        """Return the committed end."""
+        return FakeAdmin(self._broker).end_offsets([partition])[partition]
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[SourceRecords]:
+        """Yield what is committed of a range."""
+        reader = FakeChangelogReader(self._broker)
+        reader.assign({partition: start})
+        while reader.positions()[partition] < end:
+            yield from reader.poll(1_000, 0)
+
+    def group(self) -> Group:
+        """Return the group as its log tells it."""
+        self._around("read the group")
+        return self._group()
+
+
+class KilledProducer(FakeTransactionalProducer):
+    """Tells of its effects before they happen."""
+
+    def __init__(
+        self, broker: FakeBroker, transactional_id: str, around: Callable[[str], None]
+    ) -> None:
+        super().__init__(broker, transactional_id)
+        self._before = around
+
+    def init(self) -> None:
+        self._before(f"init {self.transactional_id}")
+        super().init()
+
+    def produce_changelog(self, *args: Any) -> None:
+        self._before(f"produce {self.transactional_id}")
+        super().produce_changelog(*args)
+
+    def commit(self, *args: Any) -> dict[TopicPartition, int]:
+        self._before(f"commit {self.transactional_id}")
+        return super().commit(*args)
+
+    def abort(self) -> None:
+        """Do nothing: who is killed aborts nothing."""
+
+
+class LocalJob:
+    """Goes through rows one after the other."""
+
+    def __init__(
+        self,
+        target: StoreTarget,
+        rows: Iterable[Mapping[str, Any]],
+        ports: FakeWriterPorts,
+        order_by: str | None = None,
+    ) -> None:
+        self.target = target
+        self.rows = list(rows)
+        self.ports = ports
+        self.order_by = order_by
+        self._sorted: dict[int, list[ChangelogRow]] = {}
+        self._timestamp_ms = 0
+
+    def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
+        """Encode and sort."""
+        spec = self.target.spec
+        self._timestamp_ms = timestamp_ms
+        names = list(dict.fromkeys(name for row in self.rows for name in row)) or ["key", "value"]
+        encoder = RowEncoder(
+            spec=spec,
+            topic=self.target.changelog,
+            partitions=self.target.partitions,
+            columns=columns_of(names, spec, self.order_by),
+            default_timestamp_ms=timestamp_ms,
+        )
+        found = [encoder.encode({name: row.get(name) for name in names}) for row in self.rows]
+        rows = [each for each in found if each is not None]
+        versioned = spec.kind is StoreKind.VERSIONED
+        for number, (start, end) in existing.items():
+            partition = TopicPartition(self.target.changelog, number)
+            runs = self.ports.read(partition, start, end)
+            rows += [
+                existing_row(number, key, version)
+                for key, version in live_keys(runs, versioned=versioned)
+            ]
+        rows.sort(key=lambda row: row.order)
+        self._sorted = {
+            number: [row for row in rows if row.partition == number]
+            for number in range(self.target.partitions)
+        }
+        try:
+            written = [record for number in self._sorted for record in self._records(number)]
+        except StreamsError as error:
+            return Checked(problem=str(error))
+        return Checked(
+            rows=sum(value is not None or versioned for _, value, _ in written),
+            left_out=len(found) - len([each for each in found if each is not None]),
+        )
+
+    def write(self, order: WriteOrder) -> Sequence[PartitionReport]:
+        """Write partition by partition."""
+        return [
+            write_partition(order, number, self._records(number), self.ports, lambda _: None)
+            for number in range(self.target.partitions)
+        ]
+
+    def _records(self, number: int) -> Iterator[tuple[bytes, bytes | None, int]]:
+        return one_per_key(
+            self._sorted[number],
+            self.target.spec,
+            keep_last=self.order_by is not None,
+            deleted_at_ms=self._timestamp_ms,
+        )

@@ -1,0 +1,191 @@
+"""A snapshot, made at once or in several goes, and what is restored from it, are what replaying the changelog leaves."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rebalance.model import TopicPartition
+from state_stores.bulk_restore.content import StoredRow, stored_rows
+from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.spec import StoreSpec
+from state_stores.timed_buffer import read_note
+from streams import StreamsConfig, StreamsError
+from streams.bulk import executor_work
+from streams.bulk.content import read_content, reading_plan
+from streams.bulk.driver import BulkDriver, now_ms
+from streams.bulk.snapshots import make_snapshots
+from streams.bulk.stores import BulkStore, changelog_facts
+from streams.kafka.changelog import read_range
+from tasks.ports import NewTopic
+from tests.fakes.broker import Entry, FakeBroker, StoredRecord
+from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeClients
+from tests.state_stores.bulk_restore.logs import SPECS, STORE, Logged, logs, replayed
+from tests.streams.bulk.inline import inline_driver
+
+_TOPIC = f"app-{STORE}-changelog"
+_PART = TopicPartition(_TOPIC, 0)
+
+#: Makes a cluster of fakes with an empty changelog.
+NewBroker = Callable[[], FakeBroker]
+
+
+@pytest.fixture
+def new_broker(monkeypatch: pytest.MonkeyPatch) -> NewBroker:
+    """Has changelogs be read from the newest of these."""
+
+    def make() -> FakeBroker:
+        broker = FakeBroker()
+        FakeAdmin(broker).create_topics([NewTopic(name=_TOPIC, partitions=1, config={})])
+        reading = partial(read_range, make_reader=lambda: FakeChangelogReader(broker))
+        monkeypatch.setattr(executor_work, "read_range", reading)
+        monkeypatch.setattr(executor_work, "clients_of", lambda _: FakeClients(broker))
+        return broker
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def locations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New directories, one for each example."""
+    root = tmp_path_factory.mktemp("snapshots")
+    return (root / str(number) for number in count())
+
+
+def _config(location: Path) -> StreamsConfig:
+    return StreamsConfig(
+        application_id="app",
+        bootstrap_servers="nobody:1",
+        state_dir=location / "state",
+        snapshot_location=str(location),
+    )
+
+
+def _store(spec: StoreSpec) -> BulkStore:
+    return BulkStore(spec=spec, topic=_TOPIC, subtopology=0, partitions=1)
+
+
+def _append(broker: FakeBroker, records: Sequence[Logged]) -> None:
+    log = broker.topics[_TOPIC].logs[0]
+    first = log.end
+    for each in records:
+        while log.end < first + each.offset:
+            log.entries.append(Entry(None, None))
+        stored = StoredRecord(0, log.end, each.key, each.value, each.timestamp, ())
+        log.entries.append(Entry(stored, None))
+
+
+def _replayed(spec: StoreSpec, broker: FakeBroker) -> list[StoredRow]:
+    records, _ = broker.topics[_TOPIC].logs[0].read(0, 10_000)
+    database, _ = replayed(
+        spec, [Logged(each.offset, each.key, each.value, each.timestamp) for each in records]
+    )
+    return list(
+        stored_rows(spec, database.iterate(STORE, None, None), read_note(database, STORE)[0])
+    )
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@given(data=st.data())
+@settings(
+    max_examples=25,
+    suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
+)
+def test_snapshots_are_what_replay_leaves(
+    new_broker: NewBroker, locations: Iterator[Path], kind: str, data: st.DataObject
+) -> None:
+    """However it is cut into goes and tasks, and with a tail on top."""
+    spec = SPECS[kind]
+    broker = new_broker()
+    store = _store(spec)
+    location = next(locations)
+    with inline_driver(_config(location), FakeAdmin(broker)) as driver:
+        for _ in range(data.draw(st.integers(1, 4), "goes")):
+            _append(broker, data.draw(logs(spec)))
+            per_task = data.draw(st.integers(1, 20), "records per task")
+            make_snapshots(driver, {STORE: store}, str(location), records_per_task=per_task)
+        _append(broker, data.draw(logs(spec)))
+        assert _content(driver, store, location) == _replayed(spec, broker)
+
+
+def _content(driver: BulkDriver, store: BulkStore, location: Path) -> list[StoredRow]:
+    """Return what the newest snapshot and the tail hold."""
+    facts = changelog_facts([store], driver.admin, now_ms())[_PART]
+    made = SnapshotLocation(str(location)).newest("app", STORE)
+    assert made is not None
+    reading, plan = reading_plan(store, made, facts)
+    assert plan.refused is None
+    target = location / "content"
+    target.mkdir()
+    work = driver.work([store], str(location))
+    return list(read_content(work, reading, target, lambda _: None).rows(store.spec))
+
+
+_RECORDS = [Logged(offset, b"%d" % (offset % 7), b"%d" % offset, offset) for offset in range(20)]
+
+
+def _losing(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
+    """Have the log lose its beginning when somebody begins to read it."""
+
+    def make_reader() -> FakeChangelogReader:
+        FakeAdmin(broker).delete_records({_PART: offset})
+        return FakeChangelogReader(broker)
+
+    monkeypatch.setattr(executor_work, "read_range", partial(read_range, make_reader=make_reader))
+
+
+def test_a_log_that_loses_its_beginning_is_read_from_where_it_begins(
+    new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Segments of windows that have ended are deleted at any moment; what is left is what counts."""
+    broker = new_broker()
+    _append(broker, _RECORDS)
+    _losing(broker, monkeypatch, 16)
+    store = _store(SPECS["key-value"])
+    with inline_driver(_config(tmp_path), FakeAdmin(broker)) as driver:
+        make_snapshots(driver, {STORE: store}, str(tmp_path), records_per_task=5)
+        found = _content(driver, store, tmp_path)
+    assert [row.value for row in found] == [b"16", b"17", b"18", b"19"]
+
+
+def test_a_log_that_loses_what_came_since_is_not_gone_on_with(
+    new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Between the snapshot and what is left there may have been deletes: nothing is published."""
+    broker = new_broker()
+    _append(broker, _RECORDS)
+    store = _store(SPECS["key-value"])
+    with inline_driver(_config(tmp_path), FakeAdmin(broker)) as driver:
+        make_snapshots(driver, {STORE: store}, str(tmp_path))
+        _append(broker, _RECORDS)
+        _losing(broker, monkeypatch, 30)
+        with pytest.raises(StreamsError, match=r"offset 20 .*run it again"):
+            make_snapshots(driver, {STORE: store}, str(tmp_path))
+    made = SnapshotLocation(str(tmp_path)).newest("app", STORE)
+    assert made is not None
+    assert made.generation == 0
+
+
+def test_a_topic_made_anew_meanwhile_is_noticed(
+    new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was read may be of either topic: nothing is published."""
+    broker = new_broker()
+    _append(broker, _RECORDS)
+    store = _store(SPECS["key-value"])
+
+    def make_reader() -> FakeChangelogReader:
+        broker.topics[_TOPIC].topic_id = bytes(15) + b"x"
+        return FakeChangelogReader(broker)
+
+    monkeypatch.setattr(executor_work, "read_range", partial(read_range, make_reader=make_reader))
+    with (
+        inline_driver(_config(tmp_path), FakeAdmin(broker)) as driver,
+        pytest.raises(StreamsError, match=f"changelog {_TOPIC} was deleted or made anew"),
+    ):
+        make_snapshots(driver, {STORE: store}, str(tmp_path))
+    assert SnapshotLocation(str(tmp_path)).newest("app", STORE) is None

@@ -1,0 +1,71 @@
+"""Which stores bulk work is about, and what is said of those it can't be about."""
+
+import pytest
+
+from rebalance.model import TaskId, TopicPartition
+from streams import Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
+from streams.bulk.stores import bulk_stores, changelog_facts
+from streams.errors import ConfigError, MissingSourceTopicError
+from tasks.ports import NewTopic
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin
+
+_CONFIG = StreamsConfig(application_id="shop", bootstrap_servers="nobody:1")
+
+
+def _topology() -> Topology:
+    """A count with a changelog, a table restored from its input, a count that is not logged."""
+    builder = StreamsBuilder()
+    visits = builder.stream("visits", key_serde=Serdes.string(), value_serde=Serdes.string())
+    visits.group_by_key().count(store="counts")
+    visits.group_by_key().count(store=Materialized("passing", logging=False))
+    builder.table(
+        "products", key_serde=Serdes.string(), value_serde=Serdes.string(), store="products"
+    )
+    return builder.build(_CONFIG)
+
+
+@pytest.fixture
+def admin() -> FakeAdmin:
+    """A cluster with the inputs."""
+    admin = FakeAdmin(FakeBroker())
+    admin.create_topics(
+        [NewTopic(name=name, partitions=3, config={}) for name in ("visits", "products")]
+    )
+    return admin
+
+
+def test_all_stores_with_a_changelog(admin: FakeAdmin) -> None:
+    """A store knows its changelog and its tasks."""
+    (store,) = bulk_stores(_topology(), _CONFIG, admin)
+    assert (store.name, store.topic, store.partitions) == ("counts", "shop-counts-changelog", 3)
+    assert store.task(2) == TaskId(store.subtopology, 2)
+    assert store.changelog(1) == TopicPartition("shop-counts-changelog", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("products", "restored from topic products"),
+        ("passing", "logging=False"),
+        ("count", "did you mean counts"),
+        ("nothing-like-it", "there is counts"),
+    ],
+)
+def test_a_store_that_it_cannot_be_about(admin: FakeAdmin, name: str, why: str) -> None:
+    """The message says why, or which was meant."""
+    with pytest.raises(ConfigError, match=why):
+        bulk_stores(_topology(), _CONFIG, admin, ["counts", name])
+
+
+def test_facts_of_changelogs(admin: FakeAdmin) -> None:
+    """Each partition with its bounds, its topic's id, and how long deletes stay."""
+    stores = bulk_stores(_topology(), _CONFIG, admin)
+    with pytest.raises(MissingSourceTopicError, match="shop-counts-changelog not found"):
+        changelog_facts(stores, admin, 5)
+    config = {"cleanup.policy": "compact", "delete.retention.ms": "7000"}
+    admin.create_topics([NewTopic(name=stores[0].topic, partitions=3, config=config)])
+    facts = changelog_facts(stores, admin, 5)
+    assert sorted(each.partition for each in facts.values()) == [0, 1, 2]
+    assert {(each.log_start, each.log_end, each.now_ms) for each in facts.values()} == {(0, 0, 5)}
+    assert {each.tombstone_retention_ms for each in facts.values()} == {7_000}
