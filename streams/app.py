@@ -16,8 +16,10 @@ from streams.client.group_membership import Departure
 from streams.client.host_watchdog import HostWatchdog
 from streams.client.process_memory import ProcessMemory
 from streams.client.queries import store_lags, store_view
+from streams.client.restore_helpers import restore_helpers
 from streams.client.stream_thread import StreamThread
 from streams.config import StreamsConfig
+from streams.config.streams_config import given_config
 from streams.durations import to_ms
 from streams.errors import ConfigError, StreamsError
 from streams.run_options import RunOptions
@@ -73,11 +75,13 @@ class KafkaStreams:
         self, topology: Topology, config: StreamsConfig, *, options: RunOptions | None = None
     ) -> None:
         topology = given_topology(topology, "KafkaStreams")
+        config = given_config(config, "KafkaStreams")
         self._config = config
         self._options = options or RunOptions()
         self._state = ApplicationState()
         self._exception_handler: UncaughtExceptionHandler | None = None
         self._restore_listener: Callable[[RestoreEvent], None] | None = None
+        self._restore_helpers = restore_helpers(config, self._options)
         self._application = Application(
             spec=topology.spec(config),
             topology_hash=bytes.fromhex(topology.hash())[:8],
@@ -87,6 +91,7 @@ class KafkaStreams:
             clock=SystemClock(),
             memory=ProcessMemory(config.rocksdb),
             on_restore=self._restored,
+            runs=self._restore_helpers,
         )
         self._watchdog = HostWatchdog(self._options.watchdog_fd, self._options.process_id)
         #: Guards what follows.
@@ -403,6 +408,7 @@ class KafkaStreams:
                 thread.stop()
         for thread in threads:
             thread.join(None)
+        self._restore_helpers.close()
         self._watchdog.close()
 
     def _restored(self, event: RestoreEvent) -> None:

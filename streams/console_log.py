@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from typing import Final, Literal, TextIO
 
 import orjson
-from rich.console import Console
-from rich.logging import RichHandler
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -43,12 +41,24 @@ def configure_logging(
     logging.captureWarnings(True)
 
 
+def configured_format() -> LogFormat | None:
+    """Return what form `configure_logging` gave this process's lines, for a helper's lines among them; None without it."""
+    for handler in logging.getLogger().handlers:
+        if any(isinstance(each, _SlotFilter) for each in handler.filters):
+            return "json" if isinstance(handler.formatter, JsonFormatter) else "text"
+    return None
+
+
 def _handler(out: TextIO, log_format: LogFormat) -> logging.Handler:
     handler: logging.Handler
     if log_format == "json":
         handler = logging.StreamHandler(out)
         handler.setFormatter(JsonFormatter())
     elif out.isatty():
+        # Workers and watchdogs, which start beside running tasks, hardly ever have a terminal.
+        from rich.console import Console  # noqa: PLC0415 - costs 40 ms of CPU
+        from rich.logging import RichHandler  # noqa: PLC0415 - likewise
+
         handler = RichHandler(
             console=Console(file=out),
             show_path=False,

@@ -55,7 +55,7 @@ _MEANINGS: Final = {
     ExitCode.FENCED: "another live process took over this one's place (group_instance_id, or fixed tasks); never restarted",
     ExitCode.MISSING_SOURCE_TOPIC: "a source topic does not exist; never restarted",
     ExitCode.CRASH_LOOP: "five crashes on one offset; the message names topic, partition and offset",
-    ExitCode.KAFKA_UNREACHABLE: "Kafka could not be reached (with --no-restart)",
+    ExitCode.KAFKA_UNREACHABLE: "Kafka could not be reached (run: only with --no-restart)",
     ExitCode.NOT_STOPPED_IN_TIME: "a worker did not stop in time: killed after drain_timeout_ms, or still there (drain)",
     ExitCode.REFUSED: "refused, because something that still runs is in the way; the message names it",
     ExitCode.MISSING_OUTPUT_TOPIC: "a topic that is written to does not exist; never restarted",

@@ -6,6 +6,8 @@ signature that fits no form raises `TopologyError`, naming the operator and the 
 
 import inspect
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -188,6 +190,26 @@ def caller_location() -> str:
             return f"{_relative(path)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def raised_at(error: BaseException) -> str:
+    """Return "file:line" of the user's code that an error comes from, or "" if none of the frames is the user's.
+
+    What the user called (the standard library, an installed package) is passed over, unless all of it is such.
+    """
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{_relative(error.filename)}:{error.lineno}"
+    frames = [
+        (path, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not (path := frame.f_code.co_filename).startswith((*_PACKAGES, "<"))
+    ]
+    libraries = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
+    own = [found for found in frames if not found[0].startswith(libraries)]
+    if not frames:
+        return ""
+    path, line = (own or frames)[-1]
+    return f"{_relative(path)}:{line}"
 
 
 def _relative(path: str) -> str:

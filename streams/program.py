@@ -23,6 +23,7 @@ from streams.config import StreamsConfig
 from streams.config.sources import KEYWORD, TABLES, collect, settings_file
 from streams.config.suggestions import did_you_mean
 from streams.errors import ConfigError, StreamsError
+from streams.functions import raised_at
 from streams.topology import Topology
 
 _USUAL_NAME: Final = "topology"
@@ -208,13 +209,21 @@ def _imported(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not _is_part(error.name, path, name):
             raise ConfigError(
-                f"{name!r} could not be imported: it needs {error.name or error}, which is not installed here"
+                f"{name!r} could not be imported: it needs {error.name or error}, which is not installed here{_at(error)}"
             ) from error
         raise ConfigError(f"there is no module {name!r}{_file_hint(path)}") from None
     except Exception as error:  # the user's own code, which may raise anything
-        raise ConfigError(
-            f"{name!r} could not be imported: {type(error).__name__}: {error}"
-        ) from error
+        raise ConfigError(f"{name!r} could not be imported: {_told(error)}") from error
+
+
+def _told(error: BaseException) -> str:
+    """Return an error of the user's code with where it was raised."""
+    return f"{type(error).__name__}: {error}{_at(error)}"
+
+
+def _at(error: BaseException) -> str:
+    place = raised_at(error)
+    return f" ({place})" if place else ""
 
 
 def _is_part(missing: str, path: Path, name: str) -> bool:
@@ -271,9 +280,7 @@ def _called(function: Callable[[], object], target: str) -> Topology | StreamsBu
                 f"{target!r} could not be called without arguments ({error}); give its parameters defaults"
             ) from None
         # The same would happen at every restart, so it ends the command as a module that can't be imported does.
-        raise ConfigError(
-            f"{target!r} raised {type(error).__name__}: {error}; mend the function"
-        ) from error
+        raise ConfigError(f"{target!r} raised {_told(error)}; mend the function") from error
     if not isinstance(result, Topology | StreamsBuilder):
         raise ConfigError(
             f"{target!r} returned an object of type {type(result).__name__}; return a Topology or a StreamsBuilder"

@@ -4,14 +4,14 @@
 it. The order is such that a reset that was interrupted can be run again: everything it does is fine to do twice.
 
 An application that runs would be harmed, so a reset is refused while one is seen: members of its group that were heard
-lately, consumers subscribed with its name, or a worker that holds the lock of a slot on this machine. Workers with a
-fixed assignment on other machines are not seen; their producers are fenced, so that they end with `FencedError` before
-they commit anything more.
+lately, consumers subscribed with its name, workers with a fixed assignment that show themselves to the cluster
+(`streams/kafka/fixed_claim.py`), or a worker that holds the lock of a slot on this machine. Those with a fixed assignment can
+be overridden: their producers are fenced, so that they end with `FencedError` before they commit anything more.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -20,6 +20,7 @@ from state_stores.errors import StoreLockedError
 from state_stores.state_directory import StateDirectory
 from streams.config import StreamsConfig
 from streams.errors import StreamsError
+from streams.kafka.group_log import inbox_topic, state_topic
 from streams.topology import Topology
 from tasks.internal_topics import changelog_topic, internal_prefix, is_internal
 from tasks.parallel.progress_vector import Progress
@@ -39,6 +40,10 @@ class ResetAdmin(Admin, Protocol):
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
         """Return the offset of the first record at or after a time; the end where there is none."""
+        ...
+
+    def fixed_workers(self, application_id: str) -> Mapping[str, str]:
+        """Return the workers with a fixed assignment that live: the transactional id of each, and its host."""
         ...
 
 
@@ -79,6 +84,7 @@ class ResetFacts:
         slots: The application's slots on this machine.
         others: Applications whose names begin with this one's and a dash, and which have committed offsets.
         speaking: Members of the application's own group that were heard lately, on any machine.
+        fixed: Workers with a fixed assignment that live, on any machine: the transactional id of each, and its host.
     """
 
     topics: Mapping[str, int]
@@ -88,6 +94,7 @@ class ResetFacts:
     slots: tuple[LocalSlot, ...] = ()
     others: frozenset[str] = frozenset()
     speaking: tuple[str, ...] = ()
+    fixed: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +148,7 @@ def scope_of(
         for store in subtopology.stores
         if store.logging
     }
-    coordination = {f"{prefix}group-state", f"{prefix}group-inbox"}
+    coordination = {state_topic(application_id), inbox_topic(application_id)}
     repartitions = {prefix + name for name in spec.repartition_topics}
     return ResetScope(
         application_id=application_id,
@@ -167,8 +174,8 @@ def input_partitions(
     ]
 
 
-def plan_reset(scope: ResetScope, facts: ResetFacts) -> ResetPlan:
-    """Return what to do, and what speaks against it."""
+def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> ResetPlan:
+    """Return what to do, and what speaks against it; with `force`, not that workers with a fixed assignment live."""
     prefix = internal_prefix(scope.application_id)
     foreign = tuple(internal_prefix(other) for other in sorted(facts.others))
     alike = sorted(
@@ -191,9 +198,11 @@ def plan_reset(scope: ResetScope, facts: ResetFacts) -> ResetPlan:
         ),
         topics=tuple(sorted(doomed, key=_by_suffix)),
         slots=tuple(slot for slot in facts.slots if slot.tasks or slot.problem),
-        transactional_ids=_transactional_ids(facts.committed, prefix),
-        notes=_notes(scope, facts, doomed, left),
-        refusals=_refusals(scope, facts),
+        transactional_ids=tuple(
+            sorted({*_transactional_ids(facts.committed, prefix), *_own(facts.fixed, prefix)})
+        ),
+        notes=_notes(scope, facts, doomed, left, force=force),
+        refusals=_refusals(scope, facts, force=force),
     )
 
 
@@ -218,6 +227,7 @@ def gather_facts(
         members=admin.group_members(scope.application_id),
         slots=local_slots(state_dir, scope.application_id),
         others=_other_applications(scope, topics, admin),
+        fixed=admin.fixed_workers(scope.application_id),
     )
 
 
@@ -299,13 +309,19 @@ def _transactional_ids(
         for entry in committed.values()
         if (progress := Progress.decode(entry.metadata, committed_offset=entry.offset)) is not None
     }
-    return tuple(sorted(name for name in found if name.startswith(prefix)))
+    return _own(found, prefix)
+
+
+def _own(transactional_ids: Iterable[str], prefix: str) -> tuple[str, ...]:
+    return tuple(sorted(name for name in transactional_ids if name.startswith(prefix)))
 
 
 def _notes(
-    scope: ResetScope, facts: ResetFacts, doomed: Sequence[str], left: Sequence[str]
+    scope: ResetScope, facts: ResetFacts, doomed: Sequence[str], left: Sequence[str], *, force: bool
 ) -> tuple[str, ...]:
     notes: list[str] = []
+    if facts.fixed and force:
+        notes.append(f"workers that live and end with FencedError: {_at_hosts(facts.fixed)}")
     if left:
         notes.append(
             f"left alone, as this topology has no such topics: {', '.join(left)}; "
@@ -325,7 +341,11 @@ def _notes(
     return tuple(notes)
 
 
-def _refusals(scope: ResetScope, facts: ResetFacts) -> tuple[str, ...]:
+def _at_hosts(fixed: Mapping[str, str]) -> str:
+    return ", ".join(f"{worker} at {host}" for worker, host in sorted(fixed.items()))
+
+
+def _refusals(scope: ResetScope, facts: ResetFacts, *, force: bool) -> tuple[str, ...]:
     refusals = [slot.problem for slot in facts.slots if slot.problem]
     if facts.members:
         refusals.append(
@@ -335,5 +355,11 @@ def _refusals(scope: ResetScope, facts: ResetFacts) -> tuple[str, ...]:
         refusals.append(
             f"members of {scope.application_id} were alive a few seconds ago: {', '.join(facts.speaking)}; stop the "
             "application everywhere first"
+        )
+    if facts.fixed and not force:
+        refusals.append(
+            f"workers of {scope.application_id} with a fixed assignment are alive: {_at_hosts(facts.fixed)}; stop them "
+            "first (one that was killed is forgotten after a few seconds). --force resets all the same, and ends them "
+            "with FencedError"
         )
     return tuple(refusals)

@@ -493,5 +493,7 @@ def given_topology(topology: object, what: str) -> Topology:
     """Return the topology that `what` was given; raises `TopologyError` for anything else, such as a builder."""
     if isinstance(topology, Topology):
         return topology
-    step = "give builder.build()" if hasattr(topology, "build") else "give a Topology"
+    step = "give builder.build()"
+    if not hasattr(topology, "build"):
+        step = "give what StreamsBuilder.build() returns, or a Topology of your own"
     raise TopologyError(f"{what}: the topology is of type {type(topology).__name__}; {step}")

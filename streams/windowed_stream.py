@@ -285,7 +285,7 @@ def check_time_windows(call: Call, windows: object) -> FixedWindows | SlidingWin
 
 
 def check_merger(
-    call: Call, windows: Windows, merger: object | None
+    call: Call, windows: Windows | None, merger: object | None
 ) -> Callable[[Any, Any, Any], Any] | None:
     """Return a merger if these windows merge; raises `TopologyError` if they do without one, or the other way round."""
     if isinstance(windows, SessionWindows):

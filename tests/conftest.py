@@ -62,8 +62,13 @@ def topics_of_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes long, and leave out what `--alone` does not choose."""
+    """Begin with what takes long, skip what is nightly, and leave out what `--alone` does not choose."""
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
+    for item in items:
+        for nightly in item.iter_markers("nightly"):
+            (variable,) = nightly.args
+            if os.environ.get(variable, "0") in ("", "0"):
+                item.add_marker(pytest.mark.skip(reason=f"nightly: set {variable}=…"))
     chosen = config.getoption("--alone")
     if chosen is None:
         return

@@ -2,6 +2,7 @@
 
 from streams.broker.errors import (
     BrokerError,
+    BrokerSettingError,
     DataDirInUseError,
     FetchError,
     JavaError,
@@ -16,6 +17,7 @@ from streams.broker.needs import Needs, find_needs
 __all__ = [
     "DEFAULT_VERSION",
     "BrokerError",
+    "BrokerSettingError",
     "DataDirInUseError",
     "ExternalBroker",
     "FetchError",

@@ -21,7 +21,11 @@ class PortTakenError(BrokerError):
     """Another program listens on the port the broker was told, or happened, to use."""
 
 
-class UnknownVersionError(BrokerError):
+class BrokerSettingError(BrokerError):
+    """A setting of the development broker makes no sense; nothing was started."""
+
+
+class UnknownVersionError(BrokerSettingError):
     """There is no such Kafka version, or none that this broker can run."""
 
 

@@ -10,19 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from streams.broker import wire
 from streams.broker.data_dir import DataDir
-from streams.broker.errors import BrokerError, PortTakenError
+from streams.broker.errors import BrokerError, BrokerSettingError, PortTakenError
 from streams.broker.jars import DEFAULT_VERSION, JarCache
 from streams.broker.java import find_java
 from streams.broker.launch import Launch, LaunchedBroker
 from streams.broker.ports import HOST, choose_ports, is_free
-from streams.broker.server_config import server_properties
+from streams.broker.server_config import check_listeners, server_properties
 
 _PORT_ATTEMPTS = 3
 _POLL_SECONDS = 0.1
+#: Memory of the Java heap in MiB, unless told otherwise, and the least that Kafka starts with.
+HEAP_MB: Final = 512
+HEAP_MB_LEAST: Final = 64
 
 _logger = logging.getLogger(__name__)
 
@@ -79,6 +82,7 @@ class KafkaBroker:
 
     Raises:
         UnknownVersionError: `version` is none that this broker can run.
+        BrokerSettingError: The heap is too small, or the listeners can't be those of one node.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class KafkaBroker:
         properties: Mapping[str, str | int | bool] | None = None,
         data_dir: Path | str | None = None,
         port: int | None = None,
-        heap_mb: int = 512,
+        heap_mb: int = HEAP_MB,
         jvm_options: Sequence[str] = (),
         start_timeout_ms: int = 60_000,
         stop_timeout_ms: int = 15_000,
@@ -107,6 +111,14 @@ class KafkaBroker:
         self._verify_jars = verify_jars
         self._show_progress = show_progress
         self._cache = JarCache(version)
+        if heap_mb < HEAP_MB_LEAST:
+            raise BrokerSettingError(
+                f"a Java heap of {heap_mb} MiB is too small for Kafka: give heap_mb (--heap-mb) {HEAP_MB_LEAST} or "
+                f"more, or leave it out for {HEAP_MB}"
+            )
+        check_listeners(
+            server_properties(port=0, controller_port=0, log_dir=Path(), overrides=self._properties)
+        )
         self._run: _Run | None = None
         self._finalizer: weakref.finalize[[], KafkaBroker] | None = None
 

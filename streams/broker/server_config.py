@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from streams.broker.errors import BrokerSettingError
+
 LISTENER = "BROKER"
 """The name of the listener for clients; map it to another protocol to try out security."""
 
@@ -58,6 +60,35 @@ def server_properties(
         **_DEVELOPMENT_DEFAULTS,
     }
     return properties | {name: _value(value) for name, value in overrides.items()}
+
+
+def check_listeners(properties: Mapping[str, str]) -> None:
+    """Raise `BrokerSettingError` if the listeners can't be those of one node that is broker and controller.
+
+    Kafka would say it too, in a trace of Java, and not what to write instead.
+    """
+    names = [
+        entry.strip().partition("://")[0] for entry in properties["listeners"].split(",") if entry
+    ]
+    controllers = [name.strip() for name in properties["controller.listener.names"].split(",")]
+    inner = properties["inter.broker.listener.name"]
+    missing = [name for name in (inner, *controllers) if name not in names]
+    if missing:
+        raise BrokerSettingError(
+            f"listeners={properties['listeners']} lacks {' and '.join(missing)}: this one node is broker and controller. "
+            "To choose the port for clients, give port (--port) instead; for other listeners name these two as well, "
+            f"such as listeners={LISTENER}://{_HOST}:9092,{_CONTROLLER}://{_HOST}:9093"
+        )
+    protocols = {
+        entry.strip().partition(":")[0]
+        for entry in properties["listener.security.protocol.map"].split(",")
+    }
+    unmapped = sorted(set(names) - protocols)
+    if unmapped:
+        raise BrokerSettingError(
+            f"listener {', '.join(unmapped)} has no protocol: add it to listener.security.protocol.map, which is "
+            f"{properties['listener.security.protocol.map']}"
+        )
 
 
 def client_listener(properties: Mapping[str, str]) -> tuple[str, bool]:

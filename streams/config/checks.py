@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from streams.config.explain import labelled
-from streams.config.not_yet import NOT_YET
 
 #: A member is missed after three heartbeats at the earliest; fewer would call a single lost one a death.
 _HEARTBEATS_PER_SESSION: Final = 3
@@ -25,8 +24,6 @@ class _Options(Protocol):
     def producer(self) -> Mapping[str, Any]: ...
     @property
     def admin(self) -> Mapping[str, Any]: ...
-    @property
-    def model_fields_set(self) -> set[str]: ...
 
 
 def contradictions(config: _Options, origins: Mapping[str, str]) -> list[str]:
@@ -45,11 +42,7 @@ def contradictions(config: _Options, origins: Mapping[str, str]) -> list[str]:
 
 def cautions(config: _Options) -> list[str]:
     """Return what is allowed but should not happen silently; shown at every start and by `config show`."""
-    found: list[str] = [
-        f"{option} has no effect in this version; it comes with {feature}"
-        for option, feature in NOT_YET.items()
-        if option in config.model_fields_set
-    ]
+    found: list[str] = []
     if config.parallelising_factor > 1 and config.num_stream_threads == 1:
         found.append(
             f"parallelising_factor={config.parallelising_factor} has no effect with num_stream_threads=1; leave that at "

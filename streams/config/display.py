@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+from state_stores.rocksdb.options import meanings
 from streams.config.secrets import HIDDEN, redacted, redacted_url
 from streams.config.sources import CLIENTS, DEFAULT, TABLES
 from streams.functions import function_name
@@ -70,6 +71,7 @@ def rows(
             text = str(shown)
             yield OptionRow(option=option, value=text, source=source, description=description)
             continue
+        told = meanings() if option == "rocksdb" else {}
         for key, item in shown.items():
             # A table given whole (RocksDBOptions) has no origin per key; a table merged of keys has no other.
             whole = DEFAULT if any(name.startswith(f"{option}.") for name in origins) else source
@@ -77,8 +79,12 @@ def rows(
                 option=f"{option}.{key}",
                 value=str(item),
                 source=origins.get(f"{option}.{key}", whole),
-                description=description,
+                description=_first_sentence(told[key]) if key in told else description,
             )
+
+
+def _first_sentence(text: str) -> str:
+    return f"{text.rstrip('.').partition('. ')[0]}."
 
 
 def _callable_name(function: Callable[..., Any]) -> str:

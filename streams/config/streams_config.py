@@ -231,7 +231,8 @@ class StreamsConfig(BaseModel):
     """Memory and compaction settings of all databases of a process, `RocksDBOptions(...)` or a table of its fields."""
 
     snapshot_location: types.OptionalLocation = None
-    """Directory or fsspec URL (`s3://bucket/path`) of snapshots of state."""
+    """Directory or fsspec URL (`s3://bucket/path`) of snapshots of state (`tidewheel snapshot`): stores that have nothing
+    usable on disk start from the newest one, and read the changelog from there."""
 
     consumer: types.ConsumerProperties = Field(default_factory=_empty)
     """librdkafka properties for every consumer (input, restore, control). Values `file:/path` and `env:NAME` are read
@@ -298,6 +299,16 @@ class StreamsConfig(BaseModel):
         """Return what is allowed but should be said aloud at every start (TLS verification off, ...)."""
         return cautions(self)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in type(self).model_fields:
+            raise _frozen(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in type(self).model_fields:
+            raise _frozen(name)
+        super().__delattr__(name)
+
     @field_serializer("*")
     def _redacted(self, value: Any, info: FieldSerializationInfo) -> Any:
         return displayed(info.field_name, value)
@@ -315,6 +326,28 @@ class StreamsConfig(BaseModel):
     def __hash__(self) -> int:
         # Tables can't be hashed; few programs hold two configs of one application.
         return hash(self.application_id)
+
+
+def given_config(config: object, what: str) -> StreamsConfig:
+    """Return the settings that `what` was given; raises `ConfigError` for anything else, such as a dict.
+
+    >>> given_config({"application_id": "shop"}, "KafkaStreams")
+    Traceback (most recent call last):
+    ...
+    streams.errors.ConfigError: KafkaStreams: the config is of type dict; give StreamsConfig(**options)
+    """
+    if isinstance(config, StreamsConfig):
+        return config
+    kind = type(config).__name__
+    step = "(**options)" if isinstance(config, Mapping) else '(application_id="word-count")'
+    raise ConfigError(f"{what}: the config is of type {kind}; give StreamsConfig{step}")
+
+
+def _frozen(option: str) -> ConfigError:
+    return ConfigError(
+        f"{option} can't be changed: a StreamsConfig is frozen, as what runs with it has read it; "
+        f"`replace({option}=...)` returns a changed copy"
+    )
 
 
 @cache

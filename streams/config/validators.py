@@ -38,15 +38,13 @@ _UNIT_BYTES: Final = {
     "B": 1, "kB": 1_000, "KB": 1_000, "MB": 1_000**2, "GB": 1_000**3,
     "KiB": 1_024, "MiB": 1_024**2, "GiB": 1_024**3,
 }  # fmt: skip
-_ADDRESS: Final = re.compile(
-    r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s,:/\[\]]+)(?::([0-9]{1,5}))?"
-)
+_ADDRESS: Final = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s,:/\[\]]+):([0-9]{1,5})")
 _PORT_MAX: Final = 65_535
 _LABEL_CHARACTERS_MAX: Final = 255
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 #: Names of built-in assignors.
-TASK_ASSIGNORS: Final = (*sorted(BUILT_IN, key=lambda name: (name != "sticky", name)), "fixed")
+TASK_ASSIGNORS: Final = (*BUILT_IN, "fixed")
 #: Names of the optimisations of a topology, as Kafka Streams' with underscores.
 OPTIMIZATIONS: Final = (
     "merge_repartition_topics",
@@ -189,11 +187,9 @@ def check_label(value: object) -> str:
     raise ValueError(f"must be text of 1 to {_LABEL_CHARACTERS_MAX} printable characters")
 
 
-def _address(value: str, *, port_needed: bool) -> bool:
+def _address(value: str) -> bool:
     match = _ADDRESS.fullmatch(value)
-    if match is None:
-        return False
-    return not port_needed if match[1] is None else 0 < int(match[1]) <= _PORT_MAX
+    return match is not None and 0 < int(match[1]) <= _PORT_MAX
 
 
 def check_servers(value: object) -> str:
@@ -202,14 +198,16 @@ def check_servers(value: object) -> str:
         value = value.split(",")
     if isinstance(value, list | tuple):
         servers = [str(server).strip() for server in value]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - a list of anything
-        if servers and all(_address(server, port_needed=False) for server in servers):
+        if servers and all(map(_address, servers)):
             return ",".join(servers)
-    raise ValueError("must be brokers as 'host:port,host:port', or a list of them")
+    raise ValueError(
+        "must be brokers as 'host:port,host:port', such as localhost:9092, or a list of them"
+    )
 
 
 def check_endpoint(value: object) -> str:
     """Return a host and port."""
-    if isinstance(value, str) and _address(value, port_needed=True):
+    if isinstance(value, str) and _address(value):
         return value
     raise ValueError("must be the 'host:port' at which other members reach this process")
 

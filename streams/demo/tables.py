@@ -109,7 +109,8 @@ def to_value(row: Row, text: frozenset[str]) -> bytes:
     >>> to_value({"name": "Ada", "age": "36", "shoes": "NA"}, frozenset({"name"}))
     b'{"name":"Ada","age":36,"shoes":null}'
     """
-    return orjson.dumps(
+    # Copied, because orjson's own result keeps the room of its buffer: 8 KB, held until all is sent.
+    return b"%b" % orjson.dumps(
         {
             column: None if cell == _NOT_KNOWN else cell if column in text else _number(cell)
             for column, cell in row.items()

@@ -33,7 +33,12 @@ def murmur2(key: bytes) -> int:
 
 
 @lru_cache(maxsize=65_536)
-def _partition_of(key: bytes, partitions: int) -> int:
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition that Kafka's own partitioner gives a key.
+
+    >>> [partition_of(str(number).encode(), 4) for number in range(6)]
+    [0, 3, 0, 3, 1, 2]
+    """
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
@@ -48,4 +53,4 @@ class WindowedPartitioner:
         if key is None:
             return None
         data = self.serde.inner.serialize(topic, key.key)
-        return None if data is None else _partition_of(data, partitions)
+        return None if data is None else partition_of(data, partitions)

@@ -106,6 +106,10 @@ class _Number(Serde[T]):
         self._lowest: float = -math.inf if python_type is float else -whole
         self._highest: float = math.inf if python_type is float else whole - 1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how it is made anew in another process, which its formats can't travel to."""
+        return _number, (self.name, self._code, self._python_type, self.canonical)
+
     def surely_serializes(self, value: Any, /) -> bool:
         exact = cast(
             "object", type(value)
@@ -146,6 +150,10 @@ class _Number(Serde[T]):
         if {self._one.size}.issuperset(map(len, data)):
             return list(struct.unpack(f">{len(data)}{self._code}", b"".join(data)))
         return super().deserialize_batch(topic, data)  # raises with the reason
+
+
+def _number(name: str, code: str, python_type: type[Any], canonical: bool) -> Serde[Any]:
+    return _Number(name, code, python_type, canonical=canonical)
 
 
 class _Boolean(Serde[bool]):

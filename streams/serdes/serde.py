@@ -71,6 +71,14 @@ class Serde(Generic[T]):
         """
         return self
 
+    def from_plain(self, value: Any, /) -> Any:
+        """Return a value as `serialize` takes it, from one made of dicts, lists and plain values.
+
+        What is loaded from a table comes like that, whatever class the serde is for. Raises `SerializationError` for
+        what does not fit.
+        """
+        return value
+
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - subclasses look at it
         """Return True only if `serialize` can't fail for this value; False is always a correct answer.
 

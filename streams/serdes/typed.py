@@ -26,23 +26,40 @@ _QUOTED: Final = re.compile(r"'.*'", re.DOTALL)
 class _Typed(Serde[T]):
     """A serde of an encoder and a decoder of single values.
 
-    `check` raises for values that are none of the type, of which many could be written but not read. `plain`, for
-    JSON, returns a value as dicts and lists, to look for numbers that JSON can't hold.
+    `made_by` and the type make it anew in another process. `check` raises for values that are none of the type, of which
+    many could be written but not read. `convert` makes one of dicts and lists. `plain`, for JSON, returns a value as
+    dicts and lists, to look for numbers that JSON can't hold.
     """
 
     def __init__(
         self,
         name: str,
+        made_by: "tuple[Callable[[Any], Serde[Any]], Any]",
         encode: Callable[[Any], bytes],
         decode: Callable[[bytes], Any],
         check: Callable[[Sequence[Any]], None],
+        convert: Callable[[Any], Any],
         plain: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(name=name)
+        self._made_by = made_by
+        self._convert = convert
         self._encode = encode
         self._decode = decode
         self._check = check
         self._plain = plain
+
+    def __reduce__(self) -> "tuple[Callable[[Any], Serde[Any]], tuple[Any]]":
+        """Return how it is made anew: encoders and decoders stay in their process."""
+        make, python_type = self._made_by
+        return make, (python_type,)
+
+    def from_plain(self, value: Any, /) -> Any:
+        try:
+            return self._convert(value)
+        except Exception as error:  # noqa: BLE001 - models run the user's own code, which may raise anything
+            reason = _reason(error)
+        raise self.failed("serialise", "", reason)
 
     def serialize(self, topic: str, value: T, /) -> bytes | None:
         try:
@@ -86,16 +103,20 @@ def json_serde(python_type: Any) -> Serde[Any]:
         adapter = TypeAdapter[Any](python_type)
         return _Typed(
             name,
+            (json_serde, python_type),
             lambda value: adapter.dump_json(value, warnings="error"),
             adapter.validate_json,
             _check_of(python_type, adapter),
+            adapter.validate_python,
             adapter.dump_python,
         )
     return _Typed(
         name,
+        (json_serde, python_type),
         msgspec.json.Encoder().encode,
         msgspec.json.Decoder(python_type).decode,
         _check_of(python_type),
+        _converter(python_type),
         msgspec.to_builtins,
     )
 
@@ -109,11 +130,20 @@ def msgpack_serde(python_type: Any) -> Serde[Any]:
         plain = msgspec.msgpack.Decoder[Any]()
         return _Typed(
             name,
+            (msgpack_serde, python_type),
             lambda value: encode(adapter.dump_python(value, warnings="error")),
             lambda data: adapter.validate_python(plain.decode(data)),
             _check_of(python_type, adapter),
+            adapter.validate_python,
         )
-    return _Typed(name, encode, msgspec.msgpack.Decoder(python_type).decode, _check_of(python_type))
+    return _Typed(
+        name,
+        (msgpack_serde, python_type),
+        encode,
+        msgspec.msgpack.Decoder(python_type).decode,
+        _check_of(python_type),
+        _converter(python_type),
+    )
 
 
 def _check_of(

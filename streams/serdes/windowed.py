@@ -32,6 +32,11 @@ class WindowedSerde(Serde[Windowed[K]]):
         self._tail_bytes = tail_bytes
         self._for_keys: Serde[Windowed[K]] | None = None
 
+    @property
+    def tail_bytes(self) -> int:
+        """Return how many bytes stand behind those of the key inside."""
+        return self._tail_bytes
+
     def for_keys(self) -> Serde[Windowed[K]]:
         """Return the serde of windowed keys whose inner serde is for keys."""
         if self._for_keys is None:

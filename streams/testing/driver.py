@@ -21,6 +21,7 @@ from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
 from streams.assembly import TaskFactory, error_handlers, make_global_stores
 from streams.config import StreamsConfig
+from streams.config.streams_config import given_config
 from streams.durations import to_ms
 from streams.errors import StreamsError
 from streams.serdes import SerdeLike, as_serde
@@ -120,11 +121,13 @@ class TopologyTestDriver:
         self._stack = ExitStack()
         self._closed = False
         self._now_ms = initial_wall_clock_ms
-        self._config = config or StreamsConfig(
-            application_id="topology-test-driver",
-            bootstrap_servers="unused:9092",
-            statestore_cache_max_bytes=0,
-        )
+        if config is None:
+            config = StreamsConfig(
+                application_id="topology-test-driver",
+                bootstrap_servers="unused:9092",
+                statestore_cache_max_bytes=0,
+            )
+        self._config = given_config(config, "TopologyTestDriver")
         if "emit_interval_ms" not in self._config.model_fields_set:
             self._config = self._config.replace(emit_interval_ms=0)
         if initial_wall_clock_ms < 0:

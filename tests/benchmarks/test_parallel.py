@@ -116,8 +116,8 @@ def test_our_program_counts(job: str) -> None:
         counts = driver.create_output_topic("out", key_serde=str, value_serde=int)
         for key, value in next(record_blocks(spec)):
             source.pipe_input(key.decode(), value)
-        for key, count in counts.read_key_values():
-            seen.setdefault(key, []).append(count)
+        for name, count in counts.read_key_values():
+            seen.setdefault(name, []).append(count)
     assert seen == {
         key.decode(): list(range(1, count + 1)) for key, count in direct_counts(spec).items()
     }

@@ -310,7 +310,7 @@ def test_F17_a_round_of_revoke_revoked_grant_takes_some_milliseconds(real_topics
 
 @pytest.mark.broker
 def test_the_leaders_questions_are_answered(real_topics: _Real, real_cluster: RealCluster) -> None:
-    """Ends count committed records and markers; a fence ends a producer; an unused application is known as such."""
+    """Ends count committed records and markers; a fence ends a producer; it is known who has committed."""
     topic = real_cluster.topic()
     producer = started(real_cluster, f"{real_topics.app}-x-0")
     producer.begin()
@@ -321,6 +321,9 @@ def test_the_leaders_questions_are_answered(real_topics: _Real, real_cluster: Re
     assert admin.ends([f"{topic}-0"]) == known
     assert admin.ends([f"{topic}-0", "no-such-topic-7", "nonsense"]) == known
     assert not admin.was_used()
+    assert admin.foreign_offsets({topic: 1}) == ()
+    real_cluster.admin().alter_committed(real_topics.app, {TopicPartition(topic, 0): 1})
+    assert admin.foreign_offsets({topic: 1}) == (f"{topic}-0",)
     admin.close()
 
 

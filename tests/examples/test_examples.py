@@ -25,7 +25,12 @@ LINES = ["All streams lead to Kafka", "Hello Kafka streams", "all the rest"]
 
 def test_every_example_is_run_by_a_test() -> None:
     """A new one needs its own below."""
-    assert [path.stem for path in EXAMPLES] == ["flight_delays", "word_count"]
+    assert [path.stem for path in EXAMPLES] == [
+        "bootstrap_product_table",
+        "flight_delays",
+        "restore_from_snapshot",
+        "word_count",
+    ]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -35,6 +40,15 @@ def test_an_example_is_short_and_complete(path: Path) -> None:
     program = load_program(f"{path}:topology")
     assert program.config().application_id == path.stem.replace("_", "-")
     assert program.topology(program.config()).source_topics
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_on_any_cluster(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own settings name none, so that the environment can; without that it is the development broker."""
+    program = load_program(f"{path}:topology")
+    assert program.config().bootstrap_servers == "localhost:9092"
+    monkeypatch.setenv("TIDEWHEEL_BOOTSTRAP_SERVERS", "kafka.example:9093")
+    assert program.config().bootstrap_servers == "kafka.example:9093"
 
 
 def test_word_count_without_a_broker() -> None:

@@ -265,8 +265,8 @@ def _received(message: Message) -> Received:
     return Received(
         partition=message.partition() or 0,
         offset=message.offset() or 0,
-        key=message.key() or b"",  # type: ignore[arg-type] # bytes, whatever the stub says
-        value=message.value(),  # type: ignore[arg-type] # same
+        key=message.key() or b"",
+        value=message.value(),
         timestamp=message.timestamp()[1],
-        headers=tuple(headers),  # type: ignore[arg-type] # same
+        headers=tuple(headers),  # type: ignore[arg-type]  # bytes, whatever the stub says
     )

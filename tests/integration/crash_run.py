@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
+from rebalance.model import TopicPartition
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.processes import WorkerProcess
 from tests.integration.programs.jobs import STORE
@@ -106,6 +107,14 @@ class CrashRun:
     def changelog(self) -> str:
         return f"{self.application_id}-{STORE}-changelog"
 
+    def in_each_partition(self) -> dict[TopicPartition, int]:
+        """Return how much stands in each partition that a task reads."""
+        topics = [self.source]
+        if self.job == "word_count":
+            topics.append(f"{self.application_id}-{STORE}-repartition")
+        partitions = [TopicPartition(topic, number) for topic in topics for number in range(2)]
+        return self.cluster.admin.end_offsets(partitions)
+
     def start(self) -> None:
         """Make the topics and begin, in a thread of its own."""
         self.folder.mkdir()
@@ -155,7 +164,8 @@ class CrashRun:
         if self.job == "word_count":
             # Squared, so that some words are frequent and most are rare.
             words = (int(chance.random() ** 2 * 3_000) for _ in range(chance.randint(1, 3)))
-            return b"line", " ".join(f"word-{word:04}" for word in words).encode()
+            text = " ".join(f"word-{word:04}" for word in words).encode()
+            return b"line-%03d" % chance.randrange(1_000), text
         return b"key-%04d" % int(chance.random() ** 2 * 2_000), b"x" * 20
 
     def _worker(self) -> WorkerProcess:

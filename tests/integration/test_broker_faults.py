@@ -5,6 +5,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,12 @@ def test_broker_restarts_and_crashes_under_load_lose_and_repeat_nothing(
 def _wait_for_commits(workers: dict[str, WorkerProcess]) -> None:
     for worker in workers.values():
         seen = worker.numbers().get("commits", 0)
-        until(
-            lambda worker=worker, seen=seen: worker.numbers().get("commits", 0) > seen + 5,
-            f"{worker.name} commits",
-        )
+        commits_on = partial(_has_committed, worker, seen + 5)
+        until(commits_on, f"{worker.name} commits")
+
+
+def _has_committed(worker: WorkerProcess, commits: int) -> bool:
+    return worker.numbers().get("commits", 0) > commits
 
 
 def test_broker_that_crashes_with_the_worker_inside_a_transaction(
@@ -164,7 +167,8 @@ def test_broker_that_never_comes_is_an_error_that_names_it(
 ) -> None:
     """In the end the application gives up and says which cluster did not answer, and what to check."""
     # Thirty seconds in earnest.
-    monkeypatch.setitem(KafkaClients.admin.__kwdefaults__, "timeout_s", 2.0)
+    defaults: Any = KafkaClients.admin.__kwdefaults__
+    monkeypatch.setitem(defaults, "timeout_s", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     config = {

@@ -23,8 +23,12 @@ def topics(cluster: Cluster, unique: str) -> tuple[str, str]:
     return f"in-{unique}", f"out-{unique}"
 
 
+def _record(index: int) -> tuple[bytes, bytes]:
+    return b"key-%03d" % (index % 101), b"x"
+
+
 def _records(count: int) -> list[tuple[bytes, bytes]]:
-    return [(b"key-%03d" % (index % 101), b"x") for index in range(count)]
+    return list(map(_record, range(count)))
 
 
 def _updates(records: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
@@ -141,7 +145,7 @@ def test_N9_second_live_worker_of_a_slot_ends_the_first(
 ) -> None:
     """The newcomer (on another machine, so with other state) fences the first, which leaves with a code of its own."""
     source, sink = topics
-    feed = SteadyFeed(cluster, source, lambda index: _records(index + 1)[index], rate=500)
+    feed = SteadyFeed(cluster, source, _record, rate=500)
     feed.start()
     first, second = start_worker("first"), start_worker("second")
     first.go("count_by_key", source, sink, config, slot=0)
@@ -227,7 +231,7 @@ def test_N13_earlier_producers_are_fenced_before_the_first_record(
     """A worker that froze inside a transaction can't commit it after another one, of another name, has begun."""
     source, sink = topics
     config["processing_guarantee"] = guarantee
-    feed = SteadyFeed(cluster, source, lambda index: _records(index + 1)[index], rate=500)
+    feed = SteadyFeed(cluster, source, _record, rate=500)
     feed.start()
     frozen, successor = start_worker("frozen"), start_worker("successor")
     frozen.go(

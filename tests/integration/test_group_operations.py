@@ -26,7 +26,7 @@ KEYS: Final = int(os.environ.get("TIDEWHEEL_TEST_GROUP_KEYS", "0"))
 pytestmark = [
     pytest.mark.timeout(560),
     pytest.mark.alone,
-    pytest.mark.skipif(not KEYS, reason="needs the machine for itself; see the module's docstring"),
+    pytest.mark.nightly("TIDEWHEEL_TEST_GROUP_KEYS"),
 ]
 #: Windows of 250 ms in a row in which a task that did not move may process nothing.
 STANDSTILL_MAX: Final = 0 if KEYS >= 1_000_000 else 4

@@ -290,7 +290,10 @@ def test_a_thread_that_is_added_is_a_member_of_its_own(
     app = start_app(JOBS["count_by_key"](source, sink), config | QUICK, options=GROUPED)
     assert app.remove_stream_thread() is None, "the last one is ended by close"
     name = app.add_stream_thread()
-    shares = lambda: [len(thread.worker.tasks) for thread in app._threads if thread.worker]  # noqa: E731 - read often
+
+    def shares() -> list[int]:
+        return [len(thread.worker.tasks) for thread in app._threads if thread.worker]
+
     until(lambda: shares() == [2, 2], "each thread has half")
     until(lambda: len(_roles(app.tasks(), "active", "RUNNING")) == PARTITIONS, "all run")
     assert app.remove_stream_thread() == name

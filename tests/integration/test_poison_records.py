@@ -187,7 +187,7 @@ def test_continue_with_dead_letters_passes_each_offset_once(
     # Of records that were not even made into output, the letter has the input's own bytes.
     assert [letter.value for letter in letters[:3]] == kinds[:3]
     assert dict(letters[1].headers)["__streams.errors.exception"] == b"ValueError"
-    assert b"_work" in dict(letters[1].headers)["__streams.errors.stacktrace"]
+    assert b"_work" in (dict(letters[1].headers)["__streams.errors.stacktrace"] or b"")
 
 
 def _offset(letter: Received) -> int:

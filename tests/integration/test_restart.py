@@ -66,7 +66,7 @@ def _expected(records: list[tuple[bytes, bytes]]) -> dict[str, ValueAndTimestamp
 
 
 def _databases(config: dict[str, Any]) -> Path:
-    return Path(config["state_dir"]) / config["application_id"] / "0"
+    return Path(config["state_dir"], config["application_id"], "0")
 
 
 def _damage_stores(config: dict[str, Any]) -> None:
@@ -203,7 +203,7 @@ def test_damage_is_no_processing_error(
     cluster.wait_until_consumed(config["application_id"], source)
 
     counts = Counter(key.decode() for key, _ in _RECORDS + _RECORDS[:1_000])
-    assert dict(app.store("own").all()) == counts
+    until(lambda: dict(app.store("own").all()) == counts, "the store has what was committed")
 
 
 def test_deleted_changelog_stops_the_start(
@@ -266,7 +266,7 @@ def test_changelog_deleted_under_a_running_application_ends_it(
 ) -> None:
     """The error names the topic, and nothing is committed without its changelog."""
     # Whether the client has heard of it yet is chance. If so, it would hold the records as long as one call may take.
-    defaults = KafkaClients.transactional_producer.__kwdefaults__
+    defaults: Any = KafkaClients.transactional_producer.__kwdefaults__
     monkeypatch.setitem(defaults, "call_timeout_s", 3.0)
     app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config)
     cluster.wait_until_consumed(config["application_id"], source)

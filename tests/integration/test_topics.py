@@ -1,6 +1,7 @@
 """Topics: missing ones, those the application makes itself, and those that are deleted under it."""
 
 import time
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -17,8 +18,15 @@ _RECORDS: Final = [(b"key-%d" % (index % 10), b"word-%d" % (index % 7)) for inde
 
 def _ends_with_error(app: Any) -> BaseException:
     until(lambda: app.state is KafkaStreamsState.ERROR or app.error, "the application ends")
-    assert app.error is not None
-    return app.error
+    error = app.error
+    assert isinstance(error, BaseException)
+    return error
+
+
+def _is_purged(cluster: Cluster, committed: dict[TopicPartition, int]) -> bool:
+    """Return whether no record before these offsets is left."""
+    beginnings = cluster.admin.beginning_offsets(list(committed))
+    return all(start >= committed[partition] for partition, start in beginnings.items())
 
 
 def test_missing_source_topic_is_named(
@@ -160,13 +168,7 @@ def test_processed_records_of_repartition_topics_are_purged(
             for partition, offset in cluster.committed(config["application_id"]).items()
             if partition.topic == repartition
         }
-        until(
-            lambda wanted=committed: all(
-                start >= wanted[partition]
-                for partition, start in cluster.admin.beginning_offsets(list(wanted)).items()
-            ),
-            "everything committed is purged",
-        )
+        until(partial(_is_purged, cluster, committed), "everything committed is purged")
 
     assert sum(row.value for _, row in app.store(STORE).all()) == 3 * len(_RECORDS)
     assert app.close(timeout=30_000)

@@ -6,6 +6,14 @@ from urllib.parse import unquote
 import pytest
 
 from checks.repository_files import ROOT, code_blocks, headings, links, repository_files
+from streams import (
+    CogroupedKStream,
+    KGroupedStream,
+    KGroupedTable,
+    KStream,
+    KTable,
+    TimeWindowedKStream,
+)
 
 DOCUMENTS = [path for path in repository_files() if path.suffix == ".md"]
 
@@ -48,6 +56,25 @@ def test_decisions_have_the_four_parts(page: Path) -> None:
         "## What we gave up",
         "## How we would notice that it was wrong",
     ]
+
+
+def test_every_operator_is_explained_with_its_parts() -> None:
+    """A section of docs/dsl.md has the operator's name in Kafka Streams, a picture, and an example that runs."""
+    text = (ROOT / "docs" / "dsl.md").read_text(encoding="utf-8")
+    lacking: list[str] = []
+    for section in text.split("\n### ")[1:]:
+        title, _, body = section.partition("\n")
+        body, _, _ = body.partition("\n## ")
+        languages = {block.language for block in code_blocks(body)}
+        if not ("Kafka Streams" in body or "Only here" in body) or not {"", "python"} <= languages:
+            lacking.append(title)
+    assert lacking == []
+    examples = "".join(block.text for block in code_blocks(text) if block.language == "python")
+    kinds = (KStream, KTable, KGroupedStream, KGroupedTable, CogroupedKStream, TimeWindowedKStream)
+    operators = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
+    # An outer join is called by its name as text there; the others are no operators.
+    called_otherwise = {"outer_join", "queryable_store_name", "aggregations"}
+    assert {name for name in operators if f"{name}(" not in examples} == called_otherwise
 
 
 def test_changelog_fragments_have_a_known_kind() -> None:

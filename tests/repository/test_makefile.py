@@ -1,6 +1,9 @@
 """The Makefile stays readable: one line per recipe, one sentence per command."""
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,3 +57,23 @@ def test_continuous_integration_runs_what_people_run() -> None:
     assert commands[0] == "set -euo pipefail"
     assert [line for line in commands if line.startswith("make ")] == ["make check", "make test"]
     assert commands[-1] == "make test"
+
+
+def test_a_second_demo_installs_nothing(tmp_path: Path) -> None:
+    """Once the environment is made, `make demo` is the demo and nothing else; that has its own cache."""
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for made in ("bin/python", ".build", ".run", ".broker"):
+        (tmp_path / ".venv" / made).touch()
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("M")}
+    told = subprocess.run(
+        ["make", "--dry-run", "demo"],  # noqa: S607 - the one of the PATH, as people say it
+        cwd=tmp_path,
+        env=outside,  # without MAKEFLAGS and MAKELEVEL: these tests run under make
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert told.stdout.splitlines() == [".venv/bin/tidewheel demo"]

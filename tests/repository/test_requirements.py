@@ -1,11 +1,15 @@
 """The table of requirements is checked against the repository, and the checker against wrong tables."""
 
+import ast
 from pathlib import Path
 
 import pytest
 
 from checks.repository_files import ROOT
 from checks.requirements_table import LAST_NUMBER, TABLE, lines, problems
+
+#: What a `skipif` may ask; what depends on a variable of the environment is marked `nightly`.
+_FACTS_OF_THE_MACHINE = ("sys.platform", "os.getuid()", "not Path(")
 
 WHOLE = "".join(
     f"| {letter}{number} | something | | | issue 9: Later |\n"
@@ -21,7 +25,12 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "tasks" / "task.py").touch()
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_task.py").write_text(
-        "class TestTask:\n    def test_L1_learns(self): ...\n", encoding="utf-8"
+        "class TestTask:\n    def test_L1_learns(self): ...\n    def test_L1_again(self): ...\n"
+        "@pytest.mark.nightly('X')\ndef test_L1_learns_all_night(): ...\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "tests" / "test_night.py").write_text(
+        "pytestmark = [pytest.mark.nightly('X')]\ndef test_L1_sleeps(): ...\n", encoding="utf-8"
     )
     return tmp_path
 
@@ -49,6 +58,27 @@ def test_a_line_may_have_tests(root: Path) -> None:
     assert list(problems(with_line_of_l1(f"{done} issue 9: Later |"), root)) == []
 
 
+def test_a_nightly_test_is_named_as_such(root: Path) -> None:
+    """It may stand beside one that `make test` runs, marked by itself or with its module."""
+    tests = "`tests/test_task.py::test_L1_learns`, `tests/test_task.py::test_L1_learns_all_night` (nightly)"
+    tests += ", `tests/test_night.py::test_L1_sleeps` (nightly)"
+    assert list(problems(with_line_of_l1(f"it learns | `tasks` | {tests} | |"), root)) == []
+
+
+def test_only_the_marker_makes_a_test_nightly() -> None:
+    """A `skipif` that asks the environment would leave a test out without the checker's knowing."""
+    asking = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "skipif(" in (source := path.read_text(encoding="utf-8"))
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).endswith("mark.skipif")
+        and not ast.unparse(call.args[0]).startswith(_FACTS_OF_THE_MACHINE)
+    ]
+    assert asking == []
+
+
 @pytest.mark.parametrize(
     ("rest", "problem"),
     [
@@ -60,6 +90,18 @@ def test_a_line_may_have_tests(root: Path) -> None:
         ("text | `tasks` | `tests/test_no.py::test_L1_x` | |", "test file tests/test_no.py"),
         ("text | `tasks` | `tests/test_task.py::test_L1_x` | |", "has no function test_L1_x"),
         ("text | `tasks` | `tests/test_task.py::test_learns` | |", "does not bear the id"),
+        (
+            "text | `tasks` | `tests/test_task.py::test_L1_learns`, `tests/test_night.py::test_L1_sleeps` | |",
+            "`make test` leaves tests/test_night.py::test_L1_sleeps out; write (nightly) behind it",
+        ),
+        (
+            "text | `tasks` | `tests/test_task.py::test_L1_learns_all_night` (nightly) | |",
+            "has only nightly tests",
+        ),
+        (
+            "text | `tasks` | `tests/test_task.py::test_L1_learns` (nightly), `tests/test_task.py::test_L1_again` | |",
+            "is not marked nightly",
+        ),
     ],
 )
 def test_wrong_lines_are_found(root: Path, rest: str, problem: str) -> None:

@@ -9,7 +9,7 @@ from state_stores.spec import StoreKind
 from streams.app import KafkaStreams
 from streams.builder import StreamsBuilder
 from streams.config import StreamsConfig
-from streams.errors import TopologyError
+from streams.errors import ConfigError, TopologyError
 from streams.materialized import Materialized
 from streams.serdes import Serdes
 from streams.stores import Stores
@@ -107,7 +107,7 @@ def test_the_default_fills_in() -> None:
 def test_merged_streams_keep_a_serde_they_share() -> None:
     """A merge keeps what both sides agree on and forgets the rest."""
     builder = StreamsBuilder()
-    left = builder.stream("left", key_serde=str, value_serde=str)
+    left: Any = builder.stream("left", key_serde=str, value_serde=str)
     left.merge(builder.stream("right", key_serde=str, value_serde=bytes)).to("out", value_serde=str)
     sink = node(builder.build(), "KSTREAM-SINK-0000000003")
     assert sink.key_serde is Serdes.string()
@@ -311,8 +311,29 @@ def test_a_builder_is_no_topology() -> None:
         TopologyTestDriver(builder)
     with pytest.raises(TopologyError, match=r"^KafkaStreams: .*StreamsBuilder; give builder.build"):
         KafkaStreams(builder, config())
-    with pytest.raises(TopologyError, match=r"of type str; give a Topology"):
-        TopologyTestDriver("topology")  # type: ignore[arg-type]
+    nothing: Any = 7
+    with pytest.raises(
+        TopologyError, match=r"of type int; give what StreamsBuilder.build\(\) retur"
+    ):
+        TopologyTestDriver(nothing)
+
+
+@pytest.mark.parametrize(
+    ("given", "step"),
+    [
+        (None, r"NoneType; give StreamsConfig\(application_id="),
+        ({}, r"dict; give StreamsConfig\(\*\*"),
+    ],
+)
+def test_what_is_no_config_is_refused(given: Any, step: str) -> None:
+    """What runs a topology says what settings are, instead of stumbling over them later."""
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde=str, value_serde=str)
+    with pytest.raises(ConfigError, match=rf"^KafkaStreams: the config is of type {step}"):
+        KafkaStreams(builder.build(), given)
+    if given is not None:
+        with pytest.raises(ConfigError, match=r"^TopologyTestDriver: the config is of type dict"):
+            TopologyTestDriver(builder.build(), given)
 
 
 def test_unknown_store_of_a_processor() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from streams.console_log import configure_logging
+from streams.console_log import LogFormat, configure_logging, configured_format
 
 
 class _Terminal(io.StringIO):
@@ -36,6 +36,15 @@ def test_elsewhere_than_on_a_terminal_each_record_is_a_json_line() -> None:
     assert (line["level"], line["logger"]) == ("info", "tidewheel")
     assert line["time"].endswith("+00:00")
     assert set(line) == {"time", "level", "logger", "message"}
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_helpers_lines_have_the_same_form(log_format: LogFormat) -> None:
+    """The watchdog is told; a program that sets up logging by itself tells nothing."""
+    logging.getLogger().handlers[:] = [logging.NullHandler()]
+    assert configured_format() is None
+    configure_logging(log_format=log_format, stream=io.StringIO())
+    assert configured_format() == log_format
 
 
 def test_a_worker_among_several_says_its_slot() -> None:

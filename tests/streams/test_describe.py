@@ -5,6 +5,8 @@ where. The tutorial's older layout is given in today's.
 """
 
 from collections.abc import Callable
+from functools import partial
+from operator import add
 from textwrap import dedent
 from typing import Any
 
@@ -342,7 +344,7 @@ def named_process_uses_up_no_number(builder: StreamsBuilder) -> None:
 def merges_in_a_row(builder: StreamsBuilder) -> None:
     numbers = builder.stream("input_topic", key_serde=int, value_serde=int)
     parent = numbers.select_key(lambda key, value: key + value)
-    first, second, third = (parent.map_values(lambda value, by=n: value + by) for n in (1, 2, 3))
+    first, second, third = (parent.map_values(partial(add, n)) for n in (1, 2, 3))
     first.merge(second, third).to("output_topic", key_serde=int, value_serde=int)
 
 

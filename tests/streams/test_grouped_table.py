@@ -135,8 +135,9 @@ def test_explicit_naming_finds_the_topic_of_a_grouped_table() -> None:
 
 def test_functions_of_the_wrong_form_are_refused_where_they_are_given() -> None:
     """The message names the operator and the line."""
+    table: Any = StreamsBuilder().table("in", **TEXT)
     with pytest.raises(TopologyError, match=r"group_by \(.*test_grouped_table.py:\d+\): mapper"):
-        StreamsBuilder().table("in", **TEXT).group_by(lambda one, two, three: None)  # type: ignore[call-overload]
+        table.group_by(lambda one, two, three: None)
     group: Any = grouped(StreamsBuilder())
     with pytest.raises(
         TopologyError, match=r"reduce \(.*: reducer .* must take \(aggregate, value"

@@ -163,7 +163,12 @@ def test_operators_get_what_the_user_gave() -> None:
 def test_print_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """print() writes label, key and value; without a label that is the node's name; a file is appended to."""
     path = tmp_path / "seen.txt"
-    topology = built(lambda s: [s.print(name="a"), s.print("seen", to=path, name="b")])
+
+    def printing(stream: Any) -> None:
+        stream.print(name="a")
+        stream.print("seen", to=path, name="b")
+
+    topology = built(printing)
     for name in ("a", "b", "b"):
         (function,) = node(topology, name).supplier.arguments
         assert function.takes_key
@@ -212,7 +217,12 @@ def test_group_by_always_repartitions_and_repartition_settles_it() -> None:
 
 def test_no_topic_until_somebody_aggregates() -> None:
     """Grouping alone makes no repartition topic and uses up no number for one."""
-    topology = built(lambda s: [s.group_by(len), s.to("out")])
+
+    def grouping(stream: Any) -> None:
+        stream.group_by(len)
+        stream.to("out")
+
+    topology = built(grouping)
     assert topology.spec().repartition_topics == {}
     assert names(topology)[-1] == "KSTREAM-SINK-0000000002"
 
@@ -363,6 +373,9 @@ def test_specs_name_the_users_line() -> None:
 
 # -- bad arguments -----------------------------------------------------------------------------------------------------
 
+#: Without its types, so that it can be called wrongly.
+ANY_BUILDER: Any = StreamsBuilder
+
 REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     "three parameters": (
         lambda s: s.filter(lambda a, b, c: True),
@@ -416,11 +429,11 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
         "partitioner is an async function",
     ),
     "extractor": (
-        lambda s: StreamsBuilder().stream("x", timestamp_extractor=lambda record: 0),
+        lambda s: ANY_BUILDER().stream("x", timestamp_extractor=lambda record: 0),
         r"timestamp_extractor must take 2 parameters: \(record, partition_time\)",
     ),
     "async extractor": (
-        lambda s: StreamsBuilder().stream("x", timestamp_extractor=_waits),
+        lambda s: ANY_BUILDER().stream("x", timestamp_extractor=_waits),
         r"stream \(.*\): timestamp_extractor is an async function",
     ),
     "serde": (

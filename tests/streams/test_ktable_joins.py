@@ -240,7 +240,8 @@ def test_a_foreign_key_join_needs_the_serdes_of_both_tables() -> None:
     """One that nobody gave is asked for by name at build time; the configured default serves."""
 
     def use(left: KTable[str, str], right: KTable[str, str]) -> KTable[str, Any]:
-        return left.map_values(len).join(right, joined, foreign_key=str)
+        lengths: KTable[str, Any] = left.map_values(len)
+        return lengths.join(right, joined, foreign_key=str)
 
     builder = StreamsBuilder()
     use(builder.table("left", **SERDES), builder.table("right", **SERDES))
@@ -303,11 +304,12 @@ def last_values(bench: Bench) -> dict[str | None, str | None]:
 def expected(*, outer: bool) -> dict[str | None, str | None]:
     """Return the join of the tables at the end."""
     rows = {key: RIGHT.get(target(value) or "") for key, value in LEFT.items()}
-    results = {
+    results: dict[str | None, str | None] = {
         key: joined(LEFT[key], row) if row is not None or outer else None
         for key, row in rows.items()
     }
-    return {**results, "l0": None}
+    results["l0"] = None
+    return results
 
 
 def bench_of(operator: str, **settings: Any) -> Bench:

@@ -120,17 +120,21 @@ def test_a_windowed_table_is_kept_as_long_as_it_may_change() -> None:
     assert (session.kind, session.retention_ms, session.caching) == (StoreKind.SESSION, 7, True)
 
 
+#: Without their types, so that they can be called wrongly.
+ANY_TABLE: Any = Materialized
+ANY_STORES: Any = Stores
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "name": (lambda: Materialized("a b"), "Materialized.*: store name 'a b' has ' '"),
-    "name of another type": (lambda: Materialized(7), "store is of type int, not a name"),
+    "name of another type": (lambda: ANY_TABLE(7), "store is of type int, not a name"),
     "store type": (
-        lambda: Materialized(store_type="disk"),
+        lambda: ANY_TABLE(store_type="disk"),
         "store_type='disk' is not a store type; give 'rocksdb' or 'in_memory'",
     ),
-    "serde": (lambda: Materialized(value_serde="json"), "value_serde=<str> is not a serde"),
-    "changelog": (lambda: Materialized(changelog_config=["a"]), "changelog_config is of type list"),
+    "serde": (lambda: ANY_TABLE(value_serde="json"), "value_serde=<str> is not a serde"),
+    "changelog": (lambda: ANY_TABLE(changelog_config=["a"]), "changelog_config is of type list"),
     "changelog value": (
-        lambda: Materialized(changelog_config={"retention.ms": 1}),
+        lambda: ANY_TABLE(changelog_config={"retention.ms": 1}),
         r"changelog_config\['retention.ms'\] is of type int; Kafka takes topic settings as text",
     ),
     "stores name": (
@@ -162,7 +166,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "a versioned table has no ttl",
     ),
     "ttl": (lambda: Materialized(ttl=0), "ttl=0 is too short; give at least 1 ms"),
-    "retention": (lambda: Materialized(retention="1h"), "retention='1h' is not a duration"),
+    "retention": (lambda: ANY_TABLE(retention="1h"), "retention='1h' is not a duration"),
     "retention of a table": (lambda: table_spec(retention=5), "retention= is for windowed tables"),
     "ttl of windows": (lambda: window_spec(ttl=5), "ttl= is not for windowed tables"),
     "lru windows": (
@@ -170,11 +174,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         r"count \(app.py:1\): store_type='lru' is not for windowed tables",
     ),
     "stores option": (
-        lambda: Stores.session("s", retention=5, key_serde=str, value_serde=int, size=5),
+        lambda: ANY_STORES.session("s", retention=5, key_serde=str, value_serde=int, size=5),
         "there is no option size; beside those of its kind a store takes persistent, caching",
     ),
     "stores lru": (
-        lambda: Stores.lru("s", max_entries=None, key_serde=str, value_serde=int),
+        lambda: ANY_STORES.lru("s", max_entries=None, key_serde=str, value_serde=int),
         "max_entries=None must be an int of at least 1",
     ),
     "stores versioned cache": (

@@ -103,6 +103,19 @@ def test_an_error_inside_the_users_function_is_the_users(program: Path) -> None:
     assert isinstance(caught.value.__cause__, TypeError)
 
 
+def test_where_the_users_code_raised_is_told(program: Path, tmp_path: Path) -> None:
+    """File and line, of the user's own code even if a library raised; of a module, of a function, of a bad syntax."""
+    (tmp_path / "raising.py").write_text("import json\n\njson.loads('{')\n")
+    with pytest.raises(ConfigError, match=r"JSONDecodeError: .* \(raising\.py:3\)$"):
+        load_program("raising.py:topology")
+    (tmp_path / "misspelt.py").write_text("topology = (\n")
+    with pytest.raises(ConfigError, match=r"SyntaxError: .* \(misspelt\.py:1\)$"):
+        load_program("misspelt:topology")
+    line = PROGRAM.splitlines().index('    raise TypeError("the user\'s own")') + 1
+    with pytest.raises(ConfigError, match=rf"own \(shop_program\.py:{line}\); mend the function"):
+        load_program(f"{program}:fails").topology()
+
+
 def test_what_a_program_needs_and_is_not_installed_is_named(program: Path, tmp_path: Path) -> None:
     """A module that is missing inside it is not taken for the program."""
     (tmp_path / "needy.py").write_text("import not_installed_anywhere\n")

@@ -1,6 +1,6 @@
 """What a reset does, as a plan; and that it does it, on a cluster of fakes and a real folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +133,25 @@ def test_a_live_application_is_not_reset() -> None:
     )
 
 
+def test_workers_with_a_fixed_assignment_are_seen_wherever_they_are() -> None:
+    """No group speaks of them and their state may lie elsewhere: they show themselves, with the id of their producer."""
+    live = _facts(fixed={"shop-fixed-b-0": "10.0.0.7", "shop-fixed-0": "10.0.0.5"})
+    (refusal,) = plan_reset(scope_of("shop", _topology()), live).refusals
+    assert "alive: shop-fixed-0 at 10.0.0.5, shop-fixed-b-0 at 10.0.0.7; stop them first" in refusal
+    assert "--force" in refusal
+
+
+def test_force_ends_workers_with_a_fixed_assignment_and_nobody_else() -> None:
+    """Also one that has not committed anything yet is fenced; what else lives is still in the way."""
+    live = _facts(fixed={"shop-fixed-b-0": "10.0.0.7", "bank-fixed-0": "10.0.0.6"})
+    plan = plan_reset(scope_of("shop", _topology()), live, force=True)
+    assert plan.refusals == ()
+    assert plan.transactional_ids == ("shop-fixed-0", "shop-fixed-1", "shop-fixed-b-0")
+    assert any("end with FencedError: bank-fixed-0 at" in note for note in plan.notes)
+    speaking = replace(live, speaking=("a",))
+    assert plan_reset(scope_of("shop", _topology()), speaking, force=True).refusals
+
+
 def test_inputs_are_what_the_topology_reads_and_what_was_committed() -> None:
     """Internal topics are no inputs."""
     scope = scope_of("shop", _topology())
@@ -156,6 +175,11 @@ class _Admin(FakeAdmin):
     ) -> dict[TopicPartition, int]:
         """Return the time, as if there were a record a millisecond."""
         return dict.fromkeys(partitions, timestamp_ms)
+
+    def fixed_workers(self, application_id: str) -> dict[str, str]:
+        """Return nobody."""
+        assert application_id
+        return {}
 
 
 @pytest.fixture
@@ -205,7 +229,7 @@ def test_a_reset_leaves_nothing_but_the_new_offsets(
 def test_a_plan_touches_nothing(cluster: FakeBroker, tmp_path: Path) -> None:
     """Facts are only read."""
     _used_state(tmp_path)
-    before: Mapping[str, object] = {**cluster.groups}, set(cluster.topics)  # type: ignore[assignment]  # compared whole
+    before = {**cluster.groups}, set(cluster.topics)
     scope = scope_of("shop", _topology())
     plan_reset(scope, gather_facts(scope, _Admin(cluster), tmp_path, "earliest"))
     assert ({k: v for k, v in cluster.groups.items() if v}, set(cluster.topics)) == before

@@ -135,7 +135,7 @@ def connect(topology: Topology) -> None:
     topology.add_state_store(store()).connect_processor_and_state_stores("wrok", ["store"])
 
 
-REFUSED: dict[str, tuple[Callable[[Topology], object], str]] = {
+REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     "duplicate node": (
         lambda t: t.add_source("work", "t"),
         r"'work' \(.*test_topology.py:\d+\): the topology has a node of this name already \(.*:\d+\); give",

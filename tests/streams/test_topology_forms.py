@@ -2,7 +2,9 @@
 
 import json
 import re
+from typing import Any
 
+from streams import KStream
 from streams.builder import StreamsBuilder
 from streams.topology import Topology
 from tasks.processing.processor import Processor
@@ -103,7 +105,7 @@ def test_hash_ignores_what_members_may_differ_in() -> None:
 
     def topology(suffix: str, serde: type) -> Topology:
         builder = StreamsBuilder()
-        stream = builder.stream("in", key_serde=serde, value_serde=serde)
+        stream: KStream[Any, Any] = builder.stream("in", key_serde=serde, value_serde=serde)
         if suffix == "a":
             stream.to(lambda key, _value, _context: f"{key}-a")
         else:

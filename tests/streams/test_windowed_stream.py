@@ -442,6 +442,11 @@ def test_two_groups_of_one_stream_see_what_the_other_wrote(windows: Any) -> None
             "give merger=f(key, aggregate1, aggregate2)",
         ),
         (
+            lambda one: one.cogroup(append).aggregate(str, merger=join),
+            "aggregate",
+            "only sessions merge; leave merger out",
+        ),
+        (
             lambda one: one.windowed_by(SessionWindows(1)).aggregate(str, append, merger=lambda a: a),
             "aggregate",
             "it must take (key, aggregate1, aggregate2)",

@@ -69,7 +69,9 @@ def test_there_is_something_to_refuse() -> None:
 def test_mypy() -> None:
     """mypy --strict refuses exactly the lines marked as errors."""
     pytest.importorskip("mypy")
-    output = run("mypy", "--strict", "--output=json", "--follow-imports=silent", *FOLDERS)
+    # `make types` leaves these folders out, which goes for folders only.
+    files = [str(path) for folder in FOLDERS for path in Path(folder).glob("*.py")]
+    output = run("mypy", "--strict", "--output=json", "--follow-imports=silent", *files)
     found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     compare((e["file"], e["line"], e["message"]) for e in found if e["severity"] == "error")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from state_stores.rocksdb.task_database import TaskDatabase
 from streams.kafka.producer import ProducerClient
 from streams.kafka.transactional_producer import KafkaTransactionalProducer
 from streams.states import KafkaStreamsState
@@ -42,7 +43,8 @@ class Fate:
     """A signal that a worker sends to itself at the `nth` time it comes to a step of a commit that changes state.
 
     Steps, in their order: `before_produce`, `before_flush` (K1), `before_offsets` (K2), `before_commit` (K3),
-    `during_commit` (K4: at any moment of it), `after_commit` and `before_apply` (K5), `after_apply`.
+    `during_commit` (K4: at any moment of it), `after_commit` and `before_apply` (K5), `after_apply`. And of a restore from
+    sorted runs: `before_ingest`, `after_ingest`.
     """
 
     step: str
@@ -123,8 +125,26 @@ def meet(fate: Fate) -> None:
             _around_apply(fate, counted, after=False)
         case "after_apply":
             _around_apply(fate, counted, after=True)
+        case "before_ingest" | "after_ingest":
+            _around_ingest(fate)
         case _:
             raise ValueError(f"no step {fate.step}")
+
+
+def _around_ingest(fate: Fate) -> None:
+    """Strike before or after sorted files are taken in: with the old position gone, and before the new one is written."""
+    ingest = TaskDatabase.ingest
+    left = [fate.nth]
+
+    def wrapped(self: TaskDatabase, family: str, files: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0 and fate.step == "before_ingest":
+            fate.strike()
+        ingest(self, family, files)
+        if left[0] == 0:
+            fate.strike()
+
+    TaskDatabase.ingest = wrapped  # type: ignore[method-assign]
 
 
 class _Count:
@@ -139,7 +159,8 @@ class _Count:
             self._changing = bool(commit.changelogs)
             return carry_out(committer, commit)
 
-        Committer.carry_out = noting_carry_out  # type: ignore[method-assign]
+        committer: Any = Committer
+        committer.carry_out = noting_carry_out
 
     def reached(self) -> bool:
         if self._changing:

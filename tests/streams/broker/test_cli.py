@@ -31,6 +31,15 @@ def _run(*arguments: str) -> object:
         (["--topics", "my orders:1"], "--topics my orders:1: topic name 'my orders'"),
         (["--port", "99999"], "--port 99999: a port is a number from 1 to 65535"),
         (["--keep", "--data-dir", "/x"], "leave out --keep"),
+        (["--heap-mb", "0"], "give heap_mb (--heap-mb) 64 or more, or leave it out for 512"),
+        (["--version", "x"], "'x' is no Kafka version; give three numbers"),
+        (["--version", "3.9.0"], "Kafka 3.9.0 is too old"),
+        (["--property", "listeners=PLAINTEXT://:9095"], "lacks BROKER and CONTROLLER"),
+        (["--property", "listeners=PLAINTEXT://:9095"], "give port (--port) instead"),
+        (
+            ["--property", "listeners=BROKER://:1,CONTROLLER://:2,EXTRA://:3"],
+            "listener EXTRA has no protocol: add it to listener.security.protocol.map",
+        ),
     ],
 )
 def test_a_senseless_command_line_ends_with_2(
@@ -63,10 +72,10 @@ def test_what_the_machine_lacks_ends_with_1(
     said = capsys.readouterr()
     assert f"{tmp_path}/java (from PATH) is Java 1.8.0_392, which is too old" in said.err
     assert "pip install 'tidewheel[java]'" in said.err
-    assert _run("--version", "3.9.0", "--print-bootstrap") == 1
+    assert _run("--print-bootstrap") == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "Kafka 3.9.0 is too old" in said.err
+    assert "is Java 1.8.0_392" in said.err
 
 
 def test_the_fixture_uses_a_broker_that_already_runs(tmp_path: Path) -> None:

@@ -181,8 +181,11 @@ def test_what_a_killed_fetch_left_is_cleared(shop: Shop) -> None:
     assert not left_over.exists()
 
 
-def test_without_maven_and_ivy_the_error_names_the_extra(shop: Shop) -> None:
+def test_without_maven_and_ivy_the_error_names_the_extra(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It says how large PySpark is before anyone installs it."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it were not installed
     shop.mvn.unlink()
     with pytest.raises(FetchError) as failure:
         shop.cache().ensure(find_java)
@@ -290,6 +293,7 @@ def test_the_ivy_of_an_installed_pyspark_is_found(
     (site / "pyspark" / "__init__.py").write_text("raise AssertionError('must not be imported')")
     _give_ivy(shop, site / "pyspark" / "jars" / "ivy-2.5.3.jar")
     monkeypatch.syspath_prepend(site)
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)  # another test may have used it
     shop.cache().ensure(find_java)
     assert shop.cache().complete(read_all=True)
 

@@ -13,7 +13,7 @@ from streams.broker.server_config import (
     server_properties,
 )
 
-_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 def _properties(**overrides: str | int | bool) -> dict[str, str]:

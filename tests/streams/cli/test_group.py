@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rebalance.describe import GroupPhase, fold_log
-from rebalance.messages import Beat
+from rebalance.messages import Beat, TransactionalIdWanted
 from rebalance.model import TaskId, TaskPhase, TopicPartition
 from rebalance.records import LeaderClaim, decode_record
 from streams.cli import main
@@ -18,6 +18,7 @@ from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader
 from tests.rebalance.group_logs import LogBook, T, scale_out, two_members
+from tests.rebalance.round_table import join
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, use
 
 PROGRAM = """
@@ -200,6 +201,20 @@ def test_who_commits_until_it_is_fenced_counts(
     claim = _log_of(lost)[0]
     assert isinstance(claim, LeaderClaim)
     assert claim.leader_epoch == 41
+
+
+def test_H24_who_asked_for_an_id_but_never_committed_is_fenced_too(
+    lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the state topic is gone: the inbox still tells who joined, and with which producers."""
+    lost.broker.create_topic(inbox_topic(APP))
+    asked = TransactionalIdWanted(
+        app=APP, member="d", incarnation="d-1", number=1, transactional_id="shop-d-1-1"
+    )
+    lost.hear(T - 3_000_000, join("d"), asked)
+    assert main(["group", "recover", program]) == ExitCode.OK
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["fence"] == ["shop-a-1-0", "shop-b-4-2", "shop-d-1-0", "shop-d-1-1"]
 
 
 def test_recovery_is_refused_while_members_speak(

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from rebalance.group import Group, replay
-from rebalance.messages import AnyMessage, Beat, DrainMember, LeaderBeat, TaskStatus
+from rebalance.messages import AnyMessage, Beat, DrainMember, LeaderBeat
 from rebalance.model import MemberPhase, TaskId, TopicPartition
 from rebalance.ports import GroupLogAwayError
 from rebalance.records import AnyRecord, LeaderClaim
+from rebalance.task_status import TaskStatus
 from streams.broker import RunningBroker
 from streams.cli import main
 from streams.errors import FencedError

@@ -279,6 +279,24 @@ def test_reset_begins_anew(shouting: Shouting) -> None:
         until(lambda: len(shouting.cluster.read(shouting.output)) == 4, command.said)
 
 
+def test_reset_sees_workers_that_no_group_knows(shouting: Shouting, tmp_path: Path) -> None:
+    """Refused though their state is elsewhere; --force ends them, and who has ended is forgotten."""
+    shouting.create()
+    chosen = ("--tasks", "0_0,0_1", "--set", "group_instance_id=one")
+    reset = ("reset", shouting.target, "--execute", *shouting.arguments()[2:])
+    with Command(*shouting.arguments(*chosen, state_dir=tmp_path / "elsewhere")) as worker:
+        worker.until_said("REBALANCING -> RUNNING")
+        with Command(*reset) as refused:
+            assert refused.wait() == ExitCode.REFUSED, refused.said
+            assert f"alive: {shouting.app}-fixed-one-0 at 127.0.0.1; stop them" in refused.said
+        with Command(*reset, "--force") as forced:
+            assert forced.wait() == ExitCode.OK, forced.said
+        shouting.say("one", "two")
+        assert worker.wait() == ExitCode.FENCED, worker.said
+    assert not shouting.heard()
+    assert shouting.cluster.admin.group_members(f"{shouting.app}:fixed") == 0
+
+
 def test_reset_to_a_time(shouting: Shouting) -> None:
     """The first record at or after it; the end where there is none."""
     shouting.create(partitions=1)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from rebalance.messages import TaskStatus
 from rebalance.model import TopicPartition
 from rebalance.records import encode_record, record_key
+from rebalance.task_status import TaskStatus
 from streams.cli import main
 from streams.exit_codes import ExitCode
 from streams.kafka.group_log import state_topic

@@ -1,6 +1,7 @@
 """The demo's own computation, and that the topology agrees with it without a broker."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_every_difference_is_found() -> None:
 
 def test_tables_for_people_have_names_and_are_cut() -> None:
     """The airline that is latest comes first; codes without a name stay codes."""
-    found = {
+    found: dict[str, dict[str, Any]] = {
         DELAYS: {
             "UA": {"flights": 1, "cancelled": 0, "minutes": 2, "longest": 2, "mean": 2.0},
             "XX": {"flights": 2, "cancelled": 1, "minutes": 9, "longest": 9, "mean": 9.0},

@@ -10,7 +10,7 @@ import pytest
 from streams.broker import RunningBroker
 from streams.demo import check, run
 from streams.demo.run import DemoOptions, run_demo
-from streams.demo.tables import table
+from streams.demo.tables import TABLES, table
 from streams.demo.view import JsonView, ResultTable
 from tests.integration.cluster import Cluster
 from tests.streams.demo.archive import small_archive
@@ -65,7 +65,7 @@ def test_the_demo_is_right_and_leaves_nothing_behind(kafka_broker: RunningBroker
 
 def _of_the_demo(cluster: Cluster) -> set[str]:
     """Return the topics that are the demo's, by name or by application; other tests make their own meanwhile."""
-    fixed = {each.name for each in run.TABLES} | set(check.OUTPUT_TOPICS)
+    fixed = {each.name for each in TABLES} | set(check.OUTPUT_TOPICS)
     return {
         name
         for name in cluster.admin.list_topics()

@@ -1,6 +1,7 @@
 """The factory of clients."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_what_librdkafka_refuses_is_a_config_error_without_the_value(
         producer=properties,
         admin=properties,
     )
-    made = [
+    made: list[Callable[[], object]] = [
         clients.source,
         clients.changelog_reader,
         clients.sink_producer,

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -55,7 +55,8 @@ def test_a_call_is_made_again_while_it_says_later(client: ProducerClient) -> Non
         client.call(_raises(*[LATER] * 1_000), deadline_s=time.monotonic() + 0.1)
 
 
-def _raises(*errors: KafkaException):  # noqa: ANN202 - a callable that raises these, then returns
+def _raises(*errors: KafkaException) -> Callable[[float], None]:
+    """Return an operation that raises these, then returns."""
     left = list(errors)
 
     def operation(_: float) -> None:

@@ -1,5 +1,7 @@
 """Settings of every kind of client."""
 
+from typing import Any
+
 import pytest
 
 from streams.errors import ConfigError
@@ -14,13 +16,13 @@ from streams.kafka.settings import (
 CANARY = "hunter2-canary"
 
 
-def settings(**changes: object) -> ClientSettings:
-    given: dict[str, object] = {
+def settings(**changes: Any) -> ClientSettings:
+    given: dict[str, Any] = {
         "bootstrap_servers": "broker:9092",
         "application_id": "app",
         **changes,
     }
-    return ClientSettings(**given)  # type: ignore[arg-type] - a test's own mix
+    return ClientSettings(**given)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from streams import (
 from streams.testing import TopologyTestDriver
 from tests.streams.operators.run import JSON, driver_of, outputs, run
 
-KEYED = {"key_serde": JSON, "value_serde": JSON}
+KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 
 
 def store(**changes: Any) -> Materialized:

@@ -28,7 +28,9 @@ def run(
 ) -> tuple[list[Any], list[Any]]:
     """Pipe records as one batch or one by one; return what came out and what the store holds."""
     config = StreamsConfig(
-        application_id="app", bootstrap_servers="-", statestore_cache_max_bytes=cache_bytes
+        application_id="app",
+        bootstrap_servers="unused:9092",
+        statestore_cache_max_bytes=cache_bytes,
     )
     with TopologyTestDriver(topology, config, record_by_record=record_by_record) as driver:
         source = driver.create_input_topic("in", key_serde=STRING, value_serde=STRING)

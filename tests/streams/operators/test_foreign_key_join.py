@@ -61,7 +61,7 @@ def batch_of(rows: list[tuple[Any, Any, Any]], **columns: Any) -> RecordBatch:
 
 def sent(
     rows: list[tuple[Any, Any, Any]], *, left_join: bool, extract: Any = target
-) -> tuple[list[tuple[Any, str, Any]], Context]:
+) -> tuple[list[tuple[Any, Instruction, Any]], Context]:
     """Return (foreign key, instruction, key) of what is sent, and what else happened."""
     function = adapt(extract, kind="mapper", node="join")
     send = SubscriptionSend(TOPICS, function, left_join, False, STRING, STRING, STRING)
@@ -400,8 +400,9 @@ def test_every_change_puts_out_what_the_rules_say(
 def test_batches_put_out_what_single_records_do(operator: str, batches: list[list[Change]]) -> None:
     """Both ways to run give the same; a left join ends in the join of the tables even if answers cross with changes."""
     model = Model(operator)
-    for change in (change for changes in batches for change in changes):
-        model.change(*change)
+    for topic, key, value, timestamp in (change for changes in batches for change in changes):
+        assert key is not None
+        model.change(topic, key, value, timestamp)
     seen = []
     for record_by_record in (False, True):
         with driver_of(operator, store=RESULTS, record_by_record=record_by_record) as driver:

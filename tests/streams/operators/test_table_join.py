@@ -272,7 +272,9 @@ def test_batches_put_out_what_single_records_do(
     def use(left: KTable[str, str], right: KTable[str, str]) -> KTable[str, Any]:
         upper = right.map_values(str.upper).filter(lambda value: value != "Z")
         both: KTable[str, str] = getattr(left, first)(upper, joined)
-        return getattr(right, second)(both.map_values(lambda value: f"<{value}>"), joined)
+        mapped = both.map_values(lambda value: f"<{value}>")
+        result: KTable[str, Any] = getattr(right, second)(mapped, joined)
+        return result
 
     seen = []
     for record_by_record in (False, True):

@@ -100,9 +100,11 @@ def test_a_table_with_a_store_is_read_from_it() -> None:
     asked: list[Any] = []
 
     def make(table: KTable[Any, Any]) -> Any:
-        return table.map_values(
-            lambda v: asked.append(v) or v + 1, store=Materialized("kept", **KEYED)
-        )
+        def one_more(value: Any) -> Any:
+            asked.append(value)
+            return value + 1
+
+        return table.map_values(one_more, store=Materialized("kept", **KEYED))
 
     with looking_up(make) as driver:
         assert set(driver.get_all_state_stores()) == {"kept"}

@@ -66,8 +66,8 @@ def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step
             case "hang":
                 time.sleep(60)
             case "serve":
-                line = orders.readline()
-                end = json.loads(line)["type"] if line else "lost"
+                order = orders.readline()
+                end = json.loads(order)["type"] if order else "lost"
             case "mark":
                 Path(argument).write_text(end, encoding="ascii")
             case _:

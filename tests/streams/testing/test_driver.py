@@ -258,10 +258,11 @@ def test_a_closed_driver_stays_closed() -> None:
     source = driver.create_input_topic("in", **TEXT)
     driver.close()
     driver.close()
-    for work in (
+    works: list[Callable[[], object]] = [
         lambda: source.pipe_input(None, "x", 1),
         lambda: driver.advance_wall_clock_time(1),
-    ):
+    ]
+    for work in works:
         with pytest.raises(StreamsError, match="the driver is closed"):
             work()
 

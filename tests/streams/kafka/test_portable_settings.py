@@ -1,0 +1,58 @@
+"""Client settings that travel to other processes carry no secret."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from streams import ConfigError
+from streams.config.secrets import resolve_secrets
+from streams.kafka.portable_settings import Keeper, opened_url, portable_settings
+from streams.kafka.settings import ClientSettings
+
+_SECRET = "canary-of-the-portable-settings"  # noqa: S105 - it is none
+_SETTINGS = ClientSettings(
+    bootstrap_servers="broker:9092",
+    application_id="app",
+    consumer={"sasl.password": _SECRET, "sasl.username": "me", "fetch.min.bytes": 5},
+    admin={"sasl.password": "env:KAFKA_PASSWORD"},
+)
+
+
+def test_secrets_stay_here_and_are_found_again() -> None:
+    """What travels names a file that only this user may read, for as long as it is needed."""
+    with portable_settings(_SETTINGS, same_machine=True) as travelling:
+        assert _SECRET not in str([travelling.consumer, travelling.producer, travelling.admin])
+        assert travelling.consumer["fetch.min.bytes"] == 5
+        assert travelling.admin == {"sasl.password": "env:KAFKA_PASSWORD"}
+        assert resolve_secrets(travelling.consumer, "consumer")["sasl.password"] == _SECRET
+        path = Path(travelling.consumer["sasl.password"].removeprefix("file:"))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert not path.parent.exists()
+
+
+def test_a_secret_does_not_travel_to_other_machines_in_the_open() -> None:
+    """The property is named, its value is not."""
+    with Keeper(same_machine=False) as keeper:
+        with pytest.raises(ConfigError, match=r"consumer\['sasl.password'\].*env:NAME") as failure:
+            keeper.settings(_SETTINGS)
+        assert _SECRET not in str(failure.value)
+
+
+def test_a_secret_may_travel_encrypted() -> None:
+    """Spark's own encryption protects it on the way."""
+    with Keeper(same_machine=False, encrypted=True) as keeper:
+        assert keeper.settings(_SETTINGS).consumer["sasl.password"] == _SECRET
+
+
+def test_a_url_with_credentials_is_kept_too() -> None:
+    """A plain one travels as it is."""
+    url = f"s3://id:{_SECRET}@bucket/snapshots"
+    with Keeper(same_machine=True) as keeper:
+        travelling = keeper.url("snapshot_location", url)
+        assert _SECRET not in travelling
+        assert opened_url(travelling) == url
+        assert keeper.url("snapshot_location", "s3://bucket/x") == "s3://bucket/x"
+    with Keeper(same_machine=False) as keeper, pytest.raises(ConfigError, match="credentials"):
+        keeper.url("snapshot_location", url)
