@@ -220,8 +220,8 @@ class KafkaBroker:
     def kill(self) -> None:
         """End the broker as a crash would; its data stay, and `start()` brings it back.
 
-        The next start takes `broker.session.timeout.ms` longer (9 s unless a property says
-        otherwise): for so long Kafka believes that the crashed broker may still be there.
+        As after `stop()`, the next start takes up to `broker.session.timeout.ms` longer (4 s unless a
+        property says otherwise): for so long Kafka believes that the last run may still be there.
         """
         self._end(crash=True)
 

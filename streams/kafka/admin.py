@@ -234,16 +234,33 @@ class KafkaAdmin:
                     raise KafkaException(each.error)
             return offsets
 
+        what = f"read the committed offsets of group {group_id}"
         try:
             return {
                 TopicPartition(each.topic, each.partition): CommittedOffset(
                     each.offset, metadata_text(each)
                 )
-                for each in self._ask(f"read the committed offsets of group {group_id}", read)
+                for each in self._ask(what, read)
                 if each.offset >= 0
             }
+        except StreamsError as error:
+            # librdkafka calls it a time-out, too, when all it waits for is the end of a transaction.
+            if stable and self._answers_unstable(group_id, wanted):
+                raise self._failed(what, KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT)) from error
+            raise
         finally:
             consumer.poll(0)  # takes its log lines, which would else pile up
+
+    def _answers_unstable(self, group_id: str, wanted: list[KafkaPartition]) -> bool:
+        """Whether the coordinator tells the offsets to one who does not mind an undecided commit."""
+        reader = self._offsets_reader(group_id, stable=False)
+        try:
+            reader.committed(wanted, timeout=_LISTING_S)
+        except KafkaException:
+            return False
+        finally:
+            reader.poll(0)
+        return True
 
     def _offsets_reader(self, group_id: str, *, stable: bool) -> Any:
         """Return the client that reads a group's offsets: made once, because a task that moves waits for the answer."""

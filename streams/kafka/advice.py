@@ -30,7 +30,8 @@ _NEXT_STEPS: Final = {
     KafkaError.POLICY_VIOLATION: "the cluster's rules for topics forbid it; create the topic by hand",
     KafkaError.INVALID_CONFIG: "the cluster does not know this topic setting; correct it",
     KafkaError.UNSTABLE_OFFSET_COMMIT: (
-        "a transaction with offsets of this group is open; fence its producer or wait for its time-out"
+        "a transaction with offsets of this group is open; fence its producer or wait for its time-out. One that stays "
+        "open for good lost its end when a partition had no leader: kafka-transactions.sh find-hanging names it, abort ends it"
     ),
     KafkaError.NON_EMPTY_GROUP: "stop the consumers that subscribe with this group id",
     KafkaError.UNKNOWN_MEMBER_ID: "stop the consumers that subscribe with this group id",

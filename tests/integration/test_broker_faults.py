@@ -27,12 +27,8 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    """A broker that keeps its data and its port, and is soon believed dead after a crash."""
-    made = KafkaBroker(
-        data_dir=tmp_path / "broker",
-        properties={"broker.session.timeout.ms": 1_500, "broker.heartbeat.interval.ms": 500},
-    )
-    with made:
+    """A broker that keeps its data and its port."""
+    with KafkaBroker(data_dir=tmp_path / "broker") as made:
         yield made
 
 
