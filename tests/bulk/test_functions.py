@@ -21,7 +21,8 @@ from streams.run_options import RunOptions
 from tasks.store_restore import RestoreEvent
 from tests.bulk.conftest import MakeConfig
 from tests.bulk.counting import COUNTS, PER_SECOND, counting, program
-from tests.integration.cluster import PATIENCE_S, Cluster, until
+from tests.integration.cluster import PATIENCE_S, Cluster
+from tests.integration.outcome import wait_for_counts
 
 _CANARY = "canary-of-bulk-work"
 _RECORDS = [(b"key-%03d" % (index * 7 % 300), b"x") for index in range(3_000)]
@@ -54,15 +55,7 @@ def _run(
     try:
         assert app.wait_until_running(PATIENCE_S), repr(app.error)
         cluster.wait_until_consumed(config.application_id, source)
-        counts: dict[str, ValueAndTimestamp[int]] = {}
-
-        def are_there() -> bool:
-            # The brokers know of a commit a moment before the store has it.
-            counts.update(app.store(COUNTS).all())
-            return sum(each.value for each in counts.values()) >= len(_RECORDS)
-
-        until(are_there, "the store has what was committed")
-        return counts, events
+        return wait_for_counts(app, COUNTS, len(_RECORDS)), events
     finally:
         assert app.close(timeout=int(PATIENCE_S * 1000))
 

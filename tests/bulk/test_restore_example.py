@@ -11,6 +11,7 @@ from streams.program import load_program
 from streams.run_options import RunOptions
 from tests.bulk.conftest import MakeConfig
 from tests.integration.cluster import PATIENCE_S, Cluster
+from tests.integration.outcome import wait_for_counts
 
 _EXAMPLE = f"{Path(__file__).parents[2] / 'examples' / 'restore_from_snapshot.py'}:topology"
 _STORE = "visits-per-page"
@@ -28,7 +29,8 @@ def _counts(cluster: Cluster, options: dict[str, str]) -> tuple[dict[str, int], 
     try:
         assert app.wait_until_running(PATIENCE_S), repr(app.error)
         cluster.wait_until_consumed(config.application_id, "visits")
-        return {key: each.value for key, each in app.store(_STORE).all()}, sum(restored)
+        counts = wait_for_counts(app, _STORE, len(_VISITS))
+        return {key: each.value for key, each in counts.items()}, sum(restored)
     finally:
         assert app.close(timeout=int(PATIENCE_S * 1000))
 

@@ -3,7 +3,8 @@
 import struct
 from collections.abc import Mapping
 
-from tests.integration.cluster import Cluster
+from streams import KafkaStreams, ValueAndTimestamp
+from tests.integration.cluster import Cluster, until
 from tests.integration.programs.jobs import STORE
 
 
@@ -37,3 +38,15 @@ def number_of(data: bytes) -> int:
     """Return a number as Kafka's serde for longs writes it."""
     (number,) = struct.unpack(">q", data)
     return int(number)
+
+
+def wait_for_counts(app: KafkaStreams, store: str, total: int) -> dict[str, ValueAndTimestamp[int]]:
+    """Return a store's content once its counts sum up to `total`: the brokers know of a commit a moment before the store has it."""
+    content: dict[str, ValueAndTimestamp[int]] = {}
+
+    def are_there() -> bool:
+        content.update(app.store(store).all())
+        return sum(each.value for each in content.values()) >= total
+
+    until(are_there, "the store has what was committed")
+    return content

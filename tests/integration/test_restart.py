@@ -24,6 +24,7 @@ from streams.kafka.clients import KafkaClients
 from tasks.state_updater import RestoreEvent
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp
+from tests.integration.outcome import wait_for_counts
 from tests.integration.programs.jobs import JOBS, STORE
 
 _RECORDS = [(b"key-%03d" % (index * 7 % 400), b"x" * 50) for index in range(3_000)]
@@ -44,14 +45,17 @@ def run(
     """Runs a counting job until it has consumed its input, closes it and returns its store's content."""
 
     def run_once(
-        job: str = "count_by_key", events: list[RestoreEvent] | None = None
+        job: str = "count_by_key",
+        events: list[RestoreEvent] | None = None,
+        *,
+        counted: int = len(_RECORDS),
     ) -> dict[str, ValueAndTimestamp[int]]:
         def prepare(app: KafkaStreams) -> None:
             app.set_restore_listener(([] if events is None else events).append)
 
         app = start_app(JOBS[job](source, f"out-{unique}"), config, prepare=prepare)
         cluster.wait_until_consumed(config["application_id"], source)
-        content = dict(app.store(STORE).all())
+        content = wait_for_counts(app, STORE, counted)
         assert app.close(timeout=30_000)
         assert app.error is None
         return content
@@ -91,7 +95,7 @@ def test_N13_clean_stop_leaves_nothing_to_restore(
         cluster.send(source, _RECORDS[: more * 100], first_timestamp=1_000 + len(sent))
         sent += _RECORDS[: more * 100]
 
-        content = run(events=events)
+        content = run(events=events, counted=len(sent))
 
         assert events == []
         assert content == _expected(sent)
@@ -156,7 +160,7 @@ def test_block_found_damaged_while_running_is_restored(
     cluster.send(source, more, first_timestamp=1_000 + len(_RECORDS))
     events: list[RestoreEvent] = []
 
-    content = run(events=events)
+    content = run(events=events, counted=len(_RECORDS + more))
 
     assert content == _expected(_RECORDS + more)
     assert any(event.kind == "end" for event in events), "a task was restored"
@@ -249,7 +253,7 @@ def test_recreated_changelog_is_believed_and_not_local_state(
     }
 
     with caplog.at_level(logging.INFO, "tasks"):
-        after = run()
+        after = run(counted=sum(each.value for each in kept.values()))
 
     assert after == kept
     assert after != before
