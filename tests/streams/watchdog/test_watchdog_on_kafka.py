@@ -1,6 +1,7 @@
 """Watchdog processes on a real broker: election, take-over, and beats that outlive whatever workers do."""
 
 import itertools
+import math
 import os
 import secrets
 import signal
@@ -231,6 +232,9 @@ def test_a_broker_that_restarts_kills_nobody(tmp_path: Path) -> None:
         words = hello("a", app=app, bootstrap_servers=servers, **timings)
         worker = WorkerProgram(words, tmp_path, WATCHDOG_COMMAND)
         worker.wait_for_order("run", task="0_1")
+        wait_until(
+            lambda: math.isfinite(worker.lease_left_s())
+        )  # the first one comes after the first order
     try:
         wait_until(lambda: worker.lease_left_s() < -2)
         with KafkaBroker(data_dir=data_dir) as again:
