@@ -178,11 +178,12 @@ class CrashRun:
         """Kill at a random moment: of the start, or while records are processed."""
         if waits.randrange(_EARLY_ONE_IN):
             self._wait_until_processing(worker)
-            # Told in commits, not in seconds: a machine that is slow would otherwise never get anywhere.
-            commits = waits.randint(1, _COMMITS_MOST)
+            # Told in commits that change state, not in seconds: a machine that is slow would otherwise never get anywhere,
+            # or only ever as far as the repartition topic.
+            changes = waits.randint(1, _COMMITS_MOST)
             until(
-                lambda: worker.numbers().get("commits", 0) >= commits or worker.has_ended,
-                f"{worker.name} commits {commits} times",
+                lambda: worker.numbers().get("changes", 0) >= changes or worker.has_ended,
+                f"{worker.name} commits {changes} changes of its state",
             )
             time.sleep(waits.uniform(0.0, COMMIT_INTERVAL_S))
         else:

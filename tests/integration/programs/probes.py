@@ -62,7 +62,7 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
     `start:P` is the committed offset from which partition P was begun, `begun:P` how often, `owns:P` whether it is still
     processed here, `position:P` the next offset to be processed,
     brought up to date after every slice of records, before anything else can happen to them; `committing` is 1 inside
-    a commit; `restored:P` and `restore-from:P` tell of changelogs.
+    a commit; `commits` counts them, `changes` those that change state; `restored:P` and `restore-from:P` tell of changelogs.
     """
     start, process, carry_out = ActiveTask.start, ActiveTask.process, Committer.carry_out
     retire = ActiveTask.retire
@@ -91,6 +91,8 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
         positions = carry_out(self, commit)
         board["committing"] = 0
         board.add("commits")
+        if commit.changelogs:
+            board.add("changes")
         return positions
 
     def on_restore(event: RestoreEvent) -> None:
