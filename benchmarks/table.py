@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks.handoff import lines as handoff
 from benchmarks.parallel import lines as parallel
+from benchmarks.restore import growth, plot
 from benchmarks.restore import lines as restore
 from benchmarks.results import COMMON_INTERVALS_MS, Row, SuiteResult
 
@@ -35,6 +36,8 @@ HEADINGS = (
     "× Kafka Streams",  # noqa: RUF001 - the sign for times
 )
 SETTING_COLUMNS = 4
+GROWTH_MARK = "restore-growth"
+PICTURE = "restore-growth.svg"
 NUMERIC = frozenset(HEADINGS[SETTING_COLUMNS + 1 :])
 _NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
 
@@ -104,7 +107,11 @@ def rich_tables(result: SuiteResult) -> Group:
     ]
     own = _own_lines(result)
     if own is not None:
-        return Group(*shown, _own_table(*own))
+        tables = [_own_table(*own)] if own[2] else []
+        grown = growth.growth_lines(result)
+        if grown:
+            tables.append(_own_table(growth.HEADINGS, growth.LEFT, grown))
+        return Group(*shown, *tables)
     lines = table_lines(result)
     for setting, systems in groupby(lines, key=lambda line: line[:SETTING_COLUMNS]):
         job, guarantee, interval, cache = setting
@@ -139,10 +146,13 @@ def _own_lines(
 def _own_table(
     headings: Sequence[str], left: frozenset[str], lines: Sequence[tuple[str, ...]]
 ) -> Table:
-    # Many columns: as little between them as can be, so that names are not cut.
+    # Many columns: as little between them as can be, and no figure and no system's name is cut.
     table = Table(box=SIMPLE, padding=(0, 0, 0, 1), pad_edge=False)
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in left else "right")
+        if heading in left:
+            table.add_column(heading, no_wrap=heading == "system")
+        else:
+            table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     for line in lines:
         table.add_row(*line)
     return table
@@ -151,14 +161,31 @@ def _own_table(
 def markdown_table(result: SuiteResult) -> str:
     """Return the table for the README, with the machine and versions below it."""
     headings: Sequence[str]
+    left: frozenset[str]
     lines: Sequence[Sequence[str]]
     own = _own_lines(result)
     if own is not None:
         headings, left, lines = own
-        marks = [":--" if heading in left else "--:" for heading in headings]
     else:
         headings, lines = HEADINGS, table_lines(result)
-        marks = ["--:" if heading in NUMERIC else ":--" for heading in headings]
+        left = frozenset(HEADINGS) - NUMERIC
+    return _markdown(result, headings, left, lines)
+
+
+def growth_markdown(result: SuiteResult, picture: str) -> str:
+    """Return the table of the job `growth`, below the picture of it, which is at a path."""
+    shown = "How long a restore takes as the changelog and the state grow"
+    lines = growth.growth_lines(result)
+    return f"![{shown}]({picture})\n\n{_markdown(result, growth.HEADINGS, growth.LEFT, lines)}"
+
+
+def _markdown(
+    result: SuiteResult,
+    headings: Sequence[str],
+    left: frozenset[str],
+    lines: Sequence[Sequence[str]],
+) -> str:
+    marks = [":--" if heading in left else "--:" for heading in headings]
     rows: Iterable[Sequence[str]] = (headings, marks, *lines)
     body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     versions = ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
@@ -185,7 +212,8 @@ def marked(text: str, suite: str, table: str) -> str:
 def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
     """Put each suite's table into a document; return the suites written.
 
-    Suites whose markers the document does not have are left out.
+    Suites whose markers the document does not have are left out. The picture of the job `growth` (suite `restore`) is written
+    beside a document that has its markers.
     """
     text = document.read_text(encoding="utf-8")
     written: list[str] = []
@@ -193,6 +221,12 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
         if f"<!-- benchmarks:{result.suite} -->" in text:
             text = marked(text, result.suite, markdown_table(result))
             written.append(result.suite)
+        picture = plot.growth_svg(result)
+        if picture is not None and f"<!-- benchmarks:{GROWTH_MARK} -->" in text:
+            path = document.with_name(PICTURE)
+            path.write_text(picture, encoding="utf-8")
+            text = marked(text, GROWTH_MARK, growth_markdown(result, path.name))
+            written.append(GROWTH_MARK)
     if written:
         document.write_text(text, encoding="utf-8")
     return written

@@ -1,5 +1,8 @@
 """The table of the suite `restore`: a line for each job and system, beside Kafka Streams' replay of the same changelog."""
 
+from statistics import median
+
+from benchmarks.restore.growth import JOB as GROWTH
 from benchmarks.results import Row, SuiteResult
 
 HEADINGS = (
@@ -20,7 +23,7 @@ _NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
 
 
 def restore_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return the lines, a text for each of `HEADINGS`; jobs and systems in the order they were run."""
+    """Return the lines, a text for each of `HEADINGS`; jobs and systems in the order they were run. Growth has lines of its own."""
     found: dict[str, dict[str, dict[str, Row]]] = {}
     for row in result.rows:
         found.setdefault(row.job, {}).setdefault(row.system, {})[row.metric] = row
@@ -28,7 +31,7 @@ def restore_lines(result: SuiteResult) -> list[tuple[str, ...]]:
         _line(job, system, metrics, systems.get(BASELINE, {}).get("records_per_s"))
         for job, systems in found.items()
         for system, metrics in systems.items()
-        if "records_per_s" in metrics
+        if job != GROWTH and "records_per_s" in metrics
     ]
 
 
@@ -36,11 +39,10 @@ def _line(job: str, system: str, metrics: dict[str, Row], baseline: Row | None) 
     rate = metrics["records_per_s"]
     seconds, pause = metrics.get("seconds"), metrics.get("gap_ms_unmoved_max")
     memory = metrics.get("rss_mib_max")
-    how = rate.parameters.get("how") or f"beside {rate.parameters['beside']}"
     return (
-        job,
+        job.replace("_", " "),
         "tidewheel" if system.startswith("tidewheel") else system,
-        str(how).replace("_", " "),
+        _how(rate),
         _NONE if seconds is None else f"{seconds.value:.1f}",
         f"{rate.value:,.0f}",
         f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else _NONE,
@@ -49,3 +51,11 @@ def _line(job: str, system: str, metrics: dict[str, Row], baseline: Row | None) 
         _NONE if memory is None else f"{memory.value:,.0f} MiB",
         _NONE if baseline is None else f"{rate.value / baseline.value:.2f}",
     )
+
+
+def _how(rate: Row) -> str:
+    """Return how it was restored; Spark's own start is not among the seconds."""
+    parameters = rate.parameters
+    how = str(parameters.get("how") or f"beside {parameters['beside']}").replace("_", " ")
+    starts: list[float] | None = parameters.get("spark_start_s")
+    return how if starts is None else f"{how}, started in {median(starts):.1f} s"

@@ -3,7 +3,7 @@
 The changelog is filled up to its last hundredth, a snapshot is taken, and the rest is filled. Every system then restores the
 same 8 M records, each run with an empty disk, and its store is checked by value: the number of rows and the sum of their
 checksums. Times are taken by each system's own restore events, from the first start to the last end; how long its whole start
-took stands in the parameters.
+took stands in the parameters. The job `growth` has smaller changelogs of its own (`benchmarks.restore.growth`).
 """
 
 import dataclasses
@@ -13,21 +13,24 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
 
 from benchmarks import input_topic
 from benchmarks.generator import InputSpec
 from benchmarks.peers.tidewheel import restore as tidewheel
+from benchmarks.restore import growth
 from benchmarks.restore.changelog import Changelog, expected_content
 from benchmarks.results import Row, make_rows
 from benchmarks.run import (
+    ADMIN_TIMEOUT_S,
     RunFailedError,
     Usage,
     WrongResultError,
@@ -38,7 +41,7 @@ from benchmarks.run import (
 )
 from benchmarks.systems import SYSTEMS
 
-JOBS: Final = ("changelog", "snapshot_and_tail", "spark", "beside_running_task")
+JOBS: Final = ("changelog", "snapshot_and_tail", "spark", "beside_running_task", growth.JOB)
 SYSTEM_NAMES: Final = ("tidewheel", "kafka-streams", "quix")
 #: With two restore threads Kafka Streams is at its best on two cores.
 KAFKA_STREAMS_THREADS: Final = 2
@@ -50,12 +53,13 @@ _SEED: Final = 20_260_102
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSize:
-    """How much is run: records and keys of the changelog, records of the load beside it, and rounds."""
+    """How much is run: records and keys of the changelog, records of the load beside it, and rounds (of growth, too)."""
 
     records: int = 8_000_000
     keys: int = 1_000_000
     load_records: int = 16_000_000
     pairs: int = 3
+    growth_rounds: int = 1
 
 
 FULL: Final = RestoreSize()
@@ -82,10 +86,32 @@ class RestoreSuite:
     console: Console
     date: str
     failures: list[str] = field(default_factory=list[str])
+    #: What slow peers told: their replay is the same in every job, and not run again.
+    _told_once: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     def rows(self) -> Iterator[list[Row]]:
-        """Run everything; yield the rows of each job when it is done."""
-        spec = InputSpec(records=self.size.records, keys=self.size.keys, seed=_SEED)
+        """Run everything; yield the rows of each job when it is done, of growth those of each changelog."""
+        for system in self.systems:  # nothing is fetched or compiled between two turns
+            SYSTEMS[system].command("restore")
+        jobs = [job for job in self.jobs if job != growth.JOB]
+        if jobs:
+            with self._changelog(self.size.records, self.size.keys) as (changelog, folder):
+                self._prepare(changelog, folder)
+                for job in jobs:
+                    if job == "beside_running_task":
+                        yield self._beside(changelog, folder)
+                    else:
+                        yield self._restores(job, changelog, folder)
+        if growth.JOB in self.jobs:
+            for point in growth.points(self.size.records, self.size.keys):
+                yield list(self._grown(point))
+
+    # -- preparation -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _changelog(self, records: int, keys: int) -> Generator[tuple[Changelog, Path]]:
+        """Yield a changelog, not filled yet, and a folder; both are gone afterwards."""
+        spec = InputSpec(records=records, keys=keys, seed=_SEED)
         changelog = Changelog(
             application_id=f"bench-restore-{secrets.token_hex(3)}",
             spec=spec,
@@ -96,19 +122,10 @@ class RestoreSuite:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             admin = input_topic.quiet_admin(self.bootstrap_servers)
             stack.callback(delete_run_topics, admin, changelog.application_id)
-            self._prepare(changelog, folder)
-            for job in self.jobs:
-                if job == "beside_running_task":
-                    yield self._beside(changelog, folder)
-                else:
-                    yield self._restores(job, changelog, folder)
-
-    # -- preparation -----------------------------------------------------------------------------------------------
+            yield changelog, folder
 
     def _prepare(self, changelog: Changelog, folder: Path) -> None:
         """Fill the changelog, with a snapshot taken on the way."""
-        for system in self.systems:  # nothing is fetched or compiled between two turns
-            SYSTEMS[system].command("restore")
         records, middle = changelog.spec.records, changelog.spec.records - changelog.tail
         began_s = time.monotonic()
         changelog.create(self.bootstrap_servers)
@@ -147,12 +164,15 @@ class RestoreSuite:
             for system in self.systems:
                 if system == "quix" and number:
                     continue  # it takes many times as long as the others
-                told = self._guarded(
+                told = self._told_once.get(system) or self._guarded(
                     f"{job}, {system}, round {number + 1}",
                     partial(self._restore, job, system, changelog, folder),
                 )
-                if told is not None:
-                    found.setdefault(system, []).append(told)
+                if told is None:
+                    continue
+                found.setdefault(system, []).append(told)
+                if system == "quix":
+                    self._told_once[system] = told
         return [
             row
             for system, runs in found.items()
@@ -165,6 +185,12 @@ class RestoreSuite:
             extra["snapshot_location"] = str(_snapshots(folder))
         if system == "tidewheel" and job == "spark":
             extra["spark"] = "yes"
+        return self._checked(system, changelog, folder, extra)
+
+    def _checked(
+        self, system: str, changelog: Changelog, folder: Path, extra: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Restore with an empty disk; what is there then must be what the records leave."""
         told = self._run(system, "restore", changelog, folder, extra)
         expected = expected_content(changelog.spec)
         if (told["rows"], told["digest"]) != (expected.rows, expected.digest):
@@ -176,28 +202,65 @@ class RestoreSuite:
     def _rows(
         self, job: str, system: str, runs: list[dict[str, Any]], changelog: Changelog
     ) -> list[Row]:
-        by_spark = system == "tidewheel" and job == "spark"
-        seconds = [run["spark_s"] + run["seconds"] if by_spark else run["seconds"] for run in runs]
-        records = changelog.spec.records
+        parameters = self._restore_parameters(system, runs, changelog)
+        parameters["how"] = job if system == "tidewheel" else "replay"
+        seconds = [_seconds(run) for run in runs]
+        metrics = {
+            "seconds": seconds,
+            "records_per_s": [changelog.spec.records / each for each in seconds],
+            "rss_mib_max": [run["rss_mib_max"] for run in runs],
+        }
+        return make_rows(metrics, system=system, job=job, guarantee=None, parameters=parameters)
+
+    def _restore_parameters(
+        self, system: str, runs: list[dict[str, Any]], changelog: Changelog
+    ) -> dict[str, Any]:
         parameters: dict[str, Any] = {
-            "records": records,
+            "records": changelog.spec.records,
             "keys": changelog.spec.keys,
             "partitions": changelog.spec.partitions,
             "value_bytes": changelog.spec.value_bytes,
-            "how": job if system == "tidewheel" else "replay",
             "ready_s": [round(run["ready_s"], 2) for run in runs],
             "date": self.date,
         }
         if system == "kafka-streams":
             parameters["threads"] = KAFKA_STREAMS_THREADS
-        if by_spark:
+        if "spark_start_s" in runs[0]:
             parameters["spark_start_s"] = [round(run["spark_start_s"], 2) for run in runs]
-        metrics = {
-            "seconds": seconds,
-            "records_per_s": [records / each for each in seconds],
-            "rss_mib_max": [run["rss_mib_max"] for run in runs],
-        }
-        return make_rows(metrics, system=system, job=job, guarantee=None, parameters=parameters)
+        return parameters
+
+    # -- growth ----------------------------------------------------------------------------------------------------
+
+    def _grown(self, point: growth.Point) -> Iterator[Row]:
+        """Yield the rows of one changelog."""
+        ways = [way for way in growth.WAYS if way.system in self.systems]
+        found: dict[str, list[dict[str, Any]]] = {}
+        with self._changelog(point.records, point.keys) as (changelog, folder):
+            changelog.create(self.bootstrap_servers)
+            changelog.fill(self.bootstrap_servers, 0, point.records)
+            for number in range(self.size.growth_rounds):
+                for way in ways:
+                    extra = dict(way.extra)
+                    if way.leaves_snapshot or way.uses_snapshot:
+                        extra["snapshot_location"] = f"{_snapshots(folder)}-{number}"
+                    told = self._guarded(
+                        f"growth, {point.records} records, {point.keys} keys, {way.name}, round {number + 1}",
+                        partial(self._checked, way.system, changelog, folder, extra),
+                    )
+                    if told is not None:
+                        found.setdefault(way.name, []).append(told)
+            for way in ways:
+                runs = found.get(way.name)
+                if runs:
+                    parameters = self._restore_parameters(way.system, runs, changelog)
+                    parameters |= {"how": way.how, "varied": list(point.varied)}
+                    yield from make_rows(
+                        {"seconds": [_seconds(run) for run in runs]},
+                        system=way.name,
+                        job=growth.JOB,
+                        guarantee=None,
+                        parameters=parameters,
+                    )
 
     # -- beside a running task -------------------------------------------------------------------------------------
 
@@ -206,8 +269,14 @@ class RestoreSuite:
         input_topic.ensure_input(self.bootstrap_servers, load)
         found: dict[str, list[dict[str, Any]]] = {}
         for number in range(self.size.pairs):
-            extra = {"load_topic": load.topic, "window_s": "0", "burn_s": "0"}
+            extra = {
+                "load_topic": load.topic,
+                "load_records": str(load.records),
+                "window_s": "0",
+                "burn_s": "0",
+            }
             for beside in ("restore", "burner", "nothing"):
+                self._forget_counts(changelog)
                 told = self._guarded(
                     f"beside_running_task, beside {beside}, round {number + 1}",
                     partial(
@@ -248,6 +317,31 @@ class RestoreSuite:
                 },
             )
         ]
+
+    def _forget_counts(self, changelog: Changelog) -> None:
+        """Let the next run count the load from its start, into an empty store."""
+        # Its futures have no types.
+        admin = cast("Any", input_topic.quiet_admin(self.bootstrap_servers))
+        topic = f"{changelog.application_id}-counts-changelog"
+        if topic in admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics:
+            input_topic.delete_topics(admin, [topic])
+        deadline = time.monotonic() + ADMIN_TIMEOUT_S
+        while True:
+            groups = admin.delete_consumer_groups([changelog.application_id])
+            try:
+                groups[changelog.application_id].result(ADMIN_TIMEOUT_S)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.GROUP_ID_NOT_FOUND:
+                    return
+                # A member of the run before has not left yet.
+                if code != KafkaError.NON_EMPTY_GROUP or time.monotonic() > deadline:
+                    raise RuntimeError(
+                        f"group {changelog.application_id} could not be deleted: {error}"
+                    ) from error
+                time.sleep(LOOK_S)
+            else:
+                return
 
     # -- a run -----------------------------------------------------------------------------------------------------
 
@@ -314,6 +408,12 @@ def with_size(size: RestoreSize, *, records: int | None, pairs: int | None) -> R
             size, records=records, keys=max(records // 8, 1), load_records=records
         )
     return size if pairs is None else dataclasses.replace(size, pairs=pairs)
+
+
+def _seconds(run: Mapping[str, Any]) -> float:
+    """Return how long a restore took: by Spark, without its own start, and what was left to the worker."""
+    total: float = run.get("spark_s", 0.0) + run["seconds"]
+    return total
 
 
 def _snapshots(folder: Path) -> Path:

@@ -8,13 +8,36 @@ import importlib
 import os
 import secrets
 import shutil
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
 from urllib.parse import unquote, urlsplit
 
 from state_stores.bulk_restore.manifest import SnapshotRefused
+
+
+class Opened(Protocol):
+    """A file that is read from its start; a context manager."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return so many bytes at most; none at the end."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        """Close it."""
+        ...
 
 
 class Place(Protocol):
@@ -33,7 +56,7 @@ class Place(Protocol):
         """Return a file's first `most` + 1 bytes."""
         ...
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> Opened:
         """Return a file to read."""
         ...
 
@@ -101,7 +124,7 @@ class Directory:
         with self.open(name) as file:
             return file.read(most + 1)
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> Opened:
         """Return a file to read."""
         return (self._root / name).open("rb")
 
@@ -149,6 +172,9 @@ class RemotePlace:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self.shown = shown
+        #: Those that fsspec drives asynchronously are object stores (S3, Google, Azure): an object appears whole, and there are
+        #: no folders. Making one would make the bucket, if its name was misspelt.
+        self._has_objects = bool(getattr(filesystem, "async_impl", False))
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder; none if there is no such folder."""
@@ -166,16 +192,20 @@ class RemotePlace:
         with self._translated(f"read {name}"), self.open(name) as file:
             return file.read(most + 1)
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> Opened:
         """Return a file to read."""
         with self._translated(f"open {name}"):
-            return cast("BinaryIO", self._filesystem.open(self._path(name), "rb"))
+            file = self._filesystem.open(self._path(name), "rb")
+        return _RemoteFile(file, lambda: self._translated(f"read {name}"))
 
     def write(self, name: str, data: bytes) -> None:
         """Make a file."""
         path = self._path(name)
         aside = f"{path}.{secrets.token_hex(4)}.part"
         with self._translated(f"write {name}"):
+            if self._has_objects:
+                self._filesystem.pipe_file(path, data)
+                return
             self._make_folder_of(path)
             self._filesystem.pipe_file(aside, data)
             self._filesystem.mv(aside, path)
@@ -184,7 +214,8 @@ class RemotePlace:
         """Make a file of one of this machine; nobody reads it before a manifest names it."""
         path = self._path(name)
         with self._translated(f"write {name}"):
-            self._make_folder_of(path)
+            if not self._has_objects:
+                self._make_folder_of(path)
             self._filesystem.put_file(str(local), path)
 
     def delete(self, name: str) -> None:
@@ -213,3 +244,22 @@ class RemotePlace:
                 f"could not {doing} in {self.shown}: {type(error).__name__}: {error}; check the address and the "
                 "credentials"
             ) from error
+
+
+class _RemoteFile:
+    """A file that fsspec has opened; what its package raises later, while it is read, is translated as well."""
+
+    def __init__(self, file: Any, translated: Callable[[], AbstractContextManager[None]]) -> None:
+        self._file = file
+        self._translated = translated
+
+    def read(self, size: int, /) -> bytes:
+        """Return so many bytes at most; none at the end."""
+        with self._translated():
+            return cast("bytes", self._file.read(size))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

@@ -50,10 +50,20 @@ class Carried(Generic[Result]):
         self._carried: bytes = _serializer().dumps(function)
 
     def __call__(self, *arguments: Any) -> Result:
-        """Call it."""
+        """Call it.
+
+        Raises:
+            StreamsError: A module of it is not found here.
+        """
         known = set(sys.path)
         sys.path += [path for path in self._paths if path not in known and Path(path).exists()]
-        function = cast("Callable[..., Result]", _serializer().loads(self._carried))
+        try:
+            function = cast("Callable[..., Result]", _serializer().loads(self._carried))
+        except ModuleNotFoundError as error:
+            raise StreamsError(
+                f"an executor does not find {error.name!r}, which the program's serdes or functions come from; ship it "
+                "with spark-submit --py-files, or install it there"
+            ) from error
         return function(*arguments)
 
 

@@ -87,7 +87,8 @@ def state_dataframe(
         ConfigError: No PySpark, or no such store.
         StreamsError: The cluster or Spark failed.
     """
-    from state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - see bulk_session
+    from state_stores.bulk_restore.spark_frames import Carried  # noqa: PLC0415 - see bulk_session
+    from state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - likewise
         cores,
         frame_from_executors,
         is_encrypted,
@@ -126,7 +127,7 @@ def state_dataframe(
     )
     return frame_from_executors(
         session,
-        frame.rows,
+        Carried(frame.rows),
         [reading_plan(found, snapshot, each)[0] for each in facts],
         columns=columns_of(found.spec, key_type, value_type),
     )

@@ -1,12 +1,17 @@
 """The suite `restore`: what a restored store must hold, and what its table says."""
 
 import zlib
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 from benchmarks.generator import InputSpec, record_blocks
 from benchmarks.restore.changelog import expected_content
+from benchmarks.restore.growth import WAYS, growth_lines, points
 from benchmarks.restore.lines import HEADINGS, restore_lines
+from benchmarks.restore.plot import growth_svg
 from benchmarks.restore.suite import QUICK, with_size
 from benchmarks.results import SuiteResult, make_rows
+from benchmarks.table import GROWTH_MARK, PICTURE, write_tables
 
 
 def test_the_expected_content_is_the_last_value_of_each_key() -> None:
@@ -57,3 +62,70 @@ def test_lines_stand_beside_kafka_streams_replay_of_the_same_job() -> None:
     ratio = HEADINGS[-1]
     assert [line[ratio] for line in lines] == ["1.60", "1.00", "\N{EN DASH}"]
     assert (lines[2]["how"], lines[2]["longest pause"]) == ("beside burner", "42 ms")
+
+
+def grown() -> SuiteResult:
+    """A result of the job growth, in which everything takes a second for each 100 records."""
+    rows = [
+        row
+        for point in points(800, 400)
+        for way in WAYS
+        for row in make_rows(
+            {"seconds": [point.records / 100]},
+            system=way.name,
+            job="growth",
+            guarantee=None,
+            parameters={
+                "records": point.records,
+                "keys": point.keys,
+                "varied": list(point.varied),
+                "how": way.how,
+                **({"spark_start_s": [5.0]} if "spark" in way.extra else {}),
+            },
+        )
+    ]
+    return SuiteResult(
+        suite="restore", date="2026-11-22", cpu="c", cores=2, versions={}, rows=tuple(rows)
+    )
+
+
+def test_growth_has_lines_of_its_own() -> None:
+    """Five changelogs, everybody's way through each; Spark's start stands apart."""
+    result = grown()
+    assert restore_lines(result) == []
+    lines = growth_lines(result)
+    assert len(lines) == 5 * len(WAYS)
+    assert lines[1] == (
+        "200",
+        "200",
+        "tidewheel-spark-2 (spark, 2 cores)",
+        "2.0",
+        "100",
+        "1",
+        "5.0 s",
+    )
+
+
+def test_growth_is_drawn() -> None:
+    """A line with three points for each way, over the records and over the keys; nothing is drawn outside."""
+    svg = growth_svg(grown())
+    assert svg is not None
+    picture = ET.fromstring(svg)  # noqa: S314 - made a moment ago, by us
+    space = "{http://www.w3.org/2000/svg}"
+    lines = picture.findall(f"{space}polyline")
+    assert len(lines) == 2 * len(WAYS)
+    assert all(len(line.attrib["points"].split()) == 3 for line in lines)
+    _, _, width, height = map(float, picture.attrib["viewBox"].split())
+    for point in picture.iter(f"{space}circle"):
+        assert 0 < float(point.attrib["cx"]) < width
+        assert 0 < float(point.attrib["cy"]) < height
+    assert growth_svg(SuiteResult(suite="restore", date="", cpu="", cores=2, versions={})) is None
+
+
+def test_a_document_gets_the_table_and_the_picture(tmp_path: Path) -> None:
+    """The picture lies beside the document."""
+    document = tmp_path / "performance.md"
+    document.write_text(f"<!-- benchmarks:{GROWTH_MARK} -->\n<!-- /benchmarks:{GROWTH_MARK} -->\n")
+    assert write_tables(document, [grown()]) == [GROWTH_MARK]
+    assert f"]({PICTURE})" in document.read_text()
+    assert (tmp_path / PICTURE).read_text().startswith("<svg")

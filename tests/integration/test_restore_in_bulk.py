@@ -22,6 +22,8 @@ from tests.tasks.snapshots import publish_snapshot
 #: More than 100,000 per partition, so that its changelog is worth a process of its own.
 _KEYS = 220_000
 _TAIL = 500
+#: A tail that is built into runs as well; before it there is something.
+_LONG_TAIL = 102_000
 
 Content = dict[str, ValueAndTimestamp[int]]
 
@@ -73,8 +75,10 @@ def forget_state(config: dict[str, Any]) -> None:
     shutil.rmtree(Path(config["state_dir"]) / config["application_id"])
 
 
-def take_snapshot(cluster: Cluster, config: dict[str, Any], job: Any, location: Path) -> None:
-    """Publish a snapshot of the job's store."""
+def take_snapshot(
+    cluster: Cluster, config: dict[str, Any], job: Any, location: Path, *, tail: int = 0
+) -> None:
+    """Publish a snapshot of the job's store, as of so many offsets before the ends of its changelog."""
     settings = StreamsConfig(**config)
     clients = KafkaClients(
         bootstrap_servers=settings.bootstrap_servers, application_id=settings.application_id
@@ -92,7 +96,7 @@ def take_snapshot(cluster: Cluster, config: dict[str, Any], job: Any, location: 
             location,
             settings.application_id,
             topic_id=admin.describe_topics([topic])[topic].topic_id,
-            bounds={each: (starts[each], ends[each]) for each in partitions},
+            bounds={each: (starts[each], ends[each] - tail) for each in partitions},
             now_ms=time.time_ns() // 1_000_000,
         )
     finally:
@@ -127,9 +131,18 @@ def test_runs_and_snapshots_restore_every_key_whoever_is_killed(
     assert {event.kind for event in events} == {"start", "batch", "end"}
     assert sum(event.restored for event in events if event.kind == "end") <= _KEYS
 
-    # From a snapshot: only the tail is read.
+    # From an old snapshot, whose tail is so long that it is built into runs, which go on top of the snapshot's.
     job = JOBS["count_by_key"](filled, sink)
     location = Path(config["state_dir"]).with_name("snapshots")
+    take_snapshot(cluster, config, job, location, tail=_LONG_TAIL)
+    forget_state(config)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        assert run(snapshot_location=str(location)) == expected
+    assert caplog.text.count("restoring from snapshot") == 2
+    assert caplog.text.count(f"then {_LONG_TAIL} offsets to read") == 2
+
+    # From a new one: only the tail is read.
     take_snapshot(cluster, config, job, location)
     send(cluster, filled, range(_TAIL))
     expected = run()

@@ -1,7 +1,7 @@
 """Tidewheel's side of the suite `restore`: an application that has lost its disk, and says how long it took to be back.
 
 Arguments are NAME=VALUE pairs, the same for every peer, and `snapshot_location`. When it runs it adds up its store, prints
-one line of JSON, and ends. With `spark=yes` Spark makes its directories ready first.
+one line of JSON, and ends. With `spark=yes` Spark makes its directories ready first, on the cores that `master` says.
 """
 
 import json
@@ -51,13 +51,13 @@ class Restoring:
             self.records += event.restored
 
 
-def by_spark(job: Topology, config: StreamsConfig) -> dict[str, float]:
+def by_spark(job: Topology, config: StreamsConfig, master: str | None) -> dict[str, float]:
     """Have Spark make the directories ready; how long that took, its own start apart."""
     from streams.bulk import restore  # noqa: PLC0415 - only where Spark is
     from streams.bulk.session import bulk_session  # noqa: PLC0415 - likewise
 
     begin_s = time.monotonic()
-    with bulk_session(None, what="benchmark") as spark:
+    with bulk_session(None, what="benchmark", master=master) as spark:
         up_s = time.monotonic()
         restore(job, config, spark=spark)
         return {"spark_start_s": up_s - begin_s, "spark_s": time.monotonic() - up_s}
@@ -75,7 +75,9 @@ def content(app: KafkaStreams) -> dict[str, int]:
 def main(parameters: dict[str, str]) -> None:
     """Restore, tell, end."""
     job, config = topology(parameters["input_topic"]), settings(parameters)
-    told: dict[str, Any] = by_spark(job, config) if parameters.get("spark") == "yes" else {}
+    told: dict[str, Any] = {}
+    if parameters.get("spark") == "yes":
+        told |= by_spark(job, config, parameters.get("master"))
     app, restoring = KafkaStreams(job, config), Restoring()
     app.set_restore_listener(restoring)
     begin_s = time.monotonic()

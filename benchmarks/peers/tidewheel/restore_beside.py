@@ -1,6 +1,6 @@
 """Tidewheel's side of the job beside_running_task: tasks count records while others of the same worker are restored.
 
-Arguments are NAME=VALUE pairs: those of every peer, `load_topic` (what is counted), `beside`: `restore`, `burner` (a
+Arguments are NAME=VALUE pairs: those of every peer, `load_topic` (what is counted) with `load_records`, `beside`: `restore`, `burner` (a
 process that has nothing to do with it takes as much processor time as the restore helpers did) or `nothing`; for the
 latter two `window_s`, and `burn_s`: for how long, and how many seconds of processor time. Prints one line of JSON.
 """
@@ -144,6 +144,10 @@ def main(parameters: dict[str, str]) -> None:
             time.sleep(max(begin_s + window_s - time.monotonic(), 0))
             told |= batches.figures(begin_s, begin_s + window_s)
     app.close(timeout=30_000)
+    if sum(count for _, count in batches.times) >= int(parameters["load_records"]):
+        raise SystemExit(
+            f"the load has ended before what it is beside: {parameters['load_topic']} is too short"
+        )
     print(json.dumps(told))
 
 

@@ -17,6 +17,7 @@ from state_stores.bulk_restore.manifest import (
     StoreSnapshot,
     encode_manifest,
 )
+from state_stores.bulk_restore.places import RemotePlace
 from state_stores.bulk_restore.run_files import RunFile
 from state_stores.bulk_restore.runs import write_run
 from tests.state_stores.bulk_restore.snapshots import NOW_MS, partition_runs, snapshot
@@ -244,6 +245,57 @@ def test_a_place_that_can_not_be_opened_is_told_with_the_next_step(
     with pytest.raises(SnapshotRefused, match="No module named 'fsspec'"):
         SnapshotLocation("s3://bucket/x")
     SnapshotLocation("/some/directory")
+
+
+class _Objects:
+    """What fsspec has for an object store whose bucket is not there, and whose network fails in the middle of a file."""
+
+    async_impl = True
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+
+    def pipe_file(self, path: str, data: bytes) -> None:
+        """Take an object."""
+        self.files[path] = data
+
+    def put_file(self, local: str, path: str) -> None:
+        """Take an object of this machine."""
+        self.files[path] = Path(local).read_bytes()
+
+    def open(self, _path: str, _mode: str) -> "_Objects":
+        """Return a file."""
+        return self
+
+    def read(self, _size: int) -> bytes:
+        """Fail as a package fails."""
+        raise RuntimeError("connection reset")
+
+    def close(self) -> None:
+        """Close a file."""
+
+
+def test_an_object_store_has_no_folders(tmp_path: Path) -> None:
+    """Nothing is made but the objects, at once under their names: a folder would be a new bucket."""
+    objects = _Objects()
+    place = RemotePlace(objects, "bucket/states", "s3://bucket/states")
+    place.write("manifests/1.json", b"a")
+    (tmp_path / "run").write_bytes(b"b")
+    place.put(tmp_path / "run", "runs/0/1.sst")
+    assert objects.files == {
+        "bucket/states/manifests/1.json": b"a",
+        "bucket/states/runs/0/1.sst": b"b",
+    }
+
+
+def test_errors_in_the_middle_of_a_file_are_errors_of_the_place() -> None:
+    """They come from the package's own classes, too."""
+    place = RemotePlace(_Objects(), "bucket/states", "s3://bucket/states")
+    with (
+        place.open("runs/0/1.sst") as file,
+        pytest.raises(OSError, match=r"read runs/0/1.sst in s3://bucket/states.*connection reset"),
+    ):
+        file.read(10)
 
 
 def test_errors_of_a_package_are_errors_of_the_place(monkeypatch: pytest.MonkeyPatch) -> None:

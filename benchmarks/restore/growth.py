@@ -1,0 +1,123 @@
+"""The job `growth`: how long a restore takes as the changelog gets longer, and as the state gets larger.
+
+Each point is a changelog of its own, which everybody restores in turn, as in the other jobs. Pure: the suite runs what is laid
+down here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from benchmarks.results import Row, SuiteResult
+
+JOB: Final = "growth"
+LENGTH: Final = "length"
+STATE: Final = "state"
+
+HEADINGS: Final = ("records", "keys", "system", "seconds", "records/s", "runs", "Spark's start")
+LEFT: Final = frozenset(HEADINGS[2:3])
+_NONE: Final = "–"  # noqa: RUF001 - an en dash, as tables have it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A changelog: how many records and keys it has, and which series it belongs to."""
+
+    records: int
+    keys: int
+    varied: tuple[str, ...]
+
+
+def points(records: int, keys: int) -> tuple[Point, ...]:
+    """Return three lengths with one number of keys, and three numbers of keys with one length; one is in both.
+
+    >>> [(each.records, each.keys, each.varied) for each in points(8, 4)]
+    [(2, 2, ('length',)), (4, 1, ('state',)), (4, 2, ('length', 'state')), (4, 4, ('state',)), (8, 2, ('length',))]
+    """
+    lengths = {(records // part, keys // 2) for part in (4, 2, 1)}
+    states = {(records // 2, keys // part) for part in (4, 2, 1)}
+    return tuple(
+        Point(
+            records=place[0],
+            keys=place[1],
+            varied=tuple(
+                name for name, series in ((LENGTH, lengths), (STATE, states)) if place in series
+            ),
+        )
+        for place in sorted(lengths | states)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A way to restore.
+
+    Attributes:
+        name: The system, as it stands in the results.
+        system: Whose program is run.
+        how: For people.
+        extra: More arguments for the program.
+        leaves_snapshot: Its run leaves a snapshot.
+        uses_snapshot: Its run begins with that one.
+    """
+
+    name: str
+    system: str
+    how: str
+    extra: Mapping[str, str]
+    leaves_snapshot: bool = False
+    uses_snapshot: bool = False
+
+
+#: In the order of their turns: the snapshot is made by Spark on two cores, and used by the next.
+WAYS: Final = (
+    Way(name="tidewheel", system="tidewheel", how="changelog", extra={}),
+    Way(
+        name="tidewheel-spark-2",
+        system="tidewheel",
+        how="spark, 2 cores",
+        extra={"spark": "yes", "master": "local[2]"},
+        leaves_snapshot=True,
+    ),
+    Way(
+        name="tidewheel-snapshot",
+        system="tidewheel",
+        how="snapshot",
+        extra={},
+        uses_snapshot=True,
+    ),
+    Way(
+        name="tidewheel-spark-1",
+        system="tidewheel",
+        how="spark, 1 core",
+        extra={"spark": "yes", "master": "local[1]"},
+    ),
+    Way(name="kafka-streams", system="kafka-streams", how="replay", extra={}),
+)
+
+
+def growth_rows(result: SuiteResult, metric: str = "seconds") -> list[Row]:
+    """Return the rows of one metric, in the order they were run."""
+    return [row for row in result.rows if row.job == JOB and row.metric == metric]
+
+
+def growth_lines(result: SuiteResult) -> list[tuple[str, ...]]:
+    """Return the lines of the table, a text for each of `HEADINGS`; the smallest changelog first."""
+    return [
+        (
+            f"{row.parameters['records']:,}",
+            f"{row.parameters['keys']:,}",
+            f"{row.system} ({row.parameters['how']})",
+            f"{row.value:.1f}",
+            f"{row.parameters['records'] / row.value:,.0f}",
+            str(row.runs),
+            _start(row),
+        )
+        for row in growth_rows(result)
+    ]
+
+
+def _start(row: Row) -> str:
+    starts: list[float] = row.parameters.get("spark_start_s", [])
+    return f"{median(starts):.1f} s" if starts else _NONE

@@ -1,0 +1,74 @@
+"""What a program given by its path brings along reaches processes that know nothing of the path, as executors do."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.serializers import CloudPickleSerializer
+
+from state_stores.bulk_restore.spark_frames import Carried
+from streams.errors import StreamsError
+from streams.program import load_program
+
+pytestmark = pytest.mark.spark
+
+_ROOT = Path(__file__).parents[3]
+
+_PROGRAM = """
+import msgspec
+
+from streams import Serdes, StreamsBuilder
+
+
+class Product(msgspec.Struct):
+    name: str
+
+
+def read(data):
+    return SERDE.deserialize("", data).name
+
+
+SERDE = Serdes.json(Product)
+
+
+def topology():
+    return StreamsBuilder()
+"""
+
+#: An executor: it knows the packages, and is told nothing else.
+_EXECUTOR = """
+import sys
+from pyspark.serializers import CloudPickleSerializer
+carried = CloudPickleSerializer().loads(sys.stdin.buffer.read())
+print(carried(b'{"name": "tea"}'))
+"""
+
+
+def test_a_class_of_a_program_is_found_where_its_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the file is not, the error names the module and what to do."""
+    name = f"program_{tmp_path.name}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(_PROGRAM)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    load_program(f"{file}:topology")
+    carried: Carried[str] = Carried(sys.modules[name].read)
+    executor = subprocess.run(
+        [sys.executable, "-c", _EXECUTOR],
+        input=CloudPickleSerializer().dumps(carried),  # type: ignore[no-untyped-call] # it has no types
+        capture_output=True,
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        check=True,
+    )
+    assert executor.stdout.decode().strip() == "tea"
+
+    file.unlink()
+    sys.modules.pop(name)
+    importlib.invalidate_caches()
+    with pytest.raises(StreamsError, match=f"does not find '{name}'.*--py-files"):
+        carried(b"")
