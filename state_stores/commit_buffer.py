@@ -18,12 +18,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import chain, islice, repeat
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any
 
 from state_stores.envelope import seal_batch, unseal
 from state_stores.ports import Database
-from state_stores.rows import SortedRows
+from state_stores.rows import SortedRows, column_bytes
 from state_stores.spec import StoreSpec
 
 #: Types whose values nobody can change, so that one object may stand in the store and travel downstream.
@@ -323,7 +323,7 @@ class CommitBuffer:
             self._deleted.difference_update(keys)
         before = len(self.dirty)
         self.dirty.update(zip(keys, repeat(None)))
-        self._dirty_key_bytes += sum(map(len, self._dirty_since(before)))
+        self._dirty_key_bytes += column_bytes(self._dirty_since(before))
 
     # -- committing ------------------------------------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ class CommitBuffer:
         timestamps = list(map(self.timestamps.__getitem__, keys))
         if not self._raw:
             live = list(map(self.values.__getitem__, keys))
-            if None not in live:
+            if not any(map(is_, live, repeat(None))):
                 values = self._serde.serialize_batch(self.topic, live)
                 return self._measured(keys, values, timestamps)
         serialize, raw = self._serde.serialize, self._raw
@@ -366,7 +366,7 @@ class CommitBuffer:
     ) -> tuple[list[bytes], list[bytes | None], list[int]]:
         if keys:
             self._mean_key_bytes = self._dirty_key_bytes / len(keys)
-            self.mean_value_bytes = sum(map(len, filter(None, values))) / len(keys)
+            self.mean_value_bytes = column_bytes(values) / len(keys)
         return keys, values, timestamps
 
     def _drained(

@@ -7,6 +7,8 @@ Kafka record, so Kafka's own tools read it.
 
 import struct
 from collections.abc import Sequence
+from operator import add
+from typing import cast
 
 from state_stores.errors import StoreCorruptedError
 
@@ -33,6 +35,10 @@ def seal_batch(values: Sequence[bytes | None], timestamps: Sequence[int]) -> lis
     if len(distinct) * 2 < len(timestamps):
         # Many records a millisecond: each head is made once.
         heads = {timestamp: pack(_VERSION, timestamp) for timestamp in distinct}
+        if not values.count(None):
+            return list(
+                map(add, map(heads.__getitem__, timestamps), cast("Sequence[bytes]", values))
+            )
         return [
             None if value is None else heads[timestamp] + value
             for value, timestamp in zip(values, timestamps, strict=True)

@@ -1,14 +1,12 @@
 """What a store's cache holds back from downstream until a commit or until it is full."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import chain, compress
+from itertools import chain, compress, islice, repeat
 from operator import is_not
 from typing import Any
 
 from state_stores.commit_buffer import CommitBuffer
-
-_is_not_none = partial(is_not, None)
+from state_stores.rows import column_bytes
 
 
 class HeldBack:
@@ -52,11 +50,14 @@ class HeldBack:
         self, keys: Sequence[Any], data: Sequence[bytes], values: Mapping[bytes, Any]
     ) -> None:
         """Note changes of many keys before they are made; `values` has what every one of them has now."""
-        fresh = list(set(data).difference(self._keys))
-        if fresh:
-            self._existed.update(compress(fresh, map(_is_not_none, map(values.__getitem__, fresh))))
-            self._key_bytes += sum(map(len, fresh))
+        before = len(self._keys)
         self._keys.update(zip(data, keys, strict=True))
+        # Keys that were held already keep their place, so the fresh ones are the last.
+        fresh = list(islice(reversed(self._keys), len(self._keys) - before))
+        if fresh:
+            present = map(is_not, map(values.__getitem__, fresh), repeat(None))
+            self._existed.update(compress(fresh, present))
+            self._key_bytes += column_bytes(fresh)
         self._note(data)
 
     def _note(self, data: Sequence[bytes]) -> None:

@@ -1,9 +1,30 @@
 """Puts and deletes as two columns: what a commit writes, without an object per row."""
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Final, cast, overload
 
 Row = tuple[bytes, bytes | None]
+
+#: So many values are joined at a time to learn their size.
+_JOINED: Final = 256
+
+
+def column_bytes(column: Sequence[bytes | None]) -> int:
+    """Return the bytes of all values together; None has none.
+
+    Joining them takes a tenth of the time that the length of each does.
+
+    >>> column_bytes([b"ab", None, b"c"])
+    3
+    """
+    total = 0
+    for start in range(0, len(column), _JOINED):
+        piece = column[start : start + _JOINED]
+        try:
+            total += len(b"".join(cast("Sequence[bytes]", piece)))
+        except TypeError:  # a None among them
+            total += sum(map(len, filter(None, piece)))
+    return total
 
 
 class SortedRows(Sequence[Row]):

@@ -20,6 +20,7 @@ from tasks.parallel.position_clock import PositionClock
 from tasks.parallel.progress_vector import RangeProgress
 from tasks.parallel.skipping import OldMap
 from tasks.partition_group import NEVER_IDLE, PartitionGroup
+from tasks.processing.app_configs import NO_CONFIGS, AppConfigs
 from tasks.processing.coroutines import close_loop
 from tasks.processing.error_policy import ErrorPolicy, input_failure
 from tasks.processing.graph import TaskGraph
@@ -44,7 +45,7 @@ class ActiveTask:
         setting: What its nodes and processors are told of the application.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a task is made of; a bundle would only move the list
         self,
         task_id: TaskId,
         plan: SubtopologyPlan,
@@ -56,6 +57,7 @@ class ActiveTask:
         collector: Collector,
         policy: ErrorPolicy,
         now_ms: Callable[[], int],
+        app_configs: AppConfigs = NO_CONFIGS,
         default_timestamp_extractor: TimestampExtractor | None = None,
         emit_interval_ms: int = 0,
         max_task_idle_ms: int = NEVER_IDLE,
@@ -73,6 +75,7 @@ class ActiveTask:
             topic_prefix=topic_prefix,
             state_dir=state_dir,
             now_ms=now_ms,
+            app_configs=app_configs,
             emit_interval_ms=emit_interval_ms,
             global_stores=global_stores or {},
             record_by_record=record_by_record,
@@ -417,6 +420,7 @@ class ActiveTask:
             default_timestamp_extractor=self._default_timestamp_extractor,
             application_id=self.setting.application_id,
             state_dir=self.setting.state_dir,
+            app_configs=self.setting.app_configs,
             now_ms=self.setting.now_ms,
         )
         self._restores.append(made)

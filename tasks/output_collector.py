@@ -8,6 +8,7 @@ in both guarantees. Sizes are checked here, since a broker refuses a whole reque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from state_stores.rows import column_bytes
 from tasks.errors import RecordTooLargeError
 from tasks.ports import SinkProducer
 from tasks.processing.error_policy import ErrorPolicy
@@ -78,8 +79,7 @@ class OutputCollector:
         """Return the bytes of the records, without those that are too large."""
         limit = self._topics.message_bytes_max(columns.topic)
         if columns.headers is None:
-            size = sum(map(len, filter(None, columns.keys)))
-            size += sum(map(len, filter(None, columns.values)))
+            size = column_bytes(columns.keys) + column_bytes(columns.values)
             if size + RECORD_OVERHEAD_BYTES <= limit:  # all together are not too large, so none is
                 return size
             largest = max(map(len, filter(None, columns.keys)), default=0) + max(

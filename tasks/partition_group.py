@@ -9,10 +9,11 @@ Whether it is time to go on while an input is empty is Kafka Streams' `readyToPr
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Final
 
 from rebalance.model import TopicPartition
+from state_stores.rows import column_bytes
 from tasks.processing.record_batch import SourceRecords
 from tasks.processing.source import DecodedRecords
 
@@ -227,5 +228,5 @@ def _order_ms(chunk: SourceRecords) -> Sequence[int]:
 
 def memory_bytes(chunk: SourceRecords) -> int:
     """Return about how much memory some records hold."""
-    payload = chain(filter(None, chunk.raw_keys), filter(None, chunk.raw_values))
-    return sum(map(len, payload)) + len(chunk) * _RECORD_OVERHEAD_BYTES
+    payload = column_bytes(chunk.raw_keys) + column_bytes(chunk.raw_values)
+    return payload + len(chunk) * _RECORD_OVERHEAD_BYTES

@@ -10,7 +10,7 @@ from itertools import accumulate, repeat
 from operator import add, itemgetter
 from typing import NamedTuple
 
-from state_stores.rows import SortedRows
+from state_stores.rows import SortedRows, column_bytes
 
 #: Puts and deletes (value None) of one family.
 Rows = Sequence[tuple[bytes, bytes | None]]
@@ -70,7 +70,7 @@ def _sorted(rows: Rows) -> SortedRows:
 def _size(rows: SortedRows) -> int:
     """Return the size of all rows together."""
     entries = len(rows) * _ENTRY_BYTES
-    return sum(map(len, rows.keys)) + sum(map(len, filter(None, rows.values))) + entries
+    return column_bytes(rows.keys) + column_bytes(rows.values) + entries
 
 
 def _sizes(rows: SortedRows) -> Iterator[int]:

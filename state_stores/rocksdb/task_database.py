@@ -256,7 +256,7 @@ class TaskDatabase:
         try:
             for family, rows in pieces:
                 batch.set_default_column_family(self._handles[family])
-                if None in rows.values:
+                if rows.values.count(None):
                     for key, value in rows:
                         if value is None:
                             batch.delete(key)

@@ -6,9 +6,11 @@ Errors that pass by themselves are logged; those that need a decision are raised
 came before them was handed out.
 """
 
+import gc
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -37,6 +39,22 @@ _FIRST_OFFSET: Final = 0
 
 #: How the client names a partition in errors that belong to no record.
 _NAMED_PARTITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+) \[(?P<partition>\d+)\]: ")
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Keep the garbage collector out while thousands of messages come and go at once.
+
+    It would be started by their number and look at each several times; reference counts free them all.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class AssignedConsumer:
@@ -100,18 +118,28 @@ class AssignedConsumer:
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
         """Return what has arrived, without waiting for more once there is something."""
         self._raise_failure()
-        messages: list[Message] = self._consumer.consume(max_records, 0)
-        if not messages and timeout_s > 0:
+        with collection_paused():
+            runs = self._taken(None, max_records)
+        if runs is None and timeout_s > 0:
             # `consume` would wait for all of max_records; `poll` returns with the first.
             first = self._consumer.poll(timeout_s)
             if first is not None:
-                messages = [first]
-                if max_records > 1:
-                    messages += self._consumer.consume(max_records - 1, 0)
+                with collection_paused():
+                    runs = self._taken(first, max_records - 1)
+        if not runs:
+            self._raise_failure()
+        return runs or []
+
+    def _taken(self, first: Message | None, max_records: int) -> list[SourceRecords] | None:
+        """Return the records of what has arrived, behind `first`; None if that is nothing, not even an event."""
+        messages: list[Message] = [] if first is None else [first]
+        if max_records > 0:
+            messages += self._consumer.consume(max_records, 0)
+        if not messages:
+            return None
         if any(map(Message.error, messages)):
             messages = self._without_events(messages)
         if not messages:
-            self._raise_failure()
             return []
         topic = self._only_topic
         if topic is not None and not messages[0].topic() == messages[-1].topic() == topic:

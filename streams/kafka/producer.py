@@ -99,7 +99,7 @@ class ProducerClient:
         """Hand rows start..stop of the columns to the client."""
         produce = self.client.produce
         # The client takes 0 for "now"; a millisecond off is nearer to the truth than half a century.
-        times = [each or 1 for each in timestamps] if 0 in timestamps else timestamps
+        times = timestamps if all(timestamps) else [each or 1 for each in timestamps]
         taken: list[None] = []
         at = start
         moved_at = time.monotonic()

@@ -34,7 +34,10 @@ def to_runs(
     """
     partitions: list[Any] = list(map(Message.partition, messages))
     topics: list[Any] | None = list(map(Message.topic, messages)) if topic is None else None
-    timestamps = list(map(_TIMESTAMP_MS, map(Message.timestamp, messages)))
+    times = list(map(_TIMESTAMP_MS, map(Message.timestamp, messages)))
+    # Many records a millisecond share one object: stores keep fewer, which stay in the processor's cache.
+    known: dict[int, int] = {}
+    timestamps = list(map(known.setdefault, times, times))
     starts = _starts(partitions)
     if topics is not None:
         starts = sorted({*starts, *_starts(topics)})

@@ -5,14 +5,11 @@ length. Columns are shared between batches, so nobody changes a column in place 
 """
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from itertools import chain, compress
+from itertools import chain, compress, repeat
 from operator import is_
 from typing import Any
 
 from tasks.processing.record import Headers, RecordContext, RecordMetadata
-
-_is_none = partial(is_, None)
 
 
 def has_none(column: Iterable[Any]) -> bool:
@@ -21,7 +18,7 @@ def has_none(column: Iterable[Any]) -> bool:
     >>> has_none([1, None]), has_none([0, ""])
     (True, False)
     """
-    return any(map(_is_none, column))
+    return any(map(is_, column, repeat(None)))
 
 
 class SourceRecords:

@@ -1,6 +1,7 @@
 """Takes snapshots without Spark: of a fake cluster's changelogs, and of a real one's."""
 
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def publish_snapshot(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     now_ms: int,
 ) -> StoreSnapshot:
-    """Publish a snapshot of all that is in a changelog; `bounds` are the start and end of each partition."""
+    """Publish a snapshot of what is in a changelog; `bounds` are the start of each partition and where to end."""
     place = SnapshotLocation(str(location))
     before = place.newest(application_id, spec.name)
 
@@ -111,8 +112,10 @@ def _partition(
             complete_from_zero=True,
         )
         while reader.positions()[partition] < end:
-            for run in reader.poll(_POLL_RECORDS, _POLL_S):
-                builder.add(run.raw_keys, run.raw_values, run.timestamps, run.offsets[-1] + 1)
+            for read in reader.poll(_POLL_RECORDS, _POLL_S):
+                run = read.slice(0, bisect_left(read.offsets, end))
+                if run:
+                    builder.add(run.raw_keys, run.raw_values, run.timestamps, run.offsets[-1] + 1)
         built = builder.finish(end)
         runs = tuple(upload(file.path, file.run) for file in built.files)
     reader.close()
