@@ -1,6 +1,8 @@
 """Coroutines of key ranges: loops of their own, and an end from outside."""
 
 import asyncio
+import selectors
+import socket
 import threading
 from typing import Any
 
@@ -179,3 +181,84 @@ def test_what_was_left_behind_is_cancelled_with_the_loop() -> None:
     assert ended == []
     loop.close()
     assert ended == ["background"]
+
+
+async def steps(count: int) -> None:
+    """Let the loop turn, without anything to wait for."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_a_coroutine_that_does_not_wait_keeps_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop asks the system between its steps only where files are open, else now and then: asking lets others run."""
+    asked: list[float | None] = []
+    ask = selectors.DefaultSelector.select
+
+    def counted(self: Any, timeout: float | None = None) -> Any:
+        asked.append(timeout)
+        return ask(self, timeout)
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", counted)
+    loop = PrivateLoop()
+    with loop:
+        for _ in range(10):
+            wait_for(steps(5))
+        assert len(asked) <= 1
+        wait_for(steps(1_000))
+        assert 1 <= len(asked) <= 20
+        asked.clear()
+        wait_for(asyncio.sleep(0.001))
+        assert [timeout for timeout in asked if timeout is None or timeout > 0]
+    loop.close()
+
+
+def test_files_are_seen_while_something_else_goes_on() -> None:
+    """A task that never waits does not keep the loop from looking at what is open."""
+
+    async def answer() -> bytes:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with ours, theirs:
+            busy = asyncio.create_task(steps(1_000_000))
+            theirs.send(b"here")
+            try:
+                return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(ours, 4), 30)
+            finally:
+                busy.cancel()
+
+    loop = PrivateLoop()
+    with loop:
+        assert wait_for(answer()) == b"here"
+    loop.close()
+
+
+def test_a_coroutine_that_never_waits_ends_when_its_range_is_given_up() -> None:
+    """Although the loop hardly looks at the pipe by which it is woken."""
+    loop, begun = PrivateLoop(), threading.Event()
+
+    async def spin() -> None:
+        begun.set()
+        while True:
+            await steps(1_000)
+
+    thread, raised = in_thread(loop, spin)
+    assert begun.wait(30)
+    loop.cancel()
+    thread.join(30)
+    assert [type(error) for error in raised] == [asyncio.CancelledError]
+    loop.close()
+
+
+def test_a_program_s_own_kind_of_loop_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the policy makes them: uvloop's, say."""
+
+    class Own(asyncio.SelectorEventLoop):
+        pass
+
+    monkeypatch.setattr(asyncio, "new_event_loop", Own)
+    loop = PrivateLoop()
+    with loop:
+        assert type(wait_for(loop_now())) is Own
+    loop.close()
