@@ -11,13 +11,12 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
-from rebalance.model import TaskId
 from streams.builder import StreamsBuilder
 from streams.config import StreamsConfig
 from streams.config.sources import KEYWORD, TABLES, collect, settings_file
@@ -119,44 +118,6 @@ def named(
     file = settings_file(os.environ) if config_file is None else Path(config_file).expanduser()
     options = _merged(defaults, overrides)
     return "application_id" in collect(StreamsConfig.model_fields, options, file).values
-
-
-def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """Return `option=value` texts as options; `consumer.NAME=value` sets a key of a table.
-
-    >>> parse_assignments(["commit_interval_ms=1s", "consumer.security.protocol=SSL"])
-    {'commit_interval_ms': '1s', 'consumer': {'security.protocol': 'SSL'}}
-    """
-    options: dict[str, Any] = {}
-    for text in assignments:
-        name, separator, value = text.partition("=")
-        option, dot, key = name.strip().partition(".")
-        if not separator or not option:
-            # Only what stands before the equal sign is repeated: the rest may be a password.
-            raise ConfigError(
-                f"--set {name!r}: write option=value, such as --set commit_interval_ms=1s"
-            )
-        if dot and option in TABLES:
-            options.setdefault(option, {})[key] = value
-        else:
-            options[name.strip()] = value
-    return options
-
-
-def parse_tasks(text: str) -> tuple[TaskId, ...]:
-    """Return the tasks of a list like `0_1,0_2`; raises `ConfigError` for anything else.
-
-    >>> parse_tasks("0_1, 1_0")
-    (TaskId(subtopology=0, partition=1), TaskId(subtopology=1, partition=0))
-    """
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    try:
-        tasks = tuple(TaskId.parse(name) for name in names)
-    except ValueError as error:
-        raise ConfigError(f"--tasks: {error}") from None
-    if not tasks or len(set(tasks)) != len(tasks):
-        raise ConfigError(f"--tasks {text!r}: name each task once, such as --tasks 0_1,0_2")
-    return tasks
 
 
 def _merged(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Final
 
 from rebalance.model import TaskId
-from streams.app import KafkaStreams
+from streams import KafkaStreams
 from streams.console_log import configure_logging
 from streams.exit_codes import ExitCode, exit_code_of
 from streams.program import load_program

@@ -5,10 +5,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from streams.cli.arguments import parse_tasks
 from streams.cli.settings import SettingsOptions
 from streams.console_log import LogFormat, LogLevel, configure_logging
 from streams.errors import ConfigError
-from streams.program import parse_tasks
 from streams.supervisor.messages import StartWorker
 from streams.supervisor.restart_policy import RestartSettings
 from streams.supervisor.supervisor import Supervisor

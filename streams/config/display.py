@@ -66,7 +66,7 @@ def rows(
     for option, value in values.items():
         source = origins.get(option, DEFAULT)
         shown = displayed(option, value)
-        description = descriptions[option]
+        description = descriptions.get(option, "")
         if option not in TABLES or not shown:
             text = str(shown)
             yield OptionRow(option=option, value=text, source=source, description=description)

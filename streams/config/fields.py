@@ -24,6 +24,7 @@ from streams.config.validators import (
     check_rocksdb,
     check_serde,
     check_servers,
+    check_store_suppliers,
     check_tags,
     check_topic,
     check_wrapper,
@@ -33,6 +34,7 @@ from streams.config.validators import (
     optional,
     size,
 )
+from streams.dsl_store_suppliers import DslStoreSuppliers, DslStoreType
 from streams.serdes import Serde
 from tasks.processing.handlers import ErrorHandlerSetting
 from tasks.processing.processor_wrapper import ProcessorWrapper
@@ -72,6 +74,10 @@ Assignor = Annotated[str, PlainValidator(check_assignor)]
 Handler = Annotated[ErrorHandlerSetting, PlainValidator(check_handler)]
 Extractor = Annotated[TimestampExtractor | None, optional(check_extractor)]
 Wrapper = Annotated[type[ProcessorWrapper] | ProcessorWrapper | None, optional(check_wrapper)]
+StoreSuppliers = Annotated[
+    DslStoreType | type[DslStoreSuppliers] | DslStoreSuppliers,
+    PlainValidator(check_store_suppliers),
+]
 OptionalSerde = Annotated[Serde[Any] | None, optional(check_serde)]
 RocksDB = Annotated[RocksDBOptions, PlainValidator(check_rocksdb)]
 ConsumerProperties = Annotated[

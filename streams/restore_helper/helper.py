@@ -24,6 +24,7 @@ from state_stores.errors import StreamsError
 from state_stores.restore import StoreTime
 from streams.kafka.changelog import STALL_S
 from streams.restore_helper.messages import (
+    ACTIVE_MAX,
     Failed,
     FindSnapshot,
     Forget,
@@ -45,8 +46,6 @@ _POLL_RECORDS: Final = 20_000
 _POLL_S: Final = 0.05
 #: How often it is said how far an order is.
 _SAY_EVERY_S: Final = 0.25
-#: Stretches that are read at once: each holds the rows of a run in memory.
-ACTIVE_MAX: Final = 2
 #: Among those that begin every so manieth is a copy's, if one waits.
 _COPY_EVERY: Final = 5
 #: Files that are brought at once.

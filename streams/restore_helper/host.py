@@ -12,8 +12,8 @@ from typing import Final
 from state_stores.bulk_restore.manifest import StoreSnapshot
 from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
 from state_stores.bulk_restore.shape import StoreShape
-from streams.restore_helper.helper import ACTIVE_MAX
 from streams.restore_helper.messages import (
+    ACTIVE_MAX,
     Begin,
     Failed,
     FindSnapshot,

@@ -13,6 +13,9 @@ from state_stores.bulk_restore.shape import StoreShape
 from state_stores.restore import StoreTime
 from streams.console_log import LogLevel
 
+#: Stretches that a helper reads at once: each holds the rows of a run in memory.
+ACTIVE_MAX: Final = 2
+
 
 class Begin(msgspec.Struct, tag="begin", frozen=True, kw_only=True):
     """The first line.

@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rebalance.model import TaskId
 from streams import ConfigError, StreamsConfig, Topology
-from streams.program import (
-    effective_config,
-    load_program,
-    named,
-    parse_assignments,
-    parse_tasks,
-)
+from streams.program import effective_config, load_program, named
 
 PROGRAM = """
 from streams import StreamsBuilder, Topology
@@ -170,22 +163,3 @@ def test_a_name_may_come_from_any_source(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert named(StreamsConfig(application_id="a"), {})
     monkeypatch.setenv("TIDEWHEEL_APPLICATION_ID", "a")
     assert named({}, {})
-
-
-def test_a_secret_in_a_malformed_setting_is_not_repeated() -> None:
-    """Only what stands before the equal sign is."""
-    with pytest.raises(ConfigError) as raised:
-        parse_assignments(["=hush"])
-    assert "hush" not in str(raised.value)
-    assert parse_assignments(["a=b=c", "admin.sasl.password=x"]) == {
-        "a": "b=c",
-        "admin": {"sasl.password": "x"},
-    }
-
-
-def test_tasks_are_named_once_each() -> None:
-    """In the form that Kafka Streams prints."""
-    assert parse_tasks("0_1,1_0") == (TaskId(0, 1), TaskId(1, 0))
-    for text in ("", "0_1,0_1", "first", "0-1"):
-        with pytest.raises(ConfigError, match="--tasks"):
-            parse_tasks(text)

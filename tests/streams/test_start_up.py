@@ -6,23 +6,55 @@ import sys
 #: Only commands, tests, single serialisation formats, restores with Spark, and leaders need these.
 _HEAVY = (
     "cyclopts", "fastavro", "google.protobuf", "httpx", "jsonschema", "pyspark", "rebalance.assignors.sticky", "rich",
-    "streams.broker", "streams.cli", "streams.demo", "streams.group.recovery", "streams.kafka.schema_registry",
+    "state_stores.bulk_restore.location", "streams.broker", "streams.cli", "streams.demo", "streams.group.recovery", "streams.kafka.schema_registry",
     "streams.reset", "streams.testing",
 )  # fmt: skip
+#: `import streams` alone is what pytest does wherever Tidewheel is installed.
+_NOT_YET_USED = (
+    "asyncio",
+    "confluent_kafka",
+    "dataclasses",
+    "inspect",
+    "logging",
+    "msgspec",
+    "orjson",
+    "rebalance",
+)
 #: A watchdog besides processes nothing, and its settings are checked already.
 _WORKERS_OWN = ("pydantic", "rocksdict", "streams.builder", "tasks.stream_worker")
 
 
+#: A supervisor knows workers by their processes only: what the user's program needs, they need.
+_NO_PROGRAM = (*_WORKERS_OWN, "asyncio", "confluent_kafka", "streams.app", "streams.kafka")
+
+
+def found_after(*steps: tuple[str, tuple[str, ...]]) -> list[str]:
+    """Import a module after the other in a new process; which of those beside it are there then, as text."""
+    lines = ["import sys"]
+    for module, unwanted in steps:
+        lines += [
+            f"import {module}",
+            f"print([name for name in {unwanted} if name in sys.modules])",
+        ]
+    run = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return run.stdout.splitlines()
+
+
 def test_watchdog_and_worker_import_what_they_need_and_no_more() -> None:
     """A module on these lists costs 10 to 150 ms of a core each time."""
-    code = (
-        "import sys\n"
-        "import streams.watchdog.__main__\n"
-        f"print([name for name in {_HEAVY + _WORKERS_OWN} if name in sys.modules])\n"
-        "import streams.worker\n"
-        f"print([name for name in {_HEAVY} if name in sys.modules])\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert run.stdout.splitlines() == ["[]", "[]"]
+    assert found_after(
+        ("streams", _HEAVY + _WORKERS_OWN + _NOT_YET_USED),
+        ("streams.watchdog.__main__", _HEAVY + _WORKERS_OWN),
+        ("streams.worker", _HEAVY),
+    ) == ["[]", "[]", "[]"]
+
+
+def test_supervisor_imports_nothing_of_what_its_workers_run() -> None:
+    """`tidewheel run` starts its workers at once."""
+    assert found_after(("streams.cli.run", _NO_PROGRAM)) == ["[]"]

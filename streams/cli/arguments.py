@@ -1,0 +1,46 @@
+"""What stands on a command line, as values. Apart from `streams.program`: a supervisor does not need the user's program."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rebalance.model import TaskId
+from streams.config.sources import TABLES
+from streams.errors import ConfigError
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """Return `option=value` texts as options; `consumer.NAME=value` sets a key of a table.
+
+    >>> parse_assignments(["commit_interval_ms=1s", "consumer.security.protocol=SSL"])
+    {'commit_interval_ms': '1s', 'consumer': {'security.protocol': 'SSL'}}
+    """
+    options: dict[str, Any] = {}
+    for text in assignments:
+        name, separator, value = text.partition("=")
+        option, dot, key = name.strip().partition(".")
+        if not separator or not option:
+            # Only what stands before the equal sign is repeated: the rest may be a password.
+            raise ConfigError(
+                f"--set {name!r}: write option=value, such as --set commit_interval_ms=1s"
+            )
+        if dot and option in TABLES:
+            options.setdefault(option, {})[key] = value
+        else:
+            options[name.strip()] = value
+    return options
+
+
+def parse_tasks(text: str) -> tuple[TaskId, ...]:
+    """Return the tasks of a list like `0_1,0_2`; raises `ConfigError` for anything else.
+
+    >>> parse_tasks("0_1, 1_0")
+    (TaskId(subtopology=0, partition=1), TaskId(subtopology=1, partition=0))
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    try:
+        tasks = tuple(TaskId.parse(name) for name in names)
+    except ValueError as error:
+        raise ConfigError(f"--tasks: {error}") from None
+    if not tasks or len(set(tasks)) != len(tasks):
+        raise ConfigError(f"--tasks {text!r}: name each task once, such as --tasks 0_1,0_2")
+    return tasks

@@ -1,0 +1,26 @@
+"""What is read from a command line."""
+
+import pytest
+
+from rebalance.model import TaskId
+from streams import ConfigError
+from streams.cli.arguments import parse_assignments, parse_tasks
+
+
+def test_a_secret_in_a_malformed_setting_is_not_repeated() -> None:
+    """Only what stands before the equal sign is."""
+    with pytest.raises(ConfigError) as raised:
+        parse_assignments(["=hush"])
+    assert "hush" not in str(raised.value)
+    assert parse_assignments(["a=b=c", "admin.sasl.password=x"]) == {
+        "a": "b=c",
+        "admin": {"sasl.password": "x"},
+    }
+
+
+def test_tasks_are_named_once_each() -> None:
+    """In the form that Kafka Streams prints."""
+    assert parse_tasks("0_1,1_0") == (TaskId(0, 1), TaskId(1, 0))
+    for text in ("", "0_1,0_1", "first", "0-1"):
+        with pytest.raises(ConfigError, match="--tasks"):
+            parse_tasks(text)
