@@ -15,6 +15,7 @@ from checks.repository_files import ROOT
 from state_stores.rocksdb.options import meanings
 from streams import RocksDBOptions, StreamsConfig
 from streams.config.display import displayed
+from streams.config.docstrings import attribute_docstrings
 from streams.exit_codes import markdown_table
 
 _MIB: Final = 1024 * 1024
@@ -33,11 +34,12 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Topology and topics": (
         "default_key_serde", "default_value_serde", "ensure_explicit_naming", "default_timestamp_extractor",
-        "processor_wrapper_class",
+        "processor_wrapper_class", "dsl_store_suppliers",
         "topology_optimization", "emit_interval_ms", "replication_factor", "repartition_purge_interval_ms",
     ),
     "Errors": (
-        "deserialization_exception_handler", "processing_exception_handler", "production_exception_handler",
+        "deserialization_exception_handler", "processing_exception_handler",
+        "processing_exception_handler_global_enabled", "production_exception_handler",
         "dead_letter_queue_topic",
     ),
     "Groups": (
@@ -78,7 +80,7 @@ def _row(option: str) -> str:
         default = "required"
     else:
         default = _SAID.get(option) or _shown(option, field.get_default(call_default_factory=True))
-    return f"| `{option}` | {default} | {_cell(field.description or '')} |"
+    return f"| `{option}` | {default} | {_cell(attribute_docstrings(StreamsConfig)[option])} |"
 
 
 def _shown(option: str, value: Any) -> str:

@@ -23,6 +23,7 @@ from rebalance.membership import (
     fences_due,
     let_leave,
     log_ids,
+    shut_down,
     take_acks,
 )
 from rebalance.messages import AnyMessage, LeaderBeat
@@ -130,6 +131,7 @@ class Coordinator:
         take_acks(draft)
         refused = admit(draft, app=self._app, leader=self._leader)
         log_ids(draft)
+        shut_down(draft)
         bury(draft)
         let_leave(draft)
         choose_program(draft)

@@ -265,6 +265,8 @@ class _Chronicle:
 
     def _member_text(self, before: Group, record: MemberRecord, at_ms: int) -> str:
         old = before.members.get(record.incarnation)
+        if record.shutdown and old is not None and not old.shutdown:
+            return f"{record.member} is told to end with the whole application ({record.shutdown})"
         phase = MemberPhase(record.phase)
         if old is not None and (old.phase, old.rejoin_ms) == (phase, record.rejoin_ms):
             return ""

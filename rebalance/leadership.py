@@ -22,7 +22,15 @@ from rebalance.coordinator import Coordinator
 from rebalance.decision import CoordinatorSettings, Decision, Fence
 from rebalance.group import Group, replay, snapshot
 from rebalance.log_keys import LogKeys
-from rebalance.messages import AnyMessage, Beat, DrainMember, LeaderBeat, Leave, MemberDied
+from rebalance.messages import (
+    AnyMessage,
+    Beat,
+    DrainMember,
+    LeaderBeat,
+    Leave,
+    MemberDied,
+    ShutDown,
+)
 from rebalance.ports import EndsReader, Fencer, GroupLog
 from rebalance.records import AnyRecord, LeaderClaim
 
@@ -45,7 +53,7 @@ _NAMED: Final = 8
 _BLIND_HEARTBEATS: Final = 2.5
 
 #: Announcements that are not repeated for ever: one that came so shortly before a claim is told to the new coordinator.
-_KEPT: Final = (MemberDied, Leave, DrainMember)
+_KEPT: Final = (MemberDied, Leave, DrainMember, ShutDown)
 _KEPT_MS: Final = 10_000
 _KEPT_MAX: Final = 1_000
 #: Members whose last beats are remembered while another one leads.

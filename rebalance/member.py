@@ -25,6 +25,7 @@ from rebalance.messages import (
     Refused,
     Revoked,
     SeenTask,
+    ShutDown,
     TaskFailed,
     TransactionalIdWanted,
 )
@@ -35,6 +36,7 @@ from rebalance.orders import (
     AnyReport,
     CopyNotReady,
     CopyReady,
+    EndApplication,
     EndIncarnation,
     Leaveable,
     TaskBroken,
@@ -42,6 +44,7 @@ from rebalance.orders import (
     TaskRunning,
     TasksSeen,
     UseTransactionalId,
+    WantShutdown,
     WantTransactionalId,
     Welcome,
     WorkerClosed,
@@ -113,6 +116,8 @@ class Member:
         self._now: list[AnyMessage] = []
         self._again: dict[tuple[str, TaskId], Ready | Revoked | TaskFailed] = {}
         self._leave: WorkerLeaves | None = None
+        self._shutdown: WantShutdown | None = None
+        self._shutdown_told = False
         self._ids: dict[int, str] = {}
         self._orders: list[AnyOrder] = []
         # Beats. A member that takes an incarnation over on the same machine must count on from above (the leader drops
@@ -175,6 +180,9 @@ class Member:
                 self._now.append(self._join)
             case WorkerLeaves():
                 self._leave = report
+                self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
+            case WantShutdown():
+                self._shutdown = report
                 self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
             case WorkerClosed():
                 self._closed = True
@@ -250,6 +258,8 @@ class Member:
         leave = self._leave
         if leave is not None and not _shows(record, leave):
             yield Leave(**self._sender(), rejoin=leave.rejoin, drain_ms=leave.drain_ms)
+        if self._shutdown is not None and not record.shutdown:
+            yield ShutDown(**self._sender(), reason=self._shutdown.reason)
 
     def _must_say_join(self, record: MemberRecord) -> bool:
         """Return whether the leader lacks what only a join says; one that has just taken over has heard none."""
@@ -301,6 +311,9 @@ class Member:
             if name in record.transactional_ids:
                 del self._ids[number]
                 self._orders.append(UseTransactionalId(number=number, transactional_id=name))
+        if record.shutdown and not self._shutdown_told:
+            self._shutdown_told = True
+            self._orders.append(EndApplication(reason=record.shutdown))
         self._orders += self._book.orders(self._group)
         self._again = {
             key: message for key, message in self._again.items() if self._is_news(message, key[1])

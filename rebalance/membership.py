@@ -229,6 +229,20 @@ def let_leave(draft: Draft) -> None:
                 _forget(draft, record, "left")
 
 
+def shut_down(draft: Draft) -> None:
+    """Tell every incarnation that is in the group to end, if one of them asked for that; who joins later is not meant."""
+    for asking in draft.live().values():
+        wanted = draft.seen.of(asking.incarnation).shutdown
+        if not wanted or asking.shutdown:
+            continue
+        reason = f"{asking.member}: {wanted}"
+        for record in draft.live().values():
+            if not record.shutdown:
+                draft.write(
+                    msgspec.structs.replace(record, leader_epoch=draft.epoch, shutdown=reason)
+                )
+
+
 def _wish(draft: Draft, record: MemberRecord) -> Leave | None:
     """Return the leave that a member's record does not show yet."""
     heard = draft.seen.of(record.incarnation)

@@ -186,6 +186,16 @@ class DrainMember(Message, frozen=True, kw_only=True, tag="DRAIN"):
     drain_ms: int
 
 
+class ShutDown(Message, frozen=True, kw_only=True, tag="SHUTDOWN"):
+    """The whole application is to end: every member that is in the group now. Repeated until the group log says it.
+
+    Attributes:
+        reason: For people.
+    """
+
+    reason: str = ""
+
+
 class MemberDied(Message, frozen=True, kw_only=True, tag="MEMBER_DIED"):
     """The worker's process is gone: said by whoever held its pipe, in the worker's name."""
 
@@ -242,6 +252,7 @@ AnyMessage = (
     | TransactionalIdWanted
     | Leave
     | DrainMember
+    | ShutDown
     | MemberDied
     | Suspect
     | Refused

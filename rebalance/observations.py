@@ -27,6 +27,7 @@ from rebalance.messages import (
     Ready,
     Refused,
     Revoked,
+    ShutDown,
     Suspect,
     TaskFailed,
     TransactionalIdWanted,
@@ -37,7 +38,15 @@ from rebalance.task_status import TaskStatus
 
 #: What counts only if it comes from an incarnation that is in the group.
 _OfMember = (
-    Beat | Ready | NotReady | Revoked | GrantedOk | TaskFailed | TransactionalIdWanted | Leave
+    Beat
+    | Ready
+    | NotReady
+    | Revoked
+    | GrantedOk
+    | TaskFailed
+    | TransactionalIdWanted
+    | Leave
+    | ShutDown
 )
 
 #: How long a member that could not open a task is spared it: doubled with each failure up to the maximum.
@@ -103,6 +112,7 @@ class Heard:
         admitted_ms: When this leader took it in: settling counts from then. None: it is settled.
         died: Why it is to be fenced, or "".
         leave: Its wish to leave.
+        shutdown: Why it wants the whole application to end, or "".
         rows: How far it is with each task.
         ids_wanted: Transactional ids it asked for, by number.
     """
@@ -113,6 +123,7 @@ class Heard:
     admitted_ms: int | None = None
     died: str = ""
     leave: Leave | None = None
+    shutdown: str = ""
     rows: dict[TaskId, TaskStatus] = field(default_factory=dict[TaskId, TaskStatus])
     ids_wanted: dict[int, str] = field(default_factory=dict[int, str])
 
@@ -229,6 +240,10 @@ class Observations:
                 heard = self.of(message.incarnation)
                 changed = heard.leave != message
                 heard.leave = message
+            case ShutDown():
+                heard = self.of(message.incarnation)
+                changed = not heard.shutdown
+                heard.shutdown = heard.shutdown or message.reason or "it says no reason"
             case _:
                 assert_never(message)
         return changed

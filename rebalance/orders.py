@@ -88,6 +88,12 @@ class Leaveable(Order, frozen=True, kw_only=True, tag="leaveable"):
     """A draining worker has no task left: it may close."""
 
 
+class EndApplication(Order, frozen=True, kw_only=True, tag="shutdown"):
+    """A member wants the whole application to end: commit, leave, and don't come back by itself."""
+
+    reason: str
+
+
 AnyOrder = (
     Welcome
     | RunTask
@@ -97,6 +103,7 @@ AnyOrder = (
     | UseTransactionalId
     | EndIncarnation
     | Leaveable
+    | EndApplication
 )
 
 
@@ -176,6 +183,12 @@ class WorkerLeaves(Report, frozen=True, kw_only=True, tag="leaves"):
     drain_ms: int = 0
 
 
+class WantShutdown(Report, frozen=True, kw_only=True, tag="want-shutdown"):
+    """The whole application is to end (see `messages.ShutDown`); answered by `EndApplication`."""
+
+    reason: str
+
+
 class WorkerClosed(Report, frozen=True, kw_only=True, tag="closed"):
     """Everything is committed and closed: the last word."""
 
@@ -190,6 +203,7 @@ AnyReport = (
     | WantTransactionalId
     | TasksSeen
     | WorkerLeaves
+    | WantShutdown
     | WorkerClosed
 )
 

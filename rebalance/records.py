@@ -99,6 +99,7 @@ class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
         reason: Why it is in this phase.
         rejoin_ms: While LEAVING, FENCING or GONE: how long its tasks wait for its return; 0 if they don't.
         drain_ms: While LEAVING: how long it goes on working while its tasks move; 0: everything is revoked at once.
+        shutdown: Why this incarnation is to end with the whole application, or "".
     """
 
     member: str
@@ -122,6 +123,7 @@ class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
     reason: str = ""
     rejoin_ms: int = 0
     drain_ms: int = 0
+    shutdown: str = ""
 
 
 class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from streams.client.application import Application, SystemClock
 from streams.client.application_state import SIGNALS_S, ApplicationState, StateListener
@@ -17,11 +17,11 @@ from streams.client.host_watchdog import HostWatchdog
 from streams.client.process_memory import ProcessMemory
 from streams.client.queries import store_lags, store_view
 from streams.client.restore_helpers import restore_helpers
-from streams.client.stream_thread import StreamThread
+from streams.client.stream_thread import Answer, StreamThread
 from streams.config import StreamsConfig
 from streams.config.streams_config import given_config
 from streams.durations import to_ms
-from streams.errors import ConfigError, StreamsError
+from streams.errors import ApplicationShutdownError, ConfigError, StreamsError
 from streams.run_options import RunOptions
 from streams.states import KafkaStreamsState
 from streams.task_info import TaskInfo, task_infos
@@ -30,10 +30,9 @@ from tasks.state_updater import RestoreEvent
 
 _log = logging.getLogger("tidewheel")
 
-#: Called with the error that ended a worker; "replace_thread" starts it again, anything else shuts down.
-UncaughtExceptionHandler = Callable[
-    [BaseException], Literal["replace_thread", "shutdown_client"] | None
-]
+#: Called with the error that ended a worker; "replace_thread" starts it again, "shutdown_application" ends the workers of
+#: the whole group, anything else those of this process.
+UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
 
 #: How long a worker that leaves waits for the group to let it go, after its drain; then it closes without that.
 _LET_GO_S: Final = 3.0
@@ -129,8 +128,10 @@ class KafkaStreams:
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
         """Let `handler(error)` decide about an error that ended a worker; set it before `start`.
 
-        "replace_thread" starts the worker again from what is committed (never after `FencedError`); any other answer
-        ends the application with state ERROR.
+        "replace_thread" starts the worker again from what is committed (never after `FencedError`). "shutdown_application"
+        ends every worker that is in the group now, in all processes, with state ERROR and `ApplicationShutdownError`;
+        with fixed assignment, or before the worker has joined its group, only those of this process. Any other answer
+        ends the workers of this process with state ERROR.
         """
         self._exception_handler = handler
 
@@ -342,10 +343,27 @@ class KafkaStreams:
             running = bool(self._threads) and all(thread.running for thread in self._threads)
         self._state.move_to(KafkaStreamsState.RUNNING if running else KafkaStreamsState.REBALANCING)
 
-    def asks_to_replace(self, error: BaseException) -> bool:
-        """Return whether the user's handler wants a worker started again after an error."""
+    def answer_to(self, error: BaseException) -> Answer:
+        """Return what the user's handler wants after an error."""
         handler = self._exception_handler
-        return handler is not None and handler(error) == "replace_thread"
+        answer = None if handler is None else handler(error)
+        match answer:
+            case "replace_thread" | "shutdown_application":
+                return answer
+            case _:
+                return "shutdown_client"
+
+    def on_shutdown(self, reason: str) -> None:
+        """Take in that another member has ended the whole application: all commit and leave, and that is an error."""
+        if self._state.stopping.is_set():
+            return  # we are going already
+        with self._lock:
+            self._error = self._error or ApplicationShutdownError(
+                f"member {reason} - its uncaught exception handler has ended the whole application"
+            )
+        _log.error("%s", self._error)
+        self._state.move_to(KafkaStreamsState.PENDING_ERROR)
+        self._begin_to_close(Departure())
 
     def on_end(self, thread: StreamThread) -> None:
         """Take in that a thread is over: the last one ends the application, and one that failed ends the others."""

@@ -10,6 +10,7 @@ from rebalance.model import TaskId
 from state_stores.in_memory import InMemoryDatabase
 from state_stores.ports import Database
 from streams.config import StreamsConfig
+from streams.config.app_configs import app_configs
 from tasks.active_task import ActiveTask
 from tasks.global_state import GlobalStores
 from tasks.internal_topics import ApplicationPlan, internal_prefix
@@ -81,6 +82,7 @@ class TaskFactory:
             collector=collector,
             policy=policy,
             now_ms=self.now_ms,
+            app_configs=app_configs(self.config),
             default_timestamp_extractor=self.config.default_timestamp_extractor,
             emit_interval_ms=self.config.emit_interval_ms,
             max_task_idle_ms=self.config.max_task_idle_ms,
@@ -123,6 +125,7 @@ def make_global_stores(
         open_persistent=lambda families: open_database(directory(), families),
         open_in_memory=InMemoryDatabase,
         now_ms=now_ms,
+        app_configs=app_configs(config),
     )
 
 
@@ -132,5 +135,6 @@ def error_handlers(config: StreamsConfig) -> ErrorHandlers:
         deserialization=config.deserialization_exception_handler,
         processing=config.processing_exception_handler,
         production=config.production_exception_handler,
+        processing_global=config.processing_exception_handler_global_enabled,
         dead_letter_topic=config.dead_letter_queue_topic,
     )

@@ -34,6 +34,11 @@ class DefaultSerdes(Protocol):
         """Return the serde of values where none was given."""
         ...
 
+    @property
+    def dsl_store_suppliers(self) -> object:
+        """Return what says how stores of the DSL are kept where nobody did."""
+        ...
+
 
 class DefaultSerde:
     """Stands where no serde was given, until the configured default takes its place. Never runs."""

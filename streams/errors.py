@@ -14,6 +14,7 @@
     ├── MissingSourceTopicError    a source topic does not exist
     ├── MissingOutputTopicError    a topic that is written to does not exist
     ├── RecordFailedError          a record's exception handler said "fail"
+    ├── ApplicationShutdownError   an uncaught exception handler has ended the whole application
     └── IncompatibleMemberError    this program can't join the group it was started for
 
 Messages name the topic, partition, offset, store or option concerned, and the next step. They never hold a
@@ -39,6 +40,7 @@ from tasks.errors import (
 )
 
 __all__ = [
+    "ApplicationShutdownError",
     "ConfigError",
     "FencedError",
     "IncompatibleMemberError",
@@ -74,6 +76,16 @@ class ConfigError(StreamsError):
     Traceback (most recent call last):
     ...
     streams.errors.ConfigError: heartbeat_interval_ms=10 (keyword): must be at least 50; use 500, the default
+    """
+
+
+class ApplicationShutdownError(StreamsError):
+    """An uncaught exception handler, here or at another member, answered "shutdown_application"; names the error it was for.
+
+    >>> raise ApplicationShutdownError("member a has ended the whole application after ValueError: no such city")
+    Traceback (most recent call last):
+    ...
+    streams.errors.ApplicationShutdownError: member a has ended the whole application after ValueError: no such city
     """
 
 

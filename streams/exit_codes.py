@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 from streams.errors import (
+    ApplicationShutdownError,
     ConfigError,
     FencedError,
     IncompatibleMemberError,
@@ -34,6 +35,7 @@ class ExitCode(IntEnum):
     REFUSED = 9
     MISSING_OUTPUT_TOPIC = 10
     INCOMPATIBLE_MEMBER = 11
+    APPLICATION_SHUTDOWN = 12
     INTERRUPTED = 130
 
     @property
@@ -60,6 +62,7 @@ _MEANINGS: Final = {
     ExitCode.REFUSED: "refused, because something that still runs is in the way; the message names it",
     ExitCode.MISSING_OUTPUT_TOPIC: "a topic that is written to does not exist; never restarted",
     ExitCode.INCOMPATIBLE_MEMBER: "the topology, assignor or version does not fit the running group; never restarted",
+    ExitCode.APPLICATION_SHUTDOWN: "a worker's uncaught exception handler has ended the whole application; never restarted",
     ExitCode.INTERRUPTED: "a Ctrl-C while it was stopping ended it at once",
 }
 
@@ -72,6 +75,7 @@ _FINAL: Final = frozenset(
         ExitCode.MISSING_SOURCE_TOPIC,
         ExitCode.MISSING_OUTPUT_TOPIC,
         ExitCode.INCOMPATIBLE_MEMBER,
+        ExitCode.APPLICATION_SHUTDOWN,
     }
 )
 
@@ -81,6 +85,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (RecordFailedError, ExitCode.RECORD_FAILED),
     (FencedError, ExitCode.FENCED),
     (IncompatibleMemberError, ExitCode.INCOMPATIBLE_MEMBER),
+    (ApplicationShutdownError, ExitCode.APPLICATION_SHUTDOWN),
     (MissingSourceTopicError, ExitCode.MISSING_SOURCE_TOPIC),
     (MissingOutputTopicError, ExitCode.MISSING_OUTPUT_TOPIC),
     (StoreLockedError, ExitCode.REFUSED),

@@ -85,7 +85,7 @@ class GlobalTableNode(GraphNode):
             filled(self.store.value_serde, VALUE_DEFAULT),
         )
         topology.add_global(
-            StoreBuilder(spec=spec, location=self.location),
+            StoreBuilder(spec=spec, location=self.location, takes_default=self.store.takes_default),
             self.source,
             self.name,
             OperatorSupplier(TableSource, (self.store.name,)),
@@ -124,7 +124,7 @@ def global_table(
     """Add a global table to the graph; names count as Kafka Streams': store, source, table."""
     check_name(topic, "topic", call.context)
     materialized = Materialized.of(store, call.context)
-    if materialized.store_type not in ("rocksdb", "in_memory"):
+    if not materialized.fits_windows:
         raise TopologyError(
             f"{call.context}: a global table can't be of store_type={materialized.store_type!r}; "
             "give 'rocksdb' or 'in_memory'"

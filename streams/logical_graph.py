@@ -125,6 +125,11 @@ class TableStore:
     emit: EmitStrategy = "on_window_update"
 
     @property
+    def takes_default(self) -> bool:
+        """Return whether the setting `dsl_store_suppliers` says how it is kept, because the user didn't."""
+        return self.materialized.store_type is None
+
+    @property
     def queryable_name(self) -> str | None:
         """Return the name under which it can be queried: one the user gave."""
         return None if self.generated or not self.needed else self.name
@@ -163,7 +168,9 @@ class TableStore:
         spec = self.spec(where(f"store {self.name!r}", location))
         if source_topic is not None:
             spec = replace(spec, logging=False, changelog_config={}, source_topic=source_topic)
-        topology.add_store(StoreBuilder(spec=spec, location=location))
+        topology.add_store(
+            StoreBuilder(spec=spec, location=location, takes_default=self.takes_default)
+        )
 
 
 @dataclass(eq=False, kw_only=True)

@@ -32,8 +32,9 @@ class Materialized:
         name: The store's name, also that of its changelog topic and for queries; generated if not given.
         key_serde: Serde of keys; else the stream's, else the configured default.
         value_serde: Serde of values, likewise.
-        store_type: "rocksdb" (default), "in_memory", "versioned" (on disk, with the history of every key; needs
-            `history_retention`) or "lru" (in memory, the keys used last; needs `max_entries`).
+        store_type: "rocksdb", "in_memory", "versioned" (on disk, with the history of every key; needs
+            `history_retention`) or "lru" (in memory, the keys used last; needs `max_entries`). If not given, the setting
+            `dsl_store_suppliers` decides: "rocksdb" unless it is set.
         caching: Hold updates back until a commit or a full cache, so that fewer go downstream.
         logging: Write changes to a changelog topic. Without it a lost disk loses the table.
         changelog_config: Topic settings for the changelog, such as `{"min.insync.replicas": "2"}`.
@@ -53,7 +54,7 @@ class Materialized:
     _: KW_ONLY
     key_serde: SerdeLike[Any] | None = None
     value_serde: SerdeLike[Any] | None = None
-    store_type: StoreType = "rocksdb"
+    store_type: StoreType | None = None
     caching: bool = True
     logging: bool = True
     changelog_config: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -68,7 +69,7 @@ class Materialized:
         context = where("Materialized", "" if location.startswith("<string>") else location)
         if self.name is not None:
             check_name(self.name, "store", context)
-        if self.store_type not in get_args(StoreType):
+        if self.store_type is not None and self.store_type not in get_args(StoreType):
             raise TopologyError(
                 f"{context}: store_type={self.store_type!r} is not a store type; "
                 f"give {' or '.join(map(repr, get_args(StoreType)))}"
@@ -82,10 +83,9 @@ class Materialized:
         optional_ms(self.retention, "retention", context)
         optional_ms(self.ttl, "ttl", context)
         optional_ms(self.history_retention, "history_retention", context, minimum_ms=0)
-        check_belongs(
-            context, self.store_type, "versioned", "history_retention", self.history_retention
-        )
-        check_belongs(context, self.store_type, "lru", "max_entries", self.max_entries)
+        kept = self.store_type or "rocksdb"
+        check_belongs(context, kept, "versioned", "history_retention", self.history_retention)
+        check_belongs(context, kept, "lru", "max_entries", self.max_entries)
         if self.max_entries is not None:
             check_max_entries(self.max_entries, context)
         if self.ttl is not None and self.store_type == "versioned":
@@ -93,6 +93,16 @@ class Materialized:
                 f"{context}: a versioned table has no ttl; its latest versions live for ever, "
                 "the others for history_retention"
             )
+
+    @property
+    def persistent(self) -> bool:
+        """Return whether the store is on disk, as long as no setting says otherwise."""
+        return self.store_type in (None, "rocksdb", "versioned")
+
+    @property
+    def fits_windows(self) -> bool:
+        """Return whether such a store can keep rows by time, and records of joins."""
+        return self.store_type in (None, "rocksdb", "in_memory")
 
     @classmethod
     def of(cls, store: "str | Materialized | None", context: str) -> "Materialized":
@@ -197,7 +207,7 @@ class Materialized:
             kind=kind,
             key_serde=named[1],
             value_serde=named[2],
-            persistent=self.store_type in ("rocksdb", "versioned"),
+            persistent=self.persistent,
             caching=self.caching,
             logging=self.logging,
             changelog_config=dict(self.changelog_config),
@@ -205,7 +215,7 @@ class Materialized:
 
     def windows_retention_ms(self, needed_ms: int, context: str) -> int:
         """Return how long a windowed table keeps its rows; raises `TopologyError` if that is not long enough."""
-        if self.store_type not in ("rocksdb", "in_memory"):
+        if not self.fits_windows:
             raise TopologyError(
                 f"{context}: store_type={self.store_type!r} is not for windowed tables; give 'rocksdb' or 'in_memory'"
             )
@@ -231,6 +241,7 @@ class StoreBuilder:
     Attributes:
         spec: The store.
         location: The user's line that asked for it.
+        takes_default: Nobody has said how it is kept: the setting `dsl_store_suppliers` does.
 
     >>> from streams import Stores
     >>> Stores.key_value("seen", key_serde=str, value_serde=int).spec.persistent
@@ -239,3 +250,4 @@ class StoreBuilder:
 
     spec: StoreSpec
     location: str = ""
+    takes_default: bool = False

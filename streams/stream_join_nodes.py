@@ -38,7 +38,7 @@ class JoinStore(TableStore):
             kind=StoreKind.WINDOW,
             key_serde=filled(self.key_serde, KEY_DEFAULT),
             value_serde=filled(self.value_serde, VALUE_DEFAULT),
-            persistent=wishes.store_type == "rocksdb",
+            persistent=wishes.persistent,
             logging=wishes.logging,
             changelog_config={**wishes.changelog_config, "cleanup.policy": "delete"},
             retention_ms=self.join_windows.retention_ms,
@@ -59,7 +59,7 @@ class BytesStore(TableStore):
             kind=StoreKind.KEY_VALUE,
             key_serde=Serdes.bytes(),
             value_serde=Serdes.bytes(),
-            persistent=wishes.store_type == "rocksdb",
+            persistent=wishes.persistent,
             logging=wishes.logging,
             changelog_config=dict(wishes.changelog_config),
         )

@@ -61,7 +61,7 @@ class Join:
                 f"{self.call.context}: a join's serdes are given with key_serde=, value_serde= and other_value_serde=; leave "
                 "them out of Materialized"
             )
-        if wishes.store_type not in ("rocksdb", "in_memory"):
+        if not wishes.fits_windows:
             raise TopologyError(
                 f"{self.call.context}: a join can't keep its records in a store of type {wishes.store_type!r}; give 'rocksdb' or 'in_memory'"
             )

@@ -15,6 +15,11 @@ from streams.windows import UnlimitedWindows, Windows
 class BufferStore(TableStore):
     """The store of rows that are held back; always needed, and never to be queried."""
 
+    @property
+    def takes_default(self) -> bool:
+        """Return False: it is always on disk."""
+        return False
+
     def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - such a store can always be
         """Return the store as it is to be."""
         return StoreSpec(

@@ -20,6 +20,7 @@ from streams.default_serdes import (
     settled_node,
     settled_store,
 )
+from streams.default_stores import kept_as_set
 from streams.errors import TopologyError
 from streams.functions import caller_location
 from streams.materialized import StoreBuilder
@@ -305,9 +306,13 @@ class Topology(TopologyStores):
             )
 
     def settle_serdes(self, defaults: DefaultSerdes | None) -> None:
-        """Put the configured serdes where none was given; raises `TopologyError` where there is none to put."""
+        """Put the configured serdes, and kinds of stores, where none was given.
+
+        Raises `TopologyError` where there is no serde to put.
+        """
         key = None if defaults is None else defaults.default_key_serde
         value = None if defaults is None else defaults.default_value_serde
+        suppliers = None if defaults is None else defaults.dsl_store_suppliers
         self._nodes = {name: settled_node(node, key, value) for name, node in self._nodes.items()}
         users = {
             store: node
@@ -316,7 +321,10 @@ class Topology(TopologyStores):
             for store in node.stores
         }
         self._stores = {
-            name: replace(builder, spec=settled_store(builder, users.get(name), key, value))
+            name: kept_as_set(
+                replace(builder, spec=settled_store(builder, users.get(name), key, value)),
+                suppliers,
+            )
             for name, builder in self._stores.items()
         }
 

@@ -190,7 +190,7 @@ class TopologyStores(ABC):
             )
         kept = replace(spec, logging=False, caching=False, changelog_config={})
         self.add_node(source)
-        self.add_store(StoreBuilder(spec=kept, location=builder.location or source.location))
+        self.add_store(replace(builder, spec=kept, location=builder.location or source.location))
         self.add_node(
             ProcessorSpec(
                 name=processor,

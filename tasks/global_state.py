@@ -24,8 +24,15 @@ from state_stores.ports import Database
 from state_stores.position import Position
 from state_stores.restore import fold, position_name
 from tasks.errors import GlobalStoreDamagedError
+from tasks.processing.app_configs import NO_CONFIGS, AppConfigs
 from tasks.processing.coroutines import close_loop
-from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy, input_failure, node_failure
+from tasks.processing.error_policy import (
+    ErrorHandlers,
+    ErrorPolicy,
+    input_failure,
+    node_failure,
+    not_asked,
+)
 from tasks.processing.handlers import ErrorContext
 from tasks.processing.output import OutputColumns
 from tasks.processing.processor import PunctuationType
@@ -42,6 +49,11 @@ _log = logging.getLogger(__name__)
 
 #: What messages and handlers are told instead of a task's id.
 GLOBAL: Final = "global"
+
+_NOT_ASKED: Final = (
+    "The processing_exception_handler is not asked about processors of global stores; set "
+    "processing_exception_handler_global_enabled=True to have it asked"
+)
 
 #: Clean entries that the store of a user's processor keeps in memory.
 _KEEP_BYTES: Final = 8 * 1024 * 1024
@@ -180,6 +192,7 @@ class GlobalStores:
         open_persistent: Callable[[list[str]], Database],
         open_in_memory: Callable[[list[str]], Database],
         now_ms: Callable[[], int],
+        app_configs: AppConfigs = NO_CONFIGS,
     ) -> None:
         self.specs = {each.topic: each for each in stores}
         self.counters = GlobalCounters()
@@ -196,8 +209,10 @@ class GlobalStores:
         }
         self.application_id = application_id
         self.state_dir = state_dir
+        self.app_configs = app_configs
         self.now_ms = now_ms
         # Dead letters would need a producer of their own, and Kafka Streams writes none either (KIP-1034).
+        self._asks = handlers.processing_global
         self._policy = ErrorPolicy(replace(handlers, dead_letter_topic=None), _not_written)
         self._timestamp = -1
         self._sources = {
@@ -314,8 +329,10 @@ class GlobalStores:
         self._timestamp = timestamp
 
     def failed(self, node: str, batch: RecordBatch, index: int, error: Exception) -> None:
-        """Give a record that failed in a user's processor to its handler; returns if it is skipped."""
+        """Give a record that failed in a user's processor to its handler, if that is to be asked; returns if it is skipped."""
         context, record = node_failure(batch, index, node=node, task_id=GLOBAL)
+        if not self._asks:
+            raise not_asked(context, error, _NOT_ASKED) from error
         self._skip(context, record, error)
 
     def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
@@ -364,6 +381,7 @@ class _Host:
         self._node = node
         self.application_id = stores.application_id
         self.state_dir = stores.state_dir
+        self.app_configs = stores.app_configs
         self.global_stores: Mapping[str, Any] = {}
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tasks.processing.app_configs import AppConfigs
 from tasks.processing.error_policy import ErrorPolicy, input_failure, node_failure
 from tasks.processing.operator import Operator
 from tasks.processing.processor import PunctuationType
@@ -43,11 +44,13 @@ class SourceRestore:
         default_timestamp_extractor: TimestampExtractor | None,
         application_id: str,
         state_dir: Path,
+        app_configs: AppConfigs,
         now_ms: Callable[[], int],
     ) -> None:
         self.task_id = task_id
         self.application_id = application_id
         self.state_dir = state_dir
+        self.app_configs = app_configs
         self._now_ms = now_ms
         self.node_name = table.name
         self.emit_interval_ms = 0

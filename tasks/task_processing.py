@@ -12,6 +12,7 @@ from typing import Any
 from rebalance.model import TaskId
 from state_stores.factory import Store
 from tasks.operator_times import KeepsTimes, OperatorTimes
+from tasks.processing.app_configs import AppConfigs
 from tasks.processing.error_policy import ErrorPolicy, node_failure
 from tasks.processing.graph import TaskGraph
 from tasks.processing.operator import Operator
@@ -50,6 +51,7 @@ class TaskSetting:
         application_id: The application's id.
         topic_prefix: What stands in front of the bare names of internal topics.
         state_dir: Directory of the task's state.
+        app_configs: Its settings.
         now_ms: The wall clock (ms since the epoch).
         emit_interval_ms: See `NodeContext`.
         global_stores: The process's global stores by name, for reading.
@@ -60,6 +62,7 @@ class TaskSetting:
     topic_prefix: str
     state_dir: Path
     now_ms: Callable[[], int]
+    app_configs: AppConfigs = field(default_factory=AppConfigs)
     emit_interval_ms: int = 0
     global_stores: Mapping[str, Any] = field(default_factory=dict[str, Any])
     record_by_record: bool = False
@@ -201,6 +204,11 @@ class TaskProcessing:
     def state_dir(self) -> Path:
         """Return the directory of the task's state."""
         return self.setting.state_dir
+
+    @property
+    def app_configs(self) -> AppConfigs:
+        """Return the application's settings."""
+        return self.setting.app_configs
 
     @property
     def global_stores(self) -> Mapping[str, Any]:

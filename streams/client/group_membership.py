@@ -6,6 +6,7 @@ worker's words to it.
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +14,10 @@ from rebalance.model import TaskId, TaskShape
 from rebalance.orders import (
     AnyOrder,
     AnyReport,
+    EndApplication,
     EndIncarnation,
     TasksSeen,
+    WantShutdown,
     Welcome,
     WorkerLeaves,
 )
@@ -50,11 +53,21 @@ class GroupMembership:
     Args:
         link: The line.
         woken: Set whenever an order has come.
+        on_shutdown: Called by `take` with the reason when a member has ended the whole application.
     """
 
-    def __init__(self, link: Membership, woken: threading.Event) -> None:
+    def __init__(
+        self,
+        link: Membership,
+        woken: threading.Event,
+        on_shutdown: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
         self._link = link
         self._woken = woken
+        self._on_shutdown = on_shutdown
+        #: Whether the group has ended the application, as far as we know, and whether that was our wish.
+        self._is_shut_down = False
+        self._asked = False
         self._early: list[AnyOrder] = []
         self._end: EndIncarnation | None = None
 
@@ -83,7 +96,11 @@ class GroupMembership:
         for order in orders:
             if isinstance(order, EndIncarnation):
                 self._end = order
-        return orders
+            elif isinstance(order, EndApplication):
+                self._is_shut_down = True
+                if not self._asked:
+                    self._on_shutdown(order.reason)
+        return [order for order in orders if not isinstance(order, EndApplication)]
 
     def last_word(self, error: FencedError, timeout_s: float) -> FencedError:
         """Return what the group says about the end of this incarnation, or `error` if it says nothing in time.
@@ -91,13 +108,27 @@ class GroupMembership:
         The brokers may tell that we are fenced before the group has told why, and only the group knows whether we may
         come back. Called by the loop's thread when the loop has ended.
         """
+        self._wait(lambda: self._end is not None, timeout_s)
+        return error if self._end is None else ended(self._end)
+
+    def shut_down(self, reason: str, timeout_s: float) -> bool:
+        """Ask the group to end the whole application; return whether it has said within the time that it does.
+
+        Called by the loop's thread when the loop has ended by an error, before the line is closed.
+        """
+        self._asked = True
+        self.say(WantShutdown(reason=reason))
+        return self._wait(lambda: self._is_shut_down, timeout_s)
+
+    def _wait(self, is_there: Callable[[], bool], timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
-        while self._end is None and time.monotonic() < deadline_s:
+        while not is_there() and self._end is None and time.monotonic() < deadline_s:
+            self.progress()
             self.take()
-            if self._end is None:
+            if not is_there():
                 self._woken.wait(_PROGRESS_S)
                 self._woken.clear()
-        return error if self._end is None else ended(self._end)
+        return is_there()
 
     def say(self, report: AnyReport) -> None:
         """Send a report."""

@@ -6,13 +6,13 @@ of the same member; one that was fenced is followed by the next by itself, as th
 
 import logging
 import threading
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from streams.client.application import Application
 from streams.client.group_membership import Departure, said_to_users
 from streams.client.host_watchdog import HostWatchdog
 from streams.client.worker_life import WorkerLife
-from streams.errors import FencedError, StreamsError
+from streams.errors import ApplicationShutdownError, FencedError, StreamsError
 from tasks.errors import GlobalStoreDamagedError
 from tasks.stream_worker import StreamWorker
 
@@ -30,6 +30,10 @@ _REJOIN_HEALTHY_S: Final = 60.0
 _WIPE_AGAIN_S: Final = 60.0
 
 
+#: What a user wants after an error that ended a worker: start it again, end this program, or end the whole application.
+Answer = Literal["replace_thread", "shutdown_client", "shutdown_application"]
+
+
 class ThreadListener(Protocol):
     """Whom a thread tells what becomes of it; called by that thread."""
 
@@ -37,8 +41,12 @@ class ThreadListener(Protocol):
         """The thread's tasks all run, or some don't any more (`StreamThread.running`)."""
         ...
 
-    def asks_to_replace(self, error: BaseException) -> bool:
-        """Return whether the user wants the worker started again after this error."""
+    def answer_to(self, error: BaseException) -> Answer:
+        """Return what the user wants after this error."""
+        ...
+
+    def on_shutdown(self, reason: str) -> None:
+        """Another member has ended the whole application."""
         ...
 
     def on_end(self, thread: "StreamThread") -> None:
@@ -79,6 +87,8 @@ class StreamThread:
         self.life: WorkerLife | None = None
         self.running = False
         self.error: BaseException | None = None
+        #: The last error that the user was asked about, and the answer.
+        self._answered: tuple[BaseException, Answer] | None = None
         self._rejoin_wait_s = _REJOIN_WAIT_S
         #: The next life makes the global stores anew; when that was done last.
         self._wipe_globals = False
@@ -166,6 +176,8 @@ class StreamThread:
                 paused=self._paused,
                 ending=self._ending,
                 on_running=self._tell_running,
+                on_shutdown=self._listener.on_shutdown,
+                ends_all=self._ends_all,
             )
             departure = self._departure
         self._wipe_globals = False
@@ -187,20 +199,40 @@ class StreamThread:
             self._wipe_globals = True
             self._tell_running(False)
             return True
-        if isinstance(error, FencedError) or self._ending.is_set():
-            return False
-        try:
-            replaced = self._listener.asks_to_replace(error)
-        except Exception:  # noqa: BLE001 - logged, and the application shuts down
-            _log.exception("the uncaught exception handler failed; shutting down")
-            return False
-        if not replaced:
+        if self._answer_to(error) != "replace_thread":
             return False
         self._tell_running(False)
         return not self._ending.wait(_REPLACE_WAIT_S)
 
+    def _ends_all(self, error: BaseException) -> bool:
+        """Return whether the whole application is to end after this error; asked while the life can still tell the group."""
+        if isinstance(error, GlobalStoreDamagedError):
+            return False  # the next life makes the stores anew, without asking anybody
+        return self._answer_to(error) == "shutdown_application"
+
+    def _answer_to(self, error: BaseException) -> Answer:
+        """Return what the user wants after an error; asked once for each."""
+        if isinstance(error, FencedError) or self._ending.is_set():
+            return "shutdown_client"
+        if self._answered is None or self._answered[0] is not error:
+            self._answered = (error, self._asked(error))
+        return self._answered[1]
+
+    def _asked(self, error: BaseException) -> Answer:
+        try:
+            return self._listener.answer_to(error)
+        except Exception:  # noqa: BLE001 - logged, and the application shuts down
+            _log.exception("the uncaught exception handler failed; shutting down")
+            return "shutdown_client"
+
     def _what_ended(self, error: BaseException) -> BaseException | None:
         """Return an error as users know it; None for what is none."""
+        if self._answered == (error, "shutdown_application"):
+            ended = ApplicationShutdownError(
+                f"the uncaught exception handler has ended the whole application after {type(error).__name__}: {error}"
+            )
+            ended.__cause__ = error
+            return ended
         if not isinstance(error, FencedError):
             return error
         if self._ending.is_set() and not (self._application.is_fixed or error.final):

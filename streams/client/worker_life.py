@@ -49,6 +49,10 @@ _log = logging.getLogger("tidewheel")
 _INCARNATION_BYTES: Final = 16
 #: How long a worker that finds itself fenced waits for the group to say why.
 _LAST_WORD_S: Final = 3.0
+#: How long a worker that ends the whole application waits until the group knows: a leader may have to be elected first.
+_SHUTDOWN_S: Final = 10.0
+#: As much of an error is told to the group.
+_REASON_MAX: Final = 1_000
 
 
 class WorkerLife:
@@ -73,6 +77,8 @@ class WorkerLife:
         paused: bool,
         ending: threading.Event,
         on_running: Callable[[bool], None],
+        on_shutdown: Callable[[str], None],
+        ends_all: Callable[[BaseException], bool],
     ) -> None:
         self._application = application
         self._watchdog = watchdog
@@ -82,6 +88,8 @@ class WorkerLife:
         self._paused = paused
         self._ending = ending
         self._on_running = on_running
+        self._on_shutdown = on_shutdown
+        self._ends_all = ends_all
         #: Guards the handing over of `_departure` to a membership that can act on it.
         self._lock = threading.Lock()
         self._departure: Departure | None = None
@@ -121,7 +129,25 @@ class WorkerLife:
         ):
             _log.warning("%s", caution)
         with ExitStack() as stack:
-            self._run(stack)
+            try:
+                self._run(stack)
+            except BaseException as error:
+                self._tell_group(error)  # while there is still a line to it
+                raise
+
+    def _tell_group(self, error: BaseException) -> None:
+        """End the whole application, if the user wants that after this error."""
+        if self.membership is None or not self._ends_all(error):
+            return
+        reason = f"{type(error).__name__}: {error}"[:_REASON_MAX]
+        if self.membership.shut_down(reason, _SHUTDOWN_S):
+            _log.warning("the group is ending the whole application")
+        else:
+            _log.error(
+                "the group has not taken in within %.0f s that the whole application is to end; only the workers of "
+                "this process end, stop the others by hand",
+                _SHUTDOWN_S,
+            )
 
     def _run(self, stack: ExitStack) -> None:
         application = self._application
@@ -251,7 +277,7 @@ class WorkerLife:
 
         link = WatchdogLink.start(hello, fd=self._watchdog.connect, woken=wake)
         stack.callback(link.close)
-        self.membership = GroupMembership(link, woken)
+        self.membership = GroupMembership(link, woken, self._on_shutdown)
         transactional_id = self.membership.wait_for_welcome(self._ending)
         if transactional_id is None:
             self.membership.say(WorkerClosed())

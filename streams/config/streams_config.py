@@ -22,6 +22,7 @@ from state_stores.rocksdb.options import RocksDBOptions
 from streams.config import fields as types
 from streams.config.checks import cautions, contradictions
 from streams.config.display import OptionRow, displayed, rows
+from streams.config.docstrings import attribute_docstrings
 from streams.config.explain import explained, joined
 from streams.config.options import StreamsOptions
 from streams.config.sources import DEFAULT, Settings, collect, settings_file
@@ -71,7 +72,6 @@ class StreamsConfig(BaseModel):
         frozen=True,
         extra="forbid",
         arbitrary_types_allowed=True,
-        use_attribute_docstrings=True,
         hide_input_in_errors=True,
     )
 
@@ -200,6 +200,10 @@ class StreamsConfig(BaseModel):
     processing_exception_handler: types.Handler = "fail"
     """What happens to a record whose processing raised; as `deserialization_exception_handler`."""
 
+    processing_exception_handler_global_enabled: types.Boolean = False
+    """Ask the processing handler about processors that fill global stores, too; without it their errors end the worker, as
+    in Kafka Streams before 5.0."""
+
     production_exception_handler: types.Handler = "fail"
     """What happens to an output record the broker refuses; as `deserialization_exception_handler`, and a function
     may also answer `retry`. Time-outs are retried in any case."""
@@ -217,6 +221,10 @@ class StreamsConfig(BaseModel):
 
     ensure_explicit_naming: types.Boolean = False
     """Refuse to build a topology whose stores or internal topics have generated names, which change with the code."""
+
+    dsl_store_suppliers: types.StoreSuppliers = "rocksdb"
+    """How stores of the DSL are kept where `Materialized` has no `store_type`: `rocksdb`, `in_memory`, or a
+    `DslStoreSuppliers` class (or an object of one, or its `"module:name"`) that says it per store."""
 
     emit_interval_ms: types.AnyDuration = 1_000
     """Milliseconds between looks for join non-matches and results on window close, at most; 0 looks at every record."""
@@ -286,10 +294,7 @@ class StreamsConfig(BaseModel):
         """Return a row per option (and key of a table): value with secrets hidden, source, description."""
         fields = type(self).model_fields
         values = {name: getattr(self, name) for name in fields}
-        descriptions = {
-            name: " ".join((field.description or "").split()) for name, field in fields.items()
-        }
-        return list(rows(values, self._origins, descriptions))
+        return list(rows(values, self._origins, attribute_docstrings(StreamsConfig)))
 
     def source_of(self, option: str) -> str:
         """Return where an option's value came from: "default", "keyword", a variable or a file and key."""

@@ -21,6 +21,7 @@ from state_stores.rocksdb.options import RocksDBOptions
 from streams.config.client_properties import BadPropertyError
 from streams.config.importable import import_object, importable_name, is_importable_name
 from streams.config.suggestions import did_you_mean
+from streams.dsl_store_suppliers import DslStoreSuppliers
 from streams.durations import parse_ms, to_ms
 from streams.errors import ConfigError, StreamsError
 from streams.functions import accepts, function_name, is_async
@@ -41,6 +42,7 @@ _UNIT_BYTES: Final = {
 _ADDRESS: Final = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s,:/\[\]]+):([0-9]{1,5})")
 _PORT_MAX: Final = 65_535
 _LABEL_CHARACTERS_MAX: Final = 255
+_STORE_TYPES: Final = ("rocksdb", "in_memory")
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 #: Names of built-in assignors.
@@ -318,6 +320,20 @@ def check_wrapper(value: object) -> Any:
         return value
     raise ValueError(
         'must be a ProcessorWrapper class or an object of one, or the "module:name" of either'
+    )
+
+
+def check_store_suppliers(value: object) -> Any:
+    """Return how stores are kept by default: a word, or a class of suppliers or an object of one."""
+    if isinstance(value, str) and value not in _STORE_TYPES and is_importable_name(value):
+        value = _reported(import_object, value)
+    if value in _STORE_TYPES or isinstance(value, DslStoreSuppliers):
+        return value
+    if inspect.isclass(value) and issubclass(value, DslStoreSuppliers) and accepts(value, 0):
+        return value
+    raise ValueError(
+        "must be 'rocksdb', 'in_memory', or a DslStoreSuppliers class that is made without arguments, an object of one, "
+        'or the "module:name" of either'
     )
 
 

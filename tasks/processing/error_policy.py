@@ -32,11 +32,15 @@ _PREFIX = "__streams.errors."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorHandlers:
-    """The three handlers of an application, and where their dead letters go (None: nowhere)."""
+    """The three handlers of an application, and where their dead letters go (None: nowhere).
+
+    `processing_global` says that the processing handler is asked about processors that fill global stores, too.
+    """
 
     deserialization: ErrorHandlerSetting = "fail"
     processing: ErrorHandlerSetting = "fail"
     production: ErrorHandlerSetting = "fail"
+    processing_global: bool = True
     dead_letter_topic: str | None = None
 
 
@@ -140,6 +144,11 @@ def _answer(
             'ErrorResponse(action="fail" or "continue")',
         ) from error
     return response
+
+
+def not_asked(context: ErrorContext, error: Exception, why: str) -> RecordFailedError:
+    """Return the failure of a record about which no handler is asked; `why`, and what changes that, ends the message."""
+    return _failure(context, f"{describe(context, error, 'failed')}. {why}")
 
 
 def _failure(context: ErrorContext, message: str) -> RecordFailedError:

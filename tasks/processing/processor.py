@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from tasks.processing.app_configs import AppConfigs
 from tasks.processing.record import FixedKeyRecord, Headers, Record, RecordMetadata
 
 KIn = TypeVar("KIn")
@@ -64,6 +65,17 @@ class ProcessingContext(ABC):
     @abstractmethod
     def state_dir(self) -> Path:
         """Return the directory of this task's state."""
+
+    @abstractmethod
+    def app_configs(self) -> AppConfigs:
+        """Return the application's settings by name, keys of tables behind a dot (`consumer.fetch.min.bytes`).
+
+        They are those it runs with. Printing the mapping shows no secret; printing one of its values does.
+        """
+
+    @abstractmethod
+    def app_configs_with_prefix(self, prefix: str) -> AppConfigs:
+        """Return the settings whose names begin with a prefix, without it: `"consumer."` gives the consumers' own."""
 
     @property
     @abstractmethod

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from state_stores.errors import StateStoreError, StreamsError
+from tasks.processing.app_configs import AppConfigs
 from tasks.processing.coroutines import wait_for
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.processor import (
@@ -37,6 +38,8 @@ class ProcessorHost(Protocol):
     def application_id(self) -> str: ...  # noqa: D102 - see ProcessorContext
     @property
     def state_dir(self) -> Path: ...  # noqa: D102 - see ProcessorContext
+    @property
+    def app_configs(self) -> AppConfigs: ...  # noqa: D102 - see ProcessorContext
     @property
     def stream_time_ms(self) -> int: ...  # noqa: D102 - see ProcessorContext
     @property
@@ -223,6 +226,12 @@ class _Context(ProcessingContext):
     @property
     def state_dir(self) -> Path:
         return self._host.state_dir
+
+    def app_configs(self) -> AppConfigs:
+        return self._host.app_configs
+
+    def app_configs_with_prefix(self, prefix: str) -> AppConfigs:
+        return self._host.app_configs.with_prefix(prefix)
 
     @property
     def metrics(self) -> dict[str, float]:

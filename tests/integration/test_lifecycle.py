@@ -1,11 +1,13 @@
 """A running application from outside: states, signals, pausing, metrics, and reading its stores."""
 
 import signal
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from streams import (
+    ApplicationShutdownError,
     InvalidStateStoreError,
     KafkaStreams,
     KafkaStreamsState,
@@ -13,6 +15,7 @@ from streams import (
     ProcessorContext,
     Record,
     RecordFailedError,
+    RunOptions,
     Serdes,
     StreamsBuilder,
     StreamsError,
@@ -124,6 +127,20 @@ def _failing(source: str, fails: list[Exception]) -> StreamsBuilder:
     return builder
 
 
+def _failing_at(source: str, bad: bytes) -> StreamsBuilder:
+    """Make a topology whose function fails at one value."""
+
+    def work(value: bytes) -> bytes:
+        if value == bad:
+            raise ValueError("as told")
+        return value
+
+    builder = StreamsBuilder()
+    stream = builder.stream(source, key_serde=bytes, value_serde=bytes)
+    stream.map_values(work).to(source.replace("in", "out"), key_serde=bytes, value_serde=bytes)
+    return builder
+
+
 def test_states_of_a_life_that_ends_with_an_error(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str
 ) -> None:
@@ -171,6 +188,40 @@ def test_uncaught_exception_handler_may_start_the_worker_again(
 
     assert [type(error) for error in seen] == [RecordFailedError]
     assert len(cluster.read(source.replace("in", "out"))) == len(_RECORDS)
+
+
+def test_one_worker_may_end_the_whole_application(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, tmp_path: Path
+) -> None:
+    """After "shutdown_application" every worker of the group commits, leaves and is in ERROR; who starts later runs."""
+    apps = [
+        start_app(
+            _failing_at(source, b"bad"),
+            config | {"state_dir": str(tmp_path / name)},
+            options=RunOptions(),
+            prepare=lambda app: app.set_uncaught_exception_handler(
+                lambda _error: "shutdown_application"
+            ),
+        )
+        for name in ("a", "b")
+    ]
+    cluster.send(source, [*_RECORDS, (b"key-0", b"bad")])
+    until(lambda: all(app.state is KafkaStreamsState.ERROR for app in apps), "both end")
+
+    assert all(isinstance(app.error, ApplicationShutdownError) for app in apps)
+    assert all("RecordFailedError" in str(app.error) for app in apps)
+    assert {type(app.error.__cause__) for app in apps if app.error is not None} == {
+        RecordFailedError,
+        type(None),
+    }, "one failed, one was told"
+
+    start_app(
+        _failing_at(source, b"never"),
+        config | {"state_dir": str(tmp_path / "c")},
+        options=RunOptions(),
+    )
+    cluster.wait_until_consumed(config["application_id"], source)
+    assert len(cluster.read(source.replace("in", "out"))) == len(_RECORDS) + 1
 
 
 def test_pause_and_resume(

@@ -55,6 +55,10 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(WorkerLife, "depart", lambda _life, departure: made.depart(departure))
     yield made
     made.free.set()
+    # An application is closed once its last thread is; who closes it may still be on the way to a life, and meet the next test's.
+    for thread in threading.enumerate():
+        if thread.name == "tidewheel-close":
+            thread.join(_PATIENCE_S)
 
 
 def started(app: KafkaStreams) -> KafkaStreams:

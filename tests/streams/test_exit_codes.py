@@ -3,6 +3,7 @@
 import pytest
 
 from streams.errors import (
+    ApplicationShutdownError,
     ConfigError,
     FencedError,
     IncompatibleMemberError,
@@ -24,6 +25,7 @@ from streams.exit_codes import ExitCode, exit_code_of, markdown_table
         (RecordFailedError(""), ExitCode.RECORD_FAILED),
         (FencedError(""), ExitCode.FENCED),
         (IncompatibleMemberError(""), ExitCode.INCOMPATIBLE_MEMBER),
+        (ApplicationShutdownError(""), ExitCode.APPLICATION_SHUTDOWN),
         (MissingSourceTopicError(""), ExitCode.MISSING_SOURCE_TOPIC),
         (MissingOutputTopicError(""), ExitCode.MISSING_OUTPUT_TOPIC),
         (StoreLockedError(""), ExitCode.REFUSED),
@@ -74,4 +76,5 @@ def test_only_what_a_restart_cannot_help_is_final() -> None:
         ExitCode.MISSING_SOURCE_TOPIC,
         ExitCode.MISSING_OUTPUT_TOPIC,
         ExitCode.INCOMPATIBLE_MEMBER,
+        ExitCode.APPLICATION_SHUTDOWN,
     }

@@ -96,6 +96,7 @@ def test_asking_for_the_spec_changes_nothing() -> None:
         def __init__(self, serde: Any) -> None:
             self.default_key_serde = serde
             self.default_value_serde = serde
+            self.dsl_store_suppliers = None
 
     topology = Topology().add_source("read", "in")
     for serde in (Serdes.string(), Serdes.bytes()):

@@ -10,8 +10,10 @@ from rebalance.orders import (
     AnyOrder,
     AnyReport,
     DropCopy,
+    EndApplication,
     EndIncarnation,
     TasksSeen,
+    WantShutdown,
     Welcome,
     WorkerLeaves,
 )
@@ -56,7 +58,8 @@ class Stage:
         self.link = FakeLink()
         self.link.orders = list(orders)
         self.woken = threading.Event()
-        self.membership = GroupMembership(self.link, self.woken)
+        self.shutdowns: list[str] = []
+        self.membership = GroupMembership(self.link, self.woken, self.shutdowns.append)
 
 
 def test_orders_that_come_with_the_welcome_are_kept_for_the_loop() -> None:
@@ -94,6 +97,27 @@ def test_a_refusal_is_an_error_with_its_reason(code: str, kind: type[Exception])
     assert caught.value.final
     assert isinstance(said_to_users(caught.value), kind)
     assert str(said_to_users(caught.value)) == "says why"
+
+
+def test_the_end_of_the_application_is_for_the_program_and_not_for_the_loop() -> None:
+    """The loop goes on with its other orders until the program has it leave."""
+    drop = DropCopy(task="0_1")
+    stage = Stage(EndApplication(reason="b: ValueError"), drop)
+    assert stage.membership.take() == [drop]
+    assert stage.shutdowns == ["b: ValueError"]
+
+
+def test_who_ends_the_application_waits_until_the_group_knows() -> None:
+    """It shows that it is alive meanwhile, and is not told of what it has asked for itself."""
+    stage = Stage()
+    assert not stage.membership.shut_down("ValueError", 0.01), "nobody leads"
+    assert stage.link.said == [WantShutdown(reason="ValueError")]
+    assert stage.link.turns > 0
+    stage.link.orders = [EndApplication(reason="a: ValueError")]
+    assert stage.membership.shut_down("ValueError", 30.0)
+    fenced = Stage(EndIncarnation(reason="no beat"))
+    assert not fenced.membership.shut_down("ValueError", 30.0), "it has no say any more"
+    assert stage.shutdowns == fenced.shutdowns == []
 
 
 def test_S3_why_a_worker_was_fenced_is_the_groups_to_say() -> None:

@@ -6,14 +6,21 @@ from typing import Any
 
 import pytest
 
-from streams import FencedError, IncompatibleMemberError, RunOptions, StreamsBuilder, StreamsConfig
+from streams import (
+    ApplicationShutdownError,
+    FencedError,
+    IncompatibleMemberError,
+    RunOptions,
+    StreamsBuilder,
+    StreamsConfig,
+)
 from streams.client import stream_thread
 from streams.client.application import Application
 from streams.client.application_state import ApplicationState
 from streams.client.group_membership import Departure
 from streams.client.host_watchdog import HostWatchdog
 from streams.client.process_memory import ProcessMemory
-from streams.client.stream_thread import StreamThread
+from streams.client.stream_thread import Answer, StreamThread
 from tasks.errors import GlobalStoreDamagedError
 from tests.fakes.clock import FakeClock
 
@@ -29,6 +36,7 @@ class FakeLife:
         self.wanted_slot = arguments["wanted_slot"]
         self.slot: int | None = None
         self.ending: threading.Event = arguments["ending"]
+        self.ends_all: Callable[[BaseException], bool] = arguments["ends_all"]
         self.worker = None
         self.outdated = False
         self.departures: list[Departure] = []
@@ -54,7 +62,8 @@ class Stage:
         self.lives = list(lives)
         self.lived: list[FakeLife] = []
         self.errors: list[BaseException] = []
-        self.answer: Callable[[], bool] = lambda: False
+        self.answer: Callable[[], Answer] = lambda: "shutdown_client"
+        self.shutdowns: list[str] = []
         self.ended: list[StreamThread] = []
         self.clock = FakeClock()
         builder = StreamsBuilder()
@@ -91,9 +100,12 @@ class Stage:
     def on_running(self) -> None:
         pass
 
-    def asks_to_replace(self, error: BaseException) -> bool:
+    def answer_to(self, error: BaseException) -> Answer:
         self.errors.append(error)
         return self.answer()
+
+    def on_shutdown(self, reason: str) -> None:
+        self.shutdowns.append(reason)
 
     def on_end(self, thread: StreamThread) -> None:
         self.ended.append(thread)
@@ -142,7 +154,7 @@ def test_S3_a_member_that_is_not_wanted_ends_loudly(
 ) -> None:
     """Its name is taken, or it does not fit: to come again would only do harm."""
     stage = Stage(monkeypatch, fenced(final=True, code=code))
-    stage.answer = lambda: True
+    stage.answer = lambda: "replace_thread"
     assert isinstance(stage.live().error, kind)
     assert stage.errors == []
 
@@ -162,7 +174,7 @@ def test_the_next_life_is_where_the_state_is(monkeypatch: pytest.MonkeyPatch) ->
 def test_N13_a_fenced_worker_without_a_group_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The later start has won."""
     stage = Stage(monkeypatch, ends_by(FencedError("a newer producer")), fixed=True)
-    stage.answer = lambda: True
+    stage.answer = lambda: "replace_thread"
     assert isinstance(stage.live().error, FencedError)
 
 
@@ -170,7 +182,7 @@ def test_the_users_handler_decides_about_other_errors(monkeypatch: pytest.Monkey
     """Once again, then no more."""
     first, second = ValueError("first"), ValueError("second")
     stage = Stage(monkeypatch, ends_by(first), ends_by(second))
-    answers = [True, False]
+    answers: list[Answer] = ["replace_thread", "shutdown_client"]
     stage.answer = lambda: answers.pop(0)
     assert stage.live().error is second
     assert stage.errors == [first, second]
@@ -179,13 +191,42 @@ def test_the_users_handler_decides_about_other_errors(monkeypatch: pytest.Monkey
 def test_a_handler_that_fails_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what ended it, not with the handler's own bug."""
 
-    def answer() -> bool:
+    def answer() -> Answer:
         raise RuntimeError("the handler's own bug")
 
     error = ValueError("the first")
     stage = Stage(monkeypatch, ends_by(error))
     stage.answer = answer
     assert stage.live().error is error
+
+
+def test_the_group_is_told_while_the_life_can_still_tell_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler is asked once; "shutdown_application" ends the worker with an error that says so."""
+    error = ValueError("no such city")
+    told: list[bool] = []
+
+    def fails(life: FakeLife) -> None:
+        told.extend([life.ends_all(FencedError("over")), life.ends_all(error)])
+        raise error
+
+    stage = Stage(monkeypatch, fails)
+    stage.answer = lambda: "shutdown_application"
+    ended = stage.live().error
+    assert isinstance(ended, ApplicationShutdownError)
+    assert ended.__cause__ is error
+    assert "no such city" in str(ended)
+    assert (told, stage.errors) == ([False, True], [error])
+
+
+def test_with_fixed_assignment_only_this_process_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no group to tell."""
+    error = ValueError("no such city")
+    stage = Stage(monkeypatch, ends_by(error), fixed=True)
+    stage.answer = lambda: "shutdown_application"
+    assert isinstance(stage.live().error, ApplicationShutdownError)
+    assert stage.errors == [error]
 
 
 def test_N12_a_life_whose_topics_are_outdated_is_followed_by_another(

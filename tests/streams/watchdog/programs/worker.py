@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rebalance.orders import (
     AnyOrder,
     DropCopy,
+    EndApplication,
     EndIncarnation,
     KeepCopy,
     Leaveable,
@@ -84,6 +85,7 @@ def _obey(link: WatchdogLink, order: AnyOrder) -> None:
             | DropCopy()
             | UseTransactionalId()
             | EndIncarnation()
+            | EndApplication()
             | Leaveable()
         ):
             pass

@@ -1,0 +1,41 @@
+"""Stores of the DSL that nobody has said of how they are kept, and the moment the settings say it."""
+
+from dataclasses import replace
+from typing import Final, get_args
+
+from state_stores.spec import StoreKind
+from streams.dsl_store_suppliers import DslStoreSuppliers, DslStoreType
+from streams.errors import TopologyError
+from streams.materialized import StoreBuilder
+from streams.names import where
+
+_TYPES: Final = get_args(DslStoreType)
+
+
+def kept_as_set(builder: StoreBuilder, setting: object) -> StoreBuilder:
+    """Return a store as the setting `dsl_store_suppliers` wants it, if nobody has said how it is to be kept."""
+    if setting is None or not builder.takes_default:
+        return builder
+    kind = setting if isinstance(setting, str) else _asked(setting, builder)
+    return replace(
+        builder, spec=replace(builder.spec, persistent=kind == "rocksdb"), takes_default=False
+    )
+
+
+def _asked(setting: object, builder: StoreBuilder) -> DslStoreType:
+    suppliers = setting() if isinstance(setting, type) else setting
+    assert isinstance(suppliers, DslStoreSuppliers), "the setting was checked"
+    match builder.spec.kind:
+        case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
+            ask = suppliers.window_store
+        case StoreKind.SESSION:
+            ask = suppliers.session_store
+        case _:
+            ask = suppliers.key_value_store
+    answer = ask(builder.spec.name)
+    if answer not in _TYPES:
+        raise TopologyError(
+            f"{where(f'store {builder.spec.name!r}', builder.location)}: {type(suppliers).__name__}.{ask.__name__} of "
+            f"dsl_store_suppliers answered {answer!r}; make it return 'rocksdb' or 'in_memory'"
+        )
+    return answer

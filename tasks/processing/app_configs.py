@@ -1,0 +1,55 @@
+"""The settings as processors see them: one flat table, whose text shows no secret."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+
+class AppConfigs(Mapping[str, Any]):
+    """The application's settings by name; keys of tables stand behind a dot, as in `consumer.fetch.min.bytes`.
+
+    Args:
+        values: What the application runs with.
+        shown: Of those that may hold a secret, what is shown in their place by `repr` and `str`.
+
+    >>> configs = AppConfigs({"application_id": "shop", "consumer.sasl.password": "xyz"}, {"consumer.sasl.password": "***"})
+    >>> configs["consumer.sasl.password"]
+    'xyz'
+    >>> configs.with_prefix("consumer.")
+    AppConfigs({'sasl.password': '***'})
+    """
+
+    __slots__ = ("_shown", "_values")
+
+    def __init__(
+        self, values: Mapping[str, Any] | None = None, shown: Mapping[str, Any] | None = None
+    ) -> None:
+        self._values = dict(values or {})
+        self._shown = dict(shown or {})
+
+    def with_prefix(self, prefix: str) -> Self:
+        """Return the settings whose names begin with a prefix, without it."""
+
+        def cut(table: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                name.removeprefix(prefix): value
+                for name, value in table.items()
+                if name.startswith(prefix)
+            }
+
+        return type(self)(cut(self._values), cut(self._shown))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._values | self._shown!r})"
+
+
+#: Where nobody gave settings.
+NO_CONFIGS = AppConfigs()
