@@ -9,6 +9,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
@@ -78,6 +79,8 @@ class KafkaAdmin:
         self._lock = threading.Lock()
         #: Consumers that read a group's offsets, by group and whether they wait for undecided ones.
         self._offsets_readers: dict[tuple[str, bool], Any] = {}
+        #: How many are asking each of them: a client that is closed while it is asked follows a dead pointer.
+        self._lent: Counter[Any] = Counter()
 
     def reach(self, stopped: threading.Event, *, timeout_s: float | None = None) -> bool:
         """Wait for the first answer of a broker; returns whether there was one before `stopped` was set.
@@ -249,7 +252,7 @@ class KafkaAdmin:
                 raise self._failed(what, KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT)) from error
             raise
         finally:
-            consumer.poll(0)  # takes its log lines, which would else pile up
+            self._give_back(consumer)
 
     def _answers_unstable(self, group_id: str, wanted: list[KafkaPartition]) -> bool:
         """Whether the coordinator tells the offsets to one who does not mind an undecided commit."""
@@ -259,19 +262,30 @@ class KafkaAdmin:
         except KafkaException:
             return False
         finally:
-            reader.poll(0)
+            self._give_back(reader)
         return True
 
     def _offsets_reader(self, group_id: str, *, stable: bool) -> Any:
-        """Return the client that reads a group's offsets: made once, because a task that moves waits for the answer."""
+        """Lend the client that reads a group's offsets: made once, because a task that moves waits for the answer."""
         with self._lock:
-            assert self._client is not None, "the admin client was closed"
+            if self._client is None:
+                raise StreamsError(f"group {group_id}: not asked, because the client was closed")
             found = self._offsets_readers.get((group_id, stable))
             if found is None:
                 config = self._settings.offsets(group_id, stable=stable)
                 found = make_client(Consumer, "consumer", config, self._log)
                 self._offsets_readers[group_id, stable] = found
+            self._lent[found] += 1
             return found
+
+    def _give_back(self, reader: Any) -> None:
+        """Take back a client that was lent, and close it if nobody else does."""
+        reader.poll(0)  # takes its log lines, which would else pile up
+        with self._lock:
+            self._lent[reader] -= 1
+            is_left_over = self._client is None and not self._lent[reader]
+        if is_left_over:
+            reader.close()
 
     def group_members(self, group_id: str) -> int:
         """Return how many live members the group has."""
@@ -324,11 +338,12 @@ class KafkaAdmin:
             each.result()
 
     def close(self) -> None:
-        """Let the clients go; idempotent."""
+        """Let the clients go; those that are being asked close when they have answered. Idempotent."""
         with self._lock:
             self._client = None
             readers, self._offsets_readers = self._offsets_readers, {}
-        for reader in readers.values():
+            idle = [each for each in readers.values() if not self._lent[each]]
+        for reader in idle:
             reader.close()
 
     def _fence(self, transactional_id: str) -> None:
@@ -454,7 +469,6 @@ class KafkaAdmin:
     def _ask(self, what: str, call: Callable[[float], Any]) -> Any:
         """Return what `call(seconds left)` returns, asking again while the error passes by itself."""
         client = self._client
-        assert client is not None, "the admin client was closed"
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             if self._client is None:

@@ -22,6 +22,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
+        self.lives: list[WorkerLife] = []
         self.departures: list[Departure] = []
         self.free = threading.Event()
         self.error: BaseException | None = None
@@ -35,16 +36,19 @@ class Stage:
 
     def run(self, life: WorkerLife) -> None:
         """Stand for a life."""
+        self.lives.append(life)
         life._on_running(True)
         self.begun.release()
         assert self.free.wait(_PATIENCE_S)
         if self.error is not None:
             raise self.error
 
-    def depart(self, departure: Departure) -> None:
+    def depart(self, life: WorkerLife, departure: Departure) -> None:
         """Stand for what a life does when it is to go."""
-        self.departures.append(departure)
-        self.free.set()
+        # Who closes an application may still be on the way to a life when its test is over, and meet the next one's stage.
+        if life in self.lives:
+            self.departures.append(departure)
+            self.free.set()
 
 
 @pytest.fixture
@@ -52,13 +56,9 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """No Kafka, no watchdog: lives are the test's."""
     made = Stage()
     monkeypatch.setattr(WorkerLife, "run", lambda life: made.run(life))  # noqa: PLW0108 - a bound method would not get the life
-    monkeypatch.setattr(WorkerLife, "depart", lambda _life, departure: made.depart(departure))
+    monkeypatch.setattr(WorkerLife, "depart", lambda life, each: made.depart(life, each))  # noqa: PLW0108 - as above
     yield made
     made.free.set()
-    # An application is closed once its last thread is; who closes it may still be on the way to a life, and meet the next test's.
-    for thread in threading.enumerate():
-        if thread.name == "tidewheel-close":
-            thread.join(_PATIENCE_S)
 
 
 def started(app: KafkaStreams) -> KafkaStreams:
