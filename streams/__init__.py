@@ -3,12 +3,12 @@
 Names are imported from their modules when they are first used, so that `import streams` costs next to nothing.
 """
 
-import gc
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streams.garbage import collection_paused
 from streams.schema_port import provide
 
 if TYPE_CHECKING:
@@ -307,13 +307,8 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Definitions are no garbage: looking for some among them took an eighth of the processor time of a start.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with collection_paused():
         value = getattr(import_module(home), name)
-    finally:
-        if collects:
-            gc.enable()
     globals()[name] = value
     return value
 

@@ -224,6 +224,17 @@ class ChangelogFacts:
     tombstone_retention_ms: int
     now_ms: int
 
+    def start_from(self, position: Position | None) -> tuple[StartFrom, str]:
+        """Return whether what stands at a position may be gone on from, and why (`restore_start`)."""
+        return restore_start(
+            position,
+            topic_id=self.topic_id,
+            log_start=self.log_start,
+            log_end=self.log_end,
+            tombstone_retention_ms=self.tombstone_retention_ms,
+            now_ms=self.now_ms,
+        )
+
 
 class _Envelope(msgspec.Struct):
     """What stands around a manifest: read first, whatever the version of the rest."""
@@ -312,17 +323,12 @@ def may_extend(previous: PartitionRuns, facts: ChangelogFacts) -> str | None:
     assert previous.partition == facts.partition, "facts of another partition"
     if not previous.complete_from_zero:
         return f"the runs begin at offset {previous.from_offset}, not at the start of the log"
-    start, reason = restore_start(
+    start, reason = facts.start_from(
         Position(
             offset=previous.to_offset,
             topic_id=facts.topic_id,
             written_at_ms=previous.caught_up_at_ms,
-        ),
-        topic_id=facts.topic_id,
-        log_start=facts.log_start,
-        log_end=facts.log_end,
-        tombstone_retention_ms=facts.tombstone_retention_ms,
-        now_ms=facts.now_ms,
+        )
     )
     return None if start is StartFrom.POSITION else reason
 

@@ -16,7 +16,7 @@ from state_stores.bulk_restore.manifest import (
     validate,
 )
 from state_stores.position import Position
-from state_stores.restore import StartFrom, restore_start
+from state_stores.restore import StartFrom
 from state_stores.spec import StoreSpec
 
 #: A longer gap is built into runs by a process of its own; a shorter one is replayed before that has started.
@@ -73,14 +73,7 @@ def plan_restore(
         facts: What the cluster says of its changelog partition.
         runs_from_records: From how many records on they are built into runs.
     """
-    start, why = restore_start(
-        position,
-        topic_id=facts.topic_id,
-        log_start=facts.log_start,
-        log_end=facts.log_end,
-        tombstone_retention_ms=facts.tombstone_retention_ms,
-        now_ms=facts.now_ms,
-    )
+    start, why = facts.start_from(position)
     runs, refused = _usable(snapshot, spec, facts)
 
     def plan(kind: RestoreFrom, offset: int, reason: str) -> RestorePlan:

@@ -11,8 +11,8 @@ checksum (5 bytes). See `table/block_based/block_builder.cc` and `table/format.c
 
 import mmap
 import struct
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -89,11 +89,7 @@ def read_sorted_file(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
     Raises:
         StoreCorruptedError: It is not such a file.
     """
-    with (
-        path.open("rb") as file,
-        closing(_mapped(path, file.fileno())) as data,
-        memoryview(data) as view,
-    ):
+    with _viewed(path) as view:
         for offset, size in _blocks(path, view):
             rows = _rows(path, bytes(view[offset : offset + size]))
             yield from rows
@@ -105,16 +101,23 @@ def bounds_of(path: Path) -> tuple[bytes, bytes]:
     Raises:
         StoreCorruptedError: It is not such a file.
     """
-    with (
-        path.open("rb") as file,
-        closing(_mapped(path, file.fileno())) as data,
-        memoryview(data) as view,
-    ):
+    with _viewed(path) as view:
         blocks = _blocks(path, view)
         (first, first_size), (last, last_size) = blocks[0], blocks[-1]
         least = _rows(path, bytes(view[first : first + first_size]))[0][0]
         greatest = _rows(path, bytes(view[last : last + last_size]))[-1][0]
     return least, greatest
+
+
+@contextmanager
+def _viewed(path: Path) -> Generator[memoryview]:
+    """Yield what is in a file, mapped into memory for as long."""
+    with (
+        path.open("rb") as file,
+        closing(_mapped(path, file.fileno())) as data,
+        memoryview(data) as view,
+    ):
+        yield view
 
 
 def _mapped(path: Path, descriptor: int) -> mmap.mmap:

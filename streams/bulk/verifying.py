@@ -15,7 +15,7 @@ from state_stores.bulk_restore.location import SnapshotLocation
 from state_stores.bulk_restore.manifest import ChangelogFacts, SnapshotRefused
 from state_stores.errors import StateStoreError, StoreLockedError
 from state_stores.position import Position
-from state_stores.restore import StartFrom, position_name, restore_start
+from state_stores.restore import StartFrom, position_name
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
@@ -280,14 +280,7 @@ def _copied(
             where = store.changelog(int(partition))
             about = facts[where]
             position = Position.decode(database.position(position_name(*where)))
-            start, reason = restore_start(
-                position,
-                topic_id=about.topic_id,
-                log_start=about.log_start,
-                log_end=about.log_end,
-                tombstone_retention_ms=about.tombstone_retention_ms,
-                now_ms=about.now_ms,
-            )
+            start, reason = about.start_from(position)
             if start is not StartFrom.POSITION or position is None:
                 notes.append(f"store {store.name} in {path} is not compared: {reason}")
                 continue

@@ -23,6 +23,7 @@ from streams.group.status import GroupStatus, group_status
 from streams.group.topics import GroupTopics
 from streams.kafka.group_log import LeaderProducer, inbox_topic, state_topic
 from streams.kafka.group_reader import KafkaGroupReader
+from streams.kafka.portable_settings import settings_of
 from streams.kafka.reset_admin import KafkaResetAdmin
 from streams.kafka.settings import ClientSettings
 from streams.kafka.sink_producer import KafkaSinkProducer
@@ -64,14 +65,7 @@ class KafkaConnection:
     """The real one."""
 
     def __init__(self, config: StreamsConfig) -> None:
-        self._settings = ClientSettings(
-            bootstrap_servers=config.bootstrap_servers,
-            application_id=config.application_id,
-            client_id=f"{config.application_id}-operator",
-            consumer=config.consumer,
-            producer=config.producer,
-            admin=config.admin,
-        )
+        self._settings = settings_of(config, client_id=f"{config.application_id}-operator")
         self._leader: _Leader | None = None
         self._admin = KafkaResetAdmin(self._settings).found()
         self.admin: ResetAdmin = self._admin

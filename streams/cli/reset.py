@@ -14,8 +14,8 @@ from streams.cli.settings import SettingsOptions
 from streams.config import StreamsConfig
 from streams.errors import ConfigError
 from streams.exit_codes import ExitCode
+from streams.kafka.portable_settings import settings_of
 from streams.kafka.reset_admin import KafkaResetAdmin
-from streams.kafka.settings import ClientSettings
 from streams.reset import (
     ResetPlan,
     ResetPosition,
@@ -56,15 +56,7 @@ def reset(
     position = parse_position(to)
     config, scope = _application(target, settings or SettingsOptions())
     as_json = wants_json(asked=json)
-    admin = KafkaResetAdmin(
-        ClientSettings(
-            bootstrap_servers=config.bootstrap_servers,
-            application_id=config.application_id,
-            consumer=config.consumer,
-            producer=config.producer,
-            admin=config.admin,
-        )
-    ).found()
+    admin = KafkaResetAdmin(settings_of(config)).found()
     try:
         facts = gather_facts(scope, admin, config.state_dir, position)
         plan = plan_reset(scope, replace(facts, speaking=_speaking(config)), force=force)

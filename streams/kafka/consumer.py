@@ -6,11 +6,9 @@ Errors that pass by themselves are logged; those that need a decision are raised
 came before them was handed out.
 """
 
-import gc
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -18,6 +16,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from rebalance.model import TopicPartition
 from streams.errors import MissingSourceTopicError, StreamsError
+from streams.garbage import collection_paused
 from streams.kafka.client_log import ClientLog, error_of, make_client
 from streams.kafka.codes import (
     NO_OFFSET,
@@ -39,22 +38,6 @@ _FIRST_OFFSET: Final = 0
 
 #: How the client names a partition in errors that belong to no record.
 _NAMED_PARTITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+) \[(?P<partition>\d+)\]: ")
-
-
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """Keep the garbage collector out while thousands of messages come and go at once.
-
-    It would be started by their number and look at each several times; reference counts free them all.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class AssignedConsumer:

@@ -26,11 +26,12 @@ _PREFIX: Final = "tidewheel-secrets-"
 _KEPT: Final = "kept:"
 
 
-def settings_of(config: StreamsConfig) -> ClientSettings:
+def settings_of(config: StreamsConfig, client_id: str = "") -> ClientSettings:
     """Return the settings of an application's clients, as its workers use them."""
     return ClientSettings(
         bootstrap_servers=config.bootstrap_servers,
         application_id=config.application_id,
+        client_id=client_id,
         consumer=config.consumer,
         producer=config.producer,
         admin=config.admin,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from state_stores.bulk_restore.manifest import may_extend, validate
 from state_stores.bulk_restore.plan import RestoreFrom, RestorePlan, plan_restore
 from state_stores.position import Position
-from state_stores.restore import StartFrom, restore_start
+from state_stores.restore import StartFrom
 from tests.state_stores.bulk_restore.snapshots import (
     NOW_MS,
     SPEC,
@@ -125,17 +125,7 @@ def test_a_plan_is_valid_and_the_cheapest(
     about = facts(log_start=log_start, log_end=log_start + length)
     found = plan_restore(position, made, SPEC, about, runs_from_records=50)
     assert found == plan_restore(position, made, SPEC, about, runs_from_records=50)
-    may_follow = (
-        restore_start(
-            position,
-            topic_id=about.topic_id,
-            log_start=about.log_start,
-            log_end=about.log_end,
-            tombstone_retention_ms=about.tombstone_retention_ms,
-            now_ms=about.now_ms,
-        )[0]
-        is StartFrom.POSITION
-    )
+    may_follow = about.start_from(position)[0] is StartFrom.POSITION
     usable = (
         made is not None
         and validate(made, SPEC, about) is None

@@ -1,10 +1,10 @@
-"""What a reader does beside reading; its reading is held to a contract in `tests/contracts`."""
+"""The garbage collector, where it is kept out."""
 
 import gc
 
 import pytest
 
-from streams.kafka.consumer import collection_paused
+from streams.garbage import collection_paused
 
 
 def test_the_collector_is_back_whatever_happens() -> None:
