@@ -37,6 +37,7 @@ from tasks.start_positions import Grant, find_starts
 from tasks.state_updater import RestoreEvent, StateUpdater
 from tasks.task_manager import HeldTasks, TaskManager
 from tasks.worker_input import WorkerInput
+from tasks.worker_metrics import WorkerMetrics
 from tasks.worker_ports import MakeTask, Membership, WorkerPorts, WorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -51,19 +52,6 @@ _IDLE_IN_GROUP_S = 0.01
 _IDLE_BEFORE_START_S = 0.002
 #: How long the workers of one program may take to start.
 _SIBLINGS_START_S = 60.0
-
-
-class WorkerMetrics:
-    """Counters of one worker. Written by the loop thread, read by anybody."""
-
-    def __init__(self) -> None:
-        self.consumed = 0
-        self.processed = 0
-        self.commits = 0
-        self.commit_s = 0.0
-        self.commit_s_max = 0.0
-        self.last_commit_s = 0.0
-        self.rolled_back = 0
 
 
 class StreamWorker:
@@ -571,12 +559,10 @@ class StreamWorker:
             done = self._commits.carry_out(list(self._manager.running.values()))
         finally:
             self._sequence = self._commits.sequence
-        self.metrics.commits += done
         self._lags = self._work.lags(self._commits.offsets)
         end_s = self._clock.monotonic_s()
-        self.metrics.last_commit_s = end_s - begin_s
-        self.metrics.commit_s += end_s - begin_s
-        self.metrics.commit_s_max = max(self.metrics.commit_s_max, end_s - begin_s)
+        if done:
+            self.metrics.commit_times = self.metrics.commit_times.and_one(end_s - begin_s)
         self._next_commit_s = end_s + self._settings.commit_interval_ms / 1000
 
     def _purge(self) -> None:

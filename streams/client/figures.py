@@ -31,15 +31,16 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
     lags = {partition: lag for worker in workers for partition, lag in worker.lags().items()}
     tasks = {task_id: task for worker in workers for task_id, task in worker.tasks.items()}
     processed = sum(each.processed for each in counters)
-    commits = sum(each.commits for each in counters)
-    commit_s = sum(each.commit_s for each in counters)
+    times = [each.commit_times for each in counters]
+    commits = sum(each.count for each in times)
+    commit_s = sum(each.total_s for each in times)
     return {
         "poll-records-total": sum(each.consumed for each in counters),
         "process-total": processed,
         "process-rate": processed / elapsed_s if elapsed_s else 0.0,
         "commit-total": commits,
         "commit-latency-avg": commit_s / commits * 1000 if commits else 0.0,
-        "commit-latency-max": max(each.commit_s_max for each in counters) * 1000,
+        "commit-latency-max": max(each.longest_s for each in times) * 1000,
         "rolled-back-total": sum(each.rolled_back for each in counters),
         "records-lag": sum(lags.values()),
         "restore-total": sum(each.restored_records for each in updaters),

@@ -190,3 +190,24 @@ def test_metadata_of_a_commit_says_who_and_how_far() -> None:
     assert progress.topic_id == bench.broker.topics["in"].topic_id
     assert progress.ranges == (RangeProgress(0, 2),)
     assert progress.stream_time_ms == 700
+
+
+def test_only_commits_count_as_commits() -> None:
+    """A round that finds nothing to commit takes time too; were it counted, the mean could be above the maximum."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=1)
+    bench.idle_polls = 300
+    still = bench.clock.monotonic_s
+
+    def moving() -> float:
+        bench.clock.advance(1)
+        return still()
+
+    bench.clock.monotonic_s = moving  # type: ignore[method-assign]
+    fill(bench, "aab")
+    assert bench.live()
+    assert bench.worker is not None
+
+    count, total_s, longest_s = bench.worker.metrics.commit_times
+
+    assert count == bench.worker.metrics.commits > 0
+    assert 0 < total_s / count <= longest_s
