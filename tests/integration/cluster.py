@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from rebalance.model import TopicPartition
 from streams.kafka.clients import KafkaClients
@@ -50,6 +51,7 @@ class Cluster:
             bootstrap_servers=bootstrap_servers, application_id="integration-tests"
         )
         self.admin = self.clients.admin()
+        self._kafka_admin = AdminClient({"bootstrap.servers": bootstrap_servers})
 
     def close(self) -> None:
         self.admin.close()
@@ -103,7 +105,7 @@ class Cluster:
             }
         )
         try:
-            yield from _messages_of(consumer, topic)
+            yield from _messages_of(consumer, self._written(topic))
         finally:
             consumer.close()
 
@@ -129,8 +131,32 @@ class Cluster:
         return {partition: committed.offset for partition, committed in found.items()}
 
     def ends(self, topic: str) -> dict[TopicPartition, int]:
-        """Return the read_committed end of each partition of a topic."""
-        return self.admin.end_offsets(self.partitions(topic))
+        """Return the end of each partition of a topic, once all that is written there now is committed or aborted."""
+        written = self._written(topic)
+        found: dict[TopicPartition, int] = {}
+
+        def decided() -> bool:
+            found.update(self.admin.end_offsets(list(written)))
+            return all(found[each] >= end for each, end in written.items())
+
+        until(decided, f"all that was written to {topic} is committed or aborted")
+        return found
+
+    def _written(self, topic: str) -> dict[TopicPartition, int]:
+        """Return the end of each partition of a topic, with what is not committed yet.
+
+        That offsets are committed does not say that their transaction's outputs can be read: each partition gets
+        its marker in its own time.
+        """
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = {KafkaPartition(*each): latest for each in self.partitions(topic)}
+        answers = self._kafka_admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=PATIENCE_S
+        )
+        return {
+            TopicPartition(each.topic, each.partition): answer.result(PATIENCE_S).offset
+            for each, answer in answers.items()
+        }
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic."""
@@ -242,22 +268,22 @@ class SteadyFeed(threading.Thread):
         assert not self.is_alive(), "the feed has stopped"
 
 
-def _messages_of(consumer: Consumer, topic: str) -> Iterator[Message]:
-    known = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic]
-    assert known.error is None, f"topic {topic}: {known.error}"
-    left = set(known.partitions)
-    consumer.assign([KafkaPartition(topic, each, OFFSET_BEGINNING) for each in sorted(left)])
+def _messages_of(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> Iterator[Message]:
+    left = dict(ends)
+    consumer.assign([KafkaPartition(*each, OFFSET_BEGINNING) for each in sorted(left)])
     deadline = time.monotonic() + PATIENCE_S
     while left:
-        assert time.monotonic() < deadline, f"partitions {left} of {topic} have no end"
+        assert time.monotonic() < deadline, f"{left} can't be read: are transactions open?"
         for message in consumer.consume(10_000, timeout=0.05):
             error = message.error()
             if error is None:
                 yield message
-            elif error.code() == KafkaError._PARTITION_EOF:
-                left.discard(message.partition() or 0)
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise AssertionError(f"reading {sorted(ends)}: {error}")
             else:
-                raise AssertionError(f"reading {topic}: {error}")
+                partition = TopicPartition(message.topic() or "", message.partition() or 0)
+                if (message.offset() or 0) >= ends[partition]:
+                    left.pop(partition, None)
 
 
 def _received(message: Message) -> Received:
