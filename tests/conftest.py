@@ -17,7 +17,7 @@ from streams.broker.file_lock import FileLock
 from streams.testing.pytest_plugin import BOOTSTRAP_VARIABLE
 
 # No deadline for one example: it would tell how busy the machine is. A test that hangs is ended by pytest's timeout.
-settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("explore", derandomize=False, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 

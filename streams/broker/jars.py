@@ -83,6 +83,11 @@ class JarCache:
         self.folder = self._base / version
         self._pinned = JarLock.pinned(version) if lock is None else lock
 
+    @property
+    def archives(self) -> Path:
+        """Where Java's archives of these jars' classes are kept."""
+        return self._base / "class-archives"
+
     def complete(self, *, read_all: bool = False) -> bool:
         """Whether every jar is there as it has to be."""
         lock = self._lock()

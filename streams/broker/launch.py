@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streams.broker import wire
+from streams.broker.class_archive import ClassArchive
 from streams.broker.data_dir import DataDir
 from streams.broker.errors import BrokerError, PortTakenError
 from streams.broker.java import Java
@@ -39,6 +40,7 @@ class Launch:
     version: str
     java: Java
     jars: tuple[Path, ...]
+    archive: ClassArchive
     data: DataDir
     temporary: bool
     """The data folder is deleted afterwards; so what explains a failure is saved from it."""
@@ -63,6 +65,7 @@ class Launch:
         process = GuardedProcess(
             [
                 *self._java(f"-Xmx{self.heap_mb}m", "-XX:+ExitOnOutOfMemoryError"),
+                *self.archive.options_of_broker(),
                 *self.jvm_options,
                 "-cp",
                 self._class_path(),
@@ -100,6 +103,7 @@ class Launch:
         command = [
             # Too short a program for the optimising compiler to pay.
             *self._java("-XX:TieredStopAtLevel=1"),
+            *self.archive.options(),
             "-cp",
             self._class_path(),
             "kafka.tools.StorageTool",

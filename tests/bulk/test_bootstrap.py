@@ -143,7 +143,7 @@ def test_loaded_as_of_a_moment_and_fed_the_rest_equals_the_whole(
 
 
 #: So many that writing takes a while.
-MANY = 240_000
+MANY = 120_000
 
 
 class Run:

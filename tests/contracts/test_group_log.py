@@ -280,6 +280,7 @@ def real_topics(real_cluster: RealCluster, kafka_broker: RunningBroker) -> Itera
         yield _Real(real_cluster, kafka_broker, stack)
 
 
+@pytest.mark.alone
 @pytest.mark.broker
 @pytest.mark.slow
 def test_F17_a_round_of_revoke_revoked_grant_takes_some_milliseconds(real_topics: _Real) -> None:

@@ -127,7 +127,7 @@ class DatabaseModel(RuleBasedStateMachine):
 
 TestDatabaseModel = DatabaseModel.TestCase
 TestDatabaseModel.settings = settings(
-    max_examples=20,
+    max_examples=10,
     stateful_step_count=25,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -73,7 +73,7 @@ class LruMachine(RuleBasedStateMachine):
 
 
 TestInMemory = pytest.mark.slow(LruMachine.TestCase)
-TestInMemory.settings = settings(max_examples=80, stateful_step_count=30)
+TestInMemory.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 class RocksDBLruMachine(LruMachine):
@@ -81,7 +81,7 @@ class RocksDBLruMachine(LruMachine):
 
 
 TestRocksDB = pytest.mark.slow(RocksDBLruMachine.TestCase)
-TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30)
+TestRocksDB.settings = settings(max_examples=8, stateful_step_count=30)
 
 
 def bench_of(most: int) -> StoreBench:

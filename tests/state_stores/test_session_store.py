@@ -116,7 +116,7 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 TestInMemory = pytest.mark.slow(SessionMachine.TestCase)
-TestInMemory.settings = settings(max_examples=80, stateful_step_count=30)
+TestInMemory.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 class RocksDBSessionMachine(SessionMachine):
@@ -124,7 +124,7 @@ class RocksDBSessionMachine(SessionMachine):
 
 
 TestRocksDB = pytest.mark.slow(RocksDBSessionMachine.TestCase)
-TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30)
+TestRocksDB.settings = settings(max_examples=8, stateful_step_count=30)
 
 
 def bench_of(**changes: Any) -> StoreBench:

@@ -95,7 +95,7 @@ class TtlMachine(RuleBasedStateMachine):
 
 
 TestInMemory = pytest.mark.slow(TtlMachine.TestCase)
-TestInMemory.settings = settings(max_examples=80, stateful_step_count=30)
+TestInMemory.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 class RocksDBTtlMachine(TtlMachine):
@@ -103,7 +103,7 @@ class RocksDBTtlMachine(TtlMachine):
 
 
 TestRocksDB = pytest.mark.slow(RocksDBTtlMachine.TestCase)
-TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30)
+TestRocksDB.settings = settings(max_examples=8, stateful_step_count=30)
 
 
 def bench_of(ttl_ms: int = TTL) -> StoreBench:

@@ -147,7 +147,7 @@ class VersionedMachine(RuleBasedStateMachine):
 
 
 TestInMemory = pytest.mark.slow(VersionedMachine.TestCase)
-TestInMemory.settings = settings(max_examples=100, stateful_step_count=40)
+TestInMemory.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 class RocksDBVersionedMachine(VersionedMachine):
@@ -155,7 +155,7 @@ class RocksDBVersionedMachine(VersionedMachine):
 
 
 TestRocksDB = pytest.mark.slow(RocksDBVersionedMachine.TestCase)
-TestRocksDB.settings = settings(max_examples=20, stateful_step_count=40)
+TestRocksDB.settings = settings(max_examples=8, stateful_step_count=40)
 
 
 def bench_of(**changes: Any) -> StoreBench:

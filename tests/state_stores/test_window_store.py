@@ -152,7 +152,7 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 TestInMemory = pytest.mark.slow(WindowMachine.TestCase)
-TestInMemory.settings = settings(max_examples=80, stateful_step_count=30)
+TestInMemory.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 class RocksDBWindowMachine(WindowMachine):
@@ -160,7 +160,7 @@ class RocksDBWindowMachine(WindowMachine):
 
 
 TestRocksDB = pytest.mark.slow(RocksDBWindowMachine.TestCase)
-TestRocksDB.settings = settings(max_examples=20, stateful_step_count=30)
+TestRocksDB.settings = settings(max_examples=8, stateful_step_count=30)
 
 
 @pytest.fixture(params=["in_memory", pytest.param("rocksdb", marks=pytest.mark.slow)])

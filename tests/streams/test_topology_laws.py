@@ -36,7 +36,7 @@ def topologies(draw: st.DrawFn) -> Topology:
     return topology
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(topologies())
 def test_sub_topologies_are_the_connected_parts(topology: Topology) -> None:
     """Two nodes are in one sub-topology exactly if edges or shared stores connect them."""
@@ -59,7 +59,7 @@ def test_sub_topologies_are_the_connected_parts(topology: Topology) -> None:
         assert {n for n in reached if n in part_of} == {n for n, p in part_of.items() if p == part}
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(topologies())
 def test_sub_topologies_are_in_order(topology: Topology) -> None:
     """Parents stand before children, numbers follow the first nodes, and each store is in one sub-topology."""
@@ -77,7 +77,7 @@ def test_sub_topologies_are_in_order(topology: Topology) -> None:
     assert sorted(stores) == sorted(set(stores)) == list(topology.store_names)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(topologies())
 def test_every_form_shows_every_node(topology: Topology) -> None:
     """Text, values and flowchart have each node, and each edge from both its ends."""

@@ -533,7 +533,7 @@ def results(topology: Topology, records: list[tuple[str, str, str]]) -> dict[str
         return found
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9)), min_size=2, max_size=9),
     records=RECORDS,

@@ -328,7 +328,7 @@ def test_a_reason_is_kept_in_the_log(places: Path, caplog: pytest.LogCaptureFixt
 
 
 @settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 @given(
     batches=st.lists(

@@ -245,7 +245,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(
     lives=st.lists(
         st.tuples(CHANGES, st.integers(0, 40), st.integers(0, 4)), min_size=1, max_size=4

@@ -117,7 +117,7 @@ LIVES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=4)
 
 
 @pytest.mark.slow
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(
     records=st.lists(st.text("abcd", max_size=8), min_size=1, max_size=5),
     lives=LIVES,

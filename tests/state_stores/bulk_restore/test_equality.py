@@ -117,7 +117,7 @@ def all_kinds(test: Any) -> Any:
 
 
 @all_kinds
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_runs_equal_replay(
     spec: StoreSpec, directories: Directories, databases: Databases, data: Any
@@ -139,7 +139,7 @@ def test_runs_equal_replay(
 
 
 @all_kinds
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_runs_on_a_position_equal_replay(
     spec: StoreSpec, directories: Directories, databases: Databases, data: Any
@@ -166,7 +166,7 @@ def test_runs_on_a_position_equal_replay(
 
 
 @all_kinds
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_ranges_built_apart_and_merged_equal_replay(
     spec: StoreSpec, directories: Directories, databases: Databases, data: Any
@@ -196,7 +196,7 @@ def test_ranges_built_apart_and_merged_equal_replay(
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_a_snapshot_and_the_tail_of_a_log_that_is_cleaned_equal_replay(
     spec: StoreSpec, directories: Directories, data: Any

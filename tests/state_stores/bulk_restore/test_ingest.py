@@ -141,7 +141,7 @@ def ingest(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_a_kill_at_any_step_does_no_harm(
     spec: StoreSpec, directories: Directories, data: Any

@@ -92,7 +92,7 @@ def _replayed(spec: StoreSpec, broker: FakeBroker) -> list[StoredRow]:
 @pytest.mark.parametrize("kind", SPECS)
 @given(data=st.data())
 @settings(
-    max_examples=25,
+    max_examples=10,
     suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
 )
 def test_snapshots_are_what_replay_leaves(

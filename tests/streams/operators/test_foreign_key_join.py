@@ -378,7 +378,7 @@ RESULTS = Materialized("results", value_serde=STRING)
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.sampled_from(["join", "left_join"]), CHANGES, st.booleans())
 def test_every_change_puts_out_what_the_rules_say(
     operator: str, changes: list[Any], record_by_record: bool
@@ -392,7 +392,7 @@ def test_every_change_puts_out_what_the_rules_say(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     st.sampled_from(["join", "left_join"]),
     st.lists(st.lists(LEFT_CHANGES, max_size=6) | st.lists(RIGHT_CHANGES, max_size=6), max_size=4),

@@ -94,7 +94,7 @@ WINDOWS = st.builds(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(rows=ROWS, within=WINDOWS, kind=st.sampled_from(sorted(KINDS)))
 def test_batches_give_what_single_records_give(
     rows: list[Row], within: JoinWindows, kind: str
@@ -121,7 +121,7 @@ def model_of(rows: Sequence[Row], within: JoinWindows) -> list[tuple[str, Any, A
     ]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(rows=ROWS, before=st.integers(-5, 10), after=st.integers(5, 10))
 def test_an_inner_join_finds_every_pair_that_is_near(
     rows: list[Row], before: int, after: int
@@ -133,7 +133,7 @@ def test_an_inner_join_finds_every_pair_that_is_near(
     assert sorted(map(repr, told)) == sorted(map(repr, model_of(rows, within)))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(rows=ROWS, within=WINDOWS)
 def test_in_the_order_of_time_a_record_is_in_pairs_or_alone(
     rows: list[Row], within: JoinWindows

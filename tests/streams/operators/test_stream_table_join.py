@@ -98,7 +98,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(rows=ROWS, kind=KINDS)
 def test_each_record_meets_the_row_of_its_key_as_it_stands(rows: list[Row], kind: str) -> None:
     """A result has the record's time; changes of the table make none, and neither do null values."""
@@ -117,7 +117,7 @@ def test_each_record_meets_the_row_of_its_key_as_it_stands(rows: list[Row], kind
     event("some results" if expected else "no result")
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(rows=ROWS, kind=KINDS, grace=st.sampled_from([None, 0, 1, 10, 50]))
 def test_batches_give_what_single_records_give(
     rows: list[Row], kind: str, grace: int | None
@@ -130,7 +130,7 @@ def test_batches_give_what_single_records_give(
     event(f"grace {grace}, {'some' if single else 'no'} results")
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(rows=ROWS, grace=st.integers(0, 40))
 def test_with_a_grace_records_wait_for_rows_that_come_late(rows: list[Row], grace: int) -> None:
     """They come out by time and key bytes once the time is past theirs by the grace; older ones at once."""

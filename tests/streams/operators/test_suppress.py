@@ -287,7 +287,7 @@ def test_sessions_that_were_merged_away_give_no_tombstones() -> None:
     ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40)), min_size=5, max_size=20),
     st.sampled_from(
@@ -346,7 +346,7 @@ def model(changes: list[Any], limit: int | None, records: int | None) -> list[An
     return emitted
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(CHANGES, st.none() | st.integers(0, 10), st.none() | st.integers(0, 3), st.booleans())
 def test_what_comes_out_is_what_the_model_says(
     changes: list[Any], limit: int | None, records: int | None, record_by_record: bool

@@ -77,7 +77,7 @@ def commit(rows: CommitBuffer, database: InMemoryDatabase) -> None:
     rows.applied()
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(STEPS, st.integers(1, 3))
 def test_the_oldest_row_is_taken_whatever_happened_before(steps: list[Any], indexed: int) -> None:
     """With an index of one to three rows, across commits, and after a restart on the same rows."""
@@ -146,7 +146,7 @@ def outputs(*parts: list[Any], crash_after: int | None = None, lose_disk: bool =
     return bench.outputs("out")
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(CHANGES, st.integers(0, 20), st.none() | st.integers(0, 40), st.booleans())
 def test_a_restart_anywhere_holds_back_the_same_rows(
     changes: list[Any], cut: int, crash: int | None, lose_disk: bool

@@ -221,7 +221,7 @@ def sums(stream: Any) -> Any:
     ).to_stream()
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(ROWS, st.booleans(), st.integers(0, 25))
 def test_the_aggregate_is_that_of_the_rows_there_are(
     rows: list[Any], cached: bool, cut: int
@@ -243,7 +243,7 @@ def test_the_aggregate_is_that_of_the_rows_there_are(
     }
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(ROWS)
 def test_a_batch_gives_what_single_records_give(rows: list[Any]) -> None:
     """The same results in the same order."""

@@ -237,7 +237,7 @@ class Model:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.sampled_from(sorted(KINDS)), CHANGES, st.booleans(), st.booleans())
 def test_every_change_puts_out_what_the_rules_say(
     operator: str, changes: list[Any], kept: bool, record_by_record: bool
@@ -258,7 +258,7 @@ def test_every_change_puts_out_what_the_rules_say(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     st.sampled_from(sorted(KINDS)),
     st.sampled_from(sorted(KINDS)),
@@ -288,7 +288,7 @@ def test_batches_put_out_what_single_records_do(
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(CHANGES)
 def test_a_table_joined_with_itself_sees_each_change_on_both_sides(changes: list[Any]) -> None:
     """The last result of a key joins its row with itself."""

@@ -53,7 +53,7 @@ ALL = st.one_of(FIXED, SLIDING, SESSIONS)
 CLOSING = st.one_of(TIME_WINDOWS, SLIDING, SESSIONS)
 
 
-LAW = settings(max_examples=30)
+LAW = settings(max_examples=15)
 
 
 def spread_out(rows: Sequence[Row], windows: AnyWindows) -> Sequence[Row]:
