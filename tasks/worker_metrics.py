@@ -6,13 +6,13 @@ from typing import NamedTuple
 class CommitTimes(NamedTuple):
     """What the commits of one worker took. A value of its own, so that who reads it has all three of the same moment."""
 
-    count: int = 0
+    number: int = 0
     total_s: float = 0.0
     longest_s: float = 0.0
 
     def and_one(self, took_s: float) -> "CommitTimes":
         """Return these with one more."""
-        return CommitTimes(self.count + 1, self.total_s + took_s, max(self.longest_s, took_s))
+        return CommitTimes(self.number + 1, self.total_s + took_s, max(self.longest_s, took_s))
 
 
 class WorkerMetrics:
@@ -27,4 +27,4 @@ class WorkerMetrics:
     @property
     def commits(self) -> int:
         """How many commits there were."""
-        return self.commit_times.count
+        return self.commit_times.number

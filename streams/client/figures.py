@@ -32,7 +32,7 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
     tasks = {task_id: task for worker in workers for task_id, task in worker.tasks.items()}
     processed = sum(each.processed for each in counters)
     times = [each.commit_times for each in counters]
-    commits = sum(each.count for each in times)
+    commits = sum(each.number for each in times)
     commit_s = sum(each.total_s for each in times)
     return {
         "poll-records-total": sum(each.consumed for each in counters),

@@ -207,7 +207,7 @@ def test_only_commits_count_as_commits() -> None:
     assert bench.live()
     assert bench.worker is not None
 
-    count, total_s, longest_s = bench.worker.metrics.commit_times
+    number, total_s, longest_s = bench.worker.metrics.commit_times
 
-    assert count == bench.worker.metrics.commits > 0
-    assert 0 < total_s / count <= longest_s
+    assert number == bench.worker.metrics.commits > 0
+    assert 0 < total_s / number <= longest_s
