@@ -25,6 +25,7 @@ from streams.errors import ApplicationShutdownError, ConfigError, StreamsError
 from streams.run_options import RunOptions
 from streams.states import KafkaStreamsState
 from streams.task_info import TaskInfo, task_infos
+from streams.topics import spec_of
 from streams.topology import Topology, given_topology
 from tasks.state_updater import RestoreEvent
 
@@ -82,7 +83,7 @@ class KafkaStreams:
         self._restore_listener: Callable[[RestoreEvent], None] | None = None
         self._restore_helpers = restore_helpers(config, self._options)
         self._application = Application(
-            spec=topology.spec(config),
+            spec=spec_of(topology, config),
             topology_hash=bytes.fromhex(topology.hash())[:8],
             config=config,
             options=self._options,

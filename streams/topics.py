@@ -5,11 +5,13 @@ import threading
 from collections.abc import Mapping
 
 from streams.config import StreamsConfig
-from streams.errors import StreamsError
+from streams.errors import StreamsError, TopologyError
 from streams.run_options import RunOptions
+from streams.topology import Topology
 from tasks.internal_topics import (
     ApplicationPlan,
     changelog_topic,
+    internal_prefix,
     missing_source_topics,
     plan_application,
 )
@@ -21,6 +23,37 @@ _log = logging.getLogger("tidewheel")
 
 _WAIT_S = 1.0
 _REMIND_S = 30.0
+#: Kafka's limit (Topic.MAX_NAME_LENGTH).
+_NAME_MAX = 249
+
+
+def spec_of(topology: Topology, config: StreamsConfig) -> TopologySpec:
+    """Return a topology as an application of these settings runs it.
+
+    Raises what `Topology.spec` does, and `TopologyError` if the name of an internal topic is longer than Kafka allows.
+    """
+    spec = topology.spec(config)
+    prefix = internal_prefix(config.application_id)
+    for sub in spec.subtopologies:
+        topics = {
+            changelog_topic(
+                config.application_id, store.name
+            ): f"the changelog of store {store.name}"
+            for store in sub.stores
+            if store.logging
+        } | {
+            prefix + topic: f"the repartition topic of {source.name}"
+            for source in sub.sources
+            if source.internal
+            for topic in source.topics
+        }
+        for topic, what in topics.items():
+            if len(topic) > _NAME_MAX:
+                raise TopologyError(
+                    f"{what} would be called {topic}, which has {len(topic)} characters; Kafka allows {_NAME_MAX}: "
+                    f"shorten the name, or application_id ({len(config.application_id)} characters)"
+                )
+    return spec
 
 
 def prepare_topics(

@@ -9,6 +9,7 @@ from streams.cli.output import print_json
 from streams.cli.settings import SettingsOptions
 from streams.errors import ConfigError
 from streams.program import load_program, named
+from streams.topics import spec_of
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -43,7 +44,7 @@ def describe(
         overrides["application_id"] = "described"  # needed by settings, not by a description
     config = program.config(overrides, file)
     topology = program.topology(config)
-    topology.spec(config)  # what would be found wrong at the start is said now
+    spec_of(topology, config)  # what would be found wrong at the start is said now
     description = topology.describe(execution=execution)
     if json:
         print_json(description.to_dict())

@@ -25,6 +25,7 @@ from streams.config.streams_config import given_config
 from streams.durations import to_ms
 from streams.errors import StreamsError
 from streams.serdes import SerdeLike, as_serde
+from streams.topics import spec_of
 from streams.topology import Topology, given_topology
 from tasks.active_task import ActiveTask
 from tasks.global_state import GlobalStores
@@ -134,7 +135,7 @@ class TopologyTestDriver:
             raise ValueError(
                 f"initial_wall_clock_ms={initial_wall_clock_ms}; give a time from 0 (ms since the epoch)"
             )
-        spec = given_topology(topology, "TopologyTestDriver").spec(self._config)
+        spec = spec_of(given_topology(topology, "TopologyTestDriver"), self._config)
         topics = {
             topic: 1
             for subtopology in spec.subtopologies

@@ -8,15 +8,17 @@ import pytest
 
 from rebalance.model import TopicPartition
 from streams import (
+    KafkaStreams,
     Materialized,
     MissingSourceTopicError,
     Serdes,
     StreamsBuilder,
     StreamsConfig,
     StreamsError,
+    TopologyError,
 )
 from streams.run_options import RunOptions
-from streams.topics import prepare_topics
+from streams.topics import prepare_topics, spec_of
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset, NewTopic
 from tests.fakes.broker import FakeBroker
@@ -205,3 +207,18 @@ def test_waiting_ends_when_the_application_stops() -> None:
     stage.stopped = Ticks(stage, waits=5, arrives_at=0)
     assert stage.prepare(wait_for_topics=True) is None
     assert stage.admin.created == []
+
+
+def test_internal_topics_whose_names_are_too_long_are_refused_before_there_is_a_broker() -> None:
+    """Both names are good ones by themselves; Kafka would refuse the topic."""
+    builder = StreamsBuilder()
+    counted = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
+    counted.count(store="s" * 60)
+    config = StreamsConfig(application_id="a" * 180, bootstrap_servers="unused:9092")
+    topology = builder.build(config)
+    shorter = config.replace(application_id="a" * 178)
+    assert spec_of(topology, shorter).subtopologies
+    with pytest.raises(
+        TopologyError, match=r"changelog of store s+ .*251 characters; Kafka allows 249"
+    ):
+        KafkaStreams(topology, config)
