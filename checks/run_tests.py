@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from checks.shared_broker import SOCKET_VARIABLE, offered_broker
+from checks.spark_classes import archived_spark
 
 #: Modules go out in the order of their tests, which begins with those marked `first`.
 _TOGETHER = ("-n", "4", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "without")
@@ -23,7 +24,8 @@ _JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 _PASSED = 0
 _NO_TESTS = 5
-_TESTS: Final = Path(__file__).parents[1] / "tests"
+_ROOT: Final = Path(__file__).parents[1]
+_TESTS: Final = _ROOT / "tests"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,10 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, value in _JAVA.items():
         os.environ.setdefault(name, value)
     os.environ.pop(_NO_BYTECODE, None)
-    if not any(_TESTS.rglob("*-pytest-*.pyc")):
-        _compile_tests()
-    for options in (_TOGETHER, _ALONE):
-        command = [sys.executable, "-m", "pytest", *options, *chosen]
+    with archived_spark(_ROOT / ".venv") as options:
+        if not any(_TESTS.rglob("*-pytest-*.pyc")):
+            _compile_tests()
+    os.environ.update(options)
+    for way in (_TOGETHER, _ALONE):
+        command = [sys.executable, "-m", "pytest", *way, *chosen]
         with offered_broker() as socket:
             environment = os.environ | {SOCKET_VARIABLE: socket}
             codes.append(subprocess.run(command, check=False, env=environment).returncode)
