@@ -70,7 +70,7 @@ def load_program(target: str) -> Program:
         raise ConfigError(f"{target!r} names no module; {_EXAMPLE}")
     module = _imported(module_name)
     if not name:
-        found = ", ".join(f"{target}:{each}" for each in _candidates(module))
+        found = ", ".join(f"{module_name}:{each}" for each in _candidates(module))
         hint = f"it has {found}" if found else _EXAMPLE
         raise ConfigError(f"{target!r} names a module but no topology in it; {hint}")
     source = getattr(module, name, None)
@@ -157,6 +157,7 @@ def _keywords(config: StreamsConfig) -> dict[str, Any]:
 
 def _imported(name: str) -> ModuleType:
     """Import a module by name, or a file by path."""
+    name = name.removeprefix("./")
     path = Path(name)
     try:
         if name.endswith(".py"):
@@ -164,7 +165,7 @@ def _imported(name: str) -> ModuleType:
         # Commands are started where the program is, as `python app.py` would be.
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
-        return importlib.import_module(name.replace("/", "."))
+        return importlib.import_module(_dotted(name, path))
     except StreamsError:
         raise
     except ModuleNotFoundError as error:
@@ -175,6 +176,14 @@ def _imported(name: str) -> ModuleType:
         raise ConfigError(f"there is no module {name!r}{_file_hint(path)}") from None
     except Exception as error:  # the user's own code, which may raise anything
         raise ConfigError(f"{name!r} could not be imported: {_told(error)}") from error
+
+
+def _dotted(name: str, path: Path) -> str:
+    """Return the name of a module that may be given as a path below this folder."""
+    dotted = name.replace("/", ".")
+    if not all(dotted.split(".")):  # Python would take it for a module beside this one
+        raise ConfigError(f"there is no module {name!r}{_file_hint(path)}")
+    return dotted
 
 
 def _told(error: BaseException) -> str:

@@ -320,6 +320,12 @@ def _notes(
     scope: ResetScope, facts: ResetFacts, doomed: Sequence[str], left: Sequence[str], *, force: bool
 ) -> tuple[str, ...]:
     notes: list[str] = []
+    found = facts.committed or doomed or any(slot.tasks for slot in facts.slots)
+    if scope.internal_topics is None and not found:
+        notes.append(
+            f"nothing of an application {scope.application_id} was found: no offsets, no internal topics, no local state "
+            "here; is the name right?"
+        )
     if facts.fixed and force:
         notes.append(f"workers that live and end with FencedError: {_at_hosts(facts.fixed)}")
     if left:

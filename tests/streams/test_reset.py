@@ -167,6 +167,16 @@ def test_source_topics_that_do_not_exist_are_named() -> None:
     assert "source topics that do not exist: orders" in plan.notes
 
 
+def test_an_application_of_which_nothing_was_found_may_be_a_slip() -> None:
+    """Nothing is done, and nobody takes that for a reset."""
+    facts = _facts(committed={}, targets={})
+    plan = plan_reset(ResetScope(application_id="shpo"), facts)
+    assert plan.is_empty
+    assert "nothing of an application shpo was found" in plan.notes[0]
+    found = plan_reset(ResetScope(application_id="shop"), facts)
+    assert not any("nothing of an application" in note for note in found.notes)
+
+
 class _Admin(FakeAdmin):
     """A fake that also knows times."""
 
