@@ -3,7 +3,15 @@
 import time
 from collections.abc import Iterable, Iterator
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 READ_TIMEOUT_S = 30.0
 BATCH_RECORDS = 10_000
@@ -26,12 +34,14 @@ def read_to_end(
 ) -> Iterator[list[Message]]:
     """Yield the committed records of some partitions, in batches, until each one's end.
 
+    What is being committed is waited for: a transaction's offsets can be read a moment before its records can.
+
     Raises:
         TimeoutError: Nothing came for `READ_TIMEOUT_S` and the end was not reached.
     """
     consumer = _consumer(bootstrap_servers)
     try:
-        left = set(partitions)
+        left = _log_ends(bootstrap_servers, topic, partitions)
         consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in sorted(left)])
         deadline = time.monotonic() + READ_TIMEOUT_S
         while left:
@@ -43,7 +53,9 @@ def read_to_end(
                 if error is None:
                     batch.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-                    left.discard(message.partition() or 0)
+                    partition = message.partition() or 0
+                    if (message.offset() or 0) >= left.get(partition, 0):
+                        left.pop(partition, None)
                 else:
                     raise RuntimeError(f"reading topic {topic} failed: {error}")
             if messages:
@@ -57,6 +69,20 @@ def read_to_end(
                 yield batch
     finally:
         consumer.close()
+
+
+def _log_ends(bootstrap_servers: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """Return where each partition ends, open transactions included."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})  # lives until it has answered
+    answers = admin.list_offsets(
+        {TopicPartition(topic, each): latest for each in partitions},
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=READ_TIMEOUT_S,
+    )
+    return {
+        each.partition: answer.result(READ_TIMEOUT_S).offset for each, answer in answers.items()
+    }
 
 
 def _consumer(bootstrap_servers: str) -> Consumer:
