@@ -20,9 +20,12 @@ _KINDS = tuple(SPECS)
 _numbers = iter(range(1_000))
 
 
-@given(first=st.lists(pieces(_KINDS), max_size=2), then=st.lists(pieces(_KINDS), max_size=2))
+_pieces = st.lists(pieces(_KINDS), min_size=1, max_size=2)
+
+
+@given(first=_pieces, then=_pieces)
 @settings(
-    max_examples=3,
+    max_examples=2,
     # Each takes seconds: a failing one is told as it is.
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
