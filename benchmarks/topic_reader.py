@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -73,7 +74,7 @@ def read_to_end(
 
 def _log_ends(bootstrap_servers: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
     """Return where each partition ends, open transactions included."""
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})  # lives until it has answered
     answers = admin.list_offsets(
         {TopicPartition(topic, each): latest for each in partitions},

@@ -34,13 +34,13 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Topology and topics": (
         "default_key_serde", "default_value_serde", "ensure_explicit_naming", "default_timestamp_extractor",
-        "processor_wrapper_class", "dsl_store_suppliers",
+        "processor_wrapper_class", "dsl_store_suppliers", "dsl_store_format",
         "topology_optimization", "emit_interval_ms", "replication_factor", "repartition_purge_interval_ms",
     ),
     "Errors": (
         "deserialization_exception_handler", "processing_exception_handler",
         "processing_exception_handler_global_enabled", "production_exception_handler",
-        "dead_letter_queue_topic",
+        "dead_letter_queue_topic", "late_records_to_dead_letter_queue",
     ),
     "Groups": (
         "group_instance_id", "rejoin_timeout_ms", "drain_timeout_ms", "num_standby_replicas", "max_warmup_replicas",

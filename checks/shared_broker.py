@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from streams.broker import KafkaBroker
+from streams.broker.server_config import PATIENT
 
 #: Names the socket on which the broker is asked for.
 SOCKET_VARIABLE: Final = "TIDEWHEEL_TEST_SHARED_BROKER"
@@ -52,7 +53,9 @@ def _serve(server: socket.socket, running: ExitStack, over: threading.Event) -> 
                 return
             if not answer:
                 try:
-                    broker = running.enter_context(KafkaBroker(heap_mb=_HEAP_MB))
+                    broker = running.enter_context(
+                        KafkaBroker(heap_mb=_HEAP_MB, properties=PATIENT)
+                    )
                 except Exception as error:  # noqa: BLE001 - whoever asked fails with it, and so do all others
                     answer = f"{_FAILED}{error}"
                 else:

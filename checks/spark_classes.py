@@ -24,28 +24,35 @@ _TRAIN_S: Final = 300
 def archived_spark(folder: Path) -> Generator[dict[str, str]]:
     """Have the archive made beside the block, if it is not there; what is given is the environment that uses it, after the block."""
     archive = folder / f"spark-{version('pyspark')}.jsa"
+    part = archive.with_suffix(f".{os.getpid()}")
+    training = None if archive.exists() else _training(part)
     options: dict[str, str] = {}
-    if archive.exists():
-        training = None
-    else:
-        part = archive.with_suffix(f".{os.getpid()}")
-        training = subprocess.Popen(
-            [sys.executable, "-m", "checks.spark_classes"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {_VARIABLE: f"-XX:ArchiveClassesAtExit={part} {_QUIET}"},
-        )
     try:
         yield options
     finally:
-        if training is not None:
-            training.communicate(
-                timeout=_TRAIN_S
-            )  # its Java, which writes the archive, ends after it
-            if part.exists():
-                part.replace(archive)
+        if training is not None and _has_ended(training) and part.exists():
+            part.replace(archive)
     if archive.exists():
         options[_VARIABLE] = f"-XX:SharedArchiveFile={archive} {_QUIET}"
+
+
+def _training(part: Path) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "checks.spark_classes"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {_VARIABLE: f"-XX:ArchiveClassesAtExit={part} {_QUIET}"},
+    )
+
+
+def _has_ended(training: "subprocess.Popen[bytes]") -> bool:
+    """Wait until the end of its output, which its Java has too: that one writes the archive, and ends last."""
+    try:
+        training.communicate(timeout=_TRAIN_S)
+    except subprocess.TimeoutExpired:
+        training.kill()
+        return False
+    return True
 
 
 def main() -> None:
@@ -58,7 +65,7 @@ def main() -> None:
         spark_session(name="classes", master="local[2]", java_home=find_java().home) as spark,
     ):
         rows = str(Path(folder) / "rows")
-        spark.createDataFrame([("a", 1)], "key string, value bigint").write.parquet(rows)
+        spark.range(100).selectExpr("concat('key-', id) AS key", "id AS value").write.parquet(rows)
         spark.read.parquet(rows).selectExpr("key", "value + 1 AS value").collect()
         spark.range(100).rdd.map(lambda row: row.id).sum()
 

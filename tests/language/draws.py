@@ -30,7 +30,7 @@ Chunk = tuple[str, list[Row]]
 Outputs = dict[str, list[Any]]
 
 #: Programs that are run whatever hypothesis draws beside them.
-GIVEN = int(os.environ.get("TIDEWHEEL_TEST_LANGUAGE_PROGRAMS", "80"))
+GIVEN = int(os.environ.get("TIDEWHEEL_TEST_LANGUAGE_PROGRAMS", "60"))
 SEED = int(os.environ.get("TIDEWHEEL_TEST_LANGUAGE_SEED", "1"))
 
 _HAND = 5
