@@ -22,7 +22,8 @@ from operator import is_, itemgetter
 from typing import Any
 
 from state_stores.envelope import seal_batch, unseal
-from state_stores.ports import Database
+from state_stores.headers import Headers
+from state_stores.ports import Database, SerdePort
 from state_stores.rows import SortedRows, column_bytes
 from state_stores.spec import StoreSpec
 
@@ -61,6 +62,7 @@ class Drained:
         delete_range: The part of the family that has expired, first key and end; it goes before the rows.
         notes: What is kept beside the positions, by name.
         headers: Headers of every changelog record.
+        row_headers: Headers of each changelog record, where the store keeps them; None where it doesn't.
     """
 
     keys: list[bytes]
@@ -70,6 +72,7 @@ class Drained:
     delete_range: tuple[bytes, bytes] | None = None
     notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     headers: tuple[tuple[str, bytes], ...] = ()
+    row_headers: Sequence[Headers] | None = None
     #: What `stored` has made; `cached_property` would have all threads wait for each other.
     _made: list[SortedRows] = field(
         default_factory=list[SortedRows], init=False, repr=False, compare=False
@@ -112,11 +115,15 @@ class CommitBuffer:
     `fetch` (they then call `touched`); everybody else uses `get` and `put`.
     """
 
+    #: From stored bytes to the serde's bytes and the timestamp, and back for many.
+    _unseal = staticmethod(unseal)
+    _seal_batch = staticmethod(seal_batch)
+
     def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
         self.spec = spec
         self._database = database
         self._family = spec.name
-        self._serde = spec.value_serde
+        self._serde: SerdePort = spec.value_serde
         #: Topic name the serdes are told.
         self.topic = topic
         self._keep_bytes = keep_bytes
@@ -161,13 +168,13 @@ class CommitBuffer:
             self._load(ordered, self._database.get_many(self._family, ordered))
 
     def _load(self, keys: Sequence[bytes], stored: Sequence[bytes | None]) -> None:
-        decode = self._serde.deserialize
+        decode, unsealed = self._serde.deserialize, self._unseal
         for key, data in zip(keys, stored, strict=True):
             if data is None:
                 self.values[key] = None
                 self.timestamps[key] = -1
                 continue
-            payload, timestamp = unseal(data)
+            payload, timestamp = unsealed(data)
             value = decode(self.topic, payload) if len(payload) <= _LARGE else _ABSENT
             if type(value) in _SHAREABLE:
                 self._remember(key, value, None, timestamp)
@@ -263,7 +270,7 @@ class CommitBuffer:
         return list(islice(reversed(self.dirty), len(self.dirty) - seen))
 
     def _decode(self, data: bytes) -> tuple[Any, int]:
-        payload, timestamp = unseal(data)
+        payload, timestamp = self._unseal(data)
         return self._serde.deserialize(self.topic, payload), timestamp
 
     def approximate_num_entries(self) -> int:

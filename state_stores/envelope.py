@@ -1,7 +1,8 @@
 """The bytes a value is stored as: a format byte, the record's timestamp, an optional expiry, then the serde's bytes.
 
 The format byte is there from the first day, so that a later version can add to it without a migration (bit 0x10 says
-that an expiry follows the timestamp). The changelog holds the serde's bytes alone; timestamp and headers travel in the
+that an expiry follows the timestamp, bit 0x20 that headers do, as `state_stores.headers` writes them; a value without
+headers is stored alike whether its store keeps them or not). The changelog holds the serde's bytes alone; timestamp and headers travel in the
 Kafka record, so Kafka's own tools read it.
 """
 
@@ -11,9 +12,11 @@ from operator import add
 from typing import cast
 
 from state_stores.errors import StoreCorruptedError
+from state_stores.headers import NO_HEADERS, headers_size
 
 _VERSION = 0x01
 _HAS_EXPIRY = 0x10
+_HAS_HEADERS = 0x20
 _HEAD = struct.Struct(">Bq")
 _HEAD_BYTES = _HEAD.size
 _EXPIRY_BYTES = 8
@@ -55,11 +58,58 @@ def unseal(stored: bytes) -> tuple[bytes, int]:
     if len(stored) >= start and stored[0] == _VERSION | _HAS_EXPIRY:
         start += _EXPIRY_BYTES
     elif not stored or stored[0] != _VERSION:
-        start = len(stored) + 1  # of another version, which may have put anything there
+        start = _behind_headers(stored)
     if len(stored) < start:
-        raise StoreCorruptedError(
-            f"a stored value of {len(stored)} bytes has no format this version knows; "
-            "delete the task's directory to restore it from the changelog"
-        )
+        raise _unknown(stored)
     _, timestamp = _HEAD.unpack_from(stored)
     return stored[start:], timestamp
+
+
+def seal_with_headers(
+    values: Sequence[bytes | None], timestamps: Sequence[int]
+) -> list[bytes | None]:
+    """Return the stored bytes of many values that begin with their headers (`state_stores.headers`).
+
+    >>> (stored,) = seal_with_headers([b"".join((NO_HEADERS, b"v"))], [5])
+    >>> stored == seal(b"v", 5), unseal_with_headers(stored)[1]
+    (True, 5)
+    """
+    pack, with_headers = _HEAD.pack, _VERSION | _HAS_HEADERS
+    sealed: list[bytes | None] = []
+    for value, timestamp in zip(values, timestamps, strict=True):
+        if value is None:
+            sealed.append(None)
+        elif value.startswith(NO_HEADERS):
+            sealed.append(pack(_VERSION, timestamp) + value[1:])
+        else:
+            sealed.append(pack(with_headers, timestamp) + value)
+    return sealed
+
+
+def unseal_with_headers(stored: bytes) -> tuple[bytes, int]:
+    """Return (value bytes behind their headers, timestamp); raises `StoreCorruptedError` as `unseal` does."""
+    if _has_headers(stored):
+        _, timestamp = _HEAD.unpack_from(stored)
+        return stored[_HEAD_BYTES:], timestamp
+    value, timestamp = unseal(stored)
+    return NO_HEADERS + value, timestamp
+
+
+def _behind_headers(stored: bytes) -> int:
+    """Return where the value begins; beyond the end of what is of another version, which may have put anything there."""
+    if _has_headers(stored):
+        return _HEAD_BYTES + headers_size(stored[_HEAD_BYTES:])
+    return len(stored) + 1
+
+
+def _has_headers(stored: bytes) -> bool:
+    if len(stored) <= _HEAD_BYTES or stored[0] != _VERSION | _HAS_HEADERS:
+        return False
+    return not stored.startswith(NO_HEADERS, _HEAD_BYTES)  # those are sealed as without
+
+
+def _unknown(stored: bytes) -> StoreCorruptedError:
+    return StoreCorruptedError(
+        f"a stored value of {len(stored)} bytes has no format this version knows; "
+        "delete the task's directory to restore it from the changelog"
+    )

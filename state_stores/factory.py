@@ -4,16 +4,25 @@ from collections.abc import Callable
 from typing import Any
 
 from state_stores.commit_buffer import CommitBuffer
+from state_stores.custom_slot import CustomStore
+from state_stores.errors import InvalidStateStoreError
+from state_stores.headers_buffer import HeadersBuffer, SegmentedHeadersBuffer
 from state_stores.key_value_store import (
     CommittedKeyValueStore,
     KeyValueStore,
     ReadOnlyKeyValueStore,
     TimestampedKeyValueStore,
+    TimestampedKeyValueStoreWithHeaders,
 )
 from state_stores.lru_buffer import LruBuffer
 from state_stores.ports import Database
 from state_stores.segmented_buffer import SegmentedBuffer
-from state_stores.session_store import ReadOnlySessionStore, SessionStore, committed_session_store
+from state_stores.session_store import (
+    ReadOnlySessionStore,
+    SessionStore,
+    SessionStoreWithHeaders,
+    committed_session_store,
+)
 from state_stores.spec import StoreKind, StoreSpec
 from state_stores.ttl_buffer import TtlBuffer
 from state_stores.versioned_buffer import VersionedBuffer
@@ -25,6 +34,7 @@ from state_stores.versioned_store import (
 from state_stores.window_store import (
     ReadOnlyWindowStore,
     TimestampedWindowStore,
+    TimestampedWindowStoreWithHeaders,
     WindowStore,
     committed_window_store,
 )
@@ -35,6 +45,7 @@ Store = (
     | WindowStore[Any, Any]
     | SessionStore[Any, Any]
     | VersionedKeyValueStore[Any, Any]
+    | CustomStore
 )
 
 #: A store to ask for what is committed.
@@ -73,23 +84,35 @@ def make_store(
             return KeyValueStore[Any, Any](buffer, now, may_hold_back=may_hold_back)
         case StoreKind.TIMESTAMPED_KEY_VALUE:
             buffer = _key_value_buffer(spec)(spec, database, topic=topic, keep_bytes=keep_bytes)
+            if spec.keeps_headers:
+                return TimestampedKeyValueStoreWithHeaders[Any, Any](
+                    buffer, now, may_hold_back=may_hold_back
+                )
             return TimestampedKeyValueStore[Any, Any](buffer, now, may_hold_back=may_hold_back)
         case StoreKind.VERSIONED:
             return VersionedKeyValueStore[Any, Any](
                 VersionedBuffer(spec, database, topic=topic, keep_bytes=keep_bytes), now
             )
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
-            rows = SegmentedBuffer(
-                spec, database, topic=topic, keep_bytes=keep_bytes, in_range=in_range
-            )
-            if spec.kind is StoreKind.SESSION:
-                return SessionStore[Any, Any](rows, now, may_hold_back=may_hold_back)
-            if spec.kind is StoreKind.WINDOW:
-                return WindowStore[Any, Any](rows, now, may_hold_back=may_hold_back)
-            return TimestampedWindowStore[Any, Any](rows, now, may_hold_back=may_hold_back)
+            segmented = SegmentedHeadersBuffer if spec.keeps_headers else SegmentedBuffer
+            rows = segmented(spec, database, topic=topic, keep_bytes=keep_bytes, in_range=in_range)
+            return _segmented_store(spec)(rows, now, may_hold_back=may_hold_back)
+        case StoreKind.CUSTOM:
+            raise AssertionError(f"store {spec.name} is in no database, but in a CustomSlot")
+
+
+def _segmented_store(spec: StoreSpec) -> type[WindowStore[Any, Any] | SessionStore[Any, Any]]:
+    if spec.kind is StoreKind.SESSION:
+        return SessionStoreWithHeaders if spec.keeps_headers else SessionStore
+    if spec.kind is StoreKind.WINDOW:
+        return WindowStore
+    return TimestampedWindowStoreWithHeaders if spec.keeps_headers else TimestampedWindowStore
 
 
 def _key_value_buffer(spec: StoreSpec) -> type[CommitBuffer]:
+    if spec.keeps_headers:
+        assert spec.max_entries is spec.ttl_ms is None, "a bounded store keeps no headers"
+        return HeadersBuffer
     if spec.max_entries is not None:
         assert spec.ttl_ms is None, "a store is bounded in one way"
         return LruBuffer
@@ -112,3 +135,8 @@ def committed_store(
             return committed_window_store(spec, topic, databases)
         case StoreKind.SESSION:
             return committed_session_store(spec, topic, databases)
+        case StoreKind.CUSTOM:
+            raise InvalidStateStoreError(
+                f"store {spec.name} is a custom one: only the processors of its task can read it, because what was not "
+                "committed shows in it; have a processor forward what you ask for, to a topic or to a table with a store"
+            )

@@ -11,6 +11,8 @@ from typing import Any, Final, Generic, TypeVar, cast, overload
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.envelope import unseal
 from state_stores.errors import InvalidStateStoreError, SerdeError
+from state_stores.headers import Headers, checked_headers
+from state_stores.headers_buffer import with_headers
 from state_stores.key_schema import after, prefix_end
 from state_stores.ports import Database, SerdePort
 from state_stores.spec import StoreKind, StoreSpec
@@ -37,6 +39,19 @@ class ValueAndTimestamp(Generic[V]):
 
     value: V
     timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ValueTimestampHeaders(Generic[V]):
+    """A value, the timestamp (ms since the epoch) and the headers of the record that set it.
+
+    >>> ValueTimestampHeaders(3, 1_000, (("trace", b"1"),)).headers
+    (('trace', b'1'),)
+    """
+
+    value: V
+    timestamp: int
+    headers: Headers = ()
 
 
 class ReadOnlyKeyValueStore(Generic[K, V]):
@@ -297,6 +312,48 @@ class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp[V]]):
             raise TypeError(
                 f"store {self.name} holds ValueAndTimestamp(value, timestamp), not {type(value).__name__}"
             )
+
+
+class TimestampedKeyValueStoreWithHeaders(KeyValueStore[K, ValueTimestampHeaders[V]]):
+    """A key-value store whose values are `ValueTimestampHeaders` (Kafka Streams' KIP-1271).
+
+    >>> from streams import Stores
+    >>> Stores.timestamped_key_value_with_headers("last", key_serde=str, value_serde=int).spec.keeps_headers
+    True
+    """
+
+    def _get(self, key: bytes) -> ValueTimestampHeaders[V] | None:
+        found = self.buffer.peek(key)
+        if found is None:
+            return None
+        return ValueTimestampHeaders(found.value, self.buffer.timestamp(key), found.headers)
+
+    def _iterate(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, ValueTimestampHeaders[V]]]:
+        rows = self._rows(lower, upper, reverse=reverse)
+        return (
+            (key, ValueTimestampHeaders(found.value, timestamp, found.headers))
+            for key, found, timestamp in rows
+        )
+
+    def put(self, key: K, value: ValueTimestampHeaders[V] | None) -> None:
+        """Set a value, its timestamp and its headers; None deletes the key."""
+        if value is None:
+            with_headers(self.buffer).record_headers = ()
+            self._set(key, None, self._now())
+            return
+        with_headers(self.buffer).record_headers = headers_to_put(value, self.name)
+        self._set(key, value.value, value.timestamp)
+
+
+def headers_to_put(value: Any, store: str) -> Headers:
+    """Return the headers of a value for a store that keeps them; raises `TypeError` if it is none."""
+    if not isinstance(value, ValueTimestampHeaders):
+        raise TypeError(
+            f"store {store} holds ValueTimestampHeaders(value, timestamp, headers), not {type(value).__name__}"
+        )
+    return checked_headers(value.headers, store)
 
 
 class CommittedKeyValueStore(ReadOnlyKeyValueStore[K, V]):

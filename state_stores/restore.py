@@ -10,7 +10,8 @@ from enum import StrEnum
 from typing import cast
 
 from state_stores import versions
-from state_stores.envelope import seal, seal_batch
+from state_stores.envelope import seal, seal_batch, seal_with_headers
+from state_stores.headers import NO_HEADERS, Headers, encode_headers
 from state_stores.position import Position
 from state_stores.segments import SegmentLayout
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
@@ -26,19 +27,38 @@ def fold(
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
     timestamps: Sequence[int],
+    headers: Sequence[Headers] | None = None,
 ) -> list[tuple[bytes, bytes | None]]:
     """Return (disk key, disk value or None) of the last record per disk key of some changelog records, in offset order.
+
+    `headers` (None: no record has any) are kept where the store keeps headers.
 
     What has expired by the times of these records alone is left out (deleted, where an older row could stand in its
     place). Records without a key (nobody of ours writes them) are skipped, as Kafka Streams does.
     """
+    if spec.keeps_headers:
+        values = _behind_headers(values, headers)
     match spec.kind:
         case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
             return _fold_key_values(spec, keys, values, timestamps)
         case StoreKind.VERSIONED:
             return _fold_versions(keys, values, timestamps)
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
-            return _fold_segments(SegmentLayout.of(spec), keys, values, timestamps)
+            return _fold_segments(spec, keys, values, timestamps)
+        case StoreKind.CUSTOM:
+            return _fold_nothing(keys, values, timestamps)
+
+
+def _behind_headers(
+    values: Sequence[bytes | None], headers: Sequence[Headers] | None
+) -> list[bytes | None]:
+    """Return the values, each behind its record's headers."""
+    if headers is None:
+        return [None if value is None else NO_HEADERS + value for value in values]
+    return [
+        None if value is None else encode_headers(mine) + value
+        for value, mine in zip(values, headers, strict=True)
+    ]
 
 
 def _fold_key_values(
@@ -53,7 +73,8 @@ def _fold_key_values(
     last_values.pop(None, None)
     last_times.pop(None, None)
     disk_keys = cast("dict[bytes, bytes | None]", last_values)
-    sealed = seal_batch(list(last_values.values()), list(last_times.values()))
+    seal_all = seal_with_headers if spec.keeps_headers else seal_batch
+    sealed = seal_all(list(last_values.values()), list(last_times.values()))
     if spec.ttl_ms is None:
         return list(zip(disk_keys, sealed, strict=True))
     ended_at = StoreTime.of(spec, keys, timestamps).observed_ms - spec.ttl_ms
@@ -77,12 +98,24 @@ def _fold_versions(
     ]
 
 
+def _fold_nothing(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
+) -> list[tuple[bytes, bytes | None]]:
+    # What a record of the user's own store means is the user's to say: it gets every one there is.
+    return [
+        (key, seal(versions.payload(value), timestamp))
+        for key, value, timestamp in zip(keys, values, timestamps, strict=True)
+        if key is not None
+    ]
+
+
 def _fold_segments(
-    layout: SegmentLayout,
+    spec: StoreSpec,
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
     timestamps: Sequence[int],
 ) -> list[tuple[bytes, bytes | None]]:
+    layout = SegmentLayout.of(spec)
     last = {
         layout.disk_key(key): (value, timestamp)
         for key, value, timestamp in zip(keys, values, timestamps, strict=True)
@@ -90,11 +123,10 @@ def _fold_segments(
     }
     observed_ms = max(map(layout.time_of, last), default=-1)
     kept = layout.first_kept(observed_ms)
-    return [
-        (key, None if value is None else seal(value, timestamp))
-        for key, (value, timestamp) in last.items()
-        if layout.segment_of(key) >= kept
-    ]
+    rows = {key: row for key, row in last.items() if layout.segment_of(key) >= kept}
+    seal_all = seal_with_headers if spec.keeps_headers else seal_batch
+    sealed = seal_all([value for value, _ in rows.values()], [time for _, time in rows.values()])
+    return list(zip(rows, sealed, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from state_stores.commit_buffer import Drained, Restored
 from state_stores.dirty_index import DirtyIndex
-from state_stores.envelope import seal_batch, unseal
+from state_stores.envelope import unseal
 from state_stores.ports import Database
 from state_stores.rows import SortedRows
 from state_stores.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
@@ -149,7 +149,7 @@ class SegmentedBuffer(TimedBuffer):
             [key[SEGMENT_BYTES:] for key in keys],
             values,
             timestamps,
-            disk_rows=SortedRows(keys[live:], seal_batch(values[live:], timestamps[live:])),
+            disk_rows=SortedRows(keys[live:], self._seal_batch(values[live:], timestamps[live:])),
             delete_range=None if self.in_range else self._delete_range(dead),
             notes=self._note(),
         )

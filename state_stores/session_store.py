@@ -5,8 +5,11 @@ Streams' RocksDBSessionStore and InMemorySessionStore. Sessions of a key are in 
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from state_stores.headers import Headers, checked_headers
+from state_stores.headers_buffer import with_headers
 from state_stores.ports import Database
 from state_stores.segmented_buffer import SegmentedBuffer, SegmentRow
 from state_stores.segmented_store import SegmentedReads, SegmentedStore, committed_sources
@@ -16,6 +19,18 @@ from state_stores.windowed import Windowed
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class AggregationWithHeaders(Generic[V]):
+    """The value of a session and the headers of the record that set it.
+
+    >>> AggregationWithHeaders(3, (("trace", b"1"),)).aggregation
+    3
+    """
+
+    aggregation: V
+    headers: Headers = ()
 
 
 class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
@@ -144,6 +159,38 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
         if key is None:
             key = self._key_of(disk_key)
         self._write(Windowed(key, start, end), disk_key, value, timestamp)
+
+
+class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
+    """A session store whose values are `AggregationWithHeaders` (Kafka Streams' KIP-1271).
+
+    >>> from streams import Stores
+    >>> Stores.session_with_headers("visits", retention=60_000, key_serde=str, value_serde=int).spec.keeps_headers
+    True
+    """
+
+    def put(self, windowed: Windowed[K], value: AggregationWithHeaders[V] | None) -> None:
+        """Set the value and headers of a session, or delete it with None; dropped if it has expired."""
+        plain: Any = None
+        with_headers(self.buffer).record_headers = ()
+        if isinstance(value, AggregationWithHeaders):
+            with_headers(self.buffer).record_headers = checked_headers(value.headers, self.name)
+            plain = value.aggregation
+        elif value is not None:
+            raise TypeError(
+                f"store {self.name} holds AggregationWithHeaders(aggregation, headers), not {type(value).__name__}"
+            )
+        super().put(windowed, plain)
+
+    def _shown(self, value: Any, timestamp: int) -> Any:  # noqa: ARG002 - for stores that show it
+        return AggregationWithHeaders(value.value, value.headers)
+
+    def find_sessions_bytes(
+        self, key: bytes, earliest_end: int, latest_start: int, *, expired: bool = False
+    ) -> list[tuple[int, int, Any, int]]:
+        """Return what any session store does: (start, end, value, timestamp), without headers."""
+        rows = super().find_sessions_bytes(key, earliest_end, latest_start, expired=expired)
+        return [(start, end, found.value, timestamp) for start, end, found, timestamp in rows]
 
 
 def committed_session_store(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from state_stores.ports import SerdePort
 
@@ -17,11 +17,17 @@ class StoreKind(StrEnum):
     WINDOW = "window"
     TIMESTAMPED_WINDOW = "timestamped_window"
     SESSION = "session"
+    CUSTOM = "custom"
 
 
 #: The kinds whose rows lie in segments of time, which expire as a whole.
 SEGMENTED_KINDS: Final = frozenset(
     (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
+)
+
+#: The kinds whose rows may keep headers (Kafka Streams' header-aware stores); a store bounded by use or time can't.
+HEADERS_KINDS: Final = frozenset(
+    (StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
 )
 
 #: Kafka Streams' shortest segment (Stores.defaultSegmentInterval).
@@ -53,6 +59,8 @@ class StoreSpec:
         history_retention_ms: Versioned stores: how far back a version may be read, and written.
         max_entries: The store keeps this many keys, those used last; None for all.
         ttl_ms: How long a key lives after the timestamp of the record that set it, in stream time; None for ever.
+        make: Custom stores: makes the user's object, a `StateStore`.
+        keeps_headers: Each row has the headers of the record that set it, here and in the changelog.
     """
 
     name: str
@@ -73,6 +81,14 @@ class StoreSpec:
     history_retention_ms: int = 0
     max_entries: int | None = None
     ttl_ms: int | None = None
+    make: Callable[[], Any] | None = None
+    keeps_headers: bool = False
+
+    @property
+    def may_keep_headers(self) -> bool:
+        """Return whether there is such a store that keeps headers, as Kafka Streams has one."""
+        bounded = self.max_entries is not None or self.ttl_ms is not None
+        return self.kind in HEADERS_KINDS and not bounded
 
     @property
     def segment_interval_ms(self) -> int:

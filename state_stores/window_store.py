@@ -9,7 +9,12 @@ and both their ends are inclusive, as are those of times.
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, overload
 
-from state_stores.key_value_store import ValueAndTimestamp
+from state_stores.headers_buffer import values_of, with_headers
+from state_stores.key_value_store import (
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    headers_to_put,
+)
 from state_stores.ports import Database
 from state_stores.segmented_buffer import SegmentedBuffer
 from state_stores.segmented_store import SegmentedReads, SegmentedStore, committed_sources
@@ -137,9 +142,9 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
         """Return the key of a row in `buffer`."""
         return self._layout.window_key(key, start, seq)
 
-    def put_bytes(self, key: bytes, value: Any, start: int, timestamp: int) -> None:
-        """Do what `put` does, with the value's own timestamp."""
-        self._put(None, key, value, start, timestamp)
+    def put_bytes(self, key: bytes, value: Any, start: int, timestamp: int) -> bool:
+        """Do what `put` does, with the value's own timestamp; return False if it has expired."""
+        return self._put(None, key, value, start, timestamp)
 
     def fetch_bytes(
         self,
@@ -158,22 +163,23 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
         rows = self.buffer.scan_key(key, from_ms, to_ms, reverse=reverse, expired=expired)
         return ((time_of(disk_key), value, timestamp) for disk_key, value, timestamp in rows)
 
-    def _put(self, key: Any, data: bytes, value: Any, start: int, timestamp: int) -> None:
+    def _put(self, key: Any, data: bytes, value: Any, start: int, timestamp: int) -> bool:
         check_time(self.name, start, "window start")
         if value is None and self._retains_duplicates:
-            return
+            return True
         if not self._accepts(start):
-            return
+            return False
         seq = 0
         if self._retains_duplicates:
             seq = self.buffer.seq = (self.buffer.seq + 1) & SEQ_MASK
         disk_key = self._layout.window_key(data, start, seq)
         if self.held is None:
             self.buffer.put(disk_key, value, timestamp)
-            return
+            return True
         if key is None:
             key = self._key_of(disk_key)
         self._write(Windowed(key, start, self.window_end(start)), disk_key, value, timestamp)
+        return True
 
 
 class TimestampedWindowStore(WindowStore[K, ValueAndTimestamp[V]]):
@@ -195,6 +201,44 @@ class TimestampedWindowStore(WindowStore[K, ValueAndTimestamp[V]]):
             raise TypeError(
                 f"store {self.name} holds ValueAndTimestamp(value, timestamp), not {type(value).__name__}"
             )
+
+
+class TimestampedWindowStoreWithHeaders(WindowStore[K, ValueTimestampHeaders[V]]):
+    """A window store whose values are `ValueTimestampHeaders` (Kafka Streams' KIP-1271).
+
+    >>> from streams import Stores
+    >>> store = Stores.timestamped_window_with_headers(
+    ...     "last", retention=10, window_size=5, key_serde=str, value_serde=int
+    ... )
+    >>> store.spec.keeps_headers
+    True
+    """
+
+    def put(self, key: K, value: ValueTimestampHeaders[V] | None, start: int) -> None:
+        """Set the value, timestamp and headers of a key's window, or delete it with None; dropped if it has expired."""
+        data = self._key_bytes(key)
+        if value is None:
+            with_headers(self.buffer).record_headers = ()
+            self._put(key, data, None, start, self._now())
+            return
+        with_headers(self.buffer).record_headers = headers_to_put(value, self.name)
+        self._put(key, data, value.value, start, value.timestamp)
+
+    def _shown(self, value: Any, timestamp: int) -> Any:
+        return ValueTimestampHeaders(value.value, timestamp, value.headers)
+
+    def fetch_bytes(
+        self,
+        key: bytes,
+        from_ms: int,
+        to_ms: int,
+        *,
+        reverse: bool = False,
+        expired: bool = False,
+    ) -> Iterator[tuple[int, Any, int]]:
+        """Return what any window store does: (start, value, timestamp), without headers."""
+        rows = super().fetch_bytes(key, from_ms, to_ms, reverse=reverse, expired=expired)
+        return values_of(rows)
 
 
 def committed_window_store(

@@ -12,22 +12,35 @@ from streams.garbage import collection_paused
 from streams.schema_port import provide
 
 if TYPE_CHECKING:
+    from state_stores.custom_store import ChangelogRecord, StateStore, StateStoreContext
     from state_stores.key_value_store import (
         KeyValueStore,
         ReadOnlyKeyValueStore,
         TimestampedKeyValueStore,
+        TimestampedKeyValueStoreWithHeaders,
         ValueAndTimestamp,
+        ValueTimestampHeaders,
     )
     from state_stores.rocksdb.options import RocksDBOptions
-    from state_stores.session_store import ReadOnlySessionStore, SessionStore
+    from state_stores.session_store import (
+        AggregationWithHeaders,
+        ReadOnlySessionStore,
+        SessionStore,
+        SessionStoreWithHeaders,
+    )
     from state_stores.versioned_store import (
         ReadOnlyVersionedKeyValueStore,
         VersionedKeyValueStore,
         VersionedRecord,
     )
-    from state_stores.window_store import ReadOnlyWindowStore, TimestampedWindowStore, WindowStore
+    from state_stores.window_store import (
+        ReadOnlyWindowStore,
+        TimestampedWindowStore,
+        TimestampedWindowStoreWithHeaders,
+        WindowStore,
+    )
     from state_stores.windowed import Windowed
-    from streams.app import KafkaStreams, RestoreListener
+    from streams.app import KafkaStreams, RestoreListener, StandbyUpdateListener
     from streams.builder import StreamsBuilder
     from streams.cogrouped import (
         CogroupedKStream,
@@ -41,6 +54,7 @@ if TYPE_CHECKING:
         ConfigError,
         FencedError,
         IncompatibleMemberError,
+        InternalTopicError,
         InvalidStateStoreError,
         MissingOutputTopicError,
         MissingSourceTopicError,
@@ -101,13 +115,15 @@ if TYPE_CHECKING:
         WallclockTimestampExtractor,
     )
     from tasks.processing.transformer import ValueTransformerWithKey
-    from tasks.state_updater import RestoreEvent
+    from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
 
 __all__ = [
+    "AggregationWithHeaders",
     "ApplicationShutdownError",
     "BufferConfig",
     "CalendarWindows",
     "Cancellable",
+    "ChangelogRecord",
     "CogroupedKStream",
     "ConfigError",
     "ConsumedRecord",
@@ -122,6 +138,7 @@ __all__ = [
     "FixedKeyRecord",
     "GlobalKTable",
     "IncompatibleMemberError",
+    "InternalTopicError",
     "InvalidStateStoreError",
     "JoinWindows",
     "KGroupedStream",
@@ -156,10 +173,15 @@ __all__ = [
     "Serdes",
     "SerializationError",
     "SessionStore",
+    "SessionStoreWithHeaders",
     "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
     "SessionWindows",
     "SlidingWindows",
+    "StandbyUpdateEvent",
+    "StandbyUpdateListener",
+    "StateStore",
+    "StateStoreContext",
     "StateStoreError",
     "StoreBuilder",
     "StoreLockedError",
@@ -174,13 +196,16 @@ __all__ = [
     "TimeWindowedKStream",
     "TimeWindows",
     "TimestampedKeyValueStore",
+    "TimestampedKeyValueStoreWithHeaders",
     "TimestampedWindowStore",
+    "TimestampedWindowStoreWithHeaders",
     "Topology",
     "TopologyDescription",
     "TopologyError",
     "UnlimitedWindows",
     "UsePartitionTimeOnInvalidTimestamp",
     "ValueAndTimestamp",
+    "ValueTimestampHeaders",
     "ValueTransformerWithKey",
     "VersionedKeyValueStore",
     "VersionedRecord",
@@ -191,10 +216,12 @@ __all__ = [
 ]
 
 _HOME = {
+    "AggregationWithHeaders": "state_stores.session_store",
     "ApplicationShutdownError": "streams.errors",
     "BufferConfig": "streams.suppressed",
     "CalendarWindows": "streams.windows",
     "Cancellable": "tasks.processing.processor",
+    "ChangelogRecord": "state_stores.custom_store",
     "CogroupedKStream": "streams.cogrouped",
     "ConfigError": "streams.errors",
     "ConsumedRecord": "tasks.processing.record",
@@ -209,6 +236,7 @@ _HOME = {
     "FixedKeyRecord": "tasks.processing.record",
     "GlobalKTable": "streams.global_table",
     "IncompatibleMemberError": "streams.errors",
+    "InternalTopicError": "streams.errors",
     "InvalidStateStoreError": "streams.errors",
     "JoinWindows": "streams.windows",
     "KGroupedStream": "streams.grouped",
@@ -243,10 +271,15 @@ _HOME = {
     "Serdes": "streams.serdes",
     "SerializationError": "streams.errors",
     "SessionStore": "state_stores.session_store",
+    "SessionStoreWithHeaders": "state_stores.session_store",
     "SessionWindowedCogroupedKStream": "streams.cogrouped",
     "SessionWindowedKStream": "streams.windowed_stream",
     "SessionWindows": "streams.windows",
     "SlidingWindows": "streams.windows",
+    "StandbyUpdateEvent": "tasks.state_updater",
+    "StandbyUpdateListener": "streams.app",
+    "StateStore": "state_stores.custom_store",
+    "StateStoreContext": "state_stores.custom_store",
     "StateStoreError": "streams.errors",
     "StoreBuilder": "streams.materialized",
     "StoreLockedError": "streams.errors",
@@ -261,13 +294,16 @@ _HOME = {
     "TimeWindowedKStream": "streams.windowed_stream",
     "TimeWindows": "streams.windows",
     "TimestampedKeyValueStore": "state_stores.key_value_store",
+    "TimestampedKeyValueStoreWithHeaders": "state_stores.key_value_store",
     "TimestampedWindowStore": "state_stores.window_store",
+    "TimestampedWindowStoreWithHeaders": "state_stores.window_store",
     "Topology": "streams.topology",
     "TopologyDescription": "streams.topology_description",
     "TopologyError": "streams.errors",
     "UnlimitedWindows": "streams.windows",
     "UsePartitionTimeOnInvalidTimestamp": "tasks.processing.timestamps",
     "ValueAndTimestamp": "state_stores.key_value_store",
+    "ValueTimestampHeaders": "state_stores.key_value_store",
     "ValueTransformerWithKey": "tasks.processing.transformer",
     "VersionedKeyValueStore": "state_stores.versioned_store",
     "VersionedRecord": "state_stores.versioned_store",

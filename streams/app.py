@@ -4,7 +4,7 @@ import logging
 import math
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import FrameType
 from typing import Any, Final, Protocol, runtime_checkable
@@ -18,6 +18,7 @@ from streams.client.process_memory import ProcessMemory
 from streams.client.queries import store_lags, store_view
 from streams.client.restore_helpers import restore_helpers
 from streams.client.stream_thread import Answer, StreamThread
+from streams.client.wiring import check_custom_stores
 from streams.config import StreamsConfig
 from streams.config.streams_config import given_config
 from streams.durations import to_ms
@@ -27,7 +28,7 @@ from streams.states import KafkaStreamsState
 from streams.task_info import TaskInfo, task_infos
 from streams.topics import spec_of
 from streams.topology import Topology, given_topology
-from tasks.state_updater import RestoreEvent
+from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
 
 _log = logging.getLogger("tidewheel")
 
@@ -57,6 +58,23 @@ class RestoreListener(Protocol):
         ...
 
 
+@runtime_checkable
+class StandbyUpdateListener(Protocol):
+    """Told how copies of stores (standbys and learners) follow their changelogs.
+
+    >>> class Promotions:
+    ...     def on_standby_update(self, event: StandbyUpdateEvent) -> None:
+    ...         if event.reason == "PROMOTED":
+    ...             print(event.task_id, event.store, event.end - event.position)
+    >>> isinstance(Promotions(), StandbyUpdateListener)
+    True
+    """
+
+    def on_standby_update(self, event: StandbyUpdateEvent) -> None:
+        """Called from the restoring thread: keep it short."""
+        ...
+
+
 class KafkaStreams:
     """Runs a topology in this process: state in RocksDB, input and output in Kafka.
 
@@ -76,14 +94,17 @@ class KafkaStreams:
     ) -> None:
         topology = given_topology(topology, "KafkaStreams")
         config = given_config(config, "KafkaStreams")
+        spec = spec_of(topology, config)
+        check_custom_stores(spec, config)
         self._config = config
         self._options = options or RunOptions()
         self._state = ApplicationState()
         self._exception_handler: UncaughtExceptionHandler | None = None
         self._restore_listener: Callable[[RestoreEvent], None] | None = None
+        self._standby_listener: Callable[[StandbyUpdateEvent], None] | None = None
         self._restore_helpers = restore_helpers(config, self._options)
         self._application = Application(
-            spec=spec_of(topology, config),
+            spec=spec,
             topology_hash=bytes.fromhex(topology.hash())[:8],
             config=config,
             options=self._options,
@@ -91,6 +112,7 @@ class KafkaStreams:
             clock=SystemClock(),
             memory=ProcessMemory(config.rocksdb),
             on_restore=self._restored,
+            on_standby_update=self._standby_updated,
             runs=self._restore_helpers,
         )
         self._watchdog = HostWatchdog(self._options.watchdog_fd, self._options.process_id)
@@ -101,7 +123,7 @@ class KafkaStreams:
         self._started = 0
         self._error: BaseException | None = None
         self._closer: threading.Thread | None = None
-        self._paused = False
+        self._paused: frozenset[int] = frozenset()
         self._is_in_run = False
         self._started_s = 0.0
         if self._options.tasks is not None and config.group_instance_id is None:
@@ -142,6 +164,14 @@ class KafkaStreams:
         """Tell `listener` (its `on_restore`, or itself) how restoring goes on; set it before `start`."""
         self._restore_listener = (
             listener.on_restore if isinstance(listener, RestoreListener) else listener
+        )
+
+    def set_standby_update_listener(
+        self, listener: StandbyUpdateListener | Callable[[StandbyUpdateEvent], None]
+    ) -> None:
+        """Tell `listener` (its `on_standby_update`, or itself) how copies of stores go on; set it before `start`."""
+        self._standby_listener = (
+            listener.on_standby_update if isinstance(listener, StandbyUpdateListener) else listener
         )
 
     def start(self) -> None:
@@ -222,19 +252,48 @@ class KafkaStreams:
                 target=lambda: self.close(timeout=0), name="tidewheel-stop", daemon=True
             ).start()
 
-    def pause(self) -> None:
-        """Stop processing; tasks, state and commits stay."""
-        self._set_paused(True)
+    def pause(self, subtopologies: Iterable[int] | None = None) -> None:
+        """Stop processing; tasks, state and commits stay, and so does the place in the group.
 
-    def resume(self) -> None:
-        """Go on processing after `pause`."""
-        self._set_paused(False)
+        Args:
+            subtopologies: Stop the tasks of these only, by their numbers in `describe()`; None stops all.
 
-    def _set_paused(self, paused: bool) -> None:
+        Raises:
+            StreamsError: There is no such sub-topology.
+        """
+        chosen = self._chosen(subtopologies)
         with self._lock:
-            self._paused = paused
-            for thread in self._threads:
-                thread.paused = paused
+            self._set_paused(self._paused | chosen)
+
+    def resume(self, subtopologies: Iterable[int] | None = None) -> None:
+        """Go on processing after `pause`.
+
+        Args:
+            subtopologies: Go on with the tasks of these only; what else is paused stays so. None goes on with all.
+
+        Raises:
+            StreamsError: There is no such sub-topology.
+        """
+        chosen = self._chosen(subtopologies)
+        with self._lock:
+            self._set_paused(self._paused - chosen)
+
+    def _chosen(self, subtopologies: Iterable[int] | None) -> frozenset[int]:
+        known = frozenset(each.id for each in self._application.spec.subtopologies)
+        chosen = known if subtopologies is None else frozenset(subtopologies)
+        unknown = sorted(chosen - known)
+        if unknown:
+            raise StreamsError(
+                f"there is no sub-topology {', '.join(map(str, unknown))}; this topology has "
+                f"{', '.join(map(str, sorted(known))) or 'none'} (see topology.describe())"
+            )
+        return chosen
+
+    def _set_paused(self, paused: frozenset[int]) -> None:
+        """Have these sub-topologies rest, and no other. The lock is held."""
+        self._paused = paused
+        for thread in self._threads:
+            thread.paused = paused
 
     def tasks(self) -> list[TaskInfo]:
         """Return the tasks of this process, in every role."""
@@ -340,9 +399,17 @@ class KafkaStreams:
 
     def on_running(self) -> None:
         """Take in that tasks run, or don't any more: a thread says so."""
+        while True:
+            running = self._all_run()
+            self._state.move_to(
+                KafkaStreamsState.RUNNING if running else KafkaStreamsState.REBALANCING
+            )
+            if self._all_run() is running:  # else another thread's word may have come before ours
+                return
+
+    def _all_run(self) -> bool:
         with self._lock:
-            running = bool(self._threads) and all(thread.running for thread in self._threads)
-        self._state.move_to(KafkaStreamsState.RUNNING if running else KafkaStreamsState.REBALANCING)
+            return bool(self._threads) and all(thread.running for thread in self._threads)
 
     def answer_to(self, error: BaseException) -> Answer:
         """Return what the user's handler wants after an error."""
@@ -438,6 +505,10 @@ class KafkaStreams:
             )  # fmt: skip
         if self._restore_listener is not None:
             self._restore_listener(event)
+
+    def _standby_updated(self, event: StandbyUpdateEvent) -> None:
+        if self._standby_listener is not None:
+            self._standby_listener(event)
 
     # -- signals ---------------------------------------------------------------------------------------------------
 

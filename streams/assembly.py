@@ -71,6 +71,7 @@ class TaskFactory:
             open_persistent=lambda families: self.open_database(directory, families),
             open_in_memory=InMemoryDatabase,
             now=lambda: task.record_timestamp(),  # noqa: PLW0108 - the task is made below
+            directory=directory,
         )
         task = self._kind()(
             task_id,
@@ -137,4 +138,5 @@ def error_handlers(config: StreamsConfig) -> ErrorHandlers:
         production=config.production_exception_handler,
         processing_global=config.processing_exception_handler_global_enabled,
         dead_letter_topic=config.dead_letter_queue_topic,
+        late_records=config.late_records_to_dead_letter_queue,
     )

@@ -39,6 +39,11 @@ class DefaultSerdes(Protocol):
         """Return what says how stores of the DSL are kept where nobody did."""
         ...
 
+    @property
+    def dsl_store_format(self) -> str:
+        """Return what rows of the DSL's tables keep where nobody said: "DEFAULT", or "HEADERS"."""
+        ...
+
 
 class DefaultSerde:
     """Stands where no serde was given, until the configured default takes its place. Never runs."""

@@ -12,8 +12,11 @@ from streams.names import where
 _TYPES: Final = get_args(DslStoreType)
 
 
-def kept_as_set(builder: StoreBuilder, setting: object) -> StoreBuilder:
-    """Return a store as the setting `dsl_store_suppliers` wants it, if nobody has said how it is to be kept."""
+def kept_as_set(builder: StoreBuilder, setting: object, store_format: str | None) -> StoreBuilder:
+    """Return a store as `dsl_store_suppliers` and `dsl_store_format` want it, where nobody has said how it is kept."""
+    if store_format is not None and builder.takes_format:
+        spec = replace(builder.spec, keeps_headers=store_format == "HEADERS")
+        builder = replace(builder, spec=spec, takes_format=False)
     if setting is None or not builder.takes_default:
         return builder
     kind = setting if isinstance(setting, str) else _asked(setting, builder)

@@ -5,6 +5,9 @@ from typing import Literal
 #: How a store of the DSL may be kept by default: on disk, or in memory and restored at every start.
 DslStoreType = Literal["rocksdb", "in_memory"]
 
+#: What the rows of a table's store keep by default: value and timestamp, or the record's headers, too.
+DslStoreFormat = Literal["DEFAULT", "HEADERS"]
+
 
 class DslStoreSuppliers:
     """Says per store of the DSL whether it is on disk or in memory; subclass it for the setting `dsl_store_suppliers`.

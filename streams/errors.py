@@ -13,6 +13,7 @@
     ├── FencedError                another live worker took over; never retried
     ├── MissingSourceTopicError    a source topic does not exist
     ├── MissingOutputTopicError    a topic that is written to does not exist
+    ├── InternalTopicError         an internal topic has another number of partitions than is needed now
     ├── RecordFailedError          a record's exception handler said "fail"
     ├── ApplicationShutdownError   an uncaught exception handler has ended the whole application
     └── IncompatibleMemberError    this program can't join the group it was started for
@@ -31,6 +32,7 @@ from state_stores.errors import (
 )
 from tasks.errors import (
     FencedError,
+    InternalTopicError,
     MissingOutputTopicError,
     MissingSourceTopicError,
     RecordFailedError,
@@ -44,6 +46,7 @@ __all__ = [
     "ConfigError",
     "FencedError",
     "IncompatibleMemberError",
+    "InternalTopicError",
     "InvalidStateStoreError",
     "MissingOutputTopicError",
     "MissingSourceTopicError",

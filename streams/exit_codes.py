@@ -12,6 +12,7 @@ from streams.errors import (
     ConfigError,
     FencedError,
     IncompatibleMemberError,
+    InternalTopicError,
     MissingOutputTopicError,
     MissingSourceTopicError,
     RecordFailedError,
@@ -36,6 +37,7 @@ class ExitCode(IntEnum):
     MISSING_OUTPUT_TOPIC = 10
     INCOMPATIBLE_MEMBER = 11
     APPLICATION_SHUTDOWN = 12
+    INTERNAL_TOPICS = 13
     INTERRUPTED = 130
 
     @property
@@ -63,6 +65,7 @@ _MEANINGS: Final = {
     ExitCode.MISSING_OUTPUT_TOPIC: "a topic that is written to does not exist; never restarted",
     ExitCode.INCOMPATIBLE_MEMBER: "the topology, assignor or version does not fit the running group; never restarted",
     ExitCode.APPLICATION_SHUTDOWN: "a worker's uncaught exception handler has ended the whole application; never restarted",
+    ExitCode.INTERNAL_TOPICS: "an internal topic has another number of partitions than is needed now; never restarted",
     ExitCode.INTERRUPTED: "a Ctrl-C while it was stopping ended it at once",
 }
 
@@ -76,6 +79,7 @@ _FINAL: Final = frozenset(
         ExitCode.MISSING_OUTPUT_TOPIC,
         ExitCode.INCOMPATIBLE_MEMBER,
         ExitCode.APPLICATION_SHUTDOWN,
+        ExitCode.INTERNAL_TOPICS,
     }
 )
 
@@ -88,6 +92,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (ApplicationShutdownError, ExitCode.APPLICATION_SHUTDOWN),
     (MissingSourceTopicError, ExitCode.MISSING_SOURCE_TOPIC),
     (MissingOutputTopicError, ExitCode.MISSING_OUTPUT_TOPIC),
+    (InternalTopicError, ExitCode.INTERNAL_TOPICS),
     (StoreLockedError, ExitCode.REFUSED),
     (ConnectionError, ExitCode.KAFKA_UNREACHABLE),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),

@@ -168,9 +168,14 @@ class TableStore:
         spec = self.spec(where(f"store {self.name!r}", location))
         if source_topic is not None:
             spec = replace(spec, logging=False, changelog_config={}, source_topic=source_topic)
-        topology.add_store(
-            StoreBuilder(spec=spec, location=location, takes_default=self.takes_default)
+        takes_format = self.materialized.headers is None and spec.may_keep_headers
+        builder = StoreBuilder(
+            spec=spec,
+            location=location,
+            takes_default=self.takes_default,
+            takes_format=takes_format,
         )
+        topology.add_store(builder)
 
 
 @dataclass(eq=False, kw_only=True)

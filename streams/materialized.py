@@ -43,6 +43,8 @@ class Materialized:
         history_retention: Versioned tables: how far back a version may be read, and how late a record may be.
         max_entries: LRU tables: how many keys are kept.
         ttl: Tables without windows: how long a row lives after the timestamp of the record that set it, in stream time.
+        headers: Each row keeps the headers of the record that set it, here and in the changelog (not with
+            `store_type="versioned"`, `"lru"` or `ttl`). If not given, the setting `dsl_store_format` decides.
 
     Durations are `datetime.timedelta` or int milliseconds.
 
@@ -62,6 +64,7 @@ class Materialized:
     history_retention: Duration | None = None
     max_entries: int | None = None
     ttl: Duration | None = None
+    headers: bool | None = None
 
     def __post_init__(self) -> None:
         # The caller of a dataclass is its own made-up __init__; no line is better than that one.
@@ -92,6 +95,12 @@ class Materialized:
             raise TopologyError(
                 f"{context}: a versioned table has no ttl; its latest versions live for ever, "
                 "the others for history_retention"
+            )
+        bounded = self.ttl is not None or self.store_type in ("versioned", "lru")
+        if self.headers and bounded:
+            raise TopologyError(
+                f"{context}: headers=True is for plain tables and windowed ones; leave it out where rows have versions or "
+                "end by use or time (store_type='versioned', 'lru', ttl=)"
             )
 
     @property
@@ -211,6 +220,7 @@ class Materialized:
             caching=self.caching,
             logging=self.logging,
             changelog_config=dict(self.changelog_config),
+            keeps_headers=bool(self.headers),
         )
 
     def windows_retention_ms(self, needed_ms: int, context: str) -> int:
@@ -242,6 +252,7 @@ class StoreBuilder:
         spec: The store.
         location: The user's line that asked for it.
         takes_default: Nobody has said how it is kept: the setting `dsl_store_suppliers` does.
+        takes_format: Nobody has said whether it keeps headers: the setting `dsl_store_format` does.
 
     >>> from streams import Stores
     >>> Stores.key_value("seen", key_serde=str, value_serde=int).spec.persistent
@@ -251,3 +262,4 @@ class StoreBuilder:
     spec: StoreSpec
     location: str = ""
     takes_default: bool = False
+    takes_format: bool = False

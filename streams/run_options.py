@@ -1,8 +1,9 @@
 """How one worker process takes part in an application: its slot, its tasks or its group, missing topics."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from rebalance.model import TaskId
+from rebalance.model import TaskId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class RunOptions:
         process_id: Name of the host program in its group; None makes one.
         wait_for_topics: Wait for missing source topics instead of failing.
         create_topics: Create missing source topics (with the cluster's default partition count).
+        on_record: Told before each record which it is (partition and offset), and (None, -1) once none is in hand; for a
+            worker that is started after one died without a word. None processes in batches.
 
     >>> RunOptions(slot=1, workers=4).wait_for_topics
     False
@@ -32,3 +35,4 @@ class RunOptions:
     process_id: str | None = None
     wait_for_topics: bool = False
     create_topics: bool = False
+    on_record: Callable[[TopicPartition | None, int], None] | None = None

@@ -1,10 +1,13 @@
 """Checks of what users say about stores, shared by `Materialized` and `Stores`. Each error names the option and the line."""
 
 from collections.abc import Mapping
+from inspect import isabstract, isclass
 from typing import Any, TypeGuard
 
+from state_stores.custom_store import StateStore
 from streams.durations import Duration, to_ms
 from streams.errors import TopologyError
+from streams.functions import accepts
 from streams.serdes import Serde, SerdeLike, as_serde
 
 
@@ -30,6 +33,29 @@ def check_max_entries(value: object, context: str) -> None:
     """Raise unless this is how many keys a store may keep."""
     if type(value) is not int or value < 1:
         raise TopologyError(f"{context}: max_entries={value!r} must be an int of at least 1")
+
+
+def check_makes_stores(factory: object, context: str) -> None:
+    """Raise unless this is a `StateStore` class or a function that makes a new one at each call (it is called twice)."""
+    example = f"{context}: give a StateStore class, or a function without parameters that makes one"
+    if not callable(factory) or not accepts(factory, 0):
+        kind = "needs arguments" if callable(factory) else f"is of type {type(factory).__name__}"
+        raise TopologyError(f"{example}; factory={factory!r} {kind}")
+    if isclass(factory) and isabstract(factory):
+        missing: frozenset[str] = getattr(factory, "__abstractmethods__", frozenset[str]())
+        raise TopologyError(f"{example}; {factory.__name__} has no {', '.join(sorted(missing))}")
+    try:
+        first, second = factory(), factory()
+    except Exception as error:
+        raise TopologyError(
+            f"{example}; factory={factory!r} failed with {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(first, StateStore):
+        raise TopologyError(f"{example}; it made an object of type {type(first).__name__}")
+    if first is second:
+        raise TopologyError(
+            f"{example}; it returned one {type(first).__name__} twice, but each task needs its own"
+        )
 
 
 def checked_serde(serde: SerdeLike[Any], what: str, context: str) -> Serde[Any]:

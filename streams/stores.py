@@ -1,9 +1,10 @@
 """Stores for the user's own processors: `Stores` makes builders; nothing here opens a store."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, Unpack
 
+from state_stores.custom_store import StateStore
 from state_stores.spec import StoreKind, StoreSpec
 from streams.durations import Duration, to_ms
 from streams.errors import TopologyError
@@ -13,6 +14,7 @@ from streams.names import check_name, where
 from streams.serdes import SerdeLike
 from streams.store_options import (
     check_changelog_config,
+    check_makes_stores,
     check_max_entries,
     checked_serde,
     optional_ms,
@@ -99,6 +101,29 @@ class Stores:
             (key_serde, value_serde),
             options,
             ttl_ms=optional_ms(ttl, "ttl", context.text),
+        )
+
+    @staticmethod
+    def timestamped_key_value_with_headers(
+        name: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a store of keys and `ValueTimestampHeaders` (KIP-1271); the options are those of `key_value`.
+
+        The changelog has each row's headers in its record, as that of Kafka Streams' store has.
+
+        >>> Stores.timestamped_key_value_with_headers("last", key_serde=str, value_serde=str).spec.keeps_headers
+        True
+        """
+        return _Asked.by("Stores.timestamped_key_value_with_headers").store(
+            StoreKind.TIMESTAMPED_KEY_VALUE,
+            name,
+            (key_serde, value_serde),
+            options,
+            keeps_headers=True,
         )
 
     @staticmethod
@@ -233,6 +258,34 @@ class Stores:
         )
 
     @staticmethod
+    def timestamped_window_with_headers(
+        name: str,
+        *,
+        retention: Duration,
+        window_size: Duration,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a window store whose values are `ValueTimestampHeaders` (KIP-1271).
+
+        >>> last = Stores.timestamped_window_with_headers(
+        ...     "last", retention=10, window_size=5, key_serde=str, value_serde=int
+        ... )
+        >>> last.spec.kind.value, last.spec.keeps_headers
+        ('timestamped_window', True)
+        """
+        return _window_store(
+            _Asked.by("Stores.timestamped_window_with_headers"),
+            StoreKind.TIMESTAMPED_WINDOW,
+            name,
+            (key_serde, value_serde),
+            (retention, window_size),
+            options,
+            keeps_headers=True,
+        )
+
+    @staticmethod
     def session(
         name: str,
         *,
@@ -254,10 +307,57 @@ class Stores:
         'session'
         """
         context = _Asked.by("Stores.session")
-        retention_ms = to_ms(retention, f"{context.text}: retention", minimum_ms=1)
-        return context.store(
-            StoreKind.SESSION, name, (key_serde, value_serde), options, retention_ms=retention_ms
+        return context.session(name, (key_serde, value_serde), retention, options)
+
+    @staticmethod
+    def session_with_headers(
+        name: str,
+        *,
+        retention: Duration,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a session store whose values are `AggregationWithHeaders` (KIP-1271); the options are those of `session`.
+
+        >>> visits = Stores.session_with_headers("visits", retention=60_000, key_serde=str, value_serde=int)
+        >>> visits.spec.kind.value, visits.spec.keeps_headers
+        ('session', True)
+        """
+        context = _Asked.by("Stores.session_with_headers")
+        return context.session(
+            name, (key_serde, value_serde), retention, options, keeps_headers=True
         )
+
+    @staticmethod
+    def custom(
+        name: str,
+        factory: Callable[[], StateStore],
+        *,
+        logging: bool = True,
+        changelog_config: Mapping[str, str] | None = None,
+    ) -> StoreBuilder:
+        """Return a store of a class of your own: a `StateStore`. Each task gets an object of it.
+
+        Its task stays in one piece, so it can't be used where key ranges run in threads (`num_stream_threads` above 1).
+
+        Args:
+            name: The store's name, also that of its changelog topic.
+            factory: The class, or a function that makes a new object at each call.
+            logging: Write changes to a changelog topic. Without it `log_change` only says that there is something to
+                commit, and what the object loses is lost.
+            changelog_config: Topic settings for the changelog.
+
+        >>> class Nothing(StateStore):
+        ...     def restore(self, records):
+        ...         pass
+        >>> Stores.custom("nothing", Nothing).spec.kind.value
+        'custom'
+        """
+        context = _Asked.by("Stores.custom")
+        check_makes_stores(factory, context.text)
+        options = StoreOptions(persistent=False, logging=logging, changelog_config=changelog_config)
+        return context.store(StoreKind.CUSTOM, name, (bytes, bytes), options, make=factory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +401,24 @@ class _Asked:
         )
         return StoreBuilder(spec=spec, location=self.location)
 
+    def session(
+        self,
+        name: str,
+        serdes: tuple[SerdeLike[Any], SerdeLike[Any]],
+        retention: Duration,
+        options: StoreOptions,
+        *,
+        keeps_headers: bool = False,
+    ) -> StoreBuilder:
+        return self.store(
+            StoreKind.SESSION,
+            name,
+            serdes,
+            options,
+            retention_ms=to_ms(retention, f"{self.text}: retention", minimum_ms=1),
+            keeps_headers=keeps_headers,
+        )
+
 
 def _window_store(
     context: _Asked,
@@ -311,6 +429,7 @@ def _window_store(
     options: StoreOptions,
     *,
     retain_duplicates: bool = False,
+    keeps_headers: bool = False,
 ) -> StoreBuilder:
     window_size_ms = to_ms(durations[1], f"{context.text}: window_size")
     retention_ms = to_ms(durations[0], f"{context.text}: retention", minimum_ms=1)
@@ -332,4 +451,5 @@ def _window_store(
         retention_ms=retention_ms,
         window_size_ms=window_size_ms,
         retain_duplicates=retain_duplicates,
+        keeps_headers=keeps_headers,
     )

@@ -65,6 +65,10 @@ class Join:
             raise TopologyError(
                 f"{self.call.context}: a join can't keep its records in a store of type {wishes.store_type!r}; give 'rocksdb' or 'in_memory'"
             )
+        if wishes.headers:
+            raise TopologyError(
+                f"{self.call.context}: a join's store of waiting records keeps no headers; leave headers= out"
+            )
         if wishes.retention is not None or wishes.ttl is not None:
             raise TopologyError(
                 f"{self.call.context}: how long a join keeps its records follows from its windows and grace; leave "

@@ -233,7 +233,7 @@ class ForeignKeyJoin:
         store = TableStore(
             name=names.store,
             generated=link.name is None,
-            materialized=Materialized(caching=False),
+            materialized=Materialized(caching=False, headers=False),
             key_serde=Serdes.bytes(),
             value_serde=SUBSCRIPTIONS,
             needed=True,

@@ -313,6 +313,7 @@ class Topology(TopologyStores):
         key = None if defaults is None else defaults.default_key_serde
         value = None if defaults is None else defaults.default_value_serde
         suppliers = None if defaults is None else defaults.dsl_store_suppliers
+        store_format = None if defaults is None else defaults.dsl_store_format
         self._nodes = {name: settled_node(node, key, value) for name, node in self._nodes.items()}
         users = {
             store: node
@@ -324,6 +325,7 @@ class Topology(TopologyStores):
             name: kept_as_set(
                 replace(builder, spec=settled_store(builder, users.get(name), key, value)),
                 suppliers,
+                store_format,
             )
             for name, builder in self._stores.items()
         }

@@ -188,6 +188,11 @@ class TopologyStores(ABC):
                 f"{context}: store {spec.name!r} has a ttl, but nothing tells a global store the time; leave ttl= out and let "
                 "the topic's retention delete old records"
             )
+        if spec.keeps_headers:
+            raise TopologyError(
+                f"{context}: store {spec.name!r} keeps headers, which nobody could read from a global store; leave headers= "
+                "out, or make it with Stores.timestamped_key_value()"
+            )
         kept = replace(spec, logging=False, caching=False, changelog_config={})
         self.add_node(source)
         self.add_store(replace(builder, spec=kept, location=builder.location or source.location))

@@ -15,10 +15,11 @@ import sys
 import threading
 import time
 from collections import deque
+from functools import partial
 from types import FrameType
 from typing import Final
 
-from rebalance.model import TaskId
+from rebalance.model import TaskId, TopicPartition
 from streams import KafkaStreams
 from streams.console_log import configure_logging
 from streams.exit_codes import ExitCode, exit_code_of
@@ -29,12 +30,14 @@ from streams.supervisor.messages import (
     LineBuffer,
     MetricsReported,
     Order,
+    RecordInHand,
     Report,
     StartWorker,
     StateChanged,
     StopWorker,
     WorkerCrashed,
     WorkerReady,
+    WorkerStopped,
     decode_order,
     encode,
 )
@@ -50,7 +53,7 @@ _ENDED: Final = frozenset({KafkaStreamsState.NOT_RUNNING, KafkaStreamsState.ERRO
 
 
 class SupervisorLink:
-    """The pipes to the supervisor. `say` may be called from any thread, everything else from the main one."""
+    """The pipes to the supervisor. `say` and `say_now` may be called from any thread, everything else from the main one."""
 
     def __init__(self, orders_fd: int, reports_fd: int) -> None:
         self._orders_fd = orders_fd
@@ -63,6 +66,8 @@ class SupervisorLink:
         self._selector.register(self._wake_reading, selectors.EVENT_READ)
         self._lines = LineBuffer()
         self._waiting: deque[Report] = deque()
+        #: Held for the time of a line, which may be longer than what a pipe takes as one.
+        self._writing = threading.Lock()
         #: Orders that came with an earlier one and were not asked for yet.
         self._undelivered: list[Order] = []
         #: Whether the supervisor is gone.
@@ -77,12 +82,17 @@ class SupervisorLink:
     def flush(self) -> None:
         """Send what waits to be said."""
         while self._waiting:
-            data = encode(self._waiting.popleft())
-            try:
+            self.say_now(self._waiting.popleft())
+
+    def say_now(self, report: Report) -> None:
+        """Send a report: it is the supervisor's to read when this returns, whatever becomes of this process."""
+        data = encode(report)
+        try:
+            with self._writing:
                 while data:
                     data = data[os.write(self._reports_fd, data) :]
-            except BrokenPipeError:
-                self.lost = True
+        except BrokenPipeError:
+            self.lost = True
 
     def orders(self, timeout_s: float | None) -> list[Order]:
         """Return orders that came; waits until there is one, a report to send, or the time is up."""
@@ -143,8 +153,11 @@ def main(arguments: list[str] | None = None) -> int:
     _serve(app, link, start, drain_timeout_ms)
     if app.error is not None:
         return _crashed(link, app.error)
+    if app.state not in _ENDED:
+        return _late(link)
+    link.say(WorkerStopped())
     link.flush()
-    return ExitCode.OK if app.state in _ENDED else ExitCode.NOT_STOPPED_IN_TIME
+    return ExitCode.OK
 
 
 def _prepare(
@@ -162,6 +175,7 @@ def _prepare(
         process_id=start.process_id,
         wait_for_topics=start.wait_for_topics,
         create_topics=start.create_topics,
+        on_record=partial(_tell_record, link) if start.careful else None,
     )
     app = KafkaStreams(program.topology(config), config, options=options)
     app.set_state_listener(lambda new, old: link.say(StateChanged(new=new.value, old=old.value)))
@@ -208,6 +222,25 @@ def _crashed(link: SupervisorLink, error: BaseException) -> int:
     )
     link.flush()
     return code
+
+
+def _late(link: SupervisorLink) -> int:
+    """Report that the runtime has not stopped in its time; the exit code for it."""
+    code = ExitCode.NOT_STOPPED_IN_TIME
+    late = "the worker did not stop in its time (drain_timeout_ms); what is committed is safe"
+    link.say(WorkerCrashed(error="TimeoutError", message=late, exit_code=code))
+    link.flush()
+    return code
+
+
+def _tell_record(link: SupervisorLink, partition: TopicPartition | None, offset: int) -> None:
+    """Say which record is in hand, before it is processed."""
+    if partition is None:
+        link.say_now(RecordInHand())
+    else:
+        link.say_now(
+            RecordInHand(topic=partition.topic, partition=partition.partition, offset=offset)
+        )
 
 
 def _take_orders_pipe() -> int:

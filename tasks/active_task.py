@@ -237,8 +237,12 @@ class ActiveTask:
         Stops early when a processor asks for a commit or, between single records, when `late()` says so.
         """
         records = self.group.take(limit)
-        if records is None:
-            return 0
+        return 0 if records is None else self.process_taken(records, late)
+
+    def process_taken(
+        self, records: SourceRecords, late: Callable[[], bool] = lambda: False
+    ) -> int:
+        """Process records that were taken from the buffers, as `process` does."""
         if self.graph.batched:
             self._process_run(records)
             done = len(records)

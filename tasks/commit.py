@@ -26,7 +26,7 @@ from tasks.ports import (
     TransactionAbortedError,
     TransactionalProducer,
 )
-from tasks.processing.output import OutputColumns
+from tasks.processing.output import OutputColumns, headers_of_changelog
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +125,12 @@ class Committer:
                 self.producer.produce(columns)
         for partition, drained in commit.changelogs.items():
             self.producer.produce_changelog(
-                partition, drained.keys, drained.values, drained.timestamps, drained.headers
+                partition,
+                drained.keys,
+                drained.values,
+                drained.timestamps,
+                drained.headers,
+                row_headers=drained.row_headers,
             )
         commit.meanwhile()
         return self.producer.commit(self._group_id, commit.offsets)
@@ -135,6 +140,7 @@ class Committer:
         _log.warning("transaction aborted, sending it again: %s", error)
         refused = self.producer.find_refused(_everything(commit)) if error.record_refused else []
         if not refused:
+            self._check_changelogs(commit, error)
             self._wait(_PAUSE_S)
         by_columns: dict[int, list[FailedDelivery]] = {}
         for failure in refused:
@@ -144,6 +150,19 @@ class Committer:
             skipped = [failure.index for failure in failures if self._skips(failure)]
             drop(columns, skipped)
         commit.outputs.extend(self._collector.take_staged())  # dead letters
+
+    def _check_changelogs(self, commit: Commit, error: TransactionAbortedError) -> None:
+        """Raise if a changelog is gone: a client that has heard of it holds the records back and says no more than that it waits."""
+        topics = sorted({partition.topic for partition in commit.changelogs})
+        try:
+            missing = set(topics).difference(self._admin.describe_topics(topics))
+        except StreamsError:
+            return  # nobody can tell now, and it is asked again before the retries are over
+        if missing:
+            raise StreamsError(
+                f"changelog {', '.join(sorted(missing))} does not exist any more, and nothing is committed without it: {error}. "
+                "Bring the topic back, or run `tidewheel reset` to process the input again"
+            ) from error
 
     def _find_out(
         self, commit: Commit, error: CommitOutcomeUnknownError
@@ -197,7 +216,7 @@ def _everything(commit: Commit) -> list[OutputColumns]:
             keys=drained.keys,
             values=drained.values,
             timestamps=drained.timestamps,
-            headers=[drained.headers] * len(drained.keys) if drained.headers else None,
+            headers=headers_of_changelog(len(drained.keys), drained.headers, drained.row_headers),
             node=str(partition),
             internal=True,
         )

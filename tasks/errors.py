@@ -72,6 +72,16 @@ class MissingSourceTopicError(StreamsError):
     """
 
 
+class InternalTopicError(StreamsError):
+    """An internal topic has another number of partitions than the application needs now; names it and both numbers.
+
+    >>> raise InternalTopicError('internal topic shop-counts-changelog has 2 partitions but the application needs 3')
+    Traceback (most recent call last):
+    ...
+    tasks.errors.InternalTopicError: internal topic shop-counts-changelog has 2 partitions but the application needs 3
+    """
+
+
 class MissingOutputTopicError(StreamsError):
     """A topic that is written to does not exist; output topics are never created by themselves.
 
@@ -104,6 +114,16 @@ class RecordFailedError(StreamsError):
         self.topic = topic
         self.partition = partition
         self.offset = offset
+
+
+class LateRecordError(StreamsError):
+    """A record came too late to count; never raised: dead letters of late records bear its name and text.
+
+    Names operator, timestamp, stream time, and what it came too late for. See `late_records_to_dead_letter_queue`.
+
+    >>> str(LateRecordError("KSTREAM-AGGREGATE-0000000001 (task 0_1): timestamp 3 came too late"))
+    'KSTREAM-AGGREGATE-0000000001 (task 0_1): timestamp 3 came too late'
+    """
 
 
 class RecordTooLargeError(StreamsError):

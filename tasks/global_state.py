@@ -33,7 +33,7 @@ from tasks.processing.error_policy import (
     node_failure,
     not_asked,
 )
-from tasks.processing.handlers import ErrorContext
+from tasks.processing.handlers import FAILURES, ErrorContext
 from tasks.processing.output import OutputColumns
 from tasks.processing.processor import PunctuationType
 from tasks.processing.processor_node import ProcessorNode
@@ -308,7 +308,7 @@ class GlobalStores:
         for index, key in enumerate(batch.keys):
             try:
                 keys.append(spec.store.key_serde.serialize(spec.topic, key))
-            except Exception as error:  # noqa: BLE001 - whatever a serde raises, the handler decides
+            except FAILURES as error:  # whatever a serde raises, the handler decides
                 self._corrupt(records, batch.rows[index], error)
             else:
                 kept.append(index)
@@ -371,6 +371,10 @@ class _NodeContext:
 
     def dropped(self, count: int, reason: str) -> None:  # noqa: ARG002 - the protocol's signature
         self._stores.counters.dropped += count
+
+    @property
+    def late_letter(self) -> None:
+        return None
 
 
 class _Host:

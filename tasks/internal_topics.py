@@ -13,7 +13,7 @@ from typing import Final
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from tasks.errors import MissingSourceTopicError
+from tasks.errors import InternalTopicError, MissingSourceTopicError
 from tasks.ports import NewTopic
 from tasks.processing.topology_spec import GlobalStoreSpec, SubtopologySpec, TopologySpec
 
@@ -349,7 +349,7 @@ def _changelog_config(store: StoreSpec) -> dict[str, str]:
 def _check_existing(topic: NewTopic, topics: Mapping[str, int]) -> None:
     count = topics.get(topic.name)
     if count is not None and count != topic.partitions:
-        raise StreamsError(
+        raise InternalTopicError(
             f"internal topic {topic.name} has {count} partitions but the application needs {topic.partitions} (did an "
             "input topic grow?); run `tidewheel reset`, or give the topic its old shape back"
         )

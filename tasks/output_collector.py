@@ -8,9 +8,11 @@ in both guarantees. Sizes are checked here, since a broker refuses a whole reque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from rebalance.model import TopicPartition
 from state_stores.rows import column_bytes
 from tasks.errors import RecordTooLargeError
-from tasks.ports import SinkProducer
+from tasks.input_again import InputAgain, InputRecord
+from tasks.ports import RecordSource, SinkProducer
 from tasks.processing.error_policy import ErrorPolicy
 from tasks.processing.handlers import ErrorContext
 from tasks.processing.output import OutputColumns
@@ -40,10 +42,20 @@ class TopicInfo(Protocol):
 
 
 class OutputCollector:
-    """Stages and sends the outputs of one worker. Only the worker's loop thread calls it."""
+    """Stages and sends the outputs of one worker. Only the worker's loop thread calls it.
 
-    def __init__(self, topics: TopicInfo, sink_producer: SinkProducer | None) -> None:
+    `make_input_reader` makes the client that finds the input record behind an output that failed, if one does; without it
+    none is looked for.
+    """
+
+    def __init__(
+        self,
+        topics: TopicInfo,
+        sink_producer: SinkProducer | None,
+        make_input_reader: Callable[[], RecordSource] | None = None,
+    ) -> None:
         self._topics = topics
+        self._inputs = None if make_input_reader is None else InputAgain(make_input_reader)
         #: None in exactly_once.
         self.sink_producer = sink_producer
         self.staged: list[OutputColumns] = []
@@ -105,13 +117,15 @@ class OutputCollector:
     def refuse(
         self, columns: OutputColumns, index: int, error: Exception, *, retriable: bool = False
     ) -> str:
-        """Give one output record to the production handler.
+        """Give one output record to the production handler, with the raw input record behind it.
 
-        Returns "continue", or "retry" if the record is `retriable`, or raises.
+        Where that is not known or can't be read again, a dead letter has the output's own key and value. Returns
+        "continue", or "retry" if the record is `retriable`, or raises.
         """
         assert self.policy is not None
         key, value = columns.keys[index], columns.values[index]
         headers: Headers = () if columns.headers is None else columns.headers[index]
+        source = self._input_of(columns, index)
         context = ErrorContext(
             stage="production",
             node=columns.node,
@@ -120,20 +134,39 @@ class OutputCollector:
             partition=columns.source_partition,
             offset=None if columns.source_offsets is None else columns.source_offsets[index],
             timestamp=columns.timestamps[index],
-            headers=headers,
-            raw_key=key,
-            raw_value=value,
+            headers=headers if source is None else source.headers,
+            raw_key=None if source is None else source.key,
+            raw_value=None if source is None else source.value,
         )
         record = Record(key, value, columns.timestamps[index], headers)
         return self.policy.apply(
             context,
             record,
             error,
-            raw=(key, value),
+            raw=(key, value) if source is None else (source.key, source.value),
             internal=columns.internal,
             retriable=retriable,
             dead_letter=columns.dead_letter,
         )
+
+    def _input_of(self, columns: OutputColumns, index: int) -> InputRecord | None:
+        """Return the input record behind an output, if somebody looks at it and it can be had."""
+        topic, partition, offsets = (
+            columns.source_topic,
+            columns.source_partition,
+            columns.source_offsets,
+        )
+        if self._inputs is None or topic is None or partition is None or offsets is None:
+            return None
+        assert self.policy is not None
+        if not self.policy.looks_at_input(dead_letter=columns.dead_letter):
+            return None
+        return self._inputs.find(TopicPartition(topic, partition), offsets[index])
+
+    def close(self) -> None:
+        """Close the client that reads inputs again, if there is one; idempotent."""
+        if self._inputs is not None:
+            self._inputs.close()
 
 
 def record_bytes(columns: OutputColumns, index: int) -> int:

@@ -148,8 +148,10 @@ class TransactionalProducer(Protocol):
         values: Sequence[bytes | None],
         timestamps: Sequence[int],
         headers: Headers = (),
+        *,
+        row_headers: Sequence[Headers] | None = None,
     ) -> None:
-        """Send changelog records, in order, each with these headers.
+        """Send changelog records, in order, each with these headers, or with its own of `row_headers`.
 
         `commit` returns the offset after the last one of each partition.
         """
@@ -294,7 +296,8 @@ class Admin(Protocol):
 class ChangelogReader(Protocol):
     """Reads changelogs for restoring: read_committed, by position, never by group.
 
-    `with_headers` is False until somebody sets it, before the records that have some: changelogs have none.
+    `with_headers` is False until somebody sets it, before the records that have some: changelogs have none
+    but those of stores that keep headers.
     """
 
     with_headers: bool

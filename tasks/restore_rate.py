@@ -41,9 +41,10 @@ class RestoreRate:
     @property
     def per_second(self) -> float:
         """Return the rate as of the last note; 0 before there are two."""
-        if len(self._notes) < _NOTES_MIN:
+        notes = list(self._notes)  # of one moment: another thread may ask
+        if len(notes) < _NOTES_MIN:
             return 0.0
-        (first, begin_s), (last, end_s) = self._notes[0], self._notes[-1]
+        (first, begin_s), (last, end_s) = notes[0], notes[-1]
         return (last - first) / (end_s - begin_s) if end_s > begin_s else 0.0
 
     def seconds_for(self, remaining: int) -> float | None:

@@ -18,6 +18,7 @@ from state_stores.bulk_restore.plan import (
     RestorePlan,
     plan_restore,
 )
+from state_stores.spec import StoreKind
 from tasks.ports import (
     Clock,
     RunMaker,
@@ -99,7 +100,9 @@ class RunRestores:
 
     def _pays(self, settings: RunSettings, entry: StoreRestore, facts: LogFacts) -> bool:
         spec = entry.task.stores.specs[entry.store]
-        if not spec.logging or entry.source is not None or entry.limit is not None:
+        if not spec.logging or entry.needs_headers or entry.limit is not None:
+            return False  # runs are made without the records' headers
+        if spec.kind is StoreKind.CUSTOM:  # its records mean something to the user's object only
             return False
         behind = _end(entry, facts) - entry.position
         if behind > settings.from_records:

@@ -72,7 +72,7 @@ class SharedReader:
             self._choose_headers(self._reader)
 
     def _choose_headers(self, reader: ChangelogReader) -> None:
-        reader.with_headers = any(entry.source is not None for entry in self.entries())
+        reader.with_headers = any(entry.needs_headers for entry in self.entries())
 
     def poll(self, most: int, *, busy: bool) -> list[SourceRecords]:
         """Return what has arrived, of at most so many records; `busy`: tasks run. Raises as the port does."""

@@ -117,6 +117,11 @@ class SourceRestore:
     def dropped(self, count: int, reason: str) -> None:
         """Count nothing: the record was counted when it was processed."""
 
+    @property
+    def late_letter(self) -> None:
+        """Return nothing: what came too late was kept when it was processed."""
+        return None
+
     def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
         """Ask the processing handler again; returns if the record is skipped."""
         context, record = node_failure(batch, index, node=self.node_name, task_id=self.task_id)

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -15,12 +16,13 @@ from rebalance.model import TaskId, TopicPartition
 from state_stores.bulk_restore.ingest import ingest_runs
 from state_stores.bulk_restore.run_files import BuiltRuns
 from state_stores.commit_buffer import Drained, write_rows
+from state_stores.custom_slot import CustomSlot
 from state_stores.errors import StoreCorruptedError
 from state_stores.factory import Store, make_store
 from state_stores.ports import Database
 from state_stores.position import Position
 from state_stores.restore import StoreTime, position_name
-from state_stores.spec import StoreSpec
+from state_stores.spec import StoreKind, StoreSpec
 from state_stores.timed_buffer import TimedBuffer, note_name
 from tasks.errors import TaskCorruptedError
 from tasks.internal_topics import changelog_topic
@@ -56,6 +58,7 @@ class StateManager:
         open_persistent: Callable[[list[str]], Database],
         open_in_memory: Callable[[list[str]], Database],
         now: Callable[[], int],
+        directory: Path = Path(),
     ) -> None:
         self.task_id = task_id
         self.specs = {spec.name: spec for spec in specs}
@@ -63,20 +66,40 @@ class StateManager:
         self._open_persistent = open_persistent
         self._open_in_memory = open_in_memory
         self._now = now
+        self._directory = directory
         self._databases: dict[bool, Database] = {}
+        #: Where stores of the user's own stand.
+        self._slots: dict[str, CustomSlot] = {}
         self.stores: dict[str, Store] = {}
         self.topic_ids: dict[str, bytes] = {}
 
     def open(self) -> None:
         """Open the databases; raises `StoreCorruptedError` or `StoreLockedError`."""
-        persistent = sorted(spec.name for spec in self.specs.values() if spec.persistent)
-        in_memory = sorted(spec.name for spec in self.specs.values() if not spec.persistent)
-        if persistent:
+        if persistent := self._names_in(persistent=True):
             self._databases[True] = self._open_persistent(persistent)
-        if in_memory:
+        if in_memory := self._names_in(persistent=False):
             self._databases[False] = self._open_in_memory(in_memory)
         for spec in self.specs.values():
+            if spec.kind is StoreKind.CUSTOM:
+                self._slots[spec.name] = self._open_slot(spec)
             self.stores[spec.name] = self._store(spec)
+
+    def _names_in(self, *, persistent: bool) -> list[str]:
+        """Return the names of the stores in one of the two databases, in order."""
+        return sorted(name for name in self.specs if self._is_in(name, persistent=persistent))
+
+    def _is_in(self, store: str, *, persistent: bool) -> bool:
+        spec = self.specs[store]
+        return spec.kind is not StoreKind.CUSTOM and spec.persistent is persistent
+
+    def _open_slot(self, spec: StoreSpec) -> CustomSlot:
+        return CustomSlot(
+            spec,
+            task_id=str(self.task_id),
+            directory=self._directory,
+            changelog=self.changelog(spec.name),
+            now=self._now,
+        )
 
     @property
     def is_open(self) -> bool:
@@ -98,9 +121,11 @@ class StateManager:
                 kept = secrets.token_hex(16).encode()
                 database.write({}, {_IDENTITY: kept})
             found.append(kept.decode())
-        return "-".join(found)
+        return "-".join([*found, *(slot.identity for slot in self._slots.values())])
 
     def _store(self, spec: StoreSpec) -> Store:
+        if spec.kind is StoreKind.CUSTOM:
+            return self._slots[spec.name].begin(self._now)
         return make_store(
             spec,
             self.database(spec.name),
@@ -126,10 +151,10 @@ class StateManager:
             ranges: How many key ranges share the stores.
             divided: Whether some rows on disk may be those of faster ranges, of this life or of a former one.
         """
+        assert not self._slots, "a custom store is refused where tasks run in key ranges"
         seen = {
             persistent: over(
-                database,
-                [spec.name for spec in self.specs.values() if spec.persistent is persistent],
+                database, [name for name in self.specs if self._is_in(name, persistent=persistent)]
             )
             for persistent, database in self._databases.items()
         }
@@ -203,6 +228,8 @@ class StateManager:
 
     def position(self, store: str) -> Position | None:
         """Return how far a store's data on disk has come, or None if that is not known."""
+        if store in self._slots:
+            return self._slots[store].position
         partition = self._backup(store)
         if partition is None:
             return None
@@ -210,6 +237,9 @@ class StateManager:
 
     def forget(self, store: str) -> None:
         """Empty a store that is restored from the beginning; its position goes first, so that it never leads."""
+        if store in self._slots:
+            self._slots[store].forget()
+            return
         partition = self._backup(store)
         gone = {note_name(store): b"", _IDENTITY: b""}
         if partition is not None:
@@ -251,11 +281,15 @@ class StateManager:
             changes = {
                 name: changed.stored
                 for name, changed in drained.items()
-                if self.specs[name].persistent is persistent
+                if self._is_in(name, persistent=persistent)
             }
             stored = self._encoded(positions, now_ms, persistent=persistent)
             if changes or stored:
                 write_rows(database, changes, stored, drained)
+        for name, slot in self._slots.items():
+            reached = self._reached(name, positions, now_ms)
+            if name in drained or reached is not None:
+                slot.commit(reached)
         for name, store in self.stores.items():
             # Also where nothing changed: what was only read is kept within the budget at the same moment.
             if name in drained or not store.buffer.dirty:
@@ -266,13 +300,23 @@ class StateManager:
     ) -> dict[str, bytes]:
         changelogs = self.changelogs | self.sources
         return {
-            position_name(*partition): Position(
-                offset=offset, topic_id=self.topic_ids[partition.topic], written_at_ms=now_ms
-            ).encode()
+            position_name(*partition): self._at(partition, offset, now_ms).encode()
             for partition, offset in positions.items()
-            if partition in changelogs
-            and self.specs[changelogs[partition]].persistent is persistent
+            if partition in changelogs and self._is_in(changelogs[partition], persistent=persistent)
         }
+
+    def _at(self, partition: TopicPartition, offset: int, now_ms: int) -> Position:
+        topic_id = self.topic_ids[partition.topic]
+        return Position(offset=offset, topic_id=topic_id, written_at_ms=now_ms)
+
+    def _reached(
+        self, store: str, positions: Mapping[TopicPartition, int], now_ms: int
+    ) -> Position | None:
+        """Return the position of a store's changelog among these, if it is."""
+        partition = self.changelog(store)
+        if partition is None or partition not in positions:
+            return None
+        return self._at(partition, positions[partition], now_ms)
 
     def write_restored(
         self,
@@ -294,7 +338,7 @@ class StateManager:
             mine = {
                 name: rows
                 for name, rows in changes.items()
-                if self.specs[name].persistent is persistent
+                if self._is_in(name, persistent=persistent)
             }
             stored = self._encoded(positions, now_ms, persistent=persistent)
             if mine or stored:
@@ -302,6 +346,11 @@ class StateManager:
                     name: self.stores[name].buffer.restored(rows) for name, rows in mine.items()
                 }
                 write_rows(database, mine, stored, restored)
+        for name, slot in self._slots.items():
+            slot.restore(changes.get(name, ()))
+            reached = self._reached(name, positions, now_ms)
+            if reached is not None:
+                slot.commit(reached)
 
     def ingest(
         self, store: str, runs: BuiltRuns, *, offset: int, caught_up_at_ms: int, from_nothing: bool
@@ -347,5 +396,8 @@ class StateManager:
         with ExitStack() as closing:  # all of them, whatever fails
             for database in self._databases.values():
                 closing.callback(database.close)
+            for slot in self._slots.values():
+                closing.callback(slot.close)
             self._databases = {}
+            self._slots = {}
             self.stores.clear()

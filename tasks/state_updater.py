@@ -27,6 +27,7 @@ from tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError, RunSettin
 from tasks.processing.record_batch import SourceRecords
 from tasks.reading_turns import ReadingTurns
 from tasks.restore_charge import Charge
+from tasks.restore_events import RestoreEvents, StandbyUpdateEvent
 from tasks.restore_plan import RestorePlanner
 from tasks.restore_rate import RestoreRate, said_of
 from tasks.restore_results import Broken, Closed, Restored, RestoreResult
@@ -35,7 +36,7 @@ from tasks.shared_reader import SharedReader
 from tasks.start_positions import Grant, StartPosition
 from tasks.store_restore import EventKind, LogFacts, RestoreEvent, StoreRestore
 
-__all__ = ["EventKind", "RestoreEvent", "StateUpdater"]
+__all__ = ["EventKind", "RestoreEvent", "StandbyUpdateEvent", "StateUpdater"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class StateUpdater:
         clock: Time.
         wipe: Deletes a task's database, which is closed.
         on_event: Told how restoring goes on; not about copies.
+        on_standby_update: Told how copies go on.
         woken: Called when there is something to take.
         say: Sends what copies announce.
         busy: Whether tasks run that must not be slowed.
@@ -77,6 +79,7 @@ class StateUpdater:
         clock: Clock,
         wipe: Callable[[ActiveTask], None],
         on_event: Callable[[RestoreEvent], None],
+        on_standby_update: Callable[[StandbyUpdateEvent], None] = lambda _: None,
         woken: Callable[[], None],
         say: Callable[[AnyReport], None] = lambda _: None,
         busy: Callable[[], bool] = lambda: False,
@@ -86,7 +89,6 @@ class StateUpdater:
         self._planner = planner
         self._clock = clock
         self._wipe = wipe
-        self._on_event = on_event
         self._woken = woken
         self._say = say
         self._busy = busy
@@ -99,6 +101,7 @@ class StateUpdater:
         # The thread's own.
         self._charges: dict[TaskId, Charge] = {}
         self._reader = SharedReader(make_reader, ReadingTurns(clock, self._stop.wait))
+        self._events = RestoreEvents(on_event, on_standby_update)
         self._runs = RunRestores(
             runs,
             clock=clock,
@@ -202,7 +205,7 @@ class StateUpdater:
             self._error = error
         finally:
             for charge in self._charges.values():
-                self._suspend(charge)
+                self._events.suspended(charge)
             self._runs.close()
             self._reader.rest()
             self._woken()
@@ -265,9 +268,11 @@ class StateUpdater:
             self._runs.begin(charge, entry, facts[entry.partition])
             if charge.entries.get(entry.partition) is not entry:
                 return  # its disk is damaged: it was given up, or has begun anew
+        if charge.copy is not None:
+            self._events.started(charge)  # before anything is loaded
         self._reader.start(charge)
         if charge.grant is not None:
-            self._tell_starts(charge)
+            self._events.started(charge)
         self._finish_if_done(charge)
         self._announce_if_empty(charge)
 
@@ -286,11 +291,12 @@ class StateUpdater:
 
     def _follow_on(self, charge: Charge, copy: LearnerTask) -> None:
         """Go on with a task that was to run and is revoked while it restores: it has no end any more."""
-        self._suspend(charge)
+        self._events.suspended(charge)
         charge.grant, charge.copy, charge.starts = None, copy, None
         for entry in charge.entries.values():
-            entry.end = None
+            entry.end, entry.start, entry.restored = None, entry.position, 0
         copy.store_uuid = copy.task.stores.identity()
+        self._events.started(charge)
         self._reader.start(charge)
 
     def _appoint(self, copy: LearnerTask, role: str, learn_epoch: int) -> None:
@@ -308,6 +314,7 @@ class StateUpdater:
         charge = self._charges.get(task.task_id)
         if charge is None or charge.task is not task:
             return  # it broke, which was said
+        self._events.suspended(charge, "PROMOTED")
         charge.grant, charge.copy, charge.restored = grant, None, 0
         charge.promoted = True
         self._find_starts([charge])
@@ -319,7 +326,7 @@ class StateUpdater:
 
     def _go_on(self, charge: Charge) -> None:
         """Go on with a copy whose ends are known now."""
-        self._tell_starts(charge)
+        self._events.started(charge)
         now_ms = self._clock.now_ms()
         for entry in charge.entries.values():
             if entry.limit is not None and entry.end is not None:
@@ -329,11 +336,13 @@ class StateUpdater:
 
     def _remove(self, task: ActiveTask) -> None:
         charge = self._charges.get(task.task_id)
-        if charge is not None and charge.task is task:
-            self._suspend(charge)
+        if charge is None or charge.task is not task:
+            self._close(task, task.close)
+            return
+        with self._events.leaving(charge):
             self._let_go(charge)
             del self._charges[task.task_id]
-        self._close(task, task.close)
+            self._close(task, task.close)
 
     def _let_go(self, charge: Charge) -> None:
         """Read nothing more for a task, here or elsewhere."""
@@ -375,8 +384,9 @@ class StateUpdater:
         self._begin([charge])
 
     def _give_up(self, charge: Charge, error: StateStoreError | TaskCorruptedError) -> None:
-        del self._charges[charge.task.task_id]
-        self._close(charge.task, charge.task.close)
+        with self._events.leaving(charge):
+            del self._charges[charge.task.task_id]
+            self._close(charge.task, charge.task.close)
         self._results.put(Broken(task=charge.task, error=error))
         self._woken()
 
@@ -411,17 +421,17 @@ class StateUpdater:
             return
         begin_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
         self._mended.clear()
-        changed: dict[StoreRestore, None] = {}
+        changed: dict[StoreRestore, Charge] = {}
         for run in runs:
             self._apply(run, changed)
-        for entry in changed:
-            self._tell_batch(entry)
+        for entry, charge in changed.items():
+            self._tell_batch(charge, entry)
         self._look_at_positions(now_ms)
         self._count_remaining()
         if busy and runs:
             self._reader.leave_room(sum(map(len, runs)), self._clock.monotonic_s() - begin_s)
 
-    def _apply(self, run: SourceRecords, changed: dict[StoreRestore, None]) -> None:
+    def _apply(self, run: SourceRecords, changed: dict[StoreRestore, Charge]) -> None:
         partition = TopicPartition(run.topic, run.partition)
         charge = self._reader.charge_of(partition)
         if charge is None or charge.task.task_id in self._mended:
@@ -435,7 +445,7 @@ class StateUpdater:
 
         self.restored_records += len(run)
         if self._guarded(charge, write):
-            changed[entry] = None
+            changed[entry] = charge
 
     def _look_at_positions(self, now_ms: int) -> None:
         positions, ends = self._reader.standing()
@@ -470,9 +480,7 @@ class StateUpdater:
         done = [entry for entry in charge.entries.values() if entry.is_done]
         self._reader.stop(charge, [entry.partition for entry in done])
         for entry in done:
-            if entry.told:
-                self._on_event(entry.event("end"))
-                entry.told = False
+            self._events.ended(entry)
         if charge.is_done:
             for entry in done:
                 entry.keep_position()
@@ -487,18 +495,6 @@ class StateUpdater:
                 )
             )
             self._woken()
-
-    def _tell_starts(self, charge: Charge) -> None:
-        for entry in charge.entries.values():
-            if not entry.is_done:
-                entry.told = True
-                self._on_event(entry.event("start"))
-
-    def _suspend(self, charge: Charge) -> None:
-        for entry in charge.entries.values():
-            if entry.told:
-                self._on_event(entry.event("suspended"))
-                entry.told = False
 
     def _count_remaining(self) -> None:
         entries = [*self._reader.entries(), *self._runs.entries()]
@@ -519,7 +515,7 @@ class StateUpdater:
         self.restored_records += records
         if charge.grant is not None:
             charge.restored += records
-        self._tell_batch(entry)
+        self._tell_batch(charge, entry)
         self._count_remaining()
         self._announce_progress(charge, self._reader.standing()[1])
 
@@ -528,10 +524,9 @@ class StateUpdater:
         self._reader.start(charge)
         self._finish_if_done(charge)
 
-    def _tell_batch(self, entry: StoreRestore) -> None:
+    def _tell_batch(self, charge: Charge, entry: StoreRestore) -> None:
         entry.rate.note(entry.restored, self._clock.monotonic_s())
-        if entry.told:
-            self._on_event(entry.event("batch"))
+        self._events.loaded(charge, entry)
 
     def _announce_progress(self, charge: Charge, ends: Mapping[TopicPartition, int]) -> None:
         if charge.copy is not None:
@@ -568,6 +563,7 @@ class StateUpdater:
         now_ms = self._clock.now_ms()
         for partition, offset in committed.items():
             charge = limited[partition]
-            let_in = partial(charge.entries[partition].may_go_to, offset, now_ms)
-            if self._reader.charge_of(partition) is charge:
-                self._guarded(charge, let_in)
+            entry = charge.entries[partition]
+            let_in = partial(entry.may_go_to, offset, now_ms)
+            if self._reader.charge_of(partition) is charge and self._guarded(charge, let_in):
+                self._events.loaded(charge, entry)

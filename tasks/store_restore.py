@@ -110,8 +110,9 @@ class StoreRestore:
     rate: RestoreRate = field(default_factory=RestoreRate)
     #: The position that is on disk.
     kept: int | None = None
-    #: Whether its start was told.
+    #: Whether its start was told, and how many records were when something was told last.
     told: bool = False
+    said: int = 0
     _held: deque[SourceRecords] = field(default_factory=deque[SourceRecords])
 
     @property
@@ -128,6 +129,11 @@ class StoreRestore:
     def held(self) -> int:
         """Return how many records were read that must not be applied yet."""
         return sum(map(len, self._held))
+
+    @property
+    def needs_headers(self) -> bool:
+        """Return whether the records' headers are needed, to process them or because the store keeps them."""
+        return self.source is not None or self.task.stores.specs[self.store].keeps_headers
 
     def apply(self, run: SourceRecords) -> int:
         """Write what some records leave behind; return how many were applied (others are kept for later)."""
@@ -168,7 +174,7 @@ class StoreRestore:
         if self.source is not None:
             return self.source.rows(run)
         spec = self.task.stores.specs[self.store]
-        return fold(spec, run.raw_keys, run.raw_values, run.timestamps)
+        return fold(spec, run.raw_keys, run.raw_values, run.timestamps, run.headers)
 
     def _times(self, run: SourceRecords) -> dict[str, StoreTime]:
         """Return what rows don't tell of the records' time: a delete has a time too, and so has what was overwritten."""

@@ -33,8 +33,9 @@ from tasks.ranges.parallel_task import ParallelTask
 from tasks.ranges.placing import Placing
 from tasks.ranges.range_pool import RangePool
 from tasks.restore_plan import RestorePlanner
+from tasks.slices import Slices
 from tasks.start_positions import Grant, find_starts
-from tasks.state_updater import RestoreEvent, StateUpdater
+from tasks.state_updater import RestoreEvent, StandbyUpdateEvent, StateUpdater
 from tasks.task_manager import HeldTasks, TaskManager
 from tasks.worker_input import WorkerInput
 from tasks.worker_metrics import WorkerMetrics
@@ -42,9 +43,6 @@ from tasks.worker_ports import MakeTask, Membership, WorkerPorts, WorkerSettings
 
 _log = logging.getLogger(__name__)
 
-#: A slice of processing aims at this long, so that commits and orders are never far away.
-_SLICE_S = 0.02
-_SLICE_RECORDS_MAX = 10_000
 #: The loop's longest wait for input; a wake-up ends it at the next poll.
 _IDLE_S = 0.05
 #: The same where orders may come, and where a task is about to begin.
@@ -65,6 +63,7 @@ class StreamWorker:
         make_task: Makes its tasks.
         wipe: Deletes the state of a task, whose databases are closed.
         on_restore: Told how restoring goes on, by the restoring thread.
+        on_standby_update: Told how copies go on, by the same thread.
         on_running: Told whether all owned tasks run, when that changes.
         housekeep: Called now and then for what need not be done at once.
         watch: Called in each round; ends the worker by raising (the global stores can't be kept up).
@@ -73,7 +72,7 @@ class StreamWorker:
 
     Attributes:
         plan: The application as it runs on its cluster now (`use_plan`).
-        paused: Whether processing rests.
+        paused: The sub-topologies whose tasks rest.
         tasks: Owned tasks, also those that restore.
         copies: Tasks it keeps a copy of.
     """
@@ -88,6 +87,7 @@ class StreamWorker:
         make_task: MakeTask,
         wipe: Callable[[ActiveTask], None],
         on_restore: Callable[[RestoreEvent], None],
+        on_standby_update: Callable[[StandbyUpdateEvent], None] = lambda _: None,
         on_running: Callable[[bool], None],
         housekeep: Callable[[], None],
         watch: Callable[[], None] = lambda: None,
@@ -99,7 +99,7 @@ class StreamWorker:
         self._ports = ports
         self._make_task = make_task
         self._wipe = wipe
-        self._on_restore = on_restore
+        self._on_restore, self._on_standby_update = on_restore, on_standby_update
         self._on_running = on_running
         self._housekeep = housekeep
         self._watch = watch
@@ -108,7 +108,7 @@ class StreamWorker:
         self._clock = ports.clock
         self._stop = threading.Event()
         self._wake = threading.Event()
-        self.paused = False
+        self.paused: frozenset[int] = frozenset()
         self.metrics = WorkerMetrics()
         self.tasks: dict[TaskId, ActiveTask] = {}
         self.copies: dict[TaskId, LearnerTask] = {}
@@ -118,7 +118,11 @@ class StreamWorker:
         self._producers: GroupProducers | None = None
         #: Of a group's member: lives as long as the incarnation.
         self._committer: Committer | None = None
-        self._slice_records = 64
+        self._slices = Slices(
+            ports.clock,
+            lambda: self._manager.is_restoring,
+            None if settings.threads > 1 else ports.on_record,  # nobody knows which thread dies
+        )
         self._sequence = 0
         self._fenced = 0
         self._born_s = ports.clock.monotonic_s()
@@ -134,7 +138,8 @@ class StreamWorker:
         # Of the present beginning of the tasks, set by `_run_tasks`.
         self._pool: RangePool | None = None
         self._placing: Placing | None = None
-        self._resting = False
+        #: Tasks whose key ranges rest.
+        self._resting: frozenset[TaskId] = frozenset()
         self._manager: TaskManager
         self._work: WorkerInput
         self._commits: CommitRound
@@ -218,7 +223,8 @@ class StreamWorker:
         sink = None if make_sink is None else make_sink()
         if sink is not None:
             stack.callback(sink.close)
-        collector = OutputCollector(self._ports.topics, sink)
+        collector = OutputCollector(self._ports.topics, sink, self._ports.make_input_reader)
+        stack.callback(collector.close)
         policy = ErrorPolicy(
             self._settings.handlers, lambda columns: collector.add(columns, internal=False)
         )
@@ -246,7 +252,7 @@ class StreamWorker:
             sequence=self._sequence,
         )
         if self._settings.threads > 1:
-            self._pool, self._resting = RangePool(self._settings.threads), False
+            self._pool, self._resting = RangePool(self._settings.threads), frozenset()
             stack.callback(self._pool.close)
             fitting = ranges_that_fit(self._settings.transactional_id, OPERATOR_TIMES_MAX)
             self._placing = Placing(self._pool, fitting)
@@ -330,6 +336,7 @@ class StreamWorker:
             clock=self._clock,
             wipe=self._wipe,
             on_event=self._on_restore,
+            on_standby_update=self._on_standby_update,
             woken=self._wake.set,
             say=(lambda _: None) if membership is None else membership.say,
             busy=lambda: bool(manager.running),
@@ -360,7 +367,7 @@ class StreamWorker:
         self._serve_orders()
         self._check_ranges()
         self._admit()
-        self._rest(resting=self.paused or not self._may_work())
+        self._rest()
         if not self._may_work():
             self._wake.wait(_IDLE_IN_GROUP_S)
             self._wake.clear()
@@ -373,7 +380,7 @@ class StreamWorker:
                 break
             if self._manager.running.get(task.task_id) is not task:
                 continue  # an order has just taken it away
-            if not self.paused and task.ready(self._clock.now_ms()):
+            if not self._is_paused(task) and task.ready(self._clock.now_ms()):
                 self._process_slice(task)
                 self._shrink_caches()
             if self._must_commit():
@@ -394,12 +401,21 @@ class StreamWorker:
             for task in self._manager.running.values():
                 task.check()
 
-    def _rest(self, *, resting: bool) -> None:
+    def _rest(self) -> None:
         """Have key ranges rest as the loop does."""
-        if resting is not self._resting:
-            self._resting = resting
-            for task in self._manager.running.values():
-                task.rest(resting)
+        resting: frozenset[TaskId] = frozenset()
+        running, works = self._manager.running, self._may_work()
+        if self.paused or not works:
+            resting = frozenset(
+                each for each, task in running.items() if not works or self._is_paused(task)
+            )
+        for task_id in resting ^ self._resting:
+            if task_id in running:
+                running[task_id].rest(task_id in resting)
+        self._resting = resting
+
+    def _is_paused(self, task: ActiveTask) -> bool:
+        return task.task_id.subtopology in self.paused
 
     def _settle(self) -> None:
         """Wait for calls in hand of all tasks, before a clean stop."""
@@ -498,7 +514,7 @@ class StreamWorker:
             return
         now_ms = self._clock.now_ms()
         running = self._manager.running.values()
-        ready = [task for task in running if not self.paused and task.ready(now_ms)]
+        ready = [task for task in running if not self._is_paused(task) and task.ready(now_ms)]
         self.metrics.consumed += self._work.fetch(ready, self._idle_s)
 
     def _idle_s(self) -> float:
@@ -508,24 +524,19 @@ class StreamWorker:
         if self._membership is not None:
             restoring = self._manager.is_restoring
             waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
-        for task in () if self.paused else self._manager.running.values():
+        for task in self._manager.running.values():
+            if self._is_paused(task):
+                continue
             dues_ms = (task.next_wall_clock_ms(), task.group.idle_until_ms(now_ms))
             waits += [(due_ms - now_ms) / 1000 for due_ms in dues_ms if due_ms is not None]
         return max(min(waits), 0.0)
 
     def _process_slice(self, task: ActiveTask) -> None:
-        begin_s = self._clock.monotonic_s()
-        until_s = begin_s + 2 * _SLICE_S
-        with task.stores.trusted():
-            done = task.process(self._slice_records, lambda: self._clock.monotonic_s() > until_s)
-        elapsed_s = max(self._clock.monotonic_s() - begin_s, 1e-6)
+        done = self._slices.process(task)
         self.metrics.processed += done
         if done and task.task_id in self._awaited:
             self._awaited.discard(task.task_id)
             self._next_commit_s = 0.0
-        # Grow at most twofold at a time, shrink at once: the next records may be slower than these.
-        fitting = int(done / elapsed_s * _SLICE_S) + 1
-        self._slice_records = max(1, min(fitting, self._slice_records * 2, _SLICE_RECORDS_MAX))
 
     def _shrink_caches(self) -> None:
         held = {task: task.held_back_bytes() for task in self._manager.running.values()}
@@ -547,11 +558,12 @@ class StreamWorker:
         return uncommitted > self._settings.uncommitted_max_bytes
 
     def _punctuate(self) -> None:
-        if not self.paused and self._may_work():
+        if self._may_work():
             now_ms = self._clock.now_ms()
             for task in self._manager.running.values():
-                with task.stores.trusted():
-                    task.punctuate_wall_clock(now_ms)
+                if not self._is_paused(task):
+                    with task.stores.trusted():
+                        task.punctuate_wall_clock(now_ms)
 
     def _commit(self) -> None:
         begin_s = self._clock.monotonic_s()

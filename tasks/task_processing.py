@@ -6,16 +6,18 @@ time calls it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rebalance.model import TaskId
+from state_stores.custom_slot import as_given
 from state_stores.factory import Store
 from tasks.operator_times import KeepsTimes, OperatorTimes
 from tasks.processing.app_configs import AppConfigs
 from tasks.processing.error_policy import ErrorPolicy, node_failure
 from tasks.processing.graph import TaskGraph
-from tasks.processing.operator import Operator
+from tasks.processing.operator import LateLetter, Operator
 from tasks.processing.processor import PunctuationType
 from tasks.processing.processor_node import DownstreamError
 from tasks.processing.punctuation import Punctuated, PunctuationQueue, Schedule
@@ -246,7 +248,7 @@ class TaskProcessing:
     def store(self, name: str) -> Any:
         """Return a store of the task, or a global one."""
         found = self._stores.get(name)
-        return self.setting.global_stores[name] if found is None else found
+        return self.setting.global_stores[name] if found is None else as_given(found)
 
     def failed(
         self,
@@ -269,6 +271,14 @@ class TaskProcessing:
         raw = (context.raw_key, context.raw_value)
         self._policy.apply(context, record, error, raw=raw, internal=internal)
         self.counters.skipped += 1
+
+    def late_letter(self, node: str) -> LateLetter | None:
+        """Return what keeps records that come too late for a node; None if that was not asked for."""
+        return partial(self._late, node) if self._policy.keeps_late_records else None
+
+    def _late(self, node: str, batch: RecordBatch, index: int, why: str) -> None:
+        context, _ = node_failure(batch, index, node=node, task_id=self.task_id)
+        self._policy.late(context, f"{node} (task {self.task_id}): {why}")
 
 
 class _NodeContext:
@@ -311,3 +321,7 @@ class _NodeContext:
 
     def dropped(self, count: int, reason: str) -> None:  # noqa: ARG002 - reasons get metrics of their own later
         self._processing.counters.dropped += count
+
+    @property
+    def late_letter(self) -> LateLetter | None:
+        return self._processing.late_letter(self._node)

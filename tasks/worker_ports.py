@@ -18,6 +18,7 @@ from tasks.ports import (
     SinkProducer,
 )
 from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
+from tasks.slices import OnRecord
 from tasks.state_manager import StateManager
 
 
@@ -79,6 +80,8 @@ class WorkerPorts:
     """The clients of one worker, made by the adapters; the worker closes what it made."""
 
     make_source: Callable[[], RecordSource]
+    #: For single records that were consumed before.
+    make_input_reader: Callable[[], RecordSource]
     #: Given the transactional id.
     make_producer: ProducerOfId
     #: None in exactly_once.
@@ -89,6 +92,8 @@ class WorkerPorts:
     clock: Clock
     #: None reads everything in the worker.
     runs: RunSettings | None = None
+    #: Told before each record which it is, for a while; None goes in batches (`tasks.slices`).
+    on_record: OnRecord | None = None
 
 
 class MakeTask(Protocol):

@@ -46,6 +46,12 @@ _DEVELOPMENT_DEFAULTS = {
     "log.segment.bytes": str(128 << 20),
 }
 
+PATIENT = {"broker.session.timeout.ms": 60_000}
+"""For a broker that is not started again, as that of a test run: however long the machine makes it wait, it is not taken for dead.
+
+A lone broker that is taken for dead leads nothing for a while, and what comes of transactions then is above.
+"""
+
 
 def server_properties(
     *,

@@ -74,6 +74,11 @@ def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTa
             f"store {store} holds what an operator has put aside (records of a join, rows held back by suppress), not rows "
             "of a table; it fills by itself"
         )
+    if spec.keeps_headers:
+        raise StreamsError(
+            f"store {store} keeps headers, and rows of a data frame have none; set dsl_store_format to DEFAULT (or leave "
+            "headers= out) until it is loaded: rows without headers are the same in both"
+        )
     upstream = _upstream(plan, subtopology)
     _check_partitioners(upstream, application_id, store)
     inside = {topic.name for topic in plan.repartition_topics}

@@ -26,7 +26,7 @@ from state_stores.state_directory import StateDirectory
 from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
 from streams.bulk.executor_work import fetched
 from streams.bulk.snapshots import make_snapshots
-from streams.bulk.stores import BulkStore, changelog_facts
+from streams.bulk.stores import BulkStore, changelog_facts, check_no_headers
 from streams.config import StreamsConfig
 from streams.errors import ConfigError, StreamsError
 from streams.topology import Topology
@@ -107,6 +107,7 @@ def restore(
         config, spark, what="restore", master=master, on_progress=on_progress
     ) as driver:
         chosen = stores_by_name(topology, driver, stores)
+        check_no_headers(chosen.values(), "a restore by Spark")
         return restore_stores(driver, chosen, slots=slots)
 
 

@@ -31,7 +31,7 @@ from streams.bulk.executor_work import (
     build_range,
     merge_into_one,
 )
-from streams.bulk.stores import BulkStore, changelog_facts, check_same_topics
+from streams.bulk.stores import BulkStore, changelog_facts, check_no_headers, check_same_topics
 from streams.config import StreamsConfig
 from streams.errors import ConfigError, StreamsError
 from streams.topology import Topology
@@ -84,6 +84,7 @@ def snapshot(
         config, spark, what="snapshot", master=master, on_progress=on_progress
     ) as driver:
         chosen = stores_by_name(topology, driver, stores)
+        check_no_headers(chosen.values(), "a snapshot")
         return make_snapshots(
             driver,
             chosen,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.bulk_restore.manifest import ChangelogFacts
-from state_stores.spec import StoreSpec
+from state_stores.spec import StoreKind, StoreSpec
 from streams.config import StreamsConfig
 from streams.config.suggestions import did_you_mean
 from streams.errors import ConfigError, MissingSourceTopicError, StreamsError
@@ -67,9 +67,12 @@ def bulk_stores(
     plan = application_plan(topology, config, admin)
     found: dict[str, BulkStore] = {}
     without: dict[str, str] = {}
+    custom: set[str] = set()
     for number, subtopology in sorted(plan.subtopologies.items()):
         for spec in subtopology.spec.stores:
-            if spec.logging:
+            if spec.kind is StoreKind.CUSTOM:
+                custom.add(spec.name)
+            elif spec.logging:
                 found[spec.name] = BulkStore(
                     spec=spec,
                     topic=changelog_topic(config.application_id, spec.name),
@@ -82,11 +85,26 @@ def bulk_stores(
         return list(found.values())
     for name in names:
         if name not in found:
-            raise ConfigError(_why_not(name, without, list(found)))
+            raise ConfigError(_why_not(name, without, list(found), custom=name in custom))
     return [found[name] for name in dict.fromkeys(names)]
 
 
-def _why_not(name: str, without: dict[str, str], known: list[str]) -> str:
+def check_no_headers(stores: Iterable[BulkStore], what: str) -> None:
+    """Raise `StreamsError` if one of these stores keeps headers, which files of rows can't hold."""
+    kept = sorted(store.name for store in stores if store.spec.keeps_headers)
+    if kept:
+        raise StreamsError(
+            f"store {', '.join(kept)} keeps headers (dsl_store_format, headers=), which {what} would lose; leave it out by "
+            "naming the other stores: workers restore it from its changelog"
+        )
+
+
+def _why_not(name: str, without: dict[str, str], known: list[str], *, custom: bool) -> str:
+    if custom:
+        return (
+            f"store {name!r} is a custom one: what the records of its changelog mean is known to its own class only, so it "
+            "can't be read or made here; leave it out, its task restores it from the changelog"
+        )
     if without.get(name):
         return (
             f"store {name!r} has no changelog of its own: it is restored from topic {without[name]}, up to what the "

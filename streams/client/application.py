@@ -10,7 +10,7 @@ from streams.config import StreamsConfig
 from streams.run_options import RunOptions
 from tasks.ports import Clock, RunMaker
 from tasks.processing.topology_spec import TopologySpec
-from tasks.state_updater import RestoreEvent
+from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
 
 
 class SystemClock:
@@ -38,6 +38,7 @@ class Application:
         clock: Time.
         memory: What all databases of the process share.
         on_restore: Told how restoring goes on, by the restoring thread.
+        on_standby_update: Told how copies go on, by the same thread.
         runs: Makes sorted runs for stores that are far behind; None reads everything in the workers.
     """
 
@@ -49,6 +50,7 @@ class Application:
     clock: Clock
     memory: ProcessMemory
     on_restore: Callable[[RestoreEvent], None]
+    on_standby_update: Callable[[StandbyUpdateEvent], None] = lambda _: None
     runs: RunMaker | None = None
 
     @property

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -24,7 +25,7 @@ class ApplicationState:
     """What an application is doing. Any thread may call everything.
 
     Attributes:
-        listener: Told of every change, by the thread that makes it.
+        listener: Told of every change, in their order, by a thread that makes one.
         stopping: Set once somebody wants the application to end.
     """
 
@@ -33,6 +34,9 @@ class ApplicationState:
         self._changed = threading.Condition(threading.RLock())
         self.listener: StateListener | None = None
         self.stopping = threading.Event()
+        #: Changes that nobody was told of yet, as (new, old), and the lock of the one thread that tells.
+        self._untold: deque[tuple[KafkaStreamsState, KafkaStreamsState]] = deque()
+        self._telling = threading.Lock()
 
     @property
     def current(self) -> KafkaStreamsState:
@@ -46,7 +50,17 @@ class ApplicationState:
             if not legal(old, state):
                 return
             self._current = state
+            self._untold.append((state, old))
             self._changed.notify_all()
+        # Not while the lock is held, and in order all the same: who comes second leaves its change to who tells already.
+        while self._untold and self._telling.acquire(blocking=False):
+            try:
+                while self._untold:
+                    self._tell(*self._untold.popleft())
+            finally:
+                self._telling.release()
+
+    def _tell(self, state: KafkaStreamsState, old: KafkaStreamsState) -> None:
         _log.info("state %s -> %s", old.value, state.value, extra={"state": state.value})
         if self.listener is not None:
             try:

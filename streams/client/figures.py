@@ -29,7 +29,8 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
     counters = [worker.metrics for worker in workers]
     updaters = [worker.updater for worker in workers if worker.updater is not None]
     lags = {partition: lag for worker in workers for partition, lag in worker.lags().items()}
-    tasks = {task_id: task for worker in workers for task_id, task in worker.tasks.items()}
+    # Copied at once: the loops take tasks in and let them go meanwhile.
+    tasks = {task_id: task for worker in workers for task_id, task in list(worker.tasks.items())}
     processed = sum(each.processed for each in counters)
     times = [each.commit_times for each in counters]
     commits = sum(each.number for each in times)

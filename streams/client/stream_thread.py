@@ -83,7 +83,7 @@ class StreamThread:
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._departure: Departure | None = None
-        self._paused = False
+        self._paused: frozenset[int] = frozenset()
         self.life: WorkerLife | None = None
         self.running = False
         self.error: BaseException | None = None
@@ -128,16 +128,16 @@ class StreamThread:
             self.life.stop()
 
     @property
-    def paused(self) -> bool:
-        """Return whether processing stands still."""
+    def paused(self) -> frozenset[int]:
+        """Return the sub-topologies whose processing stands still."""
         return self._paused
 
     @paused.setter
-    def paused(self, paused: bool) -> None:
-        self._paused = paused
-        worker = self.worker
-        if worker is not None:
-            worker.paused = paused
+    def paused(self, paused: frozenset[int]) -> None:
+        with self._lock:
+            self._paused = paused
+            if self.life is not None:
+                self.life.pause(paused=paused)
 
     @property
     def worker(self) -> StreamWorker | None:

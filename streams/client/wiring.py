@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rebalance.assignors.fixed import fixed_tasks
 from rebalance.model import TaskId
+from state_stores.spec import StoreKind
 from state_stores.state_directory import StateDirectory
 from streams.assembly import error_handlers
 from streams.client.application import Application
@@ -84,6 +85,17 @@ def range_threads(config: StreamsConfig) -> int:
     return config.parallelising_factor if threads == "auto" else threads
 
 
+def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
+    """Raise `ConfigError` where threads of key ranges would run a task with a custom store: they run ahead of commits."""
+    for store in (each for subtopology in spec.subtopologies for each in subtopology.stores):
+        if store.kind is StoreKind.CUSTOM and range_threads(config) > 1:
+            raise ConfigError(
+                f"store {store.name!r} is a custom one (Stores.custom), which can't be used where key ranges run in "
+                f"{range_threads(config)} threads; set num_stream_threads=1 (and share the work among more processes), or "
+                "keep its data in another store of Stores"
+            )
+
+
 def whole_tasks(spec: TopologySpec, config: StreamsConfig) -> list[str]:
     """Return what to say of sub-topologies whose tasks are not cut although the factor asks for it, each with the reason."""
     if range_threads(config) == 1 or config.parallelising_factor == 1:
@@ -130,6 +142,7 @@ def worker_ports(
     at_least_once = application.config.processing_guarantee == "at_least_once"
     return WorkerPorts(
         make_source=clients.source,
+        make_input_reader=clients.input_reader,
         make_producer=lambda each: clients.transactional_producer(each, timeout_ms),
         make_sink_producer=clients.sink_producer if at_least_once else None,
         make_reader=clients.changelog_reader,
@@ -137,4 +150,5 @@ def worker_ports(
         topics=KafkaTopics(admin),
         clock=application.clock,
         runs=None if runs is None else RunSettings(maker=runs, directory=slot.restore_directory),
+        on_record=application.options.on_record,
     )

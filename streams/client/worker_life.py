@@ -74,7 +74,7 @@ class WorkerLife:
         wanted_slot: int | None,
         alone: bool,
         wipe_globals: bool,
-        paused: bool,
+        paused: frozenset[int],
         ending: threading.Event,
         on_running: Callable[[bool], None],
         on_shutdown: Callable[[str], None],
@@ -90,7 +90,7 @@ class WorkerLife:
         self._on_running = on_running
         self._on_shutdown = on_shutdown
         self._ends_all = ends_all
-        #: Guards the handing over of `_departure` to a membership that can act on it.
+        #: Guards the handing over of `_departure` to a membership that can act on it, and of `_paused` to the worker.
         self._lock = threading.Lock()
         self._departure: Departure | None = None
         self.slot: int | None = None
@@ -112,6 +112,13 @@ class WorkerLife:
             membership.leave(departure)
         else:
             self.stop()
+
+    def pause(self, *, paused: frozenset[int]) -> None:
+        """Have the tasks of these sub-topologies rest, and the others go on, also in a loop that is still to come."""
+        with self._lock:
+            self._paused = paused
+            if self.worker is not None:
+                self.worker.paused = paused
 
     def stop(self) -> None:
         """Commit, close and end, whatever the group says."""
@@ -219,13 +226,15 @@ class WorkerLife:
             make_task=self._make_task,
             wipe=lambda task: slot.remove_task_directory(str(task.task_id)),
             on_restore=application.on_restore,
+            on_standby_update=application.on_standby_update,
             on_running=self._on_running,
             housekeep=lambda: self._clean(slot),
             watch=self._check,
             membership=self.membership,
             first_producer=self._producer,
         )
-        self.worker.paused = self._paused
+        with self._lock:
+            self.worker.paused = self._paused
         self._watch.start()
         stack.callback(self._watch.close)
         self._work(self.worker)

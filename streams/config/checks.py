@@ -19,6 +19,10 @@ class _Options(Protocol):
     @property
     def num_stream_threads(self) -> int | str: ...
     @property
+    def dead_letter_queue_topic(self) -> str | None: ...
+    @property
+    def late_records_to_dead_letter_queue(self) -> bool: ...
+    @property
     def consumer(self) -> Mapping[str, Any]: ...
     @property
     def producer(self) -> Mapping[str, Any]: ...
@@ -36,6 +40,11 @@ def contradictions(config: _Options, origins: Mapping[str, str]) -> list[str]:
         found.append(
             f"{session}: must be at least {_HEARTBEATS_PER_SESSION} times {heartbeat}; set session_timeout_ms to "
             f"{least} or more, or lower heartbeat_interval_ms"
+        )
+    if config.late_records_to_dead_letter_queue and config.dead_letter_queue_topic is None:
+        late = labelled("late_records_to_dead_letter_queue", True, origins)
+        found.append(
+            f"{late}: there is no dead-letter topic to write them to; set dead_letter_queue_topic, or leave this False"
         )
     return found
 

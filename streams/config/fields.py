@@ -24,6 +24,7 @@ from streams.config.validators import (
     check_rocksdb,
     check_serde,
     check_servers,
+    check_store_format,
     check_store_suppliers,
     check_tags,
     check_topic,
@@ -34,7 +35,7 @@ from streams.config.validators import (
     optional,
     size,
 )
-from streams.dsl_store_suppliers import DslStoreSuppliers, DslStoreType
+from streams.dsl_store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
 from streams.serdes import Serde
 from tasks.processing.handlers import ErrorHandlerSetting
 from tasks.processing.processor_wrapper import ProcessorWrapper
@@ -78,6 +79,7 @@ StoreSuppliers = Annotated[
     DslStoreType | type[DslStoreSuppliers] | DslStoreSuppliers,
     PlainValidator(check_store_suppliers),
 ]
+StoreFormat = Annotated[DslStoreFormat, PlainValidator(check_store_format)]
 OptionalSerde = Annotated[Serde[Any] | None, optional(check_serde)]
 RocksDB = Annotated[RocksDBOptions, PlainValidator(check_rocksdb)]
 ConsumerProperties = Annotated[

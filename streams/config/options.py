@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from state_stores.rocksdb.options import RocksDBOptions
-from streams.dsl_store_suppliers import DslStoreSuppliers, DslStoreType
+from streams.dsl_store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
 from streams.serdes import SerdeLike
 from tasks.processing.handlers import ErrorHandlerSetting
 from tasks.processing.processor_wrapper import ProcessorWrapper
@@ -69,10 +69,12 @@ class StreamsOptions(TypedDict, total=False):
     processing_exception_handler_global_enabled: bool
     production_exception_handler: HandlerOption
     dead_letter_queue_topic: str | None
+    late_records_to_dead_letter_queue: bool
     auto_offset_reset: Literal["earliest", "latest"]
     topology_optimization: Literal["all", "none"] | Collection[str]
     ensure_explicit_naming: bool
     dsl_store_suppliers: DslStoreType | type[DslStoreSuppliers] | DslStoreSuppliers | str
+    dsl_store_format: DslStoreFormat
     emit_interval_ms: DurationOption
     replication_factor: int
     application_server: str | None

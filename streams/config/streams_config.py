@@ -209,7 +209,11 @@ class StreamsConfig(BaseModel):
     may also answer `retry`. Time-outs are retried in any case."""
 
     dead_letter_queue_topic: types.OptionalTopic = None
-    """Topic to which the named handlers also write the failing record, with `__streams.errors.*` headers."""
+    """Topic to which the named handlers also write the input record of what failed, with `__streams.errors.*` headers."""
+
+    late_records_to_dead_letter_queue: types.Boolean = False
+    """Write records that windows, stream-stream joins and versioned tables drop because they come too late to
+    `dead_letter_queue_topic`, too, with `__streams.errors.exception` `tasks.errors.LateRecordError`."""
 
     auto_offset_reset: types.OffsetReset = "earliest"
     """Where to start in a partition without a committed offset, `earliest` or `latest`, unless the source says."""
@@ -225,6 +229,10 @@ class StreamsConfig(BaseModel):
     dsl_store_suppliers: types.StoreSuppliers = "rocksdb"
     """How stores of the DSL are kept where `Materialized` has no `store_type`: `rocksdb`, `in_memory`, or a
     `DslStoreSuppliers` class (or an object of one, or its `"module:name"`) that says it per store."""
+
+    dsl_store_format: types.StoreFormat = "DEFAULT"
+    """What rows of the DSL's tables keep where `Materialized` does not say: `DEFAULT`, or `HEADERS` for the headers of
+    the record that set them, too."""
 
     emit_interval_ms: types.AnyDuration = 1_000
     """Milliseconds between looks for join non-matches and results on window close, at most; 0 looks at every record."""

@@ -43,6 +43,7 @@ _ADDRESS: Final = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s,:/\[\]
 _PORT_MAX: Final = 65_535
 _LABEL_CHARACTERS_MAX: Final = 255
 _STORE_TYPES: Final = ("rocksdb", "in_memory")
+_STORE_FORMATS: Final = ("DEFAULT", "HEADERS")
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 #: Names of built-in assignors.
@@ -335,6 +336,13 @@ def check_store_suppliers(value: object) -> Any:
         "must be 'rocksdb', 'in_memory', or a DslStoreSuppliers class that is made without arguments, an object of one, "
         'or the "module:name" of either'
     )
+
+
+def check_store_format(value: object) -> str:
+    """Return what rows of the DSL's stores keep, in capitals."""
+    if isinstance(value, str) and value.upper() in _STORE_FORMATS:
+        return value.upper()
+    raise ValueError(_must_be_one_of(value, _STORE_FORMATS))
 
 
 def check_serde(value: object) -> Serde[Any]:

@@ -118,11 +118,14 @@ def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view:
     try:
         with view.work("process", "process, exactly once", sum(inputs.values())) as advance:
             deadline_s = time.monotonic() + _TIME_LIMIT_S
+            was_finished = False
             while not app.wait(_LOOK_S):
                 progress = cluster.group_progress(admin, config.application_id, inputs)
                 advance(progress.done, _figures(app.metrics(), progress))
-                if progress.finished:
+                if progress.finished and was_finished:
                     break
+                # Once more: what a commit has put into a repartition topic may be seen a moment after its offsets.
+                was_finished = progress.finished
                 if time.monotonic() > deadline_s:
                     raise StreamsError(
                         f"only {progress.done} of {progress.total} records were processed within "

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.changelog import KafkaChangelogReader, KafkaGlobalReader
-from streams.kafka.consumer import KafkaRecordSource
+from streams.kafka.consumer import KafkaInputReader, KafkaRecordSource
 from streams.kafka.fixed_claim import FixedClaim
 from streams.kafka.producer import no_wait
 from streams.kafka.settings import ClientKind, ClientSettings, redact
@@ -68,6 +68,10 @@ class KafkaClients:
     def source(self) -> KafkaRecordSource:
         """Return a new consumer for the worker's input."""
         return KafkaRecordSource(self.settings.source())
+
+    def input_reader(self) -> KafkaInputReader:
+        """Return a new consumer for single input records that were read before."""
+        return KafkaInputReader(self.settings.input_again())
 
     def transactional_producer(
         self, transactional_id: str, transaction_timeout_ms: int, *, call_timeout_s: float = 30.0

@@ -262,6 +262,13 @@ class KafkaRecordSource(AssignedConsumer):
     next_step = "set its offsets with `tidewheel reset`, and raise the topic's retention if it was overtaken"
 
 
+class KafkaInputReader(AssignedConsumer):
+    """Single input records that were read before: the port `tasks.ports.RecordSource`."""
+
+    noun = "input"
+    next_step = "nothing is to be done, it was processed"
+
+
 def _with_offsets(positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
     for each, offset in positions.items():
         assert offset >= _FIRST_OFFSET, f"{each} needs an explicit offset, not {offset}"

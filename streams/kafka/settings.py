@@ -20,6 +20,7 @@ Config = dict[str, Any]
 #: How much a client may hold that nobody has asked for yet.
 SOURCE_QUEUE_KBYTES: Final = 32 * 1024
 OTHER_QUEUE_KBYTES: Final = 16 * 1024
+AGAIN_QUEUE_KBYTES: Final = 2 * 1024
 
 #: The client takes any size, so that the check against the topic's own limit decides (`records.oversized`).
 CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000_000
@@ -173,6 +174,11 @@ class ClientSettings:
             "source",
             {"fetch.max.bytes": 16 << 20, "queued.max.messages.kbytes": SOURCE_QUEUE_KBYTES},
         )
+
+    def input_again(self) -> Config:
+        """Return settings of a consumer that reads a few input records again: little is fetched beside them."""
+        sizes = {"fetch.max.bytes": 1 << 20, "queued.max.messages.kbytes": AGAIN_QUEUE_KBYTES}
+        return self._consumer("input-again", sizes)
 
     def changelog(self) -> Config:
         """Return settings of a consumer that restores state: big fetches, few of them."""

@@ -40,7 +40,7 @@ from tasks.ports import (
     FailedDelivery,
     TransactionAbortedError,
 )
-from tasks.processing.output import OutputColumns
+from tasks.processing.output import OutputColumns, headers_of_changelog
 from tasks.processing.record import Headers
 
 #: Offsets are sent in milliseconds; a call that takes this long has lost its way (`ProducerClient.call_guarded`).
@@ -137,6 +137,8 @@ class KafkaTransactionalProducer:
         values: Sequence[bytes | None],
         timestamps: Sequence[int],
         headers: Headers = (),
+        *,
+        row_headers: Sequence[Headers] | None = None,
     ) -> None:
         """Send changelog records, in order; `commit` returns the offset after the last one of each partition."""
         self._check_open()
@@ -144,7 +146,7 @@ class KafkaTransactionalProducer:
             return
         topic, number = partition
         last = len(keys) - 1
-        every = [headers] * len(keys) if headers else None
+        every = headers_of_changelog(len(keys), headers, row_headers)
         try:
             # Only the last one reports back: its batch is answered after all before it.
             for start, stop, callback in ((0, last, None), (last, last + 1, self._on_delivery)):

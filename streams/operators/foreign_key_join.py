@@ -26,6 +26,7 @@ from streams.operators.subscription import (
 )
 from streams.operators.table_join import joinable
 from streams.operators.table_view import TableView, look_up
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.record_batch import RecordBatch
 
@@ -95,7 +96,7 @@ class ForeignKeyOperator(Operator):
         for index in range(len(batch)):
             try:
                 result = work(index)
-            except Exception as error:  # noqa: BLE001 - user code or a serde: the processing handler decides
+            except FAILURES as error:  # user code or a serde: the processing handler decides
                 self.context.failed(batch, index, error)
             else:
                 yield index, result

@@ -9,6 +9,7 @@ from typing import Any
 
 from streams.functions import UserFunction
 from streams.operators.stateless import call_each, collect_each
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.record_batch import RecordBatch, has_none
 
@@ -76,7 +77,7 @@ class GlobalTableJoin(Operator):
         for index, key in enumerate(selected):
             try:
                 key_bytes.append(None if key is None else serialize(key))
-            except Exception as error:  # noqa: BLE001 - whatever the serde raises: the processing handler decides
+            except FAILURES as error:  # whatever the serde raises: the processing handler decides
                 self.context.failed(batch, index, error)
             else:
                 kept.append(index)

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from state_stores.commit_buffer import CommitBuffer
+from state_stores.headers_buffer import HeadersBuffer
 from state_stores.held_back import HeldBack
 from state_stores.key_value_store import TimestampedKeyValueStore
 from state_stores.ttl_buffer import TtlBuffer
 from state_stores.versioned_store import NOT_PUT, VersionedKeyValueStore
 from streams.operators.versioned_rows import VersionedRows
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, OperatorSupplier
 from tasks.processing.record import Headers
 from tasks.processing.record_batch import RecordBatch, has_none
@@ -93,7 +95,7 @@ class MaterializedOperator(TableOperator):
             )  # no key is None, so none of its bytes is
         try:
             return batch, cast("list[bytes]", serde.serialize_batch(self.buffer.topic, batch.keys))
-        except Exception:  # noqa: BLE001 - whatever a serde raises, the record behind it is found one by one
+        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
             return self._serialize_singly(batch)
 
     def _serialize_singly(self, batch: RecordBatch) -> tuple[RecordBatch, list[bytes]]:
@@ -105,7 +107,7 @@ class MaterializedOperator(TableOperator):
                 assert data is not None, (
                     f"the key serde of store {self._store_name} made None of a key"
                 )
-            except Exception as error:  # noqa: BLE001 - the processing handler decides
+            except FAILURES as error:  # the processing handler decides
                 self.context.failed(batch, index, error)
             else:
                 kept.append(index)
@@ -117,7 +119,7 @@ class MaterializedOperator(TableOperator):
     ) -> RecordBatch | None:
         """Apply `update` record by record, store the results, and return those to forward now."""
         buffer, held, sends_old = self.buffer, self.held, self.sends_old_values
-        update = self._timed(update)
+        update = self._told(batch, update)
         buffer.fetch(key_bytes)
         values: list[Any] = []
         timestamps: list[int] = []
@@ -136,12 +138,15 @@ class MaterializedOperator(TableOperator):
                         continue
                 existed = held is not None and buffer.exists(data)
                 valid_to = self._put(data, result, result_timestamp)
-            except Exception as error:  # noqa: BLE001 - user code or its result's serde: the processing handler decides
+            except FAILURES as error:  # user code, or a serde: the processing handler decides
                 self.context.failed(batch, index, error)
                 left_out.add(index)
                 continue
             if valid_to == NOT_PUT:  # which the store counts
                 left_out.add(index)
+                self.tell_late(
+                    batch, index, f"is older than the history of store {self._store_name}"
+                )
             elif held is not None:
                 self.hold(batch, index, data, existed=existed, old=old)
             else:
@@ -157,9 +162,14 @@ class MaterializedOperator(TableOperator):
         output.latest = None if all(latest) else latest
         return output
 
-    def _timed(self, update: Update) -> Update:
-        """Return the update for this store: rows that end are judged by the time of the record that reads them."""
+    def _told(self, batch: RecordBatch, update: Update) -> Update:
+        """Return the update for this store, told of each record what the store must know.
+
+        Rows that end are judged by the time of the record that reads them; rows keep that record's headers.
+        """
         buffer = self.buffer
+        if isinstance(buffer, HeadersBuffer):
+            return buffer.following(batch.headers, update)
         if not isinstance(buffer, TtlBuffer):
             return update
 
@@ -168,6 +178,12 @@ class MaterializedOperator(TableOperator):
             return update(key, value, data, timestamp)
 
         return timed
+
+    def tell_late(self, batch: RecordBatch, index: int, why: str) -> None:
+        """Have a record that came too late kept, if somebody wants that; `why` goes on after its timestamp."""
+        letter = self.context.late_letter
+        if letter is not None:
+            letter(batch, index, f"timestamp {batch.timestamps[index]} {why}")
 
     def _put(self, data: bytes, value: Any, timestamp: int) -> int | None:
         """Store a row; return until when it is valid if there is a newer version, `NOT_PUT` if it came too late."""

@@ -11,6 +11,7 @@ from types import CoroutineType
 from typing import Any, TypeGuard
 
 from streams.functions import UserFunction
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import Operator, Output
 from tasks.processing.record_batch import RecordBatch, has_none
 
@@ -39,7 +40,7 @@ def collect_each(
         error: Exception | None = None
         try:
             results.extend(calls)
-        except Exception as raised:  # noqa: BLE001 - user code: the processing handler decides
+        except FAILURES as raised:  # user code: the processing handler decides
             error = raised
         # What was appended before tells which record it was; the iterator goes on after it.
         index = len(results) + len(failed)
@@ -173,11 +174,11 @@ class MapValuesBatch(StatelessOperator):
         try:
             values = _collected(self._function.call(list(batch.values)), self._function)
             if len(values) != len(batch):
-                raise ValueError(  # noqa: TRY301 - it fails as the call itself does
+                raise ValueError(  # it fails as the call itself does
                     f"{self._function.name} returned {len(values)} values for {len(batch)}; return one for each, in the "
                     "same order"
                 )
-        except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+        except FAILURES as error:  # user code: the processing handler decides
             for index in range(len(batch)):
                 self.context.failed(batch, index, error)
             return None

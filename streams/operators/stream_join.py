@@ -17,6 +17,7 @@ from state_stores.window_store import WindowStore
 from streams.functions import UserFunction
 from streams.operators.materialized import MaterializedOperator
 from streams.operators.non_joined import NonJoinedSettings, NonJoinedStore
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.record_batch import RecordBatch, has_none
 
@@ -76,9 +77,17 @@ class _OverWindows(MaterializedOperator):
         """Put one record into the store; one that does not serialise goes to the processing handler."""
         timestamp = batch.timestamps[index]
         try:
-            self.store.put_bytes(key_bytes, batch.values[index], timestamp, timestamp)
-        except Exception as error:  # noqa: BLE001 - the value's serde failed: the processing handler decides
+            kept = self.store.put_bytes(key_bytes, batch.values[index], timestamp, timestamp)
+        except FAILURES as error:  # the value's serde failed: the processing handler decides
             self.context.failed(batch, index, error)
+            return
+        if not kept:  # which the store counts
+            seen = self.store.observed_stream_time_ms
+            self.tell_late(
+                batch,
+                index,
+                f"came too late to be kept for later partners in store {self._store_name}: stream time is {seen}",
+            )
 
 
 class JoinWindow(_OverWindows):
@@ -194,7 +203,7 @@ class StreamJoin(_OverWindows):
         for index, found in enumerate(partners):
             try:
                 dropped += not self._join(batch, index, key_bytes[index], found, results)
-            except Exception as error:  # noqa: BLE001 - user code or a serde: the processing handler decides
+            except FAILURES as error:  # user code or a serde: the processing handler decides
                 self.context.failed(batch, index, error)
         if dropped:
             self.context.dropped(dropped, "null key or value")
@@ -262,7 +271,7 @@ class StreamJoin(_OverWindows):
         for record in waiting.due(batch.timestamps[index]):
             try:
                 value = _call(self._joiner, record.key, record.left, record.right)
-            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+            except FAILURES as error:  # user code: the processing handler decides
                 # Only that one result is lost; the record that made it due goes on.
                 self.context.failed(batch, index, error)
                 continue
@@ -313,7 +322,7 @@ class SelfJoin(_OverWindows):
             try:
                 for joined, joined_ms in self._joined(key, value, timestamp, data):
                     results.add(index, joined, joined_ms)
-            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+            except FAILURES as error:  # user code: the processing handler decides
                 self.context.failed(batch, index, error)
             self.put(batch, index, data)
         return results.batch(batch, self.buffer.spec.key_serde)

@@ -15,6 +15,7 @@ from streams.functions import UserFunction
 from streams.operators.join_buffer import JoinBuffer, Waiting
 from streams.operators.stateless import collect_each
 from streams.operators.table_view import BoundView, TableView
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.record_batch import RecordBatch, has_none
 
@@ -101,7 +102,7 @@ class StreamTableJoin(Operator):
             return None
         try:
             return self._key_serde.serialize_batch(self._topic, batch.keys)
-        except Exception:  # noqa: BLE001 - whatever a serde raises, the view finds the key it raises it for
+        except FAILURES:  # whatever a serde raises, the view finds the key it raises it for
             return None
 
 
@@ -160,7 +161,7 @@ class BufferedStreamTableJoin(StreamTableJoin):
             if key is not None:
                 try:
                     waits = self._buffer.put(record, batch.metadata_of(index))
-                except Exception as error:  # noqa: BLE001 - a serde failed: the processing handler decides
+                except FAILURES as error:  # a serde failed: the processing handler decides
                     self.context.failed(batch, index, error)
                     continue
                 if waits:

@@ -28,6 +28,7 @@ from streams.operators.table_view import (
 from streams.serdes.buffered import Buffered, BufferedSerde, Context
 from streams.suppressed import BufferConfig
 from streams.windows import Windows
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Output
 from tasks.processing.record_batch import RecordBatch
 
@@ -120,7 +121,7 @@ class Suppress(MaterializedOperator):
             self._observed = max(self._observed, batch.timestamps[index])
             try:
                 rows.put(data, self._row(rows.get(data), batch, index))
-            except Exception as error:  # noqa: BLE001 - a serde: the processing handler decides
+            except FAILURES as error:  # a serde: the processing handler decides
                 self.context.failed(batch, index, error)
                 continue
             self._emit(rows, index, emitted)
@@ -265,7 +266,7 @@ class _SuppressedRows(BoundView):
                 if held is not None:
                     values[index] = serde.value(topic, held.prior)
                     timestamps[index] = NO_TIMESTAMP  # nobody knows when it was sent
-            except Exception as error:
+            except FAILURES as error:
                 if failed is None:
                     raise
                 failed[index] = error

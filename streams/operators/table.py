@@ -10,6 +10,7 @@ from streams.functions import UserFunction
 from streams.operators.materialized import MaterializedOperator
 from streams.operators.stateless import call_each, deciding
 from streams.operators.table_view import RowFunction, row_filter, row_mapper
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.record_batch import RecordBatch, has_none
 
@@ -74,7 +75,7 @@ class _ComputedTable(TableSource):
         for index, (key, value, old) in enumerate(rows):
             try:
                 new_row = None if value is None else self._row(key, value)
-            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+            except FAILURES as error:  # user code: the processing handler decides
                 self.context.failed(batch, index, error)
                 keep.append(False)
                 continue
@@ -97,7 +98,7 @@ class _ComputedTable(TableSource):
             return None, True
         try:
             return self._row(key, old), True
-        except Exception:  # noqa: BLE001 - user code, as above
+        except FAILURES:  # user code, as above
             return None, False
 
 

@@ -15,6 +15,7 @@ from streams.operators.materialized import MaterializedOperator
 from streams.operators.stateless import paired_or_none
 from streams.serdes import for_keys
 from streams.serdes.changed import Change
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.record_batch import RecordBatch
 
@@ -60,7 +61,7 @@ class TableGroupMap(Operator):
         for index, (key, value, old) in enumerate(rows):
             try:
                 new_pair = self._pair(key, value)
-            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+            except FAILURES as error:  # user code: the processing handler decides
                 self.context.failed(batch, index, error)
                 continue
             old_pair = self._old_pair(key, old)
@@ -84,7 +85,7 @@ class TableGroupMap(Operator):
     def _old_pair(self, key: Any, old: Any) -> _Pair:
         try:
             return self._pair(key, old)
-        except Exception:  # noqa: BLE001 - user code; the handler was asked when the row was new
+        except FAILURES:  # user code; the handler was asked when the row was new
             return None
 
     def _changes(self, new: _Pair, old: _Pair) -> list[tuple[Any, Change]]:
@@ -104,7 +105,7 @@ class TableGroupMap(Operator):
         serialize = self._key_serde.serialize
         try:
             return serialize(self._topic, new) == serialize(self._topic, old)
-        except Exception:  # noqa: BLE001 - the sink meets the key that can't be serialised
+        except FAILURES:  # the sink meets the key that can't be serialised
             return False
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from streams.functions import UserFunction
 from streams.operators.materialized import TableOperator
 from streams.operators.table_view import NO_TIMESTAMP, BoundView, Failed, Rows, TableView, look_up
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.record_batch import RecordBatch, has_none
 
@@ -102,7 +103,7 @@ class TableJoin(TableOperator):
             try:
                 result = self._result(key, new, other)
                 old_result = self._result(key, old, other) if self.sends_old_values else None
-            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+            except FAILURES as error:  # user code: the processing handler decides
                 self.context.failed(batch, index, error)
                 continue
             indices.append(index)
@@ -179,7 +180,7 @@ class _BoundJoin(BoundView):
             if failed is None or index not in failed:
                 try:
                     result = self._joined(key, left, right)
-                except Exception as error:
+                except FAILURES as error:
                     if failed is None:
                         raise
                     failed[index] = error

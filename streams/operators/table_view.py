@@ -11,6 +11,7 @@ from typing import Any
 
 from streams.functions import UserFunction
 from streams.operators.stateless import deciding
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator
 from tasks.processing.record_batch import RecordBatch
 
@@ -134,7 +135,7 @@ class _StoredRows(BoundView):
             data: bytes | None = None
             try:
                 data = None if key is None else self._stored_key(key)
-            except Exception as error:  # noqa: BLE001 - whatever a serde raises; the caller decides
+            except FAILURES as error:  # whatever a serde raises; the caller decides
                 _note(failed, index, error)
             stored.append(data)
         return stored
@@ -307,7 +308,7 @@ class _ComputedRows(BoundView):
             if value is not None:
                 try:
                     result = self._function(key, value)
-                except Exception as error:  # noqa: BLE001 - user code; the caller decides
+                except FAILURES as error:  # user code; the caller decides
                     _note(failed, index, error)
             values.append(result)
             timestamps.append(NO_TIMESTAMP if result is None else timestamp)

@@ -77,6 +77,7 @@ class TimeWindowAggregate(WindowedOperator):
     def _open_starts(self, batch: RecordBatch) -> list[Sequence[int]]:
         """Return the starts of each record's windows that are open at its turn."""
         windows, late = self._windows, 0
+        letters = self.context.late_letter is not None
         column: list[Sequence[int]] = []
         turns = zip(batch.timestamps, self.times_of(batch), strict=True)
         for index, (timestamp, time) in enumerate(turns):
@@ -90,6 +91,8 @@ class TimeWindowAggregate(WindowedOperator):
                     start for start in starts if windows.closes_at(windows.end_of(start)) > time
                 ]
                 late += len(starts) - len(open_ones)
+                if letters:
+                    self.tell_windows(batch, index, len(starts) - len(open_ones), time)
                 starts = open_ones
             column.append(starts)
         self.late(late)
@@ -144,6 +147,9 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
             open_ones = [start + closed > time for start, time in zip(starts, times, strict=True)]
             if not all(open_ones):
                 self.late(open_ones.count(False))
+                if self.context.late_letter is not None:
+                    for index in [at for at, is_open in enumerate(open_ones) if not is_open]:
+                        self.tell_windows(batch, index, 1, times[index])
                 batch = batch.select(open_ones)
                 starts, data = list(compress(starts, open_ones)), list(compress(data, open_ones))
                 if not data:

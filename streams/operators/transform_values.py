@@ -11,6 +11,7 @@ from typing import Any
 from state_stores.errors import StateStoreError
 from streams.operators.table import TableSource
 from streams.operators.table_view import BoundView, Failed, Rows, TableView
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Output
 from tasks.processing.punctuation import Schedule
 from tasks.processing.record_batch import RecordBatch
@@ -64,7 +65,7 @@ class TableTransformValues(TableSource):
                 values.append(self._at(batch, index, value))
             except StateStoreError:
                 raise
-            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+            except FAILURES as error:  # user code: the processing handler decides
                 self.context.failed(batch, index, error)
                 continue
             kept.append(index)
@@ -87,7 +88,7 @@ class TableTransformValues(TableSource):
             return self._at(batch, index, old)
         except StateStoreError:
             raise
-        except Exception:  # noqa: BLE001 - user code, as above
+        except FAILURES:  # user code, as above
             return None
 
     def look_up(self, key: Any, value: Any, timestamp: int) -> Any:
@@ -147,7 +148,7 @@ class _TransformedRows(BoundView):
                     result = operator.look_up(key, value, timestamp)
                 except StateStoreError:
                     raise
-                except Exception as error:
+                except FAILURES as error:
                     if failed is None:
                         raise
                     failed[index] = error

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
+from state_stores.headers_buffer import HeadersBuffer
 from state_stores.segmented_buffer import SegmentedBuffer
 from state_stores.segments import SEGMENT_BYTES, TIME_MAX
 from state_stores.windowed import Windowed
@@ -20,6 +21,7 @@ from streams.operators.due_rows import DueRows, Place
 from streams.operators.materialized import MaterializedOperator
 from streams.operators.stateless import spread
 from streams.windows import EmitStrategy, Windows
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext
 from tasks.processing.record_batch import RecordBatch
 
@@ -113,6 +115,8 @@ class WindowedOperator(MaterializedOperator):
         #: Serde of the results' keys, if it is known that the stores' bytes are its bytes.
         self._windowed_serde = windowed_serde
         self._stream_time = NO_TIME
+        #: How many windows records came too late for.
+        self._late_windows = 0
         #: The stream time up to which results of closed windows were emitted.
         self._emitted_time = NO_TIME
         self._next_emit_ms = 0
@@ -171,6 +175,8 @@ class WindowedOperator(MaterializedOperator):
 
         All of a record's changes are computed before the first one is stored.
         """
+        if isinstance(self.buffer, HeadersBuffer):
+            changes_of = self.buffer.following(batch.headers, changes_of)
         results: list[list[Change]] = []
         for index, time in enumerate(self.times_of(batch)):
             noted: list[Change] = []
@@ -179,7 +185,7 @@ class WindowedOperator(MaterializedOperator):
             try:
                 for change in changes_of(index):
                     self.put(batch, index, change, noted)
-            except Exception as error:  # noqa: BLE001 - user code or its result's serde: the processing handler decides
+            except FAILURES as error:  # user code, or a serde: the processing handler decides
                 self.context.failed(batch, index, error)
             self.emit_closed(noted)
         return self.forwarded(batch, results)
@@ -194,7 +200,18 @@ class WindowedOperator(MaterializedOperator):
         def changes(index: int) -> Sequence[Change]:
             return changes_of(keys[index], values[index], key_bytes[index], timestamps[index])
 
-        return self.each(batch, changes) if len(batch) else None
+        def changes_with_letters(index: int) -> Sequence[Change]:
+            before = self._late_windows
+            made = changes(index)
+            if self._late_windows > before:
+                self.tell_windows(batch, index, self._late_windows - before, self._stream_time)
+            return made
+
+        if not len(batch):
+            return None
+        return self.each(
+            batch, changes if self.context.late_letter is None else changes_with_letters
+        )
 
     def old_value(self, data: bytes) -> Any:
         """Return the value of a window before a change, if somebody asked for it: an object of its own."""
@@ -240,7 +257,13 @@ class WindowedOperator(MaterializedOperator):
     def late(self, windows: int) -> None:
         """Count windows that records came too late for."""
         if windows:
+            self._late_windows += windows
             self.context.dropped(windows, "late record for a closed window")
+
+    def tell_windows(self, batch: RecordBatch, index: int, windows: int, time: int) -> None:
+        """Have a record that came too late for some windows kept, if somebody wants that."""
+        closed = "a window" if windows == 1 else f"{windows} windows"
+        self.tell_late(batch, index, f"came too late for {closed}: stream time is {time}")
 
     # -- results on close ------------------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     log_level: LogLevel = "info"
     log_format: LogFormat | None = None
     report_interval_ms: int = 1_000
+    #: The worker before died without a word: say which record is in hand.
+    careful: bool = False
 
 
 class StopWorker(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
@@ -58,6 +60,18 @@ class MetricsReported(msgspec.Struct, frozen=True, kw_only=True, tag="metrics"):
     metrics: dict[str, Any]
 
 
+class RecordInHand(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
+    """A careful worker processes this record now; without a topic: none."""
+
+    topic: str | None = None
+    partition: int = 0
+    offset: int = 0
+
+
+class WorkerStopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
+    """The last line of a worker that ends well. A process that is gone without it has died, whatever its exit code."""
+
+
 class WorkerCrashed(msgspec.Struct, frozen=True, kw_only=True, tag="crash"):
     """The last line of a worker that ends by an error. Topic, partition and offset are those of the failed record."""
 
@@ -70,7 +84,7 @@ class WorkerCrashed(msgspec.Struct, frozen=True, kw_only=True, tag="crash"):
 
 
 Order = StartWorker | StopWorker
-Report = WorkerReady | StateChanged | MetricsReported | WorkerCrashed
+Report = WorkerReady | StateChanged | MetricsReported | RecordInHand | WorkerStopped | WorkerCrashed
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=str)
 _orders: Final[msgspec.json.Decoder[Order]] = msgspec.json.Decoder(Order)

@@ -32,11 +32,16 @@ class RestartSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """How a worker ended. `healthy_ms` is how long it had been running (in state RUNNING) by then."""
+    """How a worker ended.
+
+    `healthy_ms` is how long it had been running (in state RUNNING) by then. `silent` says that its process died without a
+    word; partition and offset are then those of the record it had in hand, if that is known.
+    """
 
     exit_code: ExitCode
     message: str
     healthy_ms: int = 0
+    silent: bool = False
     partition: TopicPartition | None = None
     offset: int | None = None
 
@@ -114,8 +119,12 @@ def _remembered(history: CrashHistory, crash: Crash, settings: RestartSettings) 
 def _crash_loop(crash: Crash, count: int) -> str:
     assert crash.partition is not None
     topic, partition = crash.partition
+    way_out = (
+        "leave such records out before the step that ends the process (no exception handler is asked)"
+        if crash.silent
+        else 'let it skip such records (processing_exception_handler="continue", with dead_letter_queue_topic to keep them)'
+    )
     return (
         f"{count} crashes on topic {topic}, partition {partition}, offset {crash.offset}: {crash.message}; correct the "
-        'program, or let it skip such records (processing_exception_handler="continue", with dead_letter_queue_topic to '
-        "keep them), and start again: it resumes at this record"
+        f"program, or {way_out}, and start again: it resumes at this record"
     )

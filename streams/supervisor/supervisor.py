@@ -20,16 +20,20 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Final
 
+import msgspec
+
 from rebalance.model import TopicPartition
 from streams.exit_codes import ExitCode
 from streams.supervisor.messages import (
     MetricsReported,
+    RecordInHand,
     Report,
     StartWorker,
     StateChanged,
     StopWorker,
     WorkerCrashed,
     WorkerReady,
+    WorkerStopped,
 )
 from streams.supervisor.process import WORKER_COMMAND, WorkerProcess
 from streams.supervisor.restart_policy import (
@@ -71,6 +75,9 @@ class _Slot:
         self.running_since_s: float | None = None
         self.healthy_s = 0.0
         self.crash: WorkerCrashed | None = None
+        self.ended_well = False
+        #: What a careful worker was at when it was heard of last.
+        self.in_hand: RecordInHand | None = None
         self.pipe_ended_s: float | None = None
         self.metrics: Mapping[str, Any] = {}
 
@@ -163,7 +170,8 @@ class Supervisor:
 
     def _start(self, slot: _Slot) -> None:
         slot.due_s = None
-        slot.crash = slot.running_since_s = slot.pipe_ended_s = None
+        slot.crash = slot.in_hand = slot.running_since_s = slot.pipe_ended_s = None
+        slot.ended_well = False
         slot.healthy_s = 0.0
         slot.process = process = WorkerProcess(
             slot.start, self._command, watchdog_fd=self._watchdog_fd()
@@ -224,6 +232,10 @@ class Supervisor:
                 slot.leave_running(now_s)
             case MetricsReported():
                 slot.metrics = report.metrics
+            case RecordInHand():
+                slot.in_hand = None if report.topic is None else report
+            case WorkerStopped():
+                slot.ended_well = True
             case WorkerCrashed():
                 slot.crash = report
         if self._on_report is not None:
@@ -255,7 +267,7 @@ class Supervisor:
                 self._selector.unregister(fd)
         process.close()
         slot.pipe_ended_s = None
-        if code == 0:
+        if code == 0 and (slot.ended_well or self._stopping):
             _log.info("worker %d stopped", slot.number)
             return
         crash = _crash_of(slot, code)
@@ -267,6 +279,7 @@ class Supervisor:
             self._say(f"worker {slot.number} ended for good: {decision.message}")
             self._stop(decision.exit_code)
             return
+        slot.start = msgspec.structs.replace(slot.start, careful=crash.silent)
         slot.due_s = time.monotonic() + decision.delay_ms / 1000
         _log.warning(
             "worker %d ended: %s; starting it again in %.1f s",
@@ -364,7 +377,7 @@ def _crash_of(slot: _Slot, code: int) -> Crash:
     healthy_ms = int(slot.healthy_s * 1000)
     said = slot.crash
     if said is None:
-        return Crash(exit_code=_known(code), message=_by_system(code), healthy_ms=healthy_ms)
+        return _silent(slot.in_hand, code, healthy_ms)
     named = said.topic is not None and said.partition is not None
     return Crash(
         exit_code=_known(said.exit_code),
@@ -372,6 +385,26 @@ def _crash_of(slot: _Slot, code: int) -> Crash:
         healthy_ms=healthy_ms,
         partition=TopicPartition(said.topic or "", said.partition or 0) if named else None,
         offset=said.offset,
+    )
+
+
+def _silent(in_hand: RecordInHand | None, code: int, healthy_ms: int) -> Crash:
+    """Return the end of a worker that said nothing: no exit code of it means what ours mean, as any code may be behind it."""
+    if in_hand is None:
+        return Crash(
+            exit_code=ExitCode.FAILED,
+            message=_by_system(code),
+            healthy_ms=healthy_ms,
+            silent=True,
+        )
+    place = f"topic {in_hand.topic}, partition {in_hand.partition}, offset {in_hand.offset}"
+    return Crash(
+        exit_code=ExitCode.FAILED,
+        message=f"{_by_system(code)} with {place} in hand",
+        healthy_ms=healthy_ms,
+        silent=True,
+        partition=TopicPartition(in_hand.topic or "", in_hand.partition),
+        offset=in_hand.offset,
     )
 
 

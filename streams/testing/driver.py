@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from rebalance.model import TaskId, TopicPartition
+from state_stores.custom_slot import as_given
 from state_stores.ports import Database, SerdePort
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources
@@ -402,7 +403,11 @@ class TopologyTestDriver:
 
     def get_all_state_stores(self) -> Mapping[str, Any]:
         """Return all stores by name."""
-        stores = {name: store for task in self._tasks for name, store in task.stores.stores.items()}
+        stores = {
+            name: as_given(store)
+            for task in self._tasks
+            for name, store in task.stores.stores.items()
+        }
         return stores | ({} if self._global_stores is None else self._global_stores.manager.stores)
 
     def metrics(self) -> dict[str, dict[str, float]]:

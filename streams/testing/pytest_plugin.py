@@ -31,12 +31,13 @@ def kafka_broker() -> "Iterator[RunningBroker]":
     """
     # Imported late on purpose: see the module's description.
     from streams.broker import ExternalBroker, KafkaBroker  # noqa: PLC0415
+    from streams.broker.server_config import PATIENT  # noqa: PLC0415
 
     running = os.environ.get(BOOTSTRAP_VARIABLE)
     if running:
         yield ExternalBroker(bootstrap_servers=running)
         return
-    with KafkaBroker() as broker:
+    with KafkaBroker(properties=PATIENT) as broker:
         yield broker
 
 

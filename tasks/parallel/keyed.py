@@ -157,7 +157,11 @@ def _of_node(
     flow: _Flow, stores: Mapping[str, StoreSpec], sources: Mapping[str, SourceSpec]
 ) -> Iterator[str]:
     operator = flow.operator
-    used = [stores[name] for name in flow.node.stores if name in stores]
+    used = [
+        stores[name]
+        for name in flow.node.stores
+        if name in stores and stores[name].kind is not StoreKind.CUSTOM
+    ]
     if operator is None:
         if not says_keyed(flow.node.supplier):
             yield NOT_SAID_KEYED
@@ -178,6 +182,8 @@ def _of_node(
 def _of_store(
     store: StoreSpec, users: Sequence[_Flow], sources: Mapping[str, SourceSpec]
 ) -> Iterator[str]:
+    if store.kind is StoreKind.CUSTOM:
+        yield "is a custom one, which may have rows of any key"
     if store.kind is StoreKind.VERSIONED:
         yield "is versioned, and its versions end with the time of all keys"
     if store.max_entries is not None:

@@ -6,12 +6,13 @@ counts as "fail"; nothing is swallowed.
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
-from tasks.errors import RecordFailedError, SchemaRegistryError
+from tasks.errors import LateRecordError, RecordFailedError, SchemaRegistryError
 from tasks.processing.handlers import (
+    FAILURES,
     DeadLetter,
     ErrorAction,
     ErrorContext,
@@ -34,7 +35,8 @@ _PREFIX = "__streams.errors."
 class ErrorHandlers:
     """The three handlers of an application, and where their dead letters go (None: nowhere).
 
-    `processing_global` says that the processing handler is asked about processors that fill global stores, too.
+    `processing_global` says that the processing handler is asked about processors that fill global stores, too;
+    `late_records` that records which come too late are dead letters, about which no handler is asked.
     """
 
     deserialization: ErrorHandlerSetting = "fail"
@@ -42,6 +44,7 @@ class ErrorHandlers:
     production: ErrorHandlerSetting = "fail"
     processing_global: bool = True
     dead_letter_topic: str | None = None
+    late_records: bool = False
 
 
 class ErrorPolicy:
@@ -55,6 +58,25 @@ class ErrorPolicy:
         self._emit = emit
         self.skipped = 0
         self.dead_letters = 0
+
+    def looks_at_input(self, *, dead_letter: bool) -> bool:
+        """Return whether somebody looks at the raw input record behind a failed output: a function, or a dead letter."""
+        handlers = self._handlers
+        writes = handlers.dead_letter_topic is not None and not dead_letter
+        return writes or callable(handlers.production)
+
+    @property
+    def keeps_late_records(self) -> bool:
+        """Return whether records that come too late are written to the dead-letter topic."""
+        return self._handlers.late_records and self._handlers.dead_letter_topic is not None
+
+    def late(self, context: ErrorContext, why: str) -> None:
+        """Write the input record behind one that came too late to the dead-letter topic."""
+        topic = self._handlers.dead_letter_topic
+        assert topic is not None, "asked only if late records are kept"
+        raw = (context.raw_key, context.raw_value)
+        self._emit(_columns(dead_letter(topic, context, LateRecordError(why), raw), context))
+        self.dead_letters += 1
 
     def without_dead_letters(self) -> "ErrorPolicy":
         """Return a policy with the same handlers that writes nothing, for records that are processed again."""
@@ -77,11 +99,14 @@ class ErrorPolicy:
     ) -> str:
         """Return "continue" (skipped) or "retry", or raise `RecordFailedError`.
 
-        `raw` is the key and value for a dead letter: the input record's, or for a failed output that record's own.
+        `raw` is the key and value for a dead letter: the input record's, or those of a failed output whose input is not
+        to be had.
         An `internal` record belongs to the application's own state and never passes as skipped. "retry" counts only
         where it may help (`retriable`). For a `dead_letter` no other one is written, which would fail the same way.
         A `SchemaRegistryError` is raised as it is.
         """
+        if isinstance(error, SystemExit):
+            error = exited(error)
         if isinstance(error, SchemaRegistryError):
             raise error  # the record is as good as the others, and skipping it would lose it
         setting = (
@@ -97,7 +122,8 @@ class ErrorPolicy:
             return "retry"
         if response.action == "continue" and not internal:
             self.skipped += 1
-            _log.warning("%s", describe(context, error, "skipped"), extra=_fields(context))
+            verb = "a dead letter is lost: it failed" if dead_letter else "skipped"
+            _log.warning("%s", describe(context, error, verb), extra=_fields(context))
             return "continue"
         step = _next_step(context.stage, response.action, internal=internal)
         raise _failure(context, describe(context, error, "failed") + step) from error
@@ -131,7 +157,7 @@ def _answer(
     failed = describe(context, error, "failed")
     try:
         response = handler(context, record, error)
-    except Exception as handler_error:
+    except FAILURES as handler_error:
         raise _failure(
             context,
             f"{failed}; and the {context.stage}_exception_handler failed on it: {_class_name(handler_error)}: "
@@ -143,7 +169,57 @@ def _answer(
             f"{failed}; and the {context.stage}_exception_handler returned {type(response).__name__}: make it return "
             'ErrorResponse(action="fail" or "continue")',
         ) from error
+    fault = _fault_of(response)
+    if fault:
+        raise _failure(
+            context,
+            f"{failed}; and the {context.stage}_exception_handler ({_named(handler)}) returned an ErrorResponse {fault}",
+        ) from error
     return response
+
+
+def _fault_of(response: ErrorResponse) -> str:
+    """Return what is wrong with a handler's answer, and what is right; empty if nothing is. Users may be untyped."""
+    if response.action not in get_args(ErrorAction):
+        return f'with action={response.action!r}: answer "fail", "continue", or "retry" (for outputs only)'
+    letters = cast("object", response.dead_letter_records)
+    if not isinstance(letters, tuple | list):
+        return f"with dead_letter_records of {type(letters).__name__}: give a tuple of DeadLetter"
+    for number, letter in enumerate(cast("Sequence[object]", letters)):
+        if not isinstance(letter, DeadLetter):
+            return (
+                f"with dead_letter_records[{number}] of {type(letter).__name__}: "
+                "each must be a DeadLetter(topic=..., key=..., value=...)"
+            )
+        topic = cast("object", letter.topic)
+        if not isinstance(topic, str) or not topic:
+            return f"whose dead_letter_records[{number}] has topic={topic!r}: name the topic"
+        given: dict[str, object] = {"key": letter.key, "value": letter.value}
+        for name, data in given.items():
+            if not isinstance(data, bytes | None):
+                return (
+                    f"whose dead_letter_records[{number}] has a {name} of {type(data).__name__}: "
+                    "give bytes, or None"
+                )
+    return ""
+
+
+def _named(handler: ErrorHandler) -> str:
+    name = getattr(handler, "__qualname__", None) or type(handler).__qualname__
+    return f"{getattr(handler, '__module__', '')}.{name}"
+
+
+def exited(error: SystemExit) -> Exception:
+    """Return what a `SystemExit` that a user's code raised on a record is to its handler.
+
+    >>> exited(SystemExit(3))
+    RuntimeError('it raised SystemExit(3), which ends no worker; raise an exception of your own')
+    """
+    made = RuntimeError(
+        f"it raised {error!r}, which ends no worker; raise an exception of your own"
+    )
+    made.__cause__ = error
+    return made
 
 
 def not_asked(context: ErrorContext, error: Exception, why: str) -> RecordFailedError:

@@ -6,9 +6,13 @@ ProductionExceptionHandler, dead letters of KIP-1034).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal, cast
 
 from tasks.processing.record import Headers, Record
+
+#: What a user's code may raise on a record, for an `except` around it. `SystemExit` too: the exit of a library must not end a
+#: worker without a word of the record. Typed as what handlers are given: `ErrorPolicy.apply` makes a `RuntimeError` of it.
+FAILURES: Final = cast("tuple[type[Exception], ...]", (Exception, SystemExit))
 
 #: What to do with the failing record. "retry" is for production only.
 ErrorAction = Literal["fail", "continue", "retry"]
@@ -22,7 +26,9 @@ class ErrorContext:
     """Where a record failed, and the raw input record behind it.
 
     `topic`, `partition`, `offset`, `raw_key`, `raw_value` and `headers` are those of the **input** record
-    (None or empty for a record that has none); `timestamp` is that of the failing record.
+    (None or empty for a record that has none); `timestamp` is that of the failing record. The input record behind an output
+    that the broker refused is read again from its topic; where that can't be done any more, `raw_key` and `raw_value` are
+    None and `headers` those of the output.
 
     >>> def skip_old_ones(context: ErrorContext, record: Record, error: Exception) -> ErrorResponse:
     ...     return ErrorResponse(action="continue" if context.timestamp < 1_000 else "fail")

@@ -5,7 +5,7 @@ It never changes a column it was given.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -13,6 +13,9 @@ from tasks.processing.record_batch import RecordBatch
 
 #: What `process` gives back: one batch for all children, one per named child, or nothing.
 Output = RecordBatch | Mapping[str, RecordBatch] | None
+
+#: (batch, index, why) -> writes one record that came too late to the dead-letter topic.
+LateLetter = Callable[[RecordBatch, int, str], None]
 
 #: The keys of what a node puts out: those that came in; the same with a window each; any.
 KeysOut = Literal["same", "windowed", "any"]
@@ -60,6 +63,11 @@ class NodeContext(Protocol):
 
     def dropped(self, count: int, reason: str) -> None:
         """Count records that were dropped by a rule (null keys, late records)."""
+        ...
+
+    @property
+    def late_letter(self) -> LateLetter | None:
+        """Return what keeps a record that is dropped because it is late, once it was counted; None: nobody does."""
         ...
 
 

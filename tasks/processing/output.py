@@ -114,3 +114,16 @@ class OutputRuns:
         """Remove and return what was added."""
         columns, self._columns, self._last = self._columns, [], {}
         return columns
+
+
+def headers_of_changelog(
+    count: int, every: Headers, own: Sequence[Headers] | None
+) -> Sequence[Headers] | None:
+    """Return the headers of so many changelog records: their own, or those of every one; None if none has any.
+
+    >>> headers_of_changelog(2, (("v", b"2"),), None)
+    [(('v', b'2'),), (('v', b'2'),)]
+    """
+    if own is not None:
+        return own
+    return [every] * count if every else None

@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 from state_stores.errors import StateStoreError, StreamsError
 from tasks.processing.app_configs import AppConfigs
 from tasks.processing.coroutines import wait_for
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.processor import (
     Cancellable,
@@ -127,7 +128,7 @@ class ProcessorNode(Operator):
             try:
                 self._handle(FixedKeyRecord.of(record) if self._fixed_key else record)
                 context.raise_failed_below(None)
-            except Exception as error:
+            except FAILURES as error:
                 context.raise_failed_below(error)
                 if isinstance(error, _PASSING):
                     raise
@@ -172,7 +173,7 @@ class ProcessorNode(Operator):
         try:
             schedule.callback(now_ms)
             context.raise_failed_below(None)
-        except Exception as error:
+        except FAILURES as error:
             context.raise_failed_below(error)
             if isinstance(error, _PASSING):
                 raise

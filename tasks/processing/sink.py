@@ -8,6 +8,7 @@ from state_stores.names import check_topic_name
 from state_stores.ports import SerdePort
 from tasks.errors import MissingOutputTopicError
 from tasks.processing.coroutines import refuse_awaitable
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import Operator, Output
 from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record_batch import RecordBatch, has_none
@@ -72,7 +73,7 @@ class Sink(Operator):
         for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
             try:
                 topic = self._topic_name(choose(key, value, batch.context_of(index)))
-            except Exception as error:  # noqa: BLE001 - user code: the processing handler decides
+            except FAILURES as error:  # user code: the processing handler decides
                 self.context.failed(batch, index, error)
             else:
                 topics.setdefault(topic, []).append(index)
@@ -113,7 +114,7 @@ class Sink(Operator):
             try:
                 answer = self.spec.partitioner(topic, key, value, count)
                 chosen = self._partitions(answer, count)
-            except Exception as error:  # noqa: BLE001 - user code: the production handler decides
+            except FAILURES as error:  # user code: the production handler decides
                 self._on_unserializable(self.spec.name, batch, index, error)
                 continue
             if not chosen:
@@ -213,7 +214,7 @@ def _serialize(
     if len(values) > 1 and not has_none(values):
         try:
             return serde.serialize_batch(topic, values)
-        except Exception:  # noqa: BLE001 - whatever a serde raises, the record behind it is found one by one
+        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
             return _serialize_singly(serde, topic, values, failed)
     return _serialize_singly(serde, topic, values, failed)
 
@@ -227,7 +228,7 @@ def _serialize_singly(
         if value is not None:
             try:
                 data = serde.serialize(topic, value)
-            except Exception as error:  # noqa: BLE001 - the production handler decides
+            except FAILURES as error:  # the production handler decides
                 failed.setdefault(index, error)
         column.append(data)
     return column

@@ -6,6 +6,7 @@ from typing import Any
 
 from state_stores.ports import SerdePort
 from tasks.errors import RecordFailedError
+from tasks.processing.handlers import FAILURES
 from tasks.processing.record import TIMESTAMP_MAX_MS, ConsumedRecord
 from tasks.processing.record_batch import RecordBatch, SourceRecords, has_none
 from tasks.processing.timestamps import FailOnInvalidTimestamp
@@ -196,7 +197,7 @@ class SourceNode:
         data: Any = raw if present is None else [raw[row] for row in present]
         try:
             decoded = serde.deserialize_batch(records.topic, data)
-        except Exception:  # noqa: BLE001 - whatever a serde raises, the record behind it is found one by one
+        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
             decoded = self._one_by_one(serde, records.topic, data, present, failed, on_corrupt)
         if present is None:
             return decoded
@@ -218,7 +219,7 @@ class SourceNode:
             row = index if rows is None else rows[index]
             try:
                 decoded.append(None if row in failed else serde.deserialize(topic, item))
-            except Exception as error:  # noqa: BLE001 - the deserialisation handler decides
+            except FAILURES as error:  # the deserialisation handler decides
                 decoded.append(None)
                 on_corrupt(row, error)
         return decoded
@@ -271,7 +272,7 @@ class SourceNode:
                 raise TypeError(
                     f"it returned {type(extracted).__name__}; return int milliseconds since the epoch"
                 ) from None
-        except Exception as error:
+        except FAILURES as error:
             raise RecordFailedError(
                 f"the timestamp extractor of {self.spec.name} failed on {metadata.topic}-{metadata.partition} "
                 f"at offset {metadata.offset}: {error!r}; make it return a negative number to drop the record",

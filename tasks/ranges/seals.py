@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from state_stores.commit_buffer import Drained
+from state_stores.headers import Headers
 from state_stores.rows import SortedRows
 from state_stores.timed_buffer import decode_note
 from tasks.processing.output import OutputColumns
@@ -64,7 +66,18 @@ def joined(changes: Sequence[Drained]) -> Drained:
         else None,
         notes=notes,
         headers=changes[0].headers,
+        row_headers=_joined_headers(changes, keys),
     )
+
+
+def _joined_headers(changes: Sequence[Drained], keys: Sequence[bytes]) -> list[Headers] | None:
+    """Return the headers of the last change of each key; None if no change has any."""
+    if all(each.row_headers is None for each in changes):
+        return None
+    latest: dict[bytes, Headers] = {}
+    for each in changes:
+        latest.update(zip(each.keys, each.row_headers or repeat(()), strict=False))
+    return list(map(latest.__getitem__, keys))
 
 
 def _joined_rows(changes: Sequence[Drained]) -> SortedRows | None:

@@ -82,6 +82,7 @@ def test_positions_pass_markers_and_aborted_records_at_the_end(cluster: Cluster)
     for _ in range(2):
         producer.begin()
         producer.produce_changelog(part, [b"k"], [b"lost"], [T])
+        _flush(producer)
         _send_now(cluster, topic)
         producer.abort()
     source = cluster.source()
@@ -226,25 +227,25 @@ def _send_now(cluster: Cluster, topic: str) -> None:
     write(cluster, topic, b"other")
 
 
-def _flushed(cluster: Cluster, producer: object, part: TopicPartition) -> None:
-    """Wait until the record of an open transaction is in the log, which only the fake does at once."""
+def _flush(producer: object) -> None:
     client = getattr(producer, "_producer", None)
     if client is not None:
         assert client.flush(time.monotonic() + PATIENCE_S)
+
+
+def _flushed(cluster: Cluster, producer: object, part: TopicPartition) -> None:
+    """Wait until the record of an open transaction is in the log, which only the fake does at once."""
+    _flush(producer)
     assert cluster.admin().end_offsets([part]) == {part: 0}
 
 
 def _settled_end(cluster: Cluster, part: TopicPartition) -> int:
-    """Return the end once the broker has written every marker: two committed or aborted, one each."""
+    """Return the end once the broker has written every marker: six records, and a marker for each of three transactions."""
     deadline_s = time.monotonic() + PATIENCE_S
-    end = -1
-    while time.monotonic() < deadline_s:
-        now = cluster.admin().end_offsets([part])[part]
-        if now == end and now >= 5:
-            return now
-        end = now
-        time.sleep(0.05)
-    raise AssertionError(f"the end of {part} moved on")
+    while (end := cluster.admin().end_offsets([part])[part]) < 9:
+        assert time.monotonic() < deadline_s, f"{part} ends at {end}"
+        time.sleep(0.02)
+    return end
 
 
 def test_N2_a_partition_is_taken_away_and_comes_back(cluster: Cluster) -> None:

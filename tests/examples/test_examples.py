@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from streams import Serdes
+from streams import ChangelogRecord, Serdes
 from streams.broker import RunningBroker
 from streams.demo.check import ARRIVALS, DELAYS, RAIN, differences, expected_results
 from streams.demo.tables import read_rows, table, to_batches
@@ -28,6 +28,7 @@ def test_every_example_is_run_by_a_test() -> None:
     assert [path.stem for path in EXAMPLES] == [
         "bootstrap_product_table",
         "flight_delays",
+        "new_visitors",
         "restore_from_snapshot",
         "word_count",
     ]
@@ -60,6 +61,25 @@ def test_word_count_without_a_broker() -> None:
         for line in LINES:
             lines.pipe_input(None, line)
         assert dict(counts.read_key_values()) == _counted()
+
+
+def test_new_visitors_without_a_broker() -> None:
+    """Each visitor once; the changelog's records make the same filter again."""
+    program = load_program(f"{ROOT / 'examples' / 'new_visitors.py'}:topology")
+    with TopologyTestDriver(program.topology(program.config())) as driver:
+        visits = driver.create_input_topic("visits", key_serde=str, value_serde=str)
+        new = driver.create_output_topic("new-visitors", key_serde=str, value_serde=str)
+        visits.pipe_key_values((name, name) for name in ["ann", "bob", "ann", "eve", "bob"])
+        assert [record.value for record in new.read_records()] == ["ann", "bob", "eve"]
+        found = driver.get_state_store("seen")
+        again = type(found)()
+        again.restore(
+            [
+                ChangelogRecord(key, block.to_bytes(64, "big"), 0)
+                for key, block in found.blocks.items()
+            ]
+        )
+        assert again.blocks == found.blocks
 
 
 def _counted() -> dict[str, int]:

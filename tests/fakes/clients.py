@@ -14,7 +14,7 @@ from tasks.ports import (
     TopicDescription,
     TransactionAbortedError,
 )
-from tasks.processing.output import OutputColumns
+from tasks.processing.output import OutputColumns, headers_of_changelog
 from tasks.processing.record import Headers
 from tasks.processing.record_batch import SourceRecords
 from tests.fakes.broker import (
@@ -176,6 +176,8 @@ class FakeTransactionalProducer:
         values: Sequence[bytes | None],
         timestamps: Sequence[int],
         headers: Headers = (),
+        *,
+        row_headers: Sequence[Headers] | None = None,
     ) -> None:
         """Send changelog records."""
         columns = OutputColumns(
@@ -184,7 +186,7 @@ class FakeTransactionalProducer:
             keys=keys,
             values=values,
             timestamps=timestamps,
-            headers=[headers] * len(keys) if headers else None,
+            headers=headers_of_changelog(len(keys), headers, row_headers),
         )
         last = self._send(columns)
         if last is not None:
@@ -452,6 +454,10 @@ class FakeClients:
         """Return a new input."""
         self.sources.append(FakeReader(self.broker))
         return self.sources[-1]
+
+    def input_reader(self) -> FakeReader:
+        """Return a new reader of input records that were read before."""
+        return FakeReader(self.broker)
 
     def transactional_producer(
         self, transactional_id: str, transaction_timeout_ms: int = 60_000

@@ -8,12 +8,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, Message
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+)
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from rebalance.model import TopicPartition
+from streams.kafka.client_log import error_of
 from streams.kafka.clients import KafkaClients
+from streams.kafka.codes import NO_LEADER
 from tasks.ports import NewTopic
 from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record import Headers
@@ -51,7 +60,6 @@ class Cluster:
             bootstrap_servers=bootstrap_servers, application_id="integration-tests"
         )
         self.admin = self.clients.admin()
-        self._kafka_admin = AdminClient({"bootstrap.servers": bootstrap_servers})
 
     def close(self) -> None:
         self.admin.close()
@@ -92,7 +100,12 @@ class Cluster:
         return sorted(records, key=lambda each: (each.partition, each.offset))
 
     def _messages(self, topic: str) -> Iterator[Message]:
-        """Yield the committed records of a topic, in order within each partition."""
+        """Yield the committed records of a topic, in order within each partition.
+
+        Those of transactions that are open at the beginning are waited for: a commit is answered, and its offsets can be
+        read, a moment before its records can.
+        """
+        ends = self._log_ends(self.partitions(topic))
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap_servers,
@@ -105,7 +118,7 @@ class Cluster:
             }
         )
         try:
-            yield from _messages_of(consumer, self._written(topic))
+            yield from _messages_of(consumer, topic, ends)
         finally:
             consumer.close()
 
@@ -131,32 +144,8 @@ class Cluster:
         return {partition: committed.offset for partition, committed in found.items()}
 
     def ends(self, topic: str) -> dict[TopicPartition, int]:
-        """Return the end of each partition of a topic, once all that is written there now is committed or aborted."""
-        written = self._written(topic)
-        found: dict[TopicPartition, int] = {}
-
-        def decided() -> bool:
-            found.update(self.admin.end_offsets(list(written)))
-            return all(found[each] >= end for each, end in written.items())
-
-        until(decided, f"all that was written to {topic} is committed or aborted")
-        return found
-
-    def _written(self, topic: str) -> dict[TopicPartition, int]:
-        """Return the end of each partition of a topic, with what is not committed yet.
-
-        That offsets are committed does not say that their transaction's outputs can be read: each partition gets
-        its marker in its own time.
-        """
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = {KafkaPartition(*each): latest for each in self.partitions(topic)}
-        answers = self._kafka_admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=PATIENCE_S
-        )
-        return {
-            TopicPartition(each.topic, each.partition): answer.result(PATIENCE_S).offset
-            for each, answer in answers.items()
-        }
+        """Return the read_committed end of each partition of a topic."""
+        return self.admin.end_offsets(self.partitions(topic))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic."""
@@ -164,10 +153,35 @@ class Cluster:
         return [TopicPartition(topic, number) for number in range(count)]
 
     def is_consumed(self, application_id: str, *topics: str) -> bool:
-        """Return whether an application has committed everything that stands in these topics."""
-        ends = {each: end for topic in topics for each, end in self.ends(topic).items()}
+        """Return whether an application has committed everything that stands in these topics.
+
+        Also what is not seen yet: a transaction's offsets may be decided a moment before its records in a repartition
+        topic are. And everything at one moment: the ends are read after the offsets.
+        """
         committed = self.committed(application_id)
-        return all(committed.get(each, 0) >= end for each, end in ends.items())
+        wanted = [each for topic in topics for each in self.partitions(topic)]
+        return all(committed.get(each, 0) >= end for each, end in self._log_ends(wanted).items())
+
+    def _log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the end of each partition, open transactions included."""
+        asked = {KafkaPartition(*each): OffsetSpec.latest() for each in partitions}  # type: ignore[no-untyped-call]
+
+        def read(left_s: float) -> dict[TopicPartition, int]:
+            answers = self.admin._client.list_offsets(
+                asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=left_s
+            )
+            try:
+                return {
+                    TopicPartition(each.topic, each.partition): answer.result(left_s).offset
+                    for each, answer in answers.items()
+                }
+            except KafkaException as exception:
+                if error_of(exception).code() in NO_LEADER:  # one is being elected
+                    raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
+                raise
+
+        found: dict[TopicPartition, int] = self.admin._ask("read the ends of logs", read)
+        return found
 
     def wait_until_consumed(
         self, application_id: str, *topics: str, timeout_s: float = PATIENCE_S
@@ -268,22 +282,23 @@ class SteadyFeed(threading.Thread):
         assert not self.is_alive(), "the feed has stopped"
 
 
-def _messages_of(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> Iterator[Message]:
-    left = dict(ends)
-    consumer.assign([KafkaPartition(*each, OFFSET_BEGINNING) for each in sorted(left)])
+def _messages_of(
+    consumer: Consumer, topic: str, ends: Mapping[TopicPartition, int]
+) -> Iterator[Message]:
+    left = {each.partition: end for each, end in ends.items()}
+    consumer.assign([KafkaPartition(topic, each, OFFSET_BEGINNING) for each in sorted(left)])
     deadline = time.monotonic() + PATIENCE_S
     while left:
-        assert time.monotonic() < deadline, f"{left} can't be read: are transactions open?"
+        assert time.monotonic() < deadline, f"partitions {left} of {topic} have no end"
         for message in consumer.consume(10_000, timeout=0.05):
             error = message.error()
             if error is None:
                 yield message
-            elif error.code() != KafkaError._PARTITION_EOF:
-                raise AssertionError(f"reading {sorted(ends)}: {error}")
+            elif error.code() == KafkaError._PARTITION_EOF:
+                if (message.offset() or 0) >= left.get(message.partition() or 0, 0):
+                    left.pop(message.partition() or 0, None)
             else:
-                partition = TopicPartition(message.topic() or "", message.partition() or 0)
-                if (message.offset() or 0) >= ends[partition]:
-                    left.pop(partition, None)
+                raise AssertionError(f"reading {topic}: {error}")
 
 
 def _received(message: Message) -> Received:

@@ -165,17 +165,18 @@ def test_broker_that_never_comes_is_an_error_that_names_it(
     # Thirty seconds in earnest.
     defaults: Any = KafkaClients.admin.__kwdefaults__
     monkeypatch.setitem(defaults, "timeout_s", 2.0)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.socket() as taken:  # so that nobody else listens there meanwhile
+        taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    config = {
-        "application_id": f"app-{unique}",
-        "bootstrap_servers": f"127.0.0.1:{port}",
-        "state_dir": str(tmp_path),
-    }
+        config = {
+            "application_id": f"app-{unique}",
+            "bootstrap_servers": f"127.0.0.1:{port}",
+            "state_dir": str(tmp_path),
+        }
 
-    app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config, wait=False)
+        app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config, wait=False)
 
-    until(lambda: app.error is not None, "the application gives up")
+        until(lambda: app.error is not None, "the application gives up")
     assert isinstance(app.error, StreamsError)
     assert f"127.0.0.1:{port}" in str(app.error)
     assert "check that the brokers run" in str(app.error)

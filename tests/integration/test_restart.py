@@ -20,7 +20,6 @@ from streams import (
     StreamsError,
     ValueAndTimestamp,
 )
-from streams.kafka.clients import KafkaClients
 from tasks.state_updater import RestoreEvent
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp
@@ -261,7 +260,6 @@ def test_recreated_changelog_is_believed_and_not_local_state(
 
 
 def test_changelog_deleted_under_a_running_application_ends_it(
-    monkeypatch: pytest.MonkeyPatch,
     cluster: Cluster,
     start_app: StartApp,
     config: dict[str, Any],
@@ -269,11 +267,13 @@ def test_changelog_deleted_under_a_running_application_ends_it(
     unique: str,
 ) -> None:
     """The error names the topic, and nothing is committed without its changelog."""
-    # Whether the client has heard of it yet is chance. If so, it would hold the records as long as one call may take.
-    defaults: Any = KafkaClients.transactional_producer.__kwdefaults__
-    monkeypatch.setitem(defaults, "call_timeout_s", 3.0)
     app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config)
     cluster.wait_until_consumed(config["application_id"], source)
+    # Whether the client has heard of it yet is chance. If so, it holds the records as long as one call may take.
+    worker = app._threads[0].worker
+    assert worker is not None
+    producer: Any = worker._commits.committer.producer
+    producer._timeout_s = 3.0
     committed = cluster.committed(config["application_id"])
     changelog = f"{config['application_id']}-{STORE}-changelog"
     cluster.admin.delete_topics([changelog])

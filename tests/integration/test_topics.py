@@ -11,6 +11,7 @@ from streams import KafkaStreamsState, MissingSourceTopicError, StreamsError
 from streams.run_options import RunOptions
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
+from tests.integration.outcome import wait_for_counts
 from tests.integration.programs.jobs import JOBS, STORE
 
 _RECORDS: Final = [(b"key-%d" % (index % 10), b"word-%d" % (index % 7)) for index in range(200)]
@@ -170,6 +171,7 @@ def test_processed_records_of_repartition_topics_are_purged(
         }
         until(partial(_is_purged, cluster, committed), "everything committed is purged")
 
+    wait_for_counts(app, STORE, 3 * len(_RECORDS))
     assert sum(row.value for _, row in app.store(STORE).all()) == 3 * len(_RECORDS)
     assert app.close(timeout=30_000)
     again = start_app(JOBS["word_count"](f"in-{unique}", f"out-{unique}"), config)

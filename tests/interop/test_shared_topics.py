@@ -6,7 +6,6 @@
 import base64
 import logging
 import secrets
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,9 +63,6 @@ _SERDES: Final[Mapping[str, tuple[Serde[Any], Sequence[Any]]]] = {
 #: Who runs an application, one after the other, each without local state.
 _LIVES: Final = ("ours", "java", "ours")
 _ROWS_PER_LIFE: Final = 20
-
-#: Longer than what is committed takes to be seen in the next topic.
-_ON_ITS_WAY_S: Final = 0.3
 
 #: The live rows of a changelog: partition, key, value and timestamp.
 _State = list[tuple[int, bytes, bytes, int]]
@@ -215,13 +211,7 @@ class _Application:
             if topic.startswith(f"{self.id}-") and topic.endswith(("-repartition", "-topic"))
         ]
         used = [topic for topic in self.inputs if topic.endswith("left") or self.name in TWO_SIDED]
-        topics = (*used, *internal)
-        self._cluster.wait_until_consumed(self.id, *topics)
-        known: object = None
-        while internal and known != (now := [self._cluster.ends(topic) for topic in topics]):
-            known = now
-            time.sleep(_ON_ITS_WAY_S)
-            self._cluster.wait_until_consumed(self.id, *topics)
+        self._cluster.wait_until_consumed(self.id, *used, *internal)
 
     def state(self) -> dict[str, _State]:
         """Return what stands in the changelogs: value and timestamp of each row that is not deleted."""

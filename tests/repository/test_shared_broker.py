@@ -7,6 +7,7 @@ import pytest
 
 from checks import shared_broker
 from checks.shared_broker import ask_for_broker, offered_broker
+from streams.broker.server_config import PATIENT
 
 
 class Brokers:
@@ -18,8 +19,9 @@ class Brokers:
         self.running = 0
         self.bootstrap_servers = "here:9092"
 
-    def __call__(self, *, heap_mb: int) -> "Brokers":
+    def __call__(self, *, heap_mb: int, properties: dict[str, int]) -> "Brokers":
         assert heap_mb > 0
+        assert properties == PATIENT
         return self
 
     def __enter__(self) -> Self:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from state_stores.commit_buffer import write_rows
 from state_stores.factory import committed_store, make_store
+from state_stores.headers import Headers
 from state_stores.in_memory import InMemoryDatabase
 from state_stores.ports import Database
 from state_stores.restore import fold
@@ -48,6 +49,7 @@ class StoreBench:
         store: The store as its task holds it.
         now: What its processors' clock says.
         changelog: (key, value, timestamp) of every changelog record.
+        headers: Headers of every changelog record.
         committed: The store as queries see it.
     """
 
@@ -55,6 +57,7 @@ class StoreBench:
         self.spec = spec
         self.now = 0
         self.changelog: list[tuple[bytes, bytes | None, int]] = []
+        self.headers: list[Headers] = []
         self._keep_bytes = keep_bytes
         self._rocksdb = rocksdb
         self._root = Path(tempfile.mkdtemp()) if rocksdb else None
@@ -91,6 +94,7 @@ class StoreBench:
         if buffer.has_changes():
             drained = buffer.drain()
             self.changelog += zip(drained.keys, drained.values, drained.timestamps, strict=True)
+            self.headers += drained.row_headers or [()] * len(drained.keys)
             position = {"store": len(self.changelog).to_bytes(8)}
             write_rows(self.database, {"store": drained.stored}, position, {"store": drained})
         buffer.applied()
@@ -142,6 +146,7 @@ class StoreBench:
                 [key for key, _, _ in batch],
                 [value for _, value, _ in batch],
                 [timestamp for _, _, timestamp in batch],
+                self.headers[start:stop],
             )
             extra = self.store.buffer.restored(rows)
             position = {"store": stop.to_bytes(8)}

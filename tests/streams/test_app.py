@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from streams import KafkaStreams, KafkaStreamsState, RunOptions, StreamsBuilder, StreamsConfig
+from streams import (
+    KafkaStreams,
+    KafkaStreamsState,
+    RunOptions,
+    StreamsBuilder,
+    StreamsConfig,
+    StreamsError,
+)
 from streams.client.group_membership import Departure
 from streams.client.worker_life import WorkerLife
 
@@ -166,6 +173,55 @@ def test_a_thread_that_fails_ends_the_others(stage: Stage) -> None:
     assert app.close(timeout=30_000)
     assert app.state is S.ERROR
     assert app.error is stage.error
+
+
+def test_the_last_word_of_threads_that_speak_at_once_counts(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that says that it runs does not hide that another one has just stopped to."""
+    app = started(stage.app())
+    (thread,) = app._threads
+    move_to = app._state.move_to
+
+    def overtaken(state: S) -> None:
+        if thread.running:
+            thread.running = False
+            app.on_running()
+        move_to(state)
+
+    thread.running = False
+    app.on_running()
+    assert app.state is S.REBALANCING
+    thread.running = True
+    monkeypatch.setattr(app._state, "move_to", overtaken)
+    app.on_running()
+    assert app.state is S.REBALANCING
+
+
+def test_a_pause_reaches_a_worker_that_is_still_to_come(stage: Stage) -> None:
+    """A life waits for brokers and topics before it has a worker: who pauses it then must not find it running later."""
+    app = started(stage.app())
+    (life,) = stage.lives
+    assert life.worker is None
+    app.pause()
+    assert life._paused
+    app.resume()
+    assert not life._paused
+
+
+def test_sub_topologies_are_paused_one_by_one(stage: Stage) -> None:
+    """A number that the topology doesn't have changes nothing."""
+    app = started(stage.app())
+    (life,) = stage.lives
+    with pytest.raises(StreamsError, match=r"no sub-topology 3, 7; this topology has 0 \("):
+        app.pause([7, 0, 3])
+    assert life._paused == frozenset()
+    app.pause(subtopologies=[0])
+    assert life._paused == {0}
+    with pytest.raises(StreamsError, match="no sub-topology 1"):
+        app.resume([1])
+    app.resume([0])
+    assert life._paused == frozenset()
 
 
 def test_threads_come_and_go(stage: Stage) -> None:

@@ -7,6 +7,7 @@ from streams.errors import (
     ConfigError,
     FencedError,
     IncompatibleMemberError,
+    InternalTopicError,
     MissingOutputTopicError,
     MissingSourceTopicError,
     RecordFailedError,
@@ -28,6 +29,7 @@ from streams.exit_codes import ExitCode, exit_code_of, markdown_table
         (ApplicationShutdownError(""), ExitCode.APPLICATION_SHUTDOWN),
         (MissingSourceTopicError(""), ExitCode.MISSING_SOURCE_TOPIC),
         (MissingOutputTopicError(""), ExitCode.MISSING_OUTPUT_TOPIC),
+        (InternalTopicError(""), ExitCode.INTERNAL_TOPICS),
         (StoreLockedError(""), ExitCode.REFUSED),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
         (StreamsError(""), ExitCode.FAILED),
@@ -77,4 +79,5 @@ def test_only_what_a_restart_cannot_help_is_final() -> None:
         ExitCode.MISSING_OUTPUT_TOPIC,
         ExitCode.INCOMPATIBLE_MEMBER,
         ExitCode.APPLICATION_SHUTDOWN,
+        ExitCode.INTERNAL_TOPICS,
     }

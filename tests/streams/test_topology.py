@@ -97,6 +97,7 @@ def test_asking_for_the_spec_changes_nothing() -> None:
             self.default_key_serde = serde
             self.default_value_serde = serde
             self.dsl_store_suppliers = None
+            self.dsl_store_format = "DEFAULT"
 
     topology = Topology().add_source("read", "in")
     for serde in (Serdes.string(), Serdes.bytes()):

@@ -23,6 +23,7 @@ from tasks.internal_topics import ApplicationPlan, plan_application
 from tasks.ports import ChangelogReader, CommittedOffset, RunSettings
 from tasks.processing.output import OutputColumns
 from tasks.processing.record_batch import SourceRecords
+from tasks.slices import OnRecord
 from tasks.state_updater import RestoreEvent
 from tasks.stream_worker import StreamWorker
 from tasks.worker_ports import WorkerPorts, WorkerSettings
@@ -181,9 +182,9 @@ class Producer(FakeTransactionalProducer):
         self._fuse.step("produce")
         super().produce(columns)
 
-    def produce_changelog(self, *arguments: Any) -> None:
+    def produce_changelog(self, *arguments: Any, **options: Any) -> None:
         self._fuse.step("produce changelog")
-        super().produce_changelog(*arguments)
+        super().produce_changelog(*arguments, **options)
 
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
@@ -242,7 +243,7 @@ class Source(FakeReader):
         for hook in list(self._bench.at_poll):
             hook(worker, self)
         if self._bench.slice_records is not None:
-            worker._slice_records = self._bench.slice_records
+            worker._slices.records = self._bench.slice_records
         if self.idle > self._bench.idle_polls:
             worker.stop()
         return runs
@@ -264,6 +265,8 @@ class Bench:
         self.clock = FakeClock()
         self.broker = FakeBroker()
         self.disk = Disk(self.fuse)
+        #: Where stores of the user's own keep files; the databases are on `disk`.
+        self.directory = Path()
         self.clients = FakeClients(self.broker)
         self.config: Config = StreamsConfig(
             application_id=APP,
@@ -298,6 +301,8 @@ class Bench:
         self.make_reader: Callable[[], ChangelogReader] = self.clients.changelog_reader
         #: What makes sorted runs; None lets workers read everything themselves.
         self.runs: RunSettings | None = None
+        #: Told which record is in hand.
+        self.on_record: OnRecord | None = None
 
     def make_worker(
         self,
@@ -311,7 +316,7 @@ class Bench:
         factory = TaskFactory(
             plan=self.plan,
             config=self.config,
-            directory=lambda task_id: Path(str(task_id)),
+            directory=lambda task_id: self.directory / str(task_id),
             open_database=self.disk.open,
             now_ms=self.clock.now_ms,
             threads=threads,
@@ -359,6 +364,7 @@ class Bench:
             ),
             WorkerPorts(
                 make_source=make_source,
+                make_input_reader=self.clients.input_reader,
                 make_producer=lambda each: Producer(self.broker, each, self.fuse),
                 make_sink_producer=(lambda: Sinks(self.broker, self.fuse))
                 if at_least_once
@@ -368,6 +374,7 @@ class Bench:
                 topics=Topics(),
                 clock=self.clock,
                 runs=self.runs,
+                on_record=self.on_record,
             ),
             make_task=factory,
             wipe=self.disk.wipe,

@@ -32,7 +32,7 @@ from tasks.active_task import ActiveTask
 from tasks.internal_topics import ApplicationPlan, plan_application
 from tasks.ports import RunSettings
 from tasks.processing.record_batch import SourceRecords
-from tasks.state_updater import RestoreEvent
+from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
 from tasks.stream_worker import StreamWorker
 from tasks.worker_ports import WorkerPorts, WorkerSettings
 from tests.fakes.broker import FakeBroker
@@ -174,6 +174,8 @@ class Host:
         self.name = name
         self.fuse = Fuse()
         self.disk = HostDisk(self.fuse)
+        #: Where stores of the user's own keep files; the databases are on `disk`.
+        self.directory = Path()
         self.member = FakeMembership(name)
         #: How often each changelog record was read here: (topic, partition, offset).
         self.read: Counter[tuple[str, int, int]] = Counter()
@@ -181,6 +183,7 @@ class Host:
         #: While set, no changelog is read here.
         self.blocked = threading.Event()
         self.events: list[RestoreEvent] = []
+        self.updates: list[StandbyUpdateEvent] = []
         self.running: list[bool] = []
         self.sources: list[IdleReader] = []
         self.error: BaseException | None = None
@@ -248,6 +251,7 @@ class Host:
             ),
             WorkerPorts(
                 make_source=self._make_source,
+                make_input_reader=FakeClients(broker).input_reader,
                 make_producer=lambda each: Producer(broker, each, self.fuse),
                 make_sink_producer=(lambda: Sinks(broker, self.fuse)) if at_least_once else None,
                 make_reader=lambda: CountingReader(self),
@@ -259,7 +263,7 @@ class Host:
             make_task=TaskFactory(
                 plan=group.plan,
                 config=config,
-                directory=lambda task_id: Path(str(task_id)),
+                directory=lambda task_id: self.directory / str(task_id),
                 open_database=self.disk.open,
                 now_ms=RealClock().now_ms,
                 threads=self.settings.get("threads", 1),
@@ -267,6 +271,7 @@ class Host:
             ),
             wipe=self.disk.wipe,
             on_restore=self.events.append,
+            on_standby_update=self.updates.append,
             on_running=self.running.append,
             housekeep=lambda: None,
             membership=self.member,

@@ -1,9 +1,10 @@
 """Outputs and error policies for tests of what comes after processing."""
 
+from collections.abc import Callable
 from typing import Any
 
 from tasks.output_collector import OutputCollector
-from tasks.ports import SinkProducer
+from tasks.ports import RecordSource, SinkProducer
 from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
 from tasks.processing.output import OutputColumns
 
@@ -31,9 +32,10 @@ def collector_of(
     *,
     sinks: SinkProducer | None = None,
     limits: dict[str, int] | None = None,
+    make_input_reader: Callable[[], RecordSource] | None = None,
 ) -> OutputCollector:
     """Return a collector with its policy, wired as the worker does."""
-    collector = OutputCollector(Topics(limits), sinks)
+    collector = OutputCollector(Topics(limits), sinks, make_input_reader)
     collector.policy = ErrorPolicy(
         handlers or ErrorHandlers(), lambda columns: collector.add(columns, internal=False)
     )

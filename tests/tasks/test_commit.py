@@ -128,6 +128,16 @@ def test_a_transaction_that_is_always_aborted_ends_in_an_error() -> None:
     stage.assert_nothing_visible()
 
 
+def test_a_changelog_that_is_gone_ends_the_retries_at_once() -> None:
+    """A client that has heard of it waits for the topic in silence, and its time-out says nothing of why."""
+    stage = Stage()
+    stage.broker.commit_fates.extend([CommitFate.ABORTS] * 5_000)
+    stage.committer._admin.describe_topics = lambda *_: {}  # type: ignore[method-assign]
+    with pytest.raises(StreamsError, match=f"changelog {LOG.topic} does not exist any more"):
+        stage.carry_out()
+    assert (stage.waits, stage.committed) == (0, None)
+
+
 @pytest.mark.parametrize("with_changelog", [True, False])
 def test_an_unknown_outcome_that_committed_counts_as_committed(with_changelog: bool) -> None:
     """The producer is replaced, the offsets are read back, and positions go to the changelogs' ends."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_stores.spec import StoreKind, StoreSpec
-from streams import MissingSourceTopicError, Serdes, StreamsError
+from streams import InternalTopicError, MissingSourceTopicError, Serdes, StreamsError
 from tasks.internal_topics import (
     ApplicationPlan,
     is_internal,
@@ -254,7 +254,9 @@ def test_internal_topics_of_another_size_are_an_error(name: str) -> None:
         sub(1, [source("r", internal=True)]),
     )
     planned({"in": 4, name: 4}, *subtopologies, repartition={"r": None})
-    with pytest.raises(StreamsError, match=rf"{name} has 3 partitions.*needs 4.*tidewheel reset"):
+    with pytest.raises(
+        InternalTopicError, match=rf"{name} has 3 partitions.*needs 4.*tidewheel reset"
+    ):
         planned({"in": 4, name: 3}, *subtopologies, repartition={"r": None})
 
 

@@ -12,6 +12,8 @@ from tasks.ports import FailedDelivery
 from tasks.processing.error_policy import ErrorHandlers
 from tasks.processing.handlers import DeadLetter, ErrorContext, ErrorResponse
 from tasks.processing.output import OutputColumns
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeReader
 from tests.tasks.outputs import collector_of, columns_of
 
 PAYLOAD = st.none() | st.binary(max_size=30)
@@ -92,7 +94,7 @@ def test_a_record_at_the_limit_passes() -> None:
 
 @pytest.mark.parametrize("headers", [None, [(), (("h", b"v"),), ()]])
 def test_a_record_too_large_is_left_out_if_the_handler_says_so(headers: Any) -> None:
-    """The others of the batch stay, in every column; the record is a dead letter with its own bytes."""
+    """The others of the batch stay, in every column; without an input the dead letter has the record's own bytes."""
     handlers = ErrorHandlers(production="continue", dead_letter_topic="dead")
     collector = collector_of(handlers, limits={"out": 500})
     columns = columns_of("out", b"1", sized(501), b"3", partitions=[0, 1, 2], headers=headers)
@@ -178,6 +180,101 @@ def test_the_handler_is_told_of_the_input_behind_an_output() -> None:
     assert (context.topic, context.partition, context.offset) == ("in", 0, 101)
     assert (record.key, record.value, record.headers) == (b"k1", b"2", (("h", b"v"),))
     assert given_error is error
+
+
+class Inputs:
+    """The topic `in`, with the records behind `columns_of`."""
+
+    def __init__(self) -> None:
+        self.broker = FakeBroker()
+        self.broker.create_topic("in")
+        first = columns_of(
+            "in",
+            *(b"input %d" % index for index in range(110)),
+            headers=[(("trace", b"%d" % index),) for index in range(110)],
+        )
+        for index in range(110):
+            self.broker.append_columns(first, index, None)
+        self.readers: list[FakeReader] = []
+
+    def __call__(self) -> FakeReader:
+        self.readers.append(FakeReader(self.broker))
+        return self.readers[-1]
+
+
+@pytest.mark.parametrize("at_least_once", [False, True])
+def test_a_dead_letter_has_the_input_behind_an_output(at_least_once: bool) -> None:
+    """An output that its topic refuses for its size would be refused by the dead-letter topic, too."""
+    inputs, sinks = Inputs(), Sinks()
+    collector = collector_of(
+        ErrorHandlers(production="continue", dead_letter_topic="dead"),
+        sinks=sinks if at_least_once else None,
+        limits={"out": 5_000, "dead": 5_000},
+        make_input_reader=inputs,
+    )
+    collector.add(columns_of("out", b"1", sized(5_001), sized(5_001)), internal=False)
+
+    first, second, kept = sinks.sent if at_least_once else collector.take_staged()
+    assert kept.values == [b"1"]
+    assert (first.topic, first.keys, first.values) == ("dead", [b"k101"], [b"input 101"])
+    assert (second.topic, second.keys, second.values) == ("dead", [b"k102"], [b"input 102"])
+    assert first.headers is not None
+    assert first.headers[0][0] == ("trace", b"101")
+    assert dict(first.headers[0])["__streams.errors.offset"] == b"101"
+    (reader,) = inputs.readers
+    collector.close()
+    assert reader.closed
+
+
+def test_an_output_without_an_input_is_its_own_dead_letter(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of a punctuation or a cache flush; if even that does not fit, the log says what is lost, and how to keep it."""
+    inputs = Inputs()
+    collector = collector_of(
+        ErrorHandlers(production="continue", dead_letter_topic="dead"),
+        limits={"out": 5_000, "dead": 8_000},
+        make_input_reader=inputs,
+    )
+    columns = columns_of("out", sized(5_001), sized(9_000), source_topic=None, source_offsets=None)
+    collector.add(columns, internal=False)
+    (letter,) = collector.take_staged()
+    assert (letter.keys, letter.values) == ([b"k0"], [sized(5_001)])
+    assert inputs.readers == []
+    (lost,) = (text for text in caplog.messages if "dead letter is lost" in text)
+    assert "the topic accepts 8000; raise the topic's max.message.bytes" in lost
+
+
+@pytest.mark.parametrize("setting", ["fail", "continue"])
+def test_nothing_is_read_again_for_nobody(setting: Any) -> None:
+    """Without a dead-letter topic or a function to ask, the input's bytes are not needed."""
+    inputs = Inputs()
+    handlers = ErrorHandlers(production=setting)
+    collector = collector_of(handlers, limits={"out": 500}, make_input_reader=inputs)
+    if setting == "fail":
+        with pytest.raises(RecordFailedError):
+            collector.add(columns_of("out", sized(501)), internal=False)
+    else:
+        collector.add(columns_of("out", sized(501)), internal=False)
+    assert inputs.readers == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_function_is_told_the_raw_input(is_there: bool) -> None:
+    """As at the other stages; None if retention was faster."""
+    seen: list[Any] = []
+
+    def handler(context: ErrorContext, record: Any, _: Exception) -> ErrorResponse:
+        seen.append((context.raw_key, context.raw_value, context.headers, record.value))
+        return ErrorResponse(action="continue")
+
+    inputs = Inputs()
+    if not is_there:
+        inputs.broker.delete_topic("in")
+    collector = collector_of(ErrorHandlers(production=handler), make_input_reader=inputs)
+    collector.refuse(columns_of("out", b"1"), 0, OSError("disk"))
+    expected = (b"k100", b"input 100", (("trace", b"100"),)) if is_there else (None, None, ())
+    assert seen == [(*expected, b"1")]
 
 
 @given(st.lists(st.integers(0, 9), unique=True), st.booleans())

@@ -1,5 +1,8 @@
 """The rate is that of the last seconds, whatever was before."""
 
+from collections import deque
+from typing import Any
+
 from tasks.restore_rate import RestoreRate, said_of
 
 
@@ -22,6 +25,19 @@ def test_notes_of_one_moment_are_one() -> None:
     for step in range(10_000):
         rate.note(step, step / 1_000)
     assert 990 < rate.per_second < 1_010
+
+
+def test_whoever_asks_meanwhile_gets_a_rate_of_one_moment() -> None:
+    """Another thread may note while one asks, and the notes may begin anew."""
+
+    class Torn(deque[tuple[int, float]]):
+        def __getitem__(self, index: Any) -> Any:
+            self.clear()
+            return super().__getitem__(index)
+
+    rate = RestoreRate()
+    rate._notes = Torn([(0, 1.0), (10, 2.0)])
+    assert rate.per_second == 10.0
 
 
 def test_a_restore_that_begins_anew_has_a_rate_of_its_own() -> None:

@@ -53,7 +53,7 @@ def test_full_partitions_are_paused_and_resumed() -> None:
     def watch(worker: Any, source: Source) -> None:
         nonlocal largest
         if source.polls == 1:
-            worker.paused = True
+            worker.paused = frozenset({0})
             for name in ("pause", "resume"):
                 inner = getattr(source, name)
 
@@ -64,7 +64,7 @@ def test_full_partitions_are_paused_and_resumed() -> None:
 
                 setattr(source, name, noted)
         if source.polls == 10:
-            worker.paused = False
+            worker.paused = frozenset()
         largest = max(largest, *(task.group.records for task in worker.tasks.values()))
 
     bench.at_poll.append(watch)
@@ -82,7 +82,7 @@ def test_a_paused_worker_processes_nothing_and_goes_on_where_it_was() -> None:
     processed: list[int] = []
 
     def watch(worker: Any, source: Source) -> None:
-        worker.paused = source.polls < 40
+        worker.paused = frozenset({0} if source.polls < 40 else ())
         if worker.paused:
             processed.append(worker.metrics.processed)
 
@@ -90,6 +90,26 @@ def test_a_paused_worker_processes_nothing_and_goes_on_where_it_was() -> None:
     assert bench.live()
     # The first poll may come before the pause.
     assert set(processed[2:]) == {processed[2]}
+    assert counts_of(bench) == {"a": 2, "b": 1}
+
+
+def test_a_paused_subtopology_processes_nothing_while_the_others_go_on() -> None:
+    """What it is sent waits in its repartition topic; nothing is lost when it goes on."""
+    bench = Bench(counting(repartition=True), {"in": 1, "out": 1}, commit_interval_ms=5)
+    fill(bench, "aab", repartition=True)
+    seen: list[tuple[int, int]] = []
+
+    def watch(worker: Any, source: Source) -> None:
+        worker.paused = frozenset({1} if source.polls < 60 else ())
+        if worker.paused:
+            done = {
+                each.subtopology: task.counters.processed for each, task in worker.tasks.items()
+            }
+            seen.append((done.get(0, 0), done.get(1, 0)))
+
+    bench.at_poll.append(watch)
+    assert bench.live()
+    assert seen[-1] == (3, 0)
     assert counts_of(bench) == {"a": 2, "b": 1}
 
 

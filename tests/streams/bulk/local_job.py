@@ -66,9 +66,9 @@ class KilledProducer(FakeTransactionalProducer):
         self._before(f"init {self.transactional_id}")
         super().init()
 
-    def produce_changelog(self, *args: Any) -> None:
+    def produce_changelog(self, *args: Any, **options: Any) -> None:
         self._before(f"produce {self.transactional_id}")
-        super().produce_changelog(*args)
+        super().produce_changelog(*args, **options)
 
     def commit(self, *args: Any) -> dict[TopicPartition, int]:
         self._before(f"commit {self.transactional_id}")

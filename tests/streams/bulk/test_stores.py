@@ -3,22 +3,25 @@
 import pytest
 
 from rebalance.model import TaskId, TopicPartition
-from streams import Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
+from streams import Materialized, Processor, Serdes, Stores, StreamsBuilder, StreamsConfig, Topology
 from streams.bulk.stores import bulk_stores, changelog_facts
 from streams.errors import ConfigError, MissingSourceTopicError
 from tasks.ports import NewTopic
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
+from tests.tasks.custom_stores import Totals
 
 _CONFIG = StreamsConfig(application_id="shop", bootstrap_servers="nobody:1")
 
 
 def _topology() -> Topology:
-    """A count with a changelog, a table restored from its input, a count that is not logged."""
+    """A count with a changelog, a table restored from its input, a count that is not logged, a store of a user's class."""
     builder = StreamsBuilder()
     visits = builder.stream("visits", key_serde=Serdes.string(), value_serde=Serdes.string())
     visits.group_by_key().count(store="counts")
     visits.group_by_key().count(store=Materialized("passing", logging=False))
+    builder.add_state_store(Stores.custom("filter", Totals))
+    visits.process(Processor, stores=["filter"])
     builder.table(
         "products", key_serde=Serdes.string(), value_serde=Serdes.string(), store="products"
     )
@@ -48,6 +51,7 @@ def test_all_stores_with_a_changelog(admin: FakeAdmin) -> None:
     [
         ("products", "restored from topic products"),
         ("passing", "logging=False"),
+        ("filter", "'filter' is a custom one"),
         ("count", "did you mean counts"),
         ("nothing-like-it", "there is counts"),
     ],

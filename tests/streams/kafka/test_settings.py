@@ -76,13 +76,14 @@ def test_properties_that_change_nothing_or_only_speed_are_taken(
 def test_every_consumer_reads_committed_records_from_given_positions() -> None:
     """Whatever the user gives, for the input as for restoring."""
     made = settings(consumer={"fetch.wait.max.ms": 7, "client.rack": "r1"})
-    for config in (made.source(), made.changelog()):
+    for config in (made.source(), made.input_again(), made.changelog()):
         assert config["isolation.level"] == "read_committed"
         assert config["enable.auto.commit"] is False
         assert config["auto.offset.reset"] == "error"
         assert config["group.id"] == "app"
         assert (config["fetch.wait.max.ms"], config["client.rack"]) == (7, "r1")
     assert made.source()["queued.max.messages.kbytes"] == 32 * 1024
+    assert made.input_again()["queued.max.messages.kbytes"] == 2 * 1024
     assert made.changelog()["queued.max.messages.kbytes"] == 16 * 1024
 
 
@@ -113,9 +114,11 @@ def test_clients_are_named_after_their_use() -> None:
         made.sink(),
         made.administration(),
         made.transactional("t", 1),
+        made.input_again(),
     ]
     assert [config["client.id"] for config in names] == [
         "host-1-source", "host-1-changelog", "host-1-sink", "host-1-admin", "host-1-transactional",
+        "host-1-input-again",
     ]  # fmt: skip
 
 

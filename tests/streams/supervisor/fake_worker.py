@@ -2,6 +2,7 @@
 
 The target is a list of steps with commas between; each is a word, some with arguments after equal signs:
 `ready`, `run`, `count=FILE` (appends a byte), `crash=CODE`, `record=OFFSET` (a crash on t-1), `hang`, `ignore-stop`,
+`exit=CODE` and `kill=SIGNAL` (both without a word), `hold=OFFSET` (of t-1, if it is careful; none without an offset),
 `serve` (until told to stop or the supervisor is gone), `mark=FILE` (writes how it ended), `watchdog=FILE` (asks the
 watchdog who it is and writes that).
 """
@@ -63,6 +64,13 @@ def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step
                 return 3
             case "exit":
                 return int(argument)
+            case "kill":
+                os.kill(os.getpid(), int(argument))
+            case "hold":
+                # As a worker does: only one that was told to be careful says what it has in hand, and "" is nothing.
+                if start["careful"]:
+                    place = {"topic": "t", "partition": 1, "offset": int(argument or 0)}
+                    say(type="record", **(place if argument else {}))
             case "hang":
                 time.sleep(60)
             case "serve":
@@ -72,6 +80,7 @@ def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step
                 Path(argument).write_text(end, encoding="ascii")
             case _:
                 raise ValueError(word)
+    say(type="stopped")
     return 0
 
 

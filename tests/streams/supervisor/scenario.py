@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from streams.supervisor.messages import StartWorker
@@ -15,6 +16,8 @@ FAKE_WORKER = (sys.executable, "-m", "tests.streams.supervisor.fake_worker")
 FAKE_WATCHDOG = (sys.executable, "-m", "tests.streams.client.fake_watchdog")
 #: The policy with milliseconds in place of seconds.
 QUICK = RestartSettings(first_delay_ms=1, delay_max_ms=60, healthy_ms=60_000)
+#: The same with two crashes on an offset in place of five.
+IMPATIENT = replace(QUICK, crashes_per_offset_max=2)
 
 
 def starts(*targets: str) -> list[StartWorker]:

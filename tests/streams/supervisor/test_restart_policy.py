@@ -71,6 +71,19 @@ def test_the_fifth_crash_on_one_offset_ends_it_and_names_it() -> None:
     assert "processing_exception_handler" in last.message
 
 
+def test_a_record_in_hand_of_silent_deaths_is_named_without_a_handler() -> None:
+    """No handler is asked about what ends a process, so the message names none."""
+    silent = Crash(
+        exit_code=ExitCode.FAILED, message="killed by SIGSEGV", silent=True, partition=PARTITION, offset=7
+    )  # fmt: skip
+    *before, last = _decisions(*[silent] * 5)
+    assert all(isinstance(decision, Restart) for decision in before)
+    assert isinstance(last, GiveUp)
+    assert last.exit_code is ExitCode.CRASH_LOOP
+    assert "topic orders, partition 3, offset 7: killed by SIGSEGV; correct" in last.message
+    assert "processing_exception_handler" not in last.message
+
+
 def test_time_does_not_excuse_an_offset_that_keeps_failing() -> None:
     """Healthy minutes between crashes on one offset only mean that other partitions got on."""
     decision = _decisions(*[_crash(offset=42, healthy_ms=70_000)] * 5)[-1]

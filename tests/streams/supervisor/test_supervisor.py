@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 
 from streams.exit_codes import ExitCode
-from streams.supervisor.messages import Report, StartWorker, StateChanged, WorkerReady
+from streams.supervisor.messages import (
+    Report,
+    StartWorker,
+    StateChanged,
+    WorkerReady,
+    WorkerStopped,
+)
 from streams.supervisor.restart_policy import RestartSettings
 from streams.supervisor.supervisor import Supervisor
 from streams.watchdog.process import WatchdogProcess
 from tests.streams.supervisor.scenario import (
     FAKE_WATCHDOG,
     FAKE_WORKER,
+    IMPATIENT,
     QUICK,
     drive,
     is_alive,
@@ -66,6 +73,7 @@ def test_reports_are_handed_on() -> None:
     assert said == [
         (0, WorkerReady(application_id="app", drain_timeout_ms=5_000)),
         (0, StateChanged(new="RUNNING", old="REBALANCING")),
+        (0, WorkerStopped()),
     ]
 
 
@@ -181,6 +189,62 @@ class _StopsAfterADeath(Supervisor):
     def _bury(self, slot: Any, code: int) -> None:
         super()._bury(slot, code)
         self.request_stop()
+
+
+class _StopsAfterDeaths(Supervisor):
+    """Is told to stop after so many deaths."""
+
+    deaths = 4
+
+    def _bury(self, slot: Any, code: int) -> None:
+        super()._bury(slot, code)
+        self.deaths -= 1
+        if not self.deaths:
+            self.request_stop()
+
+
+@pytest.mark.parametrize(
+    ("death", "described"),
+    [
+        (f"kill={signal.SIGSEGV.value}", "killed by SIGSEGV"),
+        ("exit=4", "exit code 4 without a word"),
+    ],
+)
+def test_the_record_in_hand_of_silent_deaths_is_named(
+    death: str, described: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first death makes the next worker say what it has in hand; its exit code means nothing, also one of ours."""
+    count = tmp_path / "count"
+    target = f"count={count},hold=16,hold=17,{death}"
+    assert _supervise(target, restart=IMPATIENT) is ExitCode.CRASH_LOOP
+    assert written(count) == "xxx"
+    place = "topic t, partition 1, offset 17"
+    assert f"2 crashes on {place}: {described} with {place} in hand; correct" in caplog.text
+
+
+@pytest.mark.parametrize("steps", ["run,hold=17,hold=,kill=9", "run,exit=0", "exit=2", "exit=12"])
+def test_a_silent_death_with_nothing_in_hand_is_counted_for_no_record(
+    steps: str, tmp_path: Path
+) -> None:
+    """It is started again however often it dies, also by an exit code that means the end or success if it is said."""
+    count = tmp_path / "count"
+    supervisor = _StopsAfterDeaths(
+        starts(f"count={count},{steps}"), restart=IMPATIENT, command=FAKE_WORKER
+    )
+    assert supervisor.run() is ExitCode.OK
+    assert written(count) == "xxxx"
+
+
+def test_only_after_a_silent_death_a_worker_is_careful(tmp_path: Path) -> None:
+    """One that said why it ended named its record, if there was one."""
+    for death, careful in (("kill=9", True), ("record=3", False)):
+        seen = tmp_path / "seen"
+        supervisor = _StopsAfterDeaths(
+            starts(f"echo={seen},{death}"), restart=QUICK, command=FAKE_WORKER
+        )
+        supervisor.deaths = 2
+        supervisor.run()
+        assert json.loads(seen.with_suffix(".0").read_text())["careful"] is careful
 
 
 def test_nothing_is_started_again_once_it_stops(tmp_path: Path) -> None:

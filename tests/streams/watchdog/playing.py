@@ -1,6 +1,7 @@
 """Worker programs for tests of the watchdog: started, listened to, killed."""
 
 import json
+import math
 import os
 import queue
 import signal
@@ -159,6 +160,19 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> 
     while not condition():
         assert time.monotonic() < deadline_s, "it did not come true"
         time.sleep(0.005)
+
+
+def least(measure: Callable[[int], float], wanted: float, tries: int = 5) -> float:
+    """Return the first of several measurements that is as small as wanted, or the least of all; each is told its number.
+
+    What else a machine does makes some of them long, and what is wrong makes all of them long.
+    """
+    found = math.inf
+    for number in range(tries):
+        found = min(found, measure(number))
+        if found < wanted:
+            break
+    return found
 
 
 def heard(path: Path) -> list[Heard]:

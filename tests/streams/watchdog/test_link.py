@@ -135,8 +135,8 @@ def test_the_first_words_are_hello_with_the_memory(
     link.progress()
     link.progress()
     assert memory.progress == 2
-    memory.lease_ns = time.monotonic_ns() + 5_000_000_000
-    assert 4.0 < link.lease_left_s() <= 5.0
+    memory.lease_ns = time.monotonic_ns() + 3_600_000_000_000
+    assert 3_500.0 < link.lease_left_s() <= 3_600.0
     memory.lease_ns = time.monotonic_ns() - 1
     assert link.lease_left_s() < 0
     memory.close()
@@ -169,10 +169,8 @@ def test_reports_arrive_in_order_also_when_the_watchdog_does_not_read(
         CopyReady(task=f"0_{each}", learn_epoch=1, store_uuid="u" * 1_000, positions={}, ends={})
         for each in range(2_000)
     ]
-    began_s = time.monotonic()
     for report in reports:
-        link.say(report)
-    assert time.monotonic() - began_s < 5.0
+        link.say(report)  # would wait for ever if it waited: nobody reads yet
     _, memory = watchdog.meet()
     assert [watchdog.heard() for _ in reports] == reports
     memory.close()

@@ -200,6 +200,51 @@ def test_a_function_that_answers_nothing_of_use_counts_as_fail(answer: Any) -> N
 
 
 @pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (
+            {"action": "skip"},
+            r"""action='skip': answer "fail", "continue", or "retry" \(for outputs only\)""",
+        ),
+        (
+            {"dead_letter_records": [5]},
+            r"dead_letter_records\[0\] of int: each must be a DeadLetter",
+        ),
+        ({"dead_letter_records": 5}, r"dead_letter_records of int: give a tuple of DeadLetter"),
+        (
+            {"dead_letter_records": DeadLetter(topic="x", key=None, value=None)},
+            r"dead_letter_records of DeadLetter: give a tuple",
+        ),
+        (
+            {"dead_letter_records": (DeadLetter(topic="x", key=None, value="text"),)},  # type: ignore[arg-type]
+            r"dead_letter_records\[0\] has a value of str: give bytes, or None",
+        ),
+        (
+            {"dead_letter_records": (DeadLetter(topic="", key=None, value=None),)},
+            r"dead_letter_records\[0\] has topic='': name the topic",
+        ),
+    ],
+)
+def test_an_answer_that_means_nothing_is_told(
+    stage: ErrorStage, answer: dict[str, Any], told: str
+) -> None:
+    """Neither guessed nor taken for "fail": the message names the record, the handler and what it may answer."""
+
+    def unclear_handler(*_: object) -> ErrorResponse:
+        return ErrorResponse(**{"action": "continue", **answer})
+
+    outcome = Outcome(stage, unclear_handler)
+    with pytest.raises(
+        RecordFailedError,
+        match=rf"in-2 offset 77: ValueError: bad amount; and the {stage}_exception_handler \(.*test_error_policy.*"
+        rf"unclear_handler\) returned an ErrorResponse .*{told}",
+    ):
+        outcome.fail()
+    assert outcome.emitted == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("retriable", [True, False])
 def test_retry_counts_only_where_it_may_help(stage: ErrorStage, retriable: bool) -> None:
     """Elsewhere it counts as "fail": the record would be lost otherwise, or go round for ever."""

@@ -1,0 +1,176 @@
+"""Headers of records as bytes, in Kafka Streams' own format (KIP-1271), and values that carry theirs.
+
+Headers stand as `size(varint)`, then, unless that is 0, `count(varint)` and for each `size(varint) name size(varint)
+value`; a null value has size -1. All numbers are zigzag varints. What comes after them is the value's own bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from state_stores.errors import StoreCorruptedError
+from state_stores.ports import SerdePort
+
+#: Headers as Kafka keeps them: ordered, names may repeat, values are bytes or null.
+Headers = tuple[tuple[str, bytes | None], ...]
+
+#: The bytes before a value without headers.
+NO_HEADERS: Final = b"\x00"
+
+_SEVEN_BITS: Final = 0x7F
+_MORE: Final = 0x80
+#: A longer varint is none of Kafka's, whose numbers have 32 bits.
+_VARINT_BITS: Final = 35
+
+
+@dataclass(frozen=True, slots=True)
+class WithHeaders:
+    """A value and the headers of the record that set it, as a header-keeping buffer holds it."""
+
+    value: Any
+    headers: Headers
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """Return what stands before a value with these headers.
+
+    >>> encode_headers((("a", b"1"), ("b", None))).hex()
+    '100402610231026201'
+    """
+    if not headers:
+        return NO_HEADERS
+    parts = [_varint(len(headers))]
+    for name, data in headers:
+        raw = name.encode()
+        parts += (_varint(len(raw)), raw)
+        parts += (_varint(-1),) if data is None else (_varint(len(data)), data)
+    body = b"".join(parts)
+    return _varint(len(body)) + body
+
+
+def split_headers(data: bytes) -> tuple[Headers, bytes]:
+    """Return the headers that stand before a value, and the value's bytes; raises `StoreCorruptedError`.
+
+    >>> split_headers(encode_headers((("a", b"1"), ("b", None))) + b"value")
+    ((('a', b'1'), ('b', None)), b'value')
+    """
+    if data[:1] == NO_HEADERS:
+        return (), data[1:]
+    size, at = _read_varint(data, 0)
+    end = at + size
+    count, at = _read_varint(data, at)
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, at = _piece(data, at)
+        value, at = _piece(data, at)
+        if name is None:
+            raise _damaged(data)
+        headers.append((name.decode(errors="replace"), value))
+    if at != end:
+        raise _damaged(data)
+    return tuple(headers), data[end:]
+
+
+def headers_size(data: bytes) -> int:
+    """Return how many bytes stand before a value's own.
+
+    >>> headers_size(encode_headers((("a", b"1"),)) + b"value")
+    6
+    """
+    size, at = _read_varint(data, 0)
+    if size < 0 or at + size > len(data):
+        raise _damaged(data)
+    return at + size
+
+
+def checked_headers(headers: object, store: str) -> Headers:
+    """Return headers as a store keeps them; raises `TypeError`, which names the store, for what Kafka does not take."""
+    if isinstance(headers, tuple | list):
+        pairs = tuple(cast("Sequence[object]", headers))
+        if all(map(_is_header, pairs)):
+            return cast("Headers", pairs)
+    raise TypeError(
+        f'store {store}: headers are a tuple of (name, bytes) pairs, as in (("trace", b"1"),), not {headers!r}'
+    )
+
+
+def _is_header(pair: object) -> bool:
+    match pair:
+        case (str(), bytes() | None):
+            return isinstance(pair, tuple)
+        case _:
+            return False
+
+
+def _varint(number: int) -> bytes:
+    left = number << 1 if number >= 0 else ~number << 1 | 1
+    out = bytearray()
+    while left > _SEVEN_BITS:
+        out.append(left & _SEVEN_BITS | _MORE)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number and where it ends."""
+    number = shift = 0
+    while at < len(data) and shift < _VARINT_BITS:
+        byte = data[at]
+        at += 1
+        number |= (byte & _SEVEN_BITS) << shift
+        if not byte & _MORE:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+    raise _damaged(data)
+
+
+def _piece(data: bytes, at: int) -> tuple[bytes | None, int]:
+    """Return some bytes behind their size, or None for a null, and where they end."""
+    size, at = _read_varint(data, at)
+    if size == -1:
+        return None, at
+    if size < 0 or at + size > len(data):
+        raise _damaged(data)
+    return data[at : at + size], at + size
+
+
+def _damaged(data: bytes) -> StoreCorruptedError:
+    return StoreCorruptedError(
+        f"a stored value of {len(data)} bytes has headers that can't be read; "
+        "delete the task's directory to restore it from the changelog"
+    )
+
+
+class HeadersSerde:
+    """The serde of a header-keeping buffer: headers, then what the store's own serde makes of the value."""
+
+    def __init__(self, inner: SerdePort) -> None:
+        self._inner = inner
+
+    @property
+    def canonical(self) -> bool:
+        """Return whether raw bytes may stand for the value they decode to."""
+        return self._inner.canonical
+
+    def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - the serde's signature
+        """Return False: it is serialised when it is put."""
+        return False
+
+    def serialize(self, topic: str, value: WithHeaders, /) -> bytes | None:
+        """Return the bytes of one value with its headers."""
+        data = self._inner.serialize(topic, value.value)
+        return None if data is None else encode_headers(value.headers) + data
+
+    def deserialize(self, topic: str, data: bytes, /) -> WithHeaders:
+        """Return one value with its headers."""
+        headers, value = split_headers(data)
+        return WithHeaders(self._inner.deserialize(topic, value), headers)
+
+    def serialize_batch(self, topic: str, values: Sequence[WithHeaders], /) -> list[bytes | None]:
+        """Return the bytes of many values."""
+        return [self.serialize(topic, value) for value in values]
+
+    def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[WithHeaders]:
+        """Return many values."""
+        return [self.deserialize(topic, each) for each in data]
