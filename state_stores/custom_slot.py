@@ -241,6 +241,11 @@ class CustomSlot:
                 f"store {name}: log_change takes a key of bytes and a value of bytes or None, not {type(key).__name__} and "
                 f"{type(value).__name__}; serialise them first"
             )
+        if timestamp is not None and (type(timestamp) is not int or timestamp < 0):
+            raise TypeError(
+                f"store {name}: log_change takes a timestamp of whole ms since the epoch, not {timestamp!r}; leave it out for "
+                "that of the record being processed"
+            )
         self.store.buffer.put(key, value, self.store.now() if timestamp is None else timestamp)
 
     def restore(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:

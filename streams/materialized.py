@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
+from types import NoneType
 from typing import Any, Literal, get_args
 
 from state_stores.ports import SerdePort
@@ -97,6 +98,10 @@ class Materialized:
                 "the others for history_retention"
             )
         bounded = self.ttl is not None or self.store_type in ("versioned", "lru")
+        if type(self.headers) not in (bool, NoneType):
+            raise TopologyError(
+                f"{context}: headers={self.headers!r}; give True or False, or leave it out for what dsl_store_format says"
+            )
         if self.headers and bounded:
             raise TopologyError(
                 f"{context}: headers=True is for plain tables and windowed ones; leave it out where rows have versions or "

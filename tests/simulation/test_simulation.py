@@ -16,7 +16,7 @@ from tests.simulation.world import Violation
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 #: `make simulate` has 4,000.
-LIFETIMES = 40
+LIFETIMES = 25
 GENTLE_LIFETIMES = 8
 BASELINE_LIFETIMES = 6
 SEEDS_PER_MUTANT = 6
@@ -32,7 +32,7 @@ def _lifetimes(first: int, count: int, *, faults: bool, refine: bool) -> Metrics
 
 @pytest.mark.slow
 def test_lifetimes_with_faults_keep_every_invariant() -> None:
-    """Forty lifetimes: members die, hang, are cut off and come back, leaders change, and nothing is lost or repeated."""
+    """Twenty-five lifetimes: members die, hang, are cut off and come back, leaders change, and nothing is lost or repeated."""
     total = _lifetimes(1, LIFETIMES, faults=True, refine=True)
     assert total.lifetimes == LIFETIMES
 

@@ -146,6 +146,21 @@ def test_only_bytes_are_logged(key: Any, value: Any) -> None:
             store.add("a")
 
 
+@pytest.mark.parametrize("timestamp", ["now", -1, 1.5, True])
+def test_only_whole_milliseconds_are_logged(timestamp: Any) -> None:
+    """Said where the mistake is, not when the changelog is written."""
+
+    class Careless(Totals):
+        def add(self, _: str) -> int:
+            self.context.log_change(b"a", b"", timestamp)
+            return 0
+
+    with TopologyTestDriver(counting_by(Careless)) as driver:
+        store = driver.get_state_store("totals")
+        with pytest.raises(TypeError, match=r"store totals.*whole ms"):
+            store.add("a")
+
+
 def test_a_class_needs_only_to_restore() -> None:
     """Everything else is there."""
 

@@ -98,6 +98,13 @@ def test_stores_that_cannot_keep_headers_say_so(wishes: Any) -> None:
         Materialized("table", headers=True, **wishes)
 
 
+def test_what_is_neither_yes_nor_no_is_refused() -> None:
+    """Any text would count as yes."""
+    headers: Any = "no"
+    with pytest.raises(TopologyError, match="headers='no'; give True or False"):
+        Materialized("table", headers=headers)
+
+
 def test_joins_and_global_stores_say_that_they_keep_no_headers() -> None:
     """The error names the store or the operator, and what to do."""
     rates = Materialized("rates", headers=True)
