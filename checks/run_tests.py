@@ -1,6 +1,6 @@
-"""Runs the tests: six modules at a time, then those that need the machine for themselves (`make test`).
+"""Runs the tests: five modules at a time, then those that need the machine for themselves (`make test`).
 
-Arguments go to pytest, in both rounds. Six at a time keep two cores busy, because tests with a broker mostly wait for
+Arguments go to pytest, in both rounds. Five at a time keep two cores busy, because tests with a broker mostly wait for
 it, one that all of them share (`checks/shared_broker.py`). Tests marked `alone` measure how a worker behaves under kills and a steady feed; beside all the others on two cores
 they would tell how busy the machine is.
 """
@@ -16,7 +16,7 @@ from checks.shared_broker import SOCKET_VARIABLE, offered_broker
 from checks.spark_classes import archived_spark
 
 #: Modules go out in the order of their tests, which begins with those marked `first`.
-_TOGETHER = ("-n", "6", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "without")
+_TOGETHER = ("-n", "5", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "without")
 _ALONE = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "only")
 #: Brokers of tests don't live long enough for Java's second compiler to pay: without it a start costs half the time.
 _JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}

@@ -26,7 +26,7 @@ from rebalance.records import AnyRecord, decode_record, encode_record, record_ke
 from streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.client_log import ClientLog, TransactionLog, error_of
-from streams.kafka.codes import is_transient
+from streams.kafka.codes import STALE_LEADER, is_transient
 from streams.kafka.consumer import AssignedConsumer
 from streams.kafka.producer import ProducerClient, RefusedError, StalledError
 from streams.kafka.settings import ClientSettings
@@ -42,6 +42,9 @@ _POLL_RECORDS: Final = 10_000
 _PREPARE_S: Final = 2.0
 #: How long a question about the control topics may take before it is asked again from the start.
 _ASK_TIMEOUT_S: Final = 10.0
+#: How long a partition may be without a leader who knows it, and how often it is asked again.
+_LEADER_WAIT_S: Final = 5.0
+_LEADER_POLL_S: Final = 0.05
 #: How long a leader's transaction may take. Others claim long before.
 _LEADER_TIMEOUT_S: Final = 10.0
 _LEADER_TRANSACTION_MS: Final = 10_000
@@ -284,6 +287,18 @@ class ControlTopicsReader(AssignedConsumer):
         # All topics, as those whose metadata the client has when they are assigned are read half a second sooner.
         self._consumer.list_topics(timeout=_ASK_TIMEOUT_S)
         since_ms = time.time_ns() // 1_000_000 - back_ms
+        given_up_s = time.monotonic() + _LEADER_WAIT_S
+        while True:
+            try:
+                return self._offset_at(partition, since_ms)
+            except KafkaException as exception:
+                # A topic that was made a moment ago: its leader is named before it knows that it leads.
+                if error_of(exception).code() not in STALE_LEADER or time.monotonic() > given_up_s:
+                    raise
+                time.sleep(_LEADER_POLL_S)
+                self._consumer.list_topics(partition.topic, timeout=_ASK_TIMEOUT_S)
+
+    def _offset_at(self, partition: TopicPartition, since_ms: int) -> int | None:
         (found,) = self._consumer.offsets_for_times(
             [KafkaPartition(*partition, since_ms)], timeout=_ASK_TIMEOUT_S
         )
