@@ -35,15 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, value in _JAVA.items():
         os.environ.setdefault(name, value)
     os.environ.pop(_NO_BYTECODE, None)
-    with archived_spark(_ROOT / ".venv") as options:
+    with archived_spark(_ROOT / ".venv" / "class-archives") as environment:
         if not any(_TESTS.rglob("*-pytest-*.pyc")):
             _compile_tests()
-    os.environ.update(options)
-    for way in (_TOGETHER, _ALONE):
-        command = [sys.executable, "-m", "pytest", *way, *chosen]
+    os.environ.update(environment)
+    for options in (_TOGETHER, _ALONE):
+        command = [sys.executable, "-m", "pytest", *options, *chosen]
         with offered_broker() as socket:
-            environment = os.environ | {SOCKET_VARIABLE: socket}
-            codes.append(subprocess.run(command, check=False, env=environment).returncode)
+            asked_at = os.environ | {SOCKET_VARIABLE: socket}
+            codes.append(subprocess.run(command, check=False, env=asked_at).returncode)
         if codes[-1] not in (_PASSED, _NO_TESTS):
             return codes[-1]
     return _PASSED if _PASSED in codes else _NO_TESTS

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from state_stores.errors import StoreCorruptedError
 from state_stores.ports import SerdePort
+from state_stores.varint import read_varint, varint
 
 #: Headers as Kafka keeps them: ordered, names may repeat, values are bytes or null.
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -17,10 +18,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
 #: The bytes before a value without headers.
 NO_HEADERS: Final = b"\x00"
 
-_SEVEN_BITS: Final = 0x7F
-_MORE: Final = 0x80
 #: A longer varint is none of Kafka's, whose numbers have 32 bits.
-_VARINT_BITS: Final = 35
+_VARINT_BYTES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +38,13 @@ def encode_headers(headers: Headers) -> bytes:
     """
     if not headers:
         return NO_HEADERS
-    parts = [_varint(len(headers))]
+    parts = [_zigzag(len(headers))]
     for name, data in headers:
         raw = name.encode()
-        parts += (_varint(len(raw)), raw)
-        parts += (_varint(-1),) if data is None else (_varint(len(data)), data)
+        parts += (_zigzag(len(raw)), raw)
+        parts += (_zigzag(-1),) if data is None else (_zigzag(len(data)), data)
     body = b"".join(parts)
-    return _varint(len(body)) + body
+    return _zigzag(len(body)) + body
 
 
 def split_headers(data: bytes) -> tuple[Headers, bytes]:
@@ -56,9 +55,9 @@ def split_headers(data: bytes) -> tuple[Headers, bytes]:
     """
     if data[:1] == NO_HEADERS:
         return (), data[1:]
-    size, at = _read_varint(data, 0)
+    size, at = _read_zigzag(data, 0)
     end = at + size
-    count, at = _read_varint(data, at)
+    count, at = _read_zigzag(data, at)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, at = _piece(data, at)
@@ -77,7 +76,7 @@ def headers_size(data: bytes) -> int:
     >>> headers_size(encode_headers((("a", b"1"),)) + b"value")
     6
     """
-    size, at = _read_varint(data, 0)
+    size, at = _read_zigzag(data, 0)
     if size < 0 or at + size > len(data):
         raise _damaged(data)
     return at + size
@@ -102,32 +101,24 @@ def _is_header(pair: object) -> bool:
             return False
 
 
-def _varint(number: int) -> bytes:
-    left = number << 1 if number >= 0 else ~number << 1 | 1
-    out = bytearray()
-    while left > _SEVEN_BITS:
-        out.append(left & _SEVEN_BITS | _MORE)
-        left >>= 7
-    out.append(left)
-    return bytes(out)
+def _zigzag(number: int) -> bytes:
+    return varint(number << 1 if number >= 0 else ~number << 1 | 1)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_zigzag(data: bytes, at: int) -> tuple[int, int]:
     """Return a number and where it ends."""
-    number = shift = 0
-    while at < len(data) and shift < _VARINT_BITS:
-        byte = data[at]
-        at += 1
-        number |= (byte & _SEVEN_BITS) << shift
-        if not byte & _MORE:
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7
-    raise _damaged(data)
+    try:
+        number, end = read_varint(data, at)
+    except IndexError:
+        raise _damaged(data) from None
+    if end - at > _VARINT_BYTES:
+        raise _damaged(data)
+    return (number >> 1) ^ -(number & 1), end
 
 
 def _piece(data: bytes, at: int) -> tuple[bytes | None, int]:
     """Return some bytes behind their size, or None for a null, and where they end."""
-    size, at = _read_varint(data, at)
+    size, at = _read_zigzag(data, at)
     if size == -1:
         return None, at
     if size < 0 or at + size > len(data):

@@ -7,13 +7,19 @@ record, where Kafka Streams reads and writes them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import repeat
 from typing import Any, TypeVar
 
 from state_stores.commit_buffer import CommitBuffer, Drained
 from state_stores.envelope import seal_with_headers, unseal_with_headers
-from state_stores.headers import Headers, HeadersSerde, WithHeaders, split_headers
+from state_stores.headers import (
+    Headers,
+    HeadersSerde,
+    WithHeaders,
+    checked_headers,
+    split_headers,
+)
 from state_stores.ports import Database
 from state_stores.rows import SortedRows
 from state_stores.segmented_buffer import SegmentedBuffer
@@ -100,10 +106,16 @@ class SegmentedHeadersBuffer(HeadersBuffer, SegmentedBuffer):
     """Buffered access to a family of a window or session store whose rows keep headers."""
 
 
-def with_headers(buffer: CommitBuffer) -> HeadersBuffer:
-    """Return the buffer of a store that keeps headers as what it is."""
+def tell_headers(buffer: CommitBuffer, value: Any, kind: type[Any], store: str) -> None:
+    """Tell the buffer of a store the headers of what is put next: a value of this kind with `headers`, or None, which deletes.
+
+    Raises `TypeError`, which names the store, if it is neither.
+    """
     assert isinstance(buffer, HeadersBuffer), "the store keeps headers"
-    return buffer
+    if value is not None and not isinstance(value, kind):
+        parts = ", ".join(each.name for each in fields(kind))
+        raise TypeError(f"store {store} holds {kind.__name__}({parts}), not {type(value).__name__}")
+    buffer.record_headers = () if value is None else checked_headers(value.headers, store)
 
 
 def values_of(rows: Iterable[tuple[T, WithHeaders, int]]) -> Iterator[tuple[T, Any, int]]:

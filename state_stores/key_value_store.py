@@ -11,8 +11,8 @@ from typing import Any, Final, Generic, TypeVar, cast, overload
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.envelope import unseal
 from state_stores.errors import InvalidStateStoreError, SerdeError
-from state_stores.headers import Headers, checked_headers
-from state_stores.headers_buffer import with_headers
+from state_stores.headers import Headers
+from state_stores.headers_buffer import tell_headers
 from state_stores.key_schema import after, prefix_end
 from state_stores.ports import Database, SerdePort
 from state_stores.spec import StoreKind, StoreSpec
@@ -339,21 +339,11 @@ class TimestampedKeyValueStoreWithHeaders(KeyValueStore[K, ValueTimestampHeaders
 
     def put(self, key: K, value: ValueTimestampHeaders[V] | None) -> None:
         """Set a value, its timestamp and its headers; None deletes the key."""
+        tell_headers(self.buffer, value, ValueTimestampHeaders, self.name)
         if value is None:
-            with_headers(self.buffer).record_headers = ()
             self._set(key, None, self._now())
-            return
-        with_headers(self.buffer).record_headers = headers_to_put(value, self.name)
-        self._set(key, value.value, value.timestamp)
-
-
-def headers_to_put(value: Any, store: str) -> Headers:
-    """Return the headers of a value for a store that keeps them; raises `TypeError` if it is none."""
-    if not isinstance(value, ValueTimestampHeaders):
-        raise TypeError(
-            f"store {store} holds ValueTimestampHeaders(value, timestamp, headers), not {type(value).__name__}"
-        )
-    return checked_headers(value.headers, store)
+        else:
+            self._set(key, value.value, value.timestamp)
 
 
 class CommittedKeyValueStore(ReadOnlyKeyValueStore[K, V]):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from state_stores.headers import Headers, checked_headers
-from state_stores.headers_buffer import with_headers
+from state_stores.headers import Headers
+from state_stores.headers_buffer import tell_headers
 from state_stores.ports import Database
 from state_stores.segmented_buffer import SegmentedBuffer, SegmentRow
 from state_stores.segmented_store import SegmentedReads, SegmentedStore, committed_sources
@@ -171,15 +171,8 @@ class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
 
     def put(self, windowed: Windowed[K], value: AggregationWithHeaders[V] | None) -> None:
         """Set the value and headers of a session, or delete it with None; dropped if it has expired."""
-        plain: Any = None
-        with_headers(self.buffer).record_headers = ()
-        if isinstance(value, AggregationWithHeaders):
-            with_headers(self.buffer).record_headers = checked_headers(value.headers, self.name)
-            plain = value.aggregation
-        elif value is not None:
-            raise TypeError(
-                f"store {self.name} holds AggregationWithHeaders(aggregation, headers), not {type(value).__name__}"
-            )
+        tell_headers(self.buffer, value, AggregationWithHeaders, self.name)
+        plain: Any = None if value is None else value.aggregation
         super().put(windowed, plain)
 
     def _shown(self, value: Any, timestamp: int) -> Any:  # noqa: ARG002 - for stores that show it

@@ -9,12 +9,8 @@ and both their ends are inclusive, as are those of times.
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, overload
 
-from state_stores.headers_buffer import values_of, with_headers
-from state_stores.key_value_store import (
-    ValueAndTimestamp,
-    ValueTimestampHeaders,
-    headers_to_put,
-)
+from state_stores.headers_buffer import tell_headers, values_of
+from state_stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
 from state_stores.ports import Database
 from state_stores.segmented_buffer import SegmentedBuffer
 from state_stores.segmented_store import SegmentedReads, SegmentedStore, committed_sources
@@ -217,12 +213,11 @@ class TimestampedWindowStoreWithHeaders(WindowStore[K, ValueTimestampHeaders[V]]
     def put(self, key: K, value: ValueTimestampHeaders[V] | None, start: int) -> None:
         """Set the value, timestamp and headers of a key's window, or delete it with None; dropped if it has expired."""
         data = self._key_bytes(key)
+        tell_headers(self.buffer, value, ValueTimestampHeaders, self.name)
         if value is None:
-            with_headers(self.buffer).record_headers = ()
             self._put(key, data, None, start, self._now())
-            return
-        with_headers(self.buffer).record_headers = headers_to_put(value, self.name)
-        self._put(key, data, value.value, start, value.timestamp)
+        else:
+            self._put(key, data, value.value, start, value.timestamp)
 
     def _shown(self, value: Any, timestamp: int) -> Any:
         return ValueTimestampHeaders(value.value, timestamp, value.headers)

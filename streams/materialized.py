@@ -97,11 +97,11 @@ class Materialized:
                 f"{context}: a versioned table has no ttl; its latest versions live for ever, "
                 "the others for history_retention"
             )
-        bounded = self.ttl is not None or self.store_type in ("versioned", "lru")
         if type(self.headers) not in (bool, NoneType):
             raise TopologyError(
                 f"{context}: headers={self.headers!r}; give True or False, or leave it out for what dsl_store_format says"
             )
+        bounded = self.ttl is not None or self.store_type in ("versioned", "lru")
         if self.headers and bounded:
             raise TopologyError(
                 f"{context}: headers=True is for plain tables and windowed ones; leave it out where rows have versions or "

@@ -20,6 +20,7 @@ from rocksdict import BlockBasedOptions, ChecksumType, DBCompressionType, Option
 
 from state_stores.errors import StateStoreError, StoreCorruptedError
 from state_stores.rocksdb.failures import failure
+from state_stores.varint import MORE, read_varint
 
 _FORMAT: Final = 5
 _MAGIC: Final = 0x88E241B785F4CFF7
@@ -30,7 +31,6 @@ _COUNT: Final = struct.Struct("<I")
 _KEY_TAIL: Final = 8
 _DELETE: Final = 0
 _PUT: Final = 1
-_MORE: Final = 0x80
 
 _BLOCK_BYTES: Final = 4096
 _FILTER_BITS: Final = 10
@@ -137,10 +137,10 @@ def _blocks(path: Path, data: memoryview) -> list[tuple[int, int]]:
         raise _damaged(path, "its end is not that of a sorted file of ours")
     try:
         footer = bytes(data[end - _FOOTER_BYTES :])
-        _, position = _varint(footer, 1)
-        _, position = _varint(footer, position)
-        offset, position = _varint(footer, position)
-        size, _ = _varint(footer, position)
+        _, position = read_varint(footer, 1)
+        _, position = read_varint(footer, position)
+        offset, position = read_varint(footer, position)
+        size, _ = read_varint(footer, position)
         blocks = _index(bytes(data[offset : offset + size]))
     except (IndexError, struct.error, ValueError) as error:
         raise _damaged(path, "its index makes no sense") from error
@@ -155,12 +155,12 @@ def _index(block: bytes) -> list[tuple[int, int]]:
     position = 0
     found: list[tuple[int, int]] = []
     while position < stop:
-        shared, position = _varint(block, position)
-        length, position = _varint(block, position)
+        shared, position = read_varint(block, position)
+        length, position = read_varint(block, position)
         if shared:
             raise ValueError("shared keys in an index")
-        offset, position = _varint(block, position + length)
-        size, position = _varint(block, position)
+        offset, position = read_varint(block, position + length)
+        size, position = read_varint(block, position)
         found.append((offset, size))
     return found
 
@@ -174,12 +174,12 @@ def _rows(path: Path, block: bytes) -> list[tuple[bytes, bytes | None]]:
         stop = _entries_end(block)
         while position < stop:
             shared, added, length = block[position : position + 3]
-            if (shared | added | length) < _MORE:
+            if (shared | added | length) < MORE:
                 position += 3
             else:
-                shared, position = _varint(block, position)
-                added, position = _varint(block, position)
-                length, position = _varint(block, position)
+                shared, position = read_varint(block, position)
+                added, position = read_varint(block, position)
+                length, position = read_varint(block, position)
             middle = position + added
             key = key[:shared] + block[position:middle]
             position = middle + length
@@ -204,18 +204,6 @@ def _entries_end(block: bytes) -> int:
     if end < 0:
         raise ValueError("more restart points than a block can have")
     return end
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number (seven bits a byte, the least first) and the place behind it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & (_MORE - 1)) << shift
-        if byte < _MORE:
-            return value, position
-        shift += 7
 
 
 def _damaged(path: Path, why: str) -> StoreCorruptedError:

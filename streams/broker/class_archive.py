@@ -1,4 +1,4 @@
-"""Java's archive of the classes that Kafka loads: with it a start costs half the processor time."""
+"""Java's archive of the classes that a program loads: with it a start of Kafka costs half the processor time."""
 
 import contextlib
 import hashlib
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ClassArchive:
-    """One start's view of the archive (JEP 350): made by the first broker that stops in order, used by all after it.
+    """One start's view of the archive (JEP 350): made by the first one that ends in order, used by all after it.
 
     Java itself refuses an archive that was made by another Java or of other jars. Whatever goes wrong here costs time
     and nothing else, so nothing is raised.
@@ -44,7 +44,7 @@ class ClassArchive:
         """Return options for a Java that uses the archive; none if there is no archive yet."""
         return (f"-XX:SharedArchiveFile={self.file}", *_QUIET) if self.file.exists() else ()
 
-    def options_of_broker(self) -> tuple[str, ...]:
+    def making_options(self) -> tuple[str, ...]:
         """Return options for a Java that uses the archive, or makes it when it ends in order."""
         if self.file.exists():
             return self.options()

@@ -65,7 +65,7 @@ class Launch:
         process = GuardedProcess(
             [
                 *self._java(f"-Xmx{self.heap_mb}m", "-XX:+ExitOnOutOfMemoryError"),
-                *self.archive.options_of_broker(),
+                *self.archive.making_options(),
                 *self.jvm_options,
                 "-cp",
                 self._class_path(),

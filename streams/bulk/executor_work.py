@@ -169,9 +169,7 @@ def merge_into_one(work: ExecutorWork, task: RunsToMerge, count: Counted) -> Mad
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
         place = work.place()
         files = fetched(place, task.runs, Path(folder))
-        with (
-            collection_paused()
-        ):  # millions of rows make no cycle; going through them took a third of the time
+        with collection_paused():  # as above
             merged = merge_runs(
                 files, Path(folder, "merged.sst"), drop_deletes=task.complete_from_zero
             )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from pydantic import PlainValidator
 
@@ -21,7 +21,7 @@ from state_stores.rocksdb.options import RocksDBOptions
 from streams.config.client_properties import BadPropertyError
 from streams.config.importable import import_object, importable_name, is_importable_name
 from streams.config.suggestions import did_you_mean
-from streams.dsl_store_suppliers import DslStoreSuppliers
+from streams.dsl_store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
 from streams.durations import parse_ms, to_ms
 from streams.errors import ConfigError, StreamsError
 from streams.functions import accepts, function_name, is_async
@@ -42,8 +42,8 @@ _UNIT_BYTES: Final = {
 _ADDRESS: Final = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s,:/\[\]]+):([0-9]{1,5})")
 _PORT_MAX: Final = 65_535
 _LABEL_CHARACTERS_MAX: Final = 255
-_STORE_TYPES: Final = ("rocksdb", "in_memory")
-_STORE_FORMATS: Final = ("DEFAULT", "HEADERS")
+_STORE_TYPES: Final = get_args(DslStoreType)
+_STORE_FORMATS: Final = get_args(DslStoreFormat)
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 #: Names of built-in assignors.

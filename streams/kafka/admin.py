@@ -390,7 +390,11 @@ class KafkaAdmin:
         )
         return found | self.end_offsets([each for each, offset in found.items() if offset < 0])
 
-    def _offsets(self, specs: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+    def _offsets(
+        self,
+        specs: Mapping[TopicPartition, Any],
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, int]:
         if not specs:
             return {}
         wanted = {KafkaPartition(*each): spec for each, spec in specs.items()}
@@ -398,7 +402,7 @@ class KafkaAdmin:
 
         def read(left: float) -> dict[TopicPartition, int]:
             futures = self._client.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=left
+                wanted, isolation_level=isolation, request_timeout=left
             )
             try:
                 return {

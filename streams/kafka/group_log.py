@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException
-from confluent_kafka import TopicPartition as KafkaPartition
 
 from rebalance.messages import AnyMessage, decode_message, encode_message
 from rebalance.model import TopicPartition, parse_position_key, position_key
@@ -26,7 +25,7 @@ from rebalance.records import AnyRecord, decode_record, encode_record, record_ke
 from streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.client_log import ClientLog, TransactionLog, error_of
-from streams.kafka.codes import STALE_LEADER, is_transient
+from streams.kafka.codes import is_transient
 from streams.kafka.consumer import AssignedConsumer
 from streams.kafka.producer import ProducerClient, RefusedError, StalledError
 from streams.kafka.settings import ClientSettings
@@ -42,9 +41,6 @@ _POLL_RECORDS: Final = 10_000
 _PREPARE_S: Final = 2.0
 #: How long a question about the control topics may take before it is asked again from the start.
 _ASK_TIMEOUT_S: Final = 10.0
-#: How long a partition may be without a leader who knows it, and how often it is asked again.
-_LEADER_WAIT_S: Final = 5.0
-_LEADER_POLL_S: Final = 0.05
 #: How long a leader's transaction may take. Others claim long before.
 _LEADER_TIMEOUT_S: Final = 10.0
 _LEADER_TRANSACTION_MS: Final = 10_000
@@ -146,12 +142,10 @@ class KafkaGroupLog:
             self._admin.create_topics(new_control_topics(app, self._replication_factor, missing))
             ids = self._ids()
         self._reader = ControlTopicsReader(self._settings)
-        recent = self._reader.offset_since(self._inbox, inbox_back_ms)
+        self._reader.look_at_topics()
         self._reader.assign(
-            {
-                self._state: self._admin.beginning_offsets([self._state])[self._state],
-                self._inbox: self._inbox_end() if recent is None else recent,
-            }
+            self._admin.beginning_offsets([self._state])
+            | self._admin.offsets_of_age({self._inbox: inbox_back_ms})
         )
         self._inbox_producer.prepare()
         return ids
@@ -282,30 +276,9 @@ class ControlTopicsReader(AssignedConsumer):
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings.control_topics())
 
-    def offset_since(self, partition: TopicPartition, back_ms: int) -> int | None:
-        """Return the first offset not older than `back_ms`, or None if everything is."""
-        # All topics, as those whose metadata the client has when they are assigned are read half a second sooner.
+    def look_at_topics(self) -> None:
+        """Have the client know all topics: those that it knows when they are assigned are read half a second sooner."""
         self._consumer.list_topics(timeout=_ASK_TIMEOUT_S)
-        since_ms = time.time_ns() // 1_000_000 - back_ms
-        given_up_s = time.monotonic() + _LEADER_WAIT_S
-        while True:
-            try:
-                return self._offset_at(partition, since_ms)
-            except KafkaException as exception:
-                # A topic that was made a moment ago: its leader is named before it knows that it leads.
-                if error_of(exception).code() not in STALE_LEADER or time.monotonic() > given_up_s:
-                    raise
-                time.sleep(_LEADER_POLL_S)
-                self._consumer.list_topics(partition.topic, timeout=_ASK_TIMEOUT_S)
-
-    def _offset_at(self, partition: TopicPartition, since_ms: int) -> int | None:
-        (found,) = self._consumer.offsets_for_times(
-            [KafkaPartition(*partition, since_ms)], timeout=_ASK_TIMEOUT_S
-        )
-        if found.error is not None:
-            raise KafkaException(found.error)
-        offset: int = found.offset
-        return offset if offset >= 0 else None
 
     def skip_to(self, partition: TopicPartition, offset: int) -> None:
         """Go on reading a partition elsewhere, the others where they are."""

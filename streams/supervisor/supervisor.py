@@ -74,8 +74,7 @@ class _Slot:
         self.due_s: float | None = 0.0
         self.running_since_s: float | None = None
         self.healthy_s = 0.0
-        self.crash: WorkerCrashed | None = None
-        self.ended_well = False
+        self.last_word: WorkerStopped | WorkerCrashed | None = None
         #: What a careful worker was at when it was heard of last.
         self.in_hand: RecordInHand | None = None
         self.pipe_ended_s: float | None = None
@@ -170,8 +169,7 @@ class Supervisor:
 
     def _start(self, slot: _Slot) -> None:
         slot.due_s = None
-        slot.crash = slot.in_hand = slot.running_since_s = slot.pipe_ended_s = None
-        slot.ended_well = False
+        slot.last_word = slot.in_hand = slot.running_since_s = slot.pipe_ended_s = None
         slot.healthy_s = 0.0
         slot.process = process = WorkerProcess(
             slot.start, self._command, watchdog_fd=self._watchdog_fd()
@@ -234,10 +232,8 @@ class Supervisor:
                 slot.metrics = report.metrics
             case RecordInHand():
                 slot.in_hand = None if report.topic is None else report
-            case WorkerStopped():
-                slot.ended_well = True
-            case WorkerCrashed():
-                slot.crash = report
+            case WorkerStopped() | WorkerCrashed():
+                slot.last_word = report
         if self._on_report is not None:
             self._on_report(slot.number, report)
 
@@ -267,7 +263,7 @@ class Supervisor:
                 self._selector.unregister(fd)
         process.close()
         slot.pipe_ended_s = None
-        if code == 0 and (slot.ended_well or self._stopping):
+        if code == 0 and (isinstance(slot.last_word, WorkerStopped) or self._stopping):
             _log.info("worker %d stopped", slot.number)
             return
         crash = _crash_of(slot, code)
@@ -375,8 +371,8 @@ class Supervisor:
 def _crash_of(slot: _Slot, code: int) -> Crash:
     """Return how a worker ended: what it said, else what the system says."""
     healthy_ms = int(slot.healthy_s * 1000)
-    said = slot.crash
-    if said is None:
+    said = slot.last_word
+    if not isinstance(said, WorkerCrashed):
         return _silent(slot.in_hand, code, healthy_ms)
     named = said.topic is not None and said.partition is not None
     return Crash(
@@ -390,21 +386,17 @@ def _crash_of(slot: _Slot, code: int) -> Crash:
 
 def _silent(in_hand: RecordInHand | None, code: int, healthy_ms: int) -> Crash:
     """Return the end of a worker that said nothing: no exit code of it means what ours mean, as any code may be behind it."""
-    if in_hand is None:
-        return Crash(
-            exit_code=ExitCode.FAILED,
-            message=_by_system(code),
-            healthy_ms=healthy_ms,
-            silent=True,
-        )
-    place = f"topic {in_hand.topic}, partition {in_hand.partition}, offset {in_hand.offset}"
+    message, partition, offset = _by_system(code), None, None
+    if in_hand is not None:
+        partition, offset = TopicPartition(in_hand.topic or "", in_hand.partition), in_hand.offset
+        message += f" with topic {in_hand.topic}, partition {in_hand.partition}, offset {in_hand.offset} in hand"
     return Crash(
         exit_code=ExitCode.FAILED,
-        message=f"{_by_system(code)} with {place} in hand",
+        message=message,
         healthy_ms=healthy_ms,
         silent=True,
-        partition=TopicPartition(in_hand.topic or "", in_hand.partition),
-        offset=in_hand.offset,
+        partition=partition,
+        offset=offset,
     )
 
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
+from state_stores.headers import Headers as Headers  # noqa: PLC0414 - records have them: others take it from here
+
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
-#: Headers as Kafka keeps them: ordered, names may repeat, values are bytes or null.
-Headers = tuple[tuple[str, bytes | None], ...]
 
 #: The largest timestamp that Kafka keeps.
 TIMESTAMP_MAX_MS = (1 << 63) - 1

@@ -13,16 +13,13 @@ from confluent_kafka import (
     Consumer,
     IsolationLevel,
     KafkaError,
-    KafkaException,
     Message,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
 
 from rebalance.model import TopicPartition
-from streams.kafka.client_log import error_of
 from streams.kafka.clients import KafkaClients
-from streams.kafka.codes import NO_LEADER
 from tasks.ports import NewTopic
 from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record import Headers
@@ -164,24 +161,9 @@ class Cluster:
 
     def _log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of each partition, open transactions included."""
-        asked = {KafkaPartition(*each): OffsetSpec.latest() for each in partitions}  # type: ignore[no-untyped-call]
-
-        def read(left_s: float) -> dict[TopicPartition, int]:
-            answers = self.admin._client.list_offsets(
-                asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=left_s
-            )
-            try:
-                return {
-                    TopicPartition(each.topic, each.partition): answer.result(left_s).offset
-                    for each, answer in answers.items()
-                }
-            except KafkaException as exception:
-                if error_of(exception).code() in NO_LEADER:  # one is being elected
-                    raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
-                raise
-
-        found: dict[TopicPartition, int] = self.admin._ask("read the ends of logs", read)
-        return found
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = dict.fromkeys(partitions, latest)
+        return self.admin._offsets(asked, IsolationLevel.READ_UNCOMMITTED)
 
     def wait_until_consumed(
         self, application_id: str, *topics: str, timeout_s: float = PATIENCE_S

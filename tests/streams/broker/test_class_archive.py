@@ -18,7 +18,7 @@ def _archive(
 
 def _made_by(archive: ClassArchive) -> Path:
     """Do what Java does with the option."""
-    (told,) = [each for each in archive.options_of_broker() if "AtExit" in each]
+    (told,) = [each for each in archive.making_options() if "AtExit" in each]
     part = Path(told.partition("=")[2])
     part.write_text("classes")
     return part
@@ -33,7 +33,7 @@ def test_the_first_that_ends_in_order_makes_it_for_all(tmp_path: Path) -> None:
     first.keep(143)
     second.keep(0)
     third = _archive(tmp_path)
-    assert third.options() == third.options_of_broker()
+    assert third.options() == third.making_options()
     assert third.options()[0] == f"-XX:SharedArchiveFile={third.file}"
     assert list(third.file.parent.iterdir()) == [third.file]
     third.keep(137)  # it made none
@@ -66,7 +66,7 @@ def test_what_was_abandoned_is_deleted(tmp_path: Path) -> None:
     archive = _archive(tmp_path)
     old, young = _made_by(archive), _made_by(_archive(tmp_path))
     os.utime(old, (0, 0))
-    _archive(tmp_path).options_of_broker()
+    _archive(tmp_path).making_options()
     assert (old.exists(), young.exists()) == (False, True)
 
 
@@ -74,5 +74,5 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     """A start without an archive is a start."""
     (tmp_path / "archives").write_text("a file")
     archive = _archive(tmp_path)
-    assert archive.options_of_broker() == ()
+    assert archive.making_options() == ()
     archive.keep(143)

@@ -1,61 +1,63 @@
-"""The reader of a group's topics, where these were made a moment ago."""
+"""Offsets of topics that were made a moment ago, as those of a new group are."""
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from rebalance.model import TopicPartition
-from streams.kafka import group_log
-from streams.kafka.group_log import ControlTopicsReader
+from streams.errors import StreamsError
+from streams.kafka.admin import KafkaAdmin
 from streams.kafka.settings import ClientSettings
 
 INBOX = TopicPartition("app-group-inbox", 0)
 
 
 class _Client:
-    """Answers as a client whose broker does not know yet that it leads; the real one ends with the test."""
+    """Answers as a client whose broker does not know yet that it leads."""
 
     def __init__(self, code: int, times: int) -> None:
         self._errors = [code] * times
-        self.looked: list[str | None] = []
+        self.asked = 0
 
-    def list_topics(self, topic: str | None = None, *, timeout: float) -> None:
-        assert timeout > 0
-        self.looked.append(topic)
-
-    def offsets_for_times(self, asked: list[Any], *, timeout: float) -> list[Any]:
-        assert timeout > 0
-        assert len(asked) == 1
+    def list_offsets(self, wanted: dict[KafkaPartition, Any], **_: Any) -> dict[Any, Any]:
+        self.asked += 1
+        answer: Future[Any] = Future()
         if self._errors:
-            raise KafkaException(KafkaError(self._errors.pop()))
-        return [SimpleNamespace(error=None, offset=7)]
+            answer.set_exception(KafkaException(KafkaError(self._errors.pop())))
+        else:
+            answer.set_result(SimpleNamespace(offset=7))
+        return dict.fromkeys(wanted, answer)
+
+    def list_topics(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(topics={})
+
+    def poll(self, _: float) -> None:
+        pass
 
 
-@pytest.fixture
-def reader() -> Any:
-    """A reader of a cluster that is nowhere."""
-    made = ControlTopicsReader(
-        ClientSettings(bootstrap_servers="127.0.0.1:1", application_id="app")
+def _admin(client: _Client, timeout_s: float) -> KafkaAdmin:
+    admin = KafkaAdmin(
+        ClientSettings(bootstrap_servers="127.0.0.1:1", application_id="app"), timeout_s=timeout_s
     )
-    real = made._consumer
-    yield made
-    real.close()
+    admin._client = client
+    return admin
 
 
-def test_a_leader_that_does_not_know_it_yet_is_asked_again(reader: Any) -> None:
-    """With fresh metadata each time, so that another leader is found, too."""
-    reader._consumer = client = _Client(KafkaError.NOT_LEADER_FOR_PARTITION, times=3)
-    assert reader.offset_since(INBOX, 1_000) == 7
-    assert client.looked == [None, *[INBOX.topic] * 3]
+def test_a_leader_that_does_not_know_it_yet_is_asked_again() -> None:
+    """It is named before it knows that it leads."""
+    client = _Client(KafkaError.NOT_LEADER_FOR_PARTITION, times=3)
+    assert _admin(client, 30.0).offsets_of_age({INBOX: 1_000}) == {INBOX: 7}
+    assert client.asked == 4
 
 
-def test_it_is_not_asked_for_ever(reader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks has other things to do; other errors are told at once."""
-    monkeypatch.setattr(group_log, "_LEADER_WAIT_S", 0.2)
-    for code, most in ((KafkaError.NOT_LEADER_FOR_PARTITION, 50), (KafkaError._TRANSPORT, 1)):
-        reader._consumer = client = _Client(code, times=1_000)
-        with pytest.raises(KafkaException):
-            reader.offset_since(INBOX, 1_000)
-        assert len(client.looked) <= most
+def test_it_is_not_asked_for_ever() -> None:
+    """Who asks has other things to do; errors that don't pass are told at once."""
+    for code, most in ((KafkaError.NOT_LEADER_FOR_PARTITION, 50), (KafkaError.INVALID_REQUEST, 1)):
+        client = _Client(code, times=1_000)
+        with pytest.raises(StreamsError):
+            _admin(client, 1.0).offsets_of_age({INBOX: 1_000})
+        assert client.asked <= most
