@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         WindowStore,
     )
     from state_stores.windowed import Windowed
-    from streams.app import KafkaStreams, RestoreListener, StandbyUpdateListener
+    from streams.app import KafkaStreams
     from streams.builder import StreamsBuilder
     from streams.cogrouped import (
         CogroupedKStream,
@@ -72,12 +72,14 @@ if TYPE_CHECKING:
     from streams.grouped_table import KGroupedTable
     from streams.kstream import KStream
     from streams.ktable import KTable
+    from streams.listeners import RestoreListener, StandbyUpdateListener
     from streams.materialized import Materialized, StoreBuilder
     from streams.retries import retrying
     from streams.run_options import RunOptions
     from streams.serdes import Serde, Serdes
     from streams.states import KafkaStreamsState
     from streams.stores import Stores
+    from streams.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
     from streams.suppressed import BufferConfig, Suppressed
     from streams.task_info import TaskInfo
     from streams.topology import Topology
@@ -137,6 +139,7 @@ __all__ = [
     "FixedKeyProcessorContext",
     "FixedKeyRecord",
     "GlobalKTable",
+    "HostInfo",
     "IncompatibleMemberError",
     "InternalTopicError",
     "InvalidStateStoreError",
@@ -147,6 +150,7 @@ __all__ = [
     "KTable",
     "KafkaStreams",
     "KafkaStreamsState",
+    "KeyQueryMetadata",
     "KeyValueStore",
     "LogAndSkipOnInvalidTimestamp",
     "Materialized",
@@ -189,6 +193,7 @@ __all__ = [
     "StreamsBuilder",
     "StreamsConfig",
     "StreamsError",
+    "StreamsMetadata",
     "Suppressed",
     "TaskCorruptedError",
     "TaskInfo",
@@ -235,6 +240,7 @@ _HOME = {
     "FixedKeyProcessorContext": "tasks.processing.processor",
     "FixedKeyRecord": "tasks.processing.record",
     "GlobalKTable": "streams.global_table",
+    "HostInfo": "streams.streams_metadata",
     "IncompatibleMemberError": "streams.errors",
     "InternalTopicError": "streams.errors",
     "InvalidStateStoreError": "streams.errors",
@@ -245,6 +251,7 @@ _HOME = {
     "KTable": "streams.ktable",
     "KafkaStreams": "streams.app",
     "KafkaStreamsState": "streams.states",
+    "KeyQueryMetadata": "streams.streams_metadata",
     "KeyValueStore": "state_stores.key_value_store",
     "LogAndSkipOnInvalidTimestamp": "tasks.processing.timestamps",
     "Materialized": "streams.materialized",
@@ -263,7 +270,7 @@ _HOME = {
     "RecordFailedError": "streams.errors",
     "RecordMetadata": "tasks.processing.record",
     "RestoreEvent": "tasks.state_updater",
-    "RestoreListener": "streams.app",
+    "RestoreListener": "streams.listeners",
     "RocksDBOptions": "state_stores.rocksdb.options",
     "RunOptions": "streams.run_options",
     "SchemaRegistryError": "streams.errors",
@@ -277,7 +284,7 @@ _HOME = {
     "SessionWindows": "streams.windows",
     "SlidingWindows": "streams.windows",
     "StandbyUpdateEvent": "tasks.state_updater",
-    "StandbyUpdateListener": "streams.app",
+    "StandbyUpdateListener": "streams.listeners",
     "StateStore": "state_stores.custom_store",
     "StateStoreContext": "state_stores.custom_store",
     "StateStoreError": "streams.errors",
@@ -287,6 +294,7 @@ _HOME = {
     "StreamsBuilder": "streams.builder",
     "StreamsConfig": "streams.config",
     "StreamsError": "streams.errors",
+    "StreamsMetadata": "streams.streams_metadata",
     "Suppressed": "streams.suppressed",
     "TaskCorruptedError": "streams.errors",
     "TaskInfo": "streams.task_info",

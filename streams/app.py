@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import FrameType
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streams.client.application import Application, SystemClock
 from streams.client.application_state import SIGNALS_S, ApplicationState, StateListener
@@ -23,14 +23,23 @@ from streams.config import StreamsConfig
 from streams.config.streams_config import given_config
 from streams.durations import to_ms
 from streams.errors import ApplicationShutdownError, ConfigError, StreamsError
+from streams.listeners import RestoreListener, StandbyUpdateListener
 from streams.run_options import RunOptions
+from streams.serdes import SerdeLike
 from streams.states import KafkaStreamsState
+from streams.streams_metadata import KeyQueryMetadata, StreamsMetadata
 from streams.task_info import TaskInfo, task_infos
 from streams.topics import spec_of
 from streams.topology import Topology, given_topology
+from tasks.processing.topology_spec import Partitioner
 from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
 
+if TYPE_CHECKING:
+    from streams.client.group_directory import GroupDirectory
+
 _log = logging.getLogger("tidewheel")
+
+K = TypeVar("K")
 
 #: Called with the error that ended a worker; "replace_thread" starts it again, "shutdown_application" ends the workers of
 #: the whole group, anything else those of this process.
@@ -40,39 +49,6 @@ UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
 _LET_GO_S: Final = 3.0
 #: What closing may take after the drain; a little less than a supervisor grants.
 _CLOSE_MS: Final = 4_500
-
-
-@runtime_checkable
-class RestoreListener(Protocol):
-    """Told how restoring goes on.
-
-    >>> class Progress:
-    ...     def on_restore(self, event: RestoreEvent) -> None:
-    ...         print(event.store, event.restored)
-    >>> isinstance(Progress(), RestoreListener)
-    True
-    """
-
-    def on_restore(self, event: RestoreEvent) -> None:
-        """Called from the restoring thread: keep it short."""
-        ...
-
-
-@runtime_checkable
-class StandbyUpdateListener(Protocol):
-    """Told how copies of stores (standbys and learners) follow their changelogs.
-
-    >>> class Promotions:
-    ...     def on_standby_update(self, event: StandbyUpdateEvent) -> None:
-    ...         if event.reason == "PROMOTED":
-    ...             print(event.task_id, event.store, event.end - event.position)
-    >>> isinstance(Promotions(), StandbyUpdateListener)
-    True
-    """
-
-    def on_standby_update(self, event: StandbyUpdateEvent) -> None:
-        """Called from the restoring thread: keep it short."""
-        ...
 
 
 class KafkaStreams:
@@ -123,6 +99,7 @@ class KafkaStreams:
         self._started = 0
         self._error: BaseException | None = None
         self._closer: threading.Thread | None = None
+        self._known: GroupDirectory | None = None
         self._paused: frozenset[int] = frozenset()
         self._is_in_run = False
         self._started_s = 0.0
@@ -322,6 +299,43 @@ class KafkaStreams:
         """
         return store_lags(self._shown())
 
+    def query_metadata_for_key(
+        self,
+        store: str,
+        key: K,
+        key_serde: SerdeLike[K],
+        *,
+        partitioner: Partitioner | None = None,
+    ) -> KeyQueryMetadata:
+        """Return which process has the state of a key, as the group's log tells it now.
+
+        Processes are told of by their `application_server`. The first call reads the log (a few round trips); later ones
+        take what has come meanwhile. A task may move a moment after the answer: ask again if the process that was named
+        says `InvalidStateStoreError`.
+
+        Args:
+            store: The store.
+            key: The key that the store's input is partitioned by: of a windowed store the one inside.
+            key_serde: Serde of that input's keys.
+            partitioner: How that input is partitioned, (topic, key, None, partitions) -> partition, where it is not by
+                Kafka's own partitioner (KIP-67's `StreamPartitioner`).
+
+        Raises:
+            InvalidStateStoreError: There is no such store.
+            SerializationError: The serde can't take the key.
+            StreamsError: The application was not started or is closed, its tasks are placed by hand, or the key has no
+                single partition.
+        """
+        return self._directory().where_is(store, key, key_serde, partitioner)
+
+    def metadata_for_all_clients(self) -> list[StreamsMetadata]:
+        """Return what each process of the application has, by host and port; only of those with an `application_server`.
+
+        Raises:
+            StreamsError: The application was not started or is closed, or its tasks are placed by hand.
+        """
+        return self._directory().all_clients()
+
     def metrics(self) -> dict[str, Any]:
         """Return the figures of this process: rates and totals since the start, lag, commit times, restore progress.
 
@@ -331,6 +345,25 @@ class KafkaStreams:
         elapsed_s = max(now_s - self._started_s, 1e-9) if self._started_s else 0.0
         figures = {"state": self.state.value, "uptime-ms": int(elapsed_s * 1000)}
         return figures | figures_of(self._shown(), elapsed_s)
+
+    def _directory(self) -> "GroupDirectory":
+        """Return what knows where keys are, made when somebody asks: a worker that nobody asks starts sooner without."""
+        from streams.client.group_directory import group_directory  # noqa: PLC0415 - as above
+
+        if self._application.is_fixed:
+            raise StreamsError(
+                "the tasks of this application are placed by hand (fixed assignment), so no group knows who has which; "
+                "who started the processes does"
+            )
+        with self._lock:
+            if not self._started or self._state.stopping.is_set():
+                raise StreamsError(
+                    f"application {self._config.application_id} is {self.state}; where keys are is known from start() "
+                    "to close()"
+                )
+            if self._known is None:
+                self._known = group_directory(self._application)
+            return self._known
 
     # -- threads ---------------------------------------------------------------------------------------------------
 
@@ -495,6 +528,8 @@ class KafkaStreams:
         for thread in threads:
             thread.join(None)
         self._restore_helpers.close()
+        if self._known is not None:
+            self._known.close()
         self._watchdog.close()
 
     def _restored(self, event: RestoreEvent) -> None:

@@ -115,12 +115,7 @@ def plan_application(
     subtopologies: dict[int, SubtopologyPlan] = {}
     for subtopology in spec.subtopologies:
         counts = {**topics, **{prefix + name: count for name, count in repartition.items()}}
-        source_topics = {
-            source.name: tuple(prefix + topic for topic in source.topics)
-            if source.internal
-            else _matching(source.topics, source.pattern, matchable)
-            for source in subtopology.sources
-        }
+        source_topics = topics_read(subtopology, application_id, matchable)
         read = {topic: counts[topic] for names in source_topics.values() for topic in names}
         _check_copartitioning(subtopology, read, prefix)
         subtopologies[subtopology.id] = SubtopologyPlan(
@@ -148,6 +143,18 @@ def plan_application(
         global_stores=spec.global_stores,
         global_partitions={each.topic: topics[each.topic] for each in spec.global_stores},
     )
+
+
+def topics_read(
+    spec: SubtopologySpec, application_id: str, topics: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the topics that each source of a sub-topology reads, where a pattern may match these `topics`."""
+    return {
+        source.name: tuple(internal_prefix(application_id) + topic for topic in source.topics)
+        if source.internal
+        else _matching(source.topics, source.pattern, topics)
+        for source in spec.sources
+    }
 
 
 def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]:

@@ -33,25 +33,19 @@ def store_view(
     Raises:
         InvalidStateStoreError: There is no such store, or it is a global one that is not open yet.
     """
-    spec = application.spec
-    if any(each.store.name == name for each in spec.global_stores):
+    subtopology = application.spec.place_of(name)
+    if subtopology is None:
         for thread in threads():
             if thread.life is not None and thread.life.globals is not None:
                 return thread.life.globals.stores.views[name]
         raise InvalidStateStoreError(
             f"global store {name} is not open yet; wait until the application is RUNNING"
         )
-    for subtopology in spec.subtopologies:
-        for store in subtopology.stores:
-            if store.name == name:
-                topic = changelog_topic(application.config.application_id, name)
-                return committed_store(
-                    store, topic, partial(_databases, threads, subtopology.id, name, stale=stale)
-                )
-    names = [each.store.name for each in spec.global_stores]
-    names += [store.name for subtopology in spec.subtopologies for store in subtopology.stores]
-    known = ", ".join(sorted(names)) or "none"
-    raise InvalidStateStoreError(f"the topology has no store {name} (stores: {known})")
+    (store,) = (each for each in subtopology.stores if each.name == name)
+    topic = changelog_topic(application.config.application_id, name)
+    return committed_store(
+        store, topic, partial(_databases, threads, subtopology.id, name, stale=stale)
+    )
 
 
 def _databases(

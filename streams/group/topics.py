@@ -1,11 +1,11 @@
-"""Reads an application's two control topics, and only reads: for `status`, `top`, `drain` and `group`.
+"""Reads an application's two control topics, and only reads: for `status`, `top`, `drain`, `group` and for queries.
 
 No member is asked and nothing is joined: who may read the topics sees the group. The state topic is read from its
 beginning to its committed end, the inbox from some moment on; later calls go on from there.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from rebalance.describe import LogEntry
@@ -31,8 +31,8 @@ class Heard(NamedTuple):
     message: AnyMessage
 
 
-class TopicsAdmin(Protocol):
-    """What reading the topics asks of the cluster."""
+class LogAdmin(Protocol):
+    """What reading the log asks of the cluster."""
 
     def describe_topics(
         self, names: Sequence[str], *, config: Sequence[str] = ()
@@ -48,11 +48,52 @@ class TopicsAdmin(Protocol):
         """Return the read_committed end per partition."""
         ...
 
+
+class TopicsAdmin(LogAdmin, Protocol):
+    """What reading both topics asks of the cluster."""
+
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
         """Return the offset of the first record at or after a time; the end where there is none."""
         ...
+
+
+class LogTopic:
+    """The group log of an application, by position. One thread calls it.
+
+    Args:
+        application_id: Whose.
+        admin: Asked for the topic and its end.
+        reader: Reads committed records only.
+    """
+
+    def __init__(self, application_id: str, admin: LogAdmin, reader: ChangelogReader) -> None:
+        self._admin = admin
+        self._partition = TopicPartition(state_topic(application_id), 0)
+        self._topic = _Topic(self._partition, admin, reader)
+
+    def to_end(self) -> list[LogEntry]:
+        """Return what was not returned yet, up to the committed end as it is now."""
+        if not self._topic.is_begun:
+            self._topic.begin(self._admin.beginning_offsets([self._partition]))
+        return _entries(self._topic.rows())
+
+    def at_hand(self) -> list[LogEntry]:
+        """Return what has come by itself since `to_end`: neither asks the brokers nor waits."""
+        return _entries(self._topic.rows_at_hand())
+
+    def close(self) -> None:
+        """Let the reader go; idempotent."""
+        self._topic.close()
+
+
+def _entries(rows: Iterable[tuple[int, int, bytes | None]]) -> list[LogEntry]:
+    return [
+        LogEntry(offset, timestamp_ms, record)
+        for offset, timestamp_ms, value in rows
+        if (record := decode_record(value)) is not None
+    ]
 
 
 class GroupTopics:
@@ -74,7 +115,7 @@ class GroupTopics:
     ) -> None:
         self._application_id = application_id
         self._admin = admin
-        self._state = _Topic(TopicPartition(state_topic(application_id), 0), admin, state)
+        self._state = LogTopic(application_id, admin, state)
         self._inbox = _Topic(TopicPartition(inbox_topic(application_id), 0), admin, inbox)
 
     def topic_ids(self) -> Mapping[str, str]:
@@ -86,16 +127,13 @@ class GroupTopics:
 
     def log(self) -> list[LogEntry]:
         """Return what the state topic has that was not returned yet, up to its committed end as it is now."""
-        self._state.begin(None)
-        return [
-            LogEntry(offset, timestamp_ms, record)
-            for offset, timestamp_ms, value in self._state.rows()
-            if (record := decode_record(value)) is not None
-        ]
+        return self._state.to_end()
 
     def inbox(self, since_ms: int) -> list[Heard]:
         """Return what the inbox has that was not returned yet; the first call begins at a time (ms since the epoch)."""
-        self._inbox.begin(since_ms)
+        if not self._inbox.is_begun:
+            partition = TopicPartition(inbox_topic(self._application_id), 0)
+            self._inbox.begin(self._admin.offsets_at([partition], since_ms))
         return [
             Heard(timestamp_ms, message)
             for _, timestamp_ms, value in self._inbox.rows()
@@ -112,30 +150,23 @@ class GroupTopics:
 class _Topic:
     """One of the two, with its place in it."""
 
-    def __init__(
-        self, partition: TopicPartition, admin: TopicsAdmin, reader: ChangelogReader
-    ) -> None:
+    def __init__(self, partition: TopicPartition, admin: LogAdmin, reader: ChangelogReader) -> None:
         self._partition = partition
         self._admin = admin
         self._reader = reader
-        self._begun = False
+        self.is_begun = False
 
-    def begin(self, since_ms: int | None) -> None:
-        """Begin at a time, or with the first record; does nothing from the second call on."""
-        if self._begun:
-            return
-        self._begun = True
-        if since_ms is None:
-            self._reader.assign(self._admin.beginning_offsets([self._partition]))
-        else:
-            self._reader.assign(self._admin.offsets_at([self._partition], since_ms))
+    def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Begin to read there."""
+        self._reader.assign(offsets)
+        self.is_begun = True
 
     def rows(self) -> Iterator[tuple[int, int, bytes | None]]:
         """Yield offset, time and value of each record up to the end as it is now."""
         end = self._admin.end_offsets([self._partition])[self._partition]
         give_up_s = time.monotonic() + _PATIENCE_S
         while self._reader.positions()[self._partition] < end:
-            for run in self._poll():
+            for run in self._poll(_POLL_S):
                 give_up_s = time.monotonic() + _PATIENCE_S
                 yield from zip(run.offsets, run.timestamps, run.raw_values, strict=True)
             if time.monotonic() > give_up_s:
@@ -144,12 +175,18 @@ class _Topic:
                     "the brokers, and try again"
                 )
 
+    def rows_at_hand(self) -> Iterator[tuple[int, int, bytes | None]]:
+        """Yield offset, time and value of each record that is here already."""
+        while runs := self._poll(0.0):
+            for run in runs:
+                yield from zip(run.offsets, run.timestamps, run.raw_values, strict=True)
+
     def close(self) -> None:
         self._reader.close()
 
-    def _poll(self) -> list[SourceRecords]:
+    def _poll(self, wait_s: float) -> list[SourceRecords]:
         try:
-            return self._reader.poll(_RECORDS, _POLL_S)
+            return self._reader.poll(_RECORDS, wait_s)
         except OffsetOutOfRangeError:
             # Deleted by age between asking and reading; what is left is all there is.
             self._reader.assign(self._admin.beginning_offsets([self._partition]))

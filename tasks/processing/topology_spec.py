@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
+from state_stores.errors import InvalidStateStoreError
 from state_stores.ports import SerdePort
 from state_stores.spec import StoreSpec
 from tasks.processing.record import ConsumedRecord, RecordContext
@@ -136,3 +137,19 @@ class TopologySpec:
     subtopologies: tuple[SubtopologySpec, ...]
     repartition_topics: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
     global_stores: tuple[GlobalStoreSpec, ...] = ()
+
+    def place_of(self, store: str) -> SubtopologySpec | None:
+        """Return the sub-topology that has a store; None for a global store.
+
+        Raises:
+            InvalidStateStoreError: There is no such store.
+        """
+        everywhere = [each.store.name for each in self.global_stores]
+        if store in everywhere:
+            return None
+        for subtopology in self.subtopologies:
+            if any(each.name == store for each in subtopology.stores):
+                return subtopology
+        stores = [each.name for subtopology in self.subtopologies for each in subtopology.stores]
+        known = ", ".join(sorted(everywhere + stores)) or "none"
+        raise InvalidStateStoreError(f"the topology has no store {store} (stores: {known})")

@@ -1,13 +1,17 @@
 """Every example: short, understood by the test driver, and run by `tidewheel run` on a real Kafka."""
 
 import signal
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import orjson
 import pytest
 
+from rebalance.group import replay
+from rebalance.records import decode_record
 from streams import ChangelogRecord, Serdes
 from streams.broker import RunningBroker
 from streams.demo.check import ARRIVALS, DELAYS, RAIN, differences, expected_results
@@ -31,6 +35,7 @@ def test_every_example_is_run_by_a_test() -> None:
         "new_visitors",
         "restore_from_snapshot",
         "word_count",
+        "word_count_service",
     ]
 
 
@@ -133,6 +138,66 @@ def test_word_count_on_kafka(cluster: Cluster, tmp_path: Path) -> None:
         )
         command.signal(signal.SIGTERM)
         assert command.wait() == ExitCode.OK, command.said
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _get(url: str) -> str:
+    with urlopen(url, timeout=10) as reply:  # noqa: S310 - of a process of ours
+        text: str = reply.read().decode()
+        return text
+
+
+def _owners_of_counts(cluster: Cluster) -> set[str | None]:
+    log = cluster.read("word-count-service-group-state")
+    group = replay(record for each in log if (record := decode_record(each.value)) is not None)
+    return {state.owner for task, state in group.states.items() if task.subtopology == 1}
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.parametrize("topics", [("lines",)], indirect=True)
+@pytest.mark.usefixtures("topics")
+def test_any_process_of_the_word_count_service_answers(cluster: Cluster, tmp_path: Path) -> None:
+    """With two processes each word is one's; both tell all counts, and one alone tells them when the other has gone."""
+    cluster.send("lines", [(None, line.encode()) for line in LINES])
+    ports = [_free_port(), _free_port()]
+    asked = dict.fromkeys(ports, "")
+
+    def start(port: int) -> Command:
+        return Command(
+            str(port),
+            program=["examples/word_count_service.py"],
+            environment={
+                "TIDEWHEEL_BOOTSTRAP_SERVERS": cluster.bootstrap_servers,
+                "TIDEWHEEL_STATE_DIR": str(tmp_path),
+                "TIDEWHEEL_SETTLING_MS": "0",
+            },
+        )
+
+    def tell(port: int) -> bool:
+        try:
+            found = {word: int(_get(f"http://localhost:{port}/{word}")) for word in _counted()}
+        except OSError as error:  # it has not begun, or a task is moving
+            asked[port] = repr(error)
+            return False
+        asked[port] = str(found)
+        return found == _counted() and _get(f"http://localhost:{port}/nothing") == "0"
+
+    with start(ports[0]) as first, start(ports[1]) as second:
+        until(lambda: tell(ports[0]), f"{asked}\n{first.said}")
+        until(lambda: len(_owners_of_counts(cluster)) == 2, "both have counts")
+        until(lambda: all(tell(port) for port in ports), f"{asked}\n{second.said}")
+        second.signal(signal.SIGTERM)
+        assert second.wait() == ExitCode.OK, second.said
+        until(lambda: tell(ports[0]), f"{asked}\n{first.said}")
+        first.signal(signal.SIGTERM)
+        assert first.wait() == ExitCode.OK, first.said
 
 
 @pytest.mark.broker

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from streams import KafkaStreams, Materialized, RunOptions, StreamsBuilder
+from streams import (
+    HostInfo,
+    InvalidStateStoreError,
+    KafkaStreams,
+    KeyQueryMetadata,
+    Materialized,
+    RunOptions,
+    StreamsBuilder,
+    StreamsError,
+)
 from streams.exit_codes import ExitCode
 from streams.task_info import TaskInfo
 from tasks.state_updater import RestoreEvent
@@ -300,3 +309,64 @@ def test_a_thread_that_is_added_is_a_member_of_its_own(
     until(lambda: shares() == [PARTITIONS], "the first has all again")
     cluster.wait_until_consumed(config["application_id"], source)
     assert cluster.values_by_key(sink) == _updates(records)
+
+
+def _has(app: KafkaStreams, key: str) -> bool:
+    try:
+        return app.store("counts").get(key) is not None
+    except InvalidStateStoreError:  # no task of it runs there yet
+        return False
+
+
+def test_every_process_knows_where_each_key_is(
+    cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_app: StartApp
+) -> None:
+    """Who is named for a key has it, and nobody else; with a standby elsewhere. When one goes, the other is named."""
+    source, _ = topics
+    keys = [f"key-{number}" for number in range(40)]
+    cluster.send(source, [(key.encode(), b"x") for key in keys])
+    builder = StreamsBuilder()
+    builder.stream(source, key_serde=str, value_serde=str).group_by_key().count(store="counts")
+    apps: dict[HostInfo, KafkaStreams] = {}
+    for name in ("a", "b"):
+        own = {
+            "application_server": f"{name}:80",
+            "num_standby_replicas": 1,
+            "state_dir": config["state_dir"] + name,
+        }
+        apps[HostInfo(name, 80)] = start_app(builder, config | QUICK | own, options=GROUPED)
+
+    def places(app: KafkaStreams) -> dict[str, KeyQueryMetadata]:
+        return {key: app.query_metadata_for_key("counts", key, str) for key in keys}
+
+    def having(key: str) -> set[HostInfo]:
+        return {host for host, app in apps.items() if _has(app, key)}
+
+    def shared() -> bool:
+        first, second = (places(app) for app in apps.values())
+        return (
+            first == second
+            and {place.active_host for place in first.values()} == set(apps)
+            and all(place.standby_hosts == set(apps) - having(key) for key, place in first.items())
+            and all(having(key) == {place.active_host} for key, place in first.items())
+        )
+
+    until(shared, "each has its keys, and copies of the other's")
+    first, second = apps.values()
+    assert {place.partition for place in places(first).values()} == set(range(PARTITIONS))
+    everything = first.metadata_for_all_clients()
+    assert everything == second.metadata_for_all_clients()
+    assert [each.host_info for each in everything] == list(apps)
+    assert {each.state_store_names for each in everything} == {frozenset({"counts"})}
+    inputs = [each.topic_partitions for each in everything]
+    assert [each.standby_topic_partitions for each in everything] == inputs[::-1]
+    assert sorted(part.partition for each in inputs for part in each) == list(range(PARTITIONS))
+    assert first.close(timeout=int(PATIENCE_S * 1000))
+    alone = HostInfo("b", 80)
+    until(
+        lambda: {each.active_host for each in places(second).values()} == {alone},
+        "the other has all",
+    )
+    assert [each.host_info for each in second.metadata_for_all_clients()] == [alone]
+    with pytest.raises(StreamsError, match="where keys are is known from start"):
+        first.query_metadata_for_key("counts", "key-1", str)

@@ -62,7 +62,13 @@ class LogBook:
         )
         return self.write(*snapshot(before, self.leader_epoch)) if whole else self
 
-    def about(self, *tasks: str, stateful: bool = True, held: str = "") -> "LogBook":
+    def about(
+        self,
+        *tasks: str,
+        stateful: bool = True,
+        held: str = "",
+        partitions: dict[str, int] | None = None,
+    ) -> "LogBook":
         """Say what the group runs."""
         row = STATEFUL if stateful else TaskRow()
         return self.write(
@@ -71,6 +77,7 @@ class LogBook:
                 topology_hash="1f2e3d4c",
                 assignor="sticky",
                 tasks=dict.fromkeys(tasks, row),
+                partitions=partitions or {},
                 held=held,
             )
         )
@@ -85,6 +92,7 @@ class LogBook:
         rejoin_ms: int = 0,
         drain_ms: int = 0,
         static: bool = False,
+        endpoint: str | None = None,
     ) -> "LogBook":
         """Say something of a member; its incarnation is `<name>-<life>`, its machine `h-<name>`."""
         return self.write(
@@ -96,6 +104,7 @@ class LogBook:
                 transactional_ids=(f"shop-{name}-{life}-0",),
                 host=f"h-{name}",
                 process_id=f"p-{name}",
+                endpoint=endpoint,
                 static=static,
                 session_timeout_ms=self.session_timeout_ms,
                 reason=reason,

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,13 +15,19 @@ ROOT = Path(__file__).parents[3]
 
 
 class Command:
-    """A command that was started; killed at the end of the block if it still runs then."""
+    """A command, or another program, that was started; killed at the end of the block if it still runs then."""
 
-    def __init__(self, *arguments: str, cwd: Path = ROOT) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path = ROOT,
+        program: Sequence[str] = ("-m", "streams"),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "streams", *arguments],
+            [sys.executable, *program, *arguments],
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

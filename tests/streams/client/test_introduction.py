@@ -17,14 +17,13 @@ from streams.watchdog.hello import Hello, decode_hello, encode_hello
 from tasks.internal_topics import plan_application
 
 
-def introduced(folder: Path, **settings: Any) -> Hello:
-    """Return the introduction of a worker that has the state of task 0_1 on its disk."""
+def application(folder: Path, **settings: Any) -> Application:
+    """Return an application that keeps a table of two partitions."""
     config = StreamsConfig(application_id="shop", state_dir=folder, **settings)
     builder = StreamsBuilder()
     builder.table("in", key_serde=str, value_serde=str, store="rows")
-    spec = builder.build(config).spec(config)
-    application = Application(
-        spec=spec,
+    return Application(
+        spec=builder.build(config).spec(config),
         topology_hash=b"12345678",
         config=config,
         options=RunOptions(),
@@ -33,12 +32,17 @@ def introduced(folder: Path, **settings: Any) -> Hello:
         memory=ProcessMemory(config.rocksdb),
         on_restore=lambda _event: None,
     )
+
+
+def introduced(folder: Path, **settings: Any) -> Hello:
+    """Return the introduction of a worker that has the state of task 0_1 on its disk."""
+    made = application(folder, **settings)
     with ExitStack() as stack:
-        slot = take_slot(config, None, stack)
+        slot = take_slot(made.config, None, stack)
         slot.task_directory("0_1")
         return introduce(
-            application,
-            plan_application(spec, "shop", {"in": 2}),
+            made,
+            plan_application(made.spec, "shop", {"in": 2}),
             slot,
             incarnation="b00c",
             process_id="p",

@@ -1,0 +1,154 @@
+"""Where the state of keys is, by the group log. Pure.
+
+The rules are those of Kafka Streams' StreamsMetadataState: a process is told of under its `application_server`, and not
+at all without one; a process whose tasks are being taken from it has them until it has let them go.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from rebalance.group import Group
+from rebalance.model import TaskId, TaskPhase, TopicPartition
+from streams.errors import StreamsError
+from streams.serdes import SerdeLike, as_serde
+from streams.serdes.partitioning import WindowedPartitioner, partition_of
+from streams.serdes.windowed import is_windowed
+from streams.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
+from tasks.internal_topics import topics_read
+from tasks.processing.topology_spec import Partitioner, SubtopologySpec, TopologySpec
+
+#: Phases in which the owner's store can be read.
+_READABLE: Final = (TaskPhase.RUNNING, TaskPhase.REVOKING)
+
+
+def partitioner_of(serde: SerdeLike[Any]) -> Partitioner:
+    """Return how Kafka's own partitioner places keys of a serde; windowed ones go where the key inside goes."""
+    full = as_serde(serde, "key_serde", error=StreamsError)
+    if is_windowed(full):
+        return WindowedPartitioner(full)
+
+    def choose(topic: str, key: Any, _value: Any, partitions: int) -> int | None:
+        data = full.serialize(topic, key)
+        return None if data is None else partition_of(data, partitions)
+
+    return choose
+
+
+def where_is(
+    group: Group,
+    spec: TopologySpec,
+    application_id: str,
+    store: str,
+    key: object,
+    choose: Partitioner,
+    here: HostInfo | None,
+) -> KeyQueryMetadata:
+    """Return who has the state of a key.
+
+    Args:
+        group: As the log tells it.
+        spec: The topology.
+        application_id: Whose.
+        store: The store.
+        key: The key; it need not be there.
+        choose: The partitioner of the topic that the store is made from.
+        here: The process that asks, preferred for global stores, which every process has.
+
+    Raises:
+        InvalidStateStoreError: There is no such store.
+        StreamsError: The key is None, or the partitioner gave it no partition, or several.
+    """
+    subtopology = spec.place_of(store)
+    if key is None:
+        raise StreamsError(f"store {store}: no key is None; ask for one that could be there")
+    if subtopology is None:
+        hosts = sorted(_hosts(group, group.members))
+        return KeyQueryMetadata(
+            active_host=here or next(iter(hosts), None), standby_hosts=frozenset(), partition=None
+        )
+    count = sum(task.subtopology == subtopology.id for task in group.tasks)
+    if not count:
+        return KeyQueryMetadata(active_host=None, standby_hosts=frozenset(), partition=None)
+    counts = group.about.partitions
+    topic = max(_topics(group, subtopology, application_id), key=lambda each: counts.get(each, 0))
+    partition = _only(choose(topic, key, None, count), count, store, key)
+    task = TaskId(subtopology.id, partition)
+    owners = _hosts(group, _owner(group, task))
+    copies = _hosts(group, (copy.incarnation for copy in group.step.copies(task)))
+    return KeyQueryMetadata(
+        active_host=next(iter(owners), None), standby_hosts=copies - owners, partition=partition
+    )
+
+
+def all_clients(group: Group, spec: TopologySpec, application_id: str) -> list[StreamsMetadata]:
+    """Return what each process has, in the order of hosts and ports; only those with an `application_server`."""
+    everywhere = frozenset(each.store.name for each in spec.global_stores)
+    subtopologies = {each.id: each for each in spec.subtopologies}
+    tasks = [task for task in sorted(group.tasks) if task.subtopology in subtopologies]
+    owned = {task: _hosts(group, _owner(group, task)) for task in tasks}
+    copied = {
+        task: _hosts(group, (copy.incarnation for copy in group.step.copies(task))) - owned[task]
+        for task in tasks
+    }
+
+    def stores(host: HostInfo, places: dict[TaskId, frozenset[HostInfo]]) -> frozenset[str]:
+        numbers = {task.subtopology for task in tasks if host in places[task]}
+        return frozenset(store.name for each in numbers for store in subtopologies[each].stores)
+
+    def inputs(
+        host: HostInfo, places: dict[TaskId, frozenset[HostInfo]]
+    ) -> frozenset[TopicPartition]:
+        return frozenset(
+            TopicPartition(topic, task.partition)
+            for task in tasks
+            if host in places[task]
+            for topic in _topics(group, subtopologies[task.subtopology], application_id)
+            if task.partition < group.about.partitions.get(topic, 0)
+        )
+
+    return [
+        StreamsMetadata(
+            host_info=host,
+            state_store_names=stores(host, owned) | everywhere,
+            topic_partitions=inputs(host, owned),
+            standby_state_store_names=stores(host, copied),
+            standby_topic_partitions=inputs(host, copied),
+        )
+        for host in sorted(_hosts(group, group.live()))
+    ]
+
+
+def _topics(group: Group, subtopology: SubtopologySpec, application_id: str) -> list[str]:
+    read = topics_read(subtopology, application_id, group.about.partitions)
+    return sorted({topic for topics in read.values() for topic in topics})
+
+
+def _owner(group: Group, task: TaskId) -> tuple[str, ...]:
+    """Return the incarnation whose store of a task can be read, if there is one."""
+    state = group.states.get(task)
+    if state is None or state.owner is None or group.phase_of(task) not in _READABLE:
+        return ()
+    return (state.owner,)
+
+
+def _hosts(group: Group, incarnations: Iterable[str]) -> frozenset[HostInfo]:
+    records = (group.members.get(each) for each in incarnations)
+    return frozenset(
+        HostInfo.of(record.endpoint) for record in records if record is not None and record.endpoint
+    )
+
+
+def _only(answer: Any, count: int, store: str, key: object) -> int:
+    """Return the one partition that a partitioner has chosen."""
+    chosen: AbstractSet[Any] = (
+        frozenset() if answer is None else {answer} if isinstance(answer, int) else set(answer)
+    )
+    if len(chosen) == 1:
+        (partition,) = chosen
+        if isinstance(partition, int) and 0 <= partition < count:
+            return partition
+    raise StreamsError(
+        f"store {store}: key {key!r} must be in one partition of 0 to {count - 1}, but its partitioner chose "
+        f"{sorted(chosen, key=repr) or 'none'}; give the partitioner that the store's input is written with"
+    )

@@ -1,0 +1,194 @@
+"""Who has the state of a key, by what the group log says (Kafka Streams' StreamsMetadataState)."""
+
+import re
+from typing import Any
+
+import pytest
+
+from rebalance.model import MemberPhase, TopicPartition
+from streams import StreamsBuilder, StreamsConfig, Windowed
+from streams.errors import InvalidStateStoreError, SerializationError, StreamsError
+from streams.group.discovery import all_clients, partitioner_of, where_is
+from streams.serdes import Serdes
+from streams.serdes.partitioning import partition_of
+from streams.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
+from tasks.processing.topology_spec import Partitioner, TopologySpec
+from tests.rebalance.group_logs import LogBook
+
+APP = "shop"
+A, B = HostInfo("a", 80), HostInfo("b", 81)
+#: Sub-topologies: 0 is that of the global store, 1 splits lines, 2 has the counts behind a repartition topic.
+TASKS = ("1_0", "1_1", "2_0", "2_1")
+COUNTS_IN = "shop-counts-repartition"
+
+
+def _spec() -> TopologySpec:
+    builder = StreamsBuilder()
+    builder.global_table("rates", key_serde=str, value_serde=str, store="rates")
+    lines = builder.stream(re.compile("lines-.*"), key_serde=str, value_serde=str)
+    words = lines.flat_map_values(str.split)
+    words.group_by(lambda word: word, key_serde=str, value_serde=str).count(store="counts")
+    config = StreamsConfig(application_id=APP)
+    return builder.build(config).spec(config)
+
+
+SPEC = _spec()
+
+
+def _book() -> LogBook:
+    """`a` and `b` share the tasks in turns, and each has a copy of the other's counts; `c` has no endpoint."""
+    book = LogBook().leader("p1")
+    book.about(*TASKS, partitions={"lines-1": 2, "lines-2": 1, COUNTS_IN: 2})
+    book.member("a", endpoint="a:80").member("b", endpoint="b:81").member("c")
+    book.target({"1_0": "a", "1_1": "b", "2_0": "a", "2_1": "b"})
+    book.step(learners={"2_1": ("c-1", 1)}, standbys={"2_0": ("b-1", 1), "2_1": ("a-1", 1)})
+    return book.grant("1_0", "a").grant("1_1", "b").grant("2_0", "a").grant("2_1", "b")
+
+
+def _where(
+    book: LogBook,
+    key: Any,
+    store: str = "counts",
+    *,
+    choose: Partitioner | None = None,
+    here: HostInfo | None = None,
+) -> KeyQueryMetadata:
+    return where_is(book.group, SPEC, APP, store, key, choose or partitioner_of(str), here)
+
+
+KEY = {partition_of(key.encode(), 2): key for key in ("one", "two", "three", "four")}
+
+
+def test_a_key_is_where_its_partition_is_processed() -> None:
+    """By Kafka's own partitioner; copies are told of apart, and members without an endpoint not at all."""
+    assert _where(_book(), KEY[0]) == KeyQueryMetadata(
+        active_host=A, standby_hosts=frozenset({B}), partition=0
+    )
+    assert _where(_book(), KEY[1]) == KeyQueryMetadata(
+        active_host=B, standby_hosts=frozenset({A}), partition=1
+    )
+
+
+def test_an_owner_has_its_task_until_it_has_let_it_go() -> None:
+    """Then nobody has it until the next is told; its copies are there all the time."""
+    book = _book().revoke("2_0", "a", "b")
+    assert _where(book, KEY[0]).active_host == A
+    book.released("2_0", next_member="b")
+    gone = KeyQueryMetadata(active_host=None, standby_hosts=frozenset({B}), partition=0)
+    assert _where(book, KEY[0]) == gone
+    book.grant("2_0", "b")
+    assert _where(book, KEY[0]) == KeyQueryMetadata(
+        active_host=B, standby_hosts=frozenset(), partition=0
+    )
+
+
+def test_who_is_dead_has_nothing() -> None:
+    """From the moment its fencing begins."""
+    book = _book().fence_wait("2_1", "b")
+    assert _where(book, KEY[1]).active_host is None
+    assert _where(book, KEY[1]).standby_hosts == {A}
+
+
+def test_an_owner_without_an_endpoint_is_not_told_of() -> None:
+    """Its task is somewhere, but nobody can ask there."""
+    book = _book().released("2_0").grant("2_0", "c")
+    assert _where(book, KEY[0]).active_host is None
+    assert _where(book, KEY[0]).partition == 0
+
+
+def test_a_group_that_has_not_begun_knows_nothing() -> None:
+    """Neither who, nor which partition."""
+    nothing = KeyQueryMetadata(active_host=None, standby_hosts=frozenset(), partition=None)
+    assert _where(LogBook(), KEY[0]) == nothing
+    assert all_clients(LogBook().group, SPEC, APP) == []
+
+
+def test_a_global_store_is_everywhere() -> None:
+    """Here, if others can ask here; else with the first of all. It has no partitions."""
+    for here, active in ((B, B), (None, A)):
+        assert _where(_book(), "eur", "rates", here=here) == KeyQueryMetadata(
+            active_host=active, standby_hosts=frozenset(), partition=None
+        )
+
+
+def test_a_store_that_there_is_not_is_named() -> None:
+    """With those that there are."""
+    with pytest.raises(InvalidStateStoreError, match=r"no store sums \(stores: counts, rates\)"):
+        _where(_book(), "one", "sums")
+
+
+def test_a_partitioner_of_ones_own_is_asked() -> None:
+    """With the topic that has the most partitions, and how many there are; it must choose one of them."""
+    asked: list[tuple[Any, ...]] = []
+
+    def choose(*arguments: Any) -> list[int]:
+        asked.append(arguments)
+        return [1]
+
+    assert _where(_book(), 7, choose=choose).active_host == B
+    assert asked == [(COUNTS_IN, 7, None, 2)]
+    for answer in (None, 2, -1, [0, 1], [], "0"):
+        with pytest.raises(
+            StreamsError, match="store counts: key 7 must be in one partition of 0 to 1"
+        ):
+            _where(_book(), 7, choose=lambda *_, answer=answer: answer)
+
+
+def test_keys_are_partitioned_as_they_are_written() -> None:
+    """By the bytes of their serde; a windowed key by the key inside, as the default partitioner of such topics."""
+    number = Serdes.int64().serialize("", 7)
+    assert partitioner_of(int)("in", 7, None, 9) == partition_of(number, 9)
+    windowed = Serdes.windowed(str, 1_000)
+    assert partitioner_of(windowed)("in", Windowed("one", 0, 1_000), None, 9) == partition_of(
+        b"one", 9
+    )
+
+
+def test_keys_that_have_no_partition_are_refused() -> None:
+    """None could be anywhere, and what the serde does not take nowhere."""
+    with pytest.raises(StreamsError, match="store counts: no key is None"):
+        _where(_book(), None)
+    with pytest.raises(SerializationError):
+        _where(_book(), 7)
+    with pytest.raises(StreamsError, match=r"key_serde=.* is not a serde"):
+        partitioner_of(7)  # type: ignore[arg-type]  # what is tested
+
+
+def test_each_process_is_told_with_its_stores_and_inputs() -> None:
+    """By host and port; tasks of one process in several members count together."""
+    book = _book().member("d", endpoint="a:80").released("1_1").grant("1_1", "d")
+    assert all_clients(book.group, SPEC, APP) == [
+        StreamsMetadata(
+            host_info=A,
+            state_store_names=frozenset({"counts", "rates"}),
+            topic_partitions=frozenset(
+                {
+                    TopicPartition("lines-1", 0),
+                    TopicPartition("lines-2", 0),
+                    TopicPartition("lines-1", 1),
+                    TopicPartition(COUNTS_IN, 0),
+                }
+            ),
+            standby_state_store_names=frozenset({"counts"}),
+            standby_topic_partitions=frozenset({TopicPartition(COUNTS_IN, 1)}),
+        ),
+        StreamsMetadata(
+            host_info=B,
+            state_store_names=frozenset({"counts", "rates"}),
+            topic_partitions=frozenset({TopicPartition(COUNTS_IN, 1)}),
+            standby_state_store_names=frozenset({"counts"}),
+            standby_topic_partitions=frozenset({TopicPartition(COUNTS_IN, 0)}),
+        ),
+    ]
+
+
+def test_who_has_no_task_is_told_of_and_who_is_gone_is_not() -> None:
+    """A newcomer can answer for others."""
+    book = _book().member("e", endpoint="e:1").member("b", MemberPhase.GONE, endpoint="b:81")
+    assert [each.host_info for each in all_clients(book.group, SPEC, APP)] == [
+        A,
+        HostInfo("e", 1),
+    ]
+    newcomer = all_clients(book.group, SPEC, APP)[1]
+    assert newcomer.state_store_names == {"rates"}
+    assert newcomer.topic_partitions == frozenset()
