@@ -68,7 +68,7 @@ class MemberDecision(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         messages: To be sent to the inbox, in order.
         orders: For the worker, in order.
-        lease_until_ms: The worker may begin new work until then (by the same clock as `now_ms`); None: no lease yet, none needed.
+        lease_until_ms: The worker may begin new work until then (by the same clock as `now_ms`); None: not in the group yet.
         wake_ms: Decide again by then at the latest, or as soon as anything came in.
         over: The incarnation has ended and everything was said: forget this object.
     """
@@ -124,7 +124,9 @@ class Member:
         # what is not newer): the machine's clock does that, with at most one beat each millisecond.
         self._sequence = now_ms
         self._sent_ms: dict[int, int] = {}
+        # When the last word was sent that the leader is known to have heard: its patience counts from then or later.
         self._acked_ms: int | None = None
+        self._joined_ms: int | None = None
         self._heartbeats = 0
         self._heartbeat_due_ms = now_ms
 
@@ -248,6 +250,7 @@ class Member:
             return
         self._heartbeats += 1
         if record is None:
+            self._joined_ms = now_ms if self._joined_ms is None else self._joined_ms
             yield self._join
             return
         if self._heartbeats % JOIN_AGAIN_HEARTBEATS == 0 and self._must_say_join(record):
@@ -305,6 +308,10 @@ class Member:
         """Order what the log asks for, and stop repeating what it shows."""
         if not self._was_in:
             self._was_in = True
+            # It was let in for a join: some leader has heard one, the first or a later one. Not known of a life that
+            # another watchdog began, which has the lease that it had.
+            if self._acked_ms is None:
+                self._acked_ms = self._joined_ms
             self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
             self._orders.append(Welcome(transactional_id=self._join.transactional_ids[0]))
         for number, name in list(self._ids.items()):

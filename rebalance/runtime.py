@@ -301,9 +301,9 @@ class GroupRuntime:
         member.vouch(hosted.is_alive(now_ms), now_ms)
         decision = member.decide(now_ms)
         said += decision.messages
+        hosted.lease(decision.lease_until_ms)  # first: no order is to be found without one
         if decision.orders:
             hosted.line.order(decision.orders)
-        hosted.lease(decision.lease_until_ms)
         if decision.over:
             del self._hosted[incarnation]
         return decision.wake_ms

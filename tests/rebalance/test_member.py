@@ -162,6 +162,20 @@ def test_the_lease_counts_from_when_the_acknowledged_beat_was_sent() -> None:
     assert member.decide(START_MS + 400).lease_until_ms == START_MS + SESSION_MS - HEARTBEAT_MS
 
 
+def test_who_is_let_in_has_a_lease_from_its_first_join_on() -> None:
+    """The leader may fall silent right after its first grant; its successor then waits no longer than a session."""
+    member = new_member()
+    for late_ms in (0, 2 * HEARTBEAT_MS):
+        (joined,) = said(member.decide(START_MS + late_ms), Join)
+        assert isinstance(joined, Join)
+        assert member.decide(START_MS + late_ms + 1).lease_until_ms is None
+    let_in_ms = START_MS + 3 * HEARTBEAT_MS
+    member.follow(group(me(), task()), 10, let_in_ms)
+    decision = member.decide(let_in_ms)
+    assert decision.lease_until_ms == START_MS + SESSION_MS - HEARTBEAT_MS
+    assert said(decision, Beat), "and asks for a longer one at once"
+
+
 def test_a_worker_that_stands_still_is_not_vouched_for() -> None:
     """No beat, nothing in its name; when it moves again, it is heard again."""
     member = admitted(task())
