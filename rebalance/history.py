@@ -5,6 +5,7 @@ where the target wants it. Durations are differences of the log's own timestamps
 episodes fade, and an account may begin in the middle of one.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -109,7 +110,7 @@ class Episode:
 
 def account(entries: Iterable[LogEntry]) -> tuple[Episode, ...]:
     """Return the episodes that some entries of a log tell of, oldest first."""
-    chronicle = _Chronicle()
+    chronicle = Chronicle()
     for entry in entries:
         chronicle.take(entry)
     return chronicle.episodes()
@@ -176,10 +177,16 @@ class _Journey:
     fenced: bool = False
 
 
-class _Chronicle:
-    def __init__(self) -> None:
+class Chronicle:
+    """Tells episodes while the log goes on. Feed it in the order of offsets.
+
+    Args:
+        keep: As many finished episodes are kept, the newest; None for all.
+    """
+
+    def __init__(self, keep: int | None = None) -> None:
         self._fold = LogFold()
-        self._done: list[Episode] = []
+        self._done: deque[Episode] = deque(maxlen=keep)
         self._journeys: dict[TaskId, _Journey] = {}
         #: The open episode, if there is one: its first entry, what was told, and who owned what as it began.
         self._first: LogEntry | None = None
@@ -195,6 +202,7 @@ class _Chronicle:
         self._last: LogEntry | None = None
 
     def take(self, entry: LogEntry) -> None:
+        """Take one entry in."""
         before = self._fold.group
         if not self._fold.take(entry):
             return
@@ -213,38 +221,42 @@ class _Chronicle:
             self._note_task(before, entry)
         self._last = entry
         if self._first is not None and self._fold.phase in _AT_REST and after.pending is None:
-            self._close(entry, ended=True)
+            self._close(entry)
 
     def episodes(self) -> tuple[Episode, ...]:
-        if self._first is not None and self._last is not None:
-            self._close(self._last, ended=False)
-        return tuple(self._done)
+        """Return what happened so far, oldest first; the last one may still go on."""
+        if self._first is None or self._last is None:
+            return tuple(self._done)
+        return (*self._done, self._episode(self._first, self._last, ended=False))
 
     def _open(self, before: Group, entry: LogEntry) -> None:
         if self._first is None:
             self._first = entry
             self._owners = _owners(before)
 
-    def _close(self, last: LogEntry, *, ended: bool) -> None:
+    def _close(self, last: LogEntry) -> None:
         assert self._first is not None, "only an open episode is closed"
+        self._done.append(self._episode(self._first, last, ended=True))
+        for task, incarnation, _ in self._in_vain():
+            self._journeys.setdefault(task, _Journey()).copies.pop(incarnation, None)
+        self._first = None
+        self._happenings, self._moves, self._targets, self._dropped = [], [], [], []
+
+    def _episode(self, first: LogEntry, last: LogEntry, *, ended: bool) -> Episode:
         owners = _owners(self._fold.group)
         happenings = sorted(
             self._happenings + self._learners_in_vain(), key=lambda each: each.offset
         )
-        self._done.append(
-            Episode(
-                first_offset=self._first.offset,
-                last_offset=last.offset,
-                began_ms=self._first.timestamp_ms,
-                ended_ms=last.timestamp_ms if ended else None,
-                targets=tuple(self._targets),
-                happenings=tuple(happenings),
-                moves=tuple(self._moves),
-                stayed=sum(owners.get(task) == owner for task, owner in self._owners.items()),
-            )
+        return Episode(
+            first_offset=first.offset,
+            last_offset=last.offset,
+            began_ms=first.timestamp_ms,
+            ended_ms=last.timestamp_ms if ended else None,
+            targets=tuple(self._targets),
+            happenings=tuple(happenings),
+            moves=tuple(self._moves),
+            stayed=sum(owners.get(task) == owner for task, owner in self._owners.items()),
         )
-        self._first = None
-        self._happenings, self._moves, self._targets, self._dropped = [], [], [], []
 
     def _told(self, before: Group, after: Group, entry: LogEntry) -> list[tuple[str, str]]:
         match entry.record:
@@ -311,23 +323,25 @@ class _Chronicle:
             if copy not in after.step.copies(task):
                 self._dropped.append((task, copy.incarnation, entry))
 
-    def _learners_in_vain(self) -> list[Happening]:
-        """Return which learners were dropped without getting their task."""
+    def _in_vain(self) -> list[tuple[TaskId, str, LogEntry]]:
+        """Return learners that were dropped without getting their task, each with the entry that says so."""
         granted = {(each.task, each.target) for each in self._moves}
-        found: list[Happening] = []
-        for task, incarnation, entry in self._dropped:
-            name = self._names.get(incarnation, incarnation)
-            if (str(task), name) not in granted:
-                self._journeys.setdefault(task, _Journey()).copies.pop(incarnation, None)
-                found.append(
-                    Happening(
-                        offset=entry.offset,
-                        timestamp_ms=entry.timestamp_ms,
-                        kind="learner",
-                        text=f"the learner of {task} at {name} was dropped, the task stayed",
-                    )
-                )
-        return found
+        return [
+            (task, incarnation, entry)
+            for task, incarnation, entry in self._dropped
+            if (str(task), self._names.get(incarnation, incarnation)) not in granted
+        ]
+
+    def _learners_in_vain(self) -> list[Happening]:
+        return [
+            Happening(
+                offset=entry.offset,
+                timestamp_ms=entry.timestamp_ms,
+                kind="learner",
+                text=f"the learner of {task} at {self._names.get(incarnation, incarnation)} was dropped, the task stayed",
+            )
+            for task, incarnation, entry in self._in_vain()
+        ]
 
     def _note_task(self, before: Group, entry: LogEntry) -> None:
         record = entry.record

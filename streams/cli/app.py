@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "bootstrap": "streams.cli.bootstrap:bootstrap",
     "status": "streams.cli.status:status",
     "top": "streams.cli.top:top",
+    "dashboard": "streams.cli.dashboard:dashboard",
     "drain": "streams.cli.drain:drain",
 }
 #: Commands of commands: their help, and where the functions are.

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rebalance.describe import LogEntry, LogFold
 from rebalance.group import Group
+from rebalance.history import Chronicle
 from rebalance.messages import AnyMessage, encode_message
 from rebalance.model import TopicPartition
 from rebalance.ports import LeadershipLostError
@@ -140,6 +141,8 @@ class GroupAccess:
         self.connection = connection
         self.log = LogFold()
         self.inbox = InboxFold()
+        #: Who wants to tell what happened gives one that takes in what is read of the log.
+        self.chronicle: Chronicle | None = None
         self.now_ms = now_ms
         self.operator = f"operator-{secrets.token_hex(8)}"
         self._around = Surroundings()
@@ -169,6 +172,8 @@ class GroupAccess:
         entries = self.connection.topics.log()
         for entry in entries:
             self.log.take(entry)
+            if self.chronicle is not None:
+                self.chronicle.take(entry)
         return entries
 
     def read_inbox(self, *, whole: bool = False) -> None:

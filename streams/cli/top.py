@@ -13,8 +13,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from streams.cli.group_access import GroupAccess, group_access, moment_text
+from streams.cli.group_access import group_access, moment_text
 from streams.cli.group_view import records_in_hand, status_line, status_view
+from streams.cli.looker import Looker, check_interval
 from streams.cli.output import print_json
 from streams.cli.settings import SettingsOptions
 from streams.errors import ConfigError, StreamsError
@@ -23,9 +24,6 @@ from streams.group.status import GroupStatus
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
-#: How often the brokers are asked for what the two topics do not say.
-_ASK_BROKERS_S: Final = 30.0
-_INTERVAL_MIN_S: Final = 0.1
 #: Lines of the screen that are not rows of the table of tasks, roughly.
 _OTHER_LINES: Final = 14
 _ROWS_MIN: Final = 5
@@ -56,15 +54,12 @@ def top(
         json: Print each look as a line of JSON.
         settings: Settings.
     """
-    if interval < _INTERVAL_MIN_S:
-        raise ConfigError(
-            f"--interval {interval:g}: at least {_INTERVAL_MIN_S:g} s; the leader speaks twice a second"
-        )
+    check_interval(interval)
     if count is not None and count < 1:
         raise ConfigError(f"--count {count}: look at least once, or leave it out to look on")
     with group_access(target, settings) as access:
         access.check_exists()
-        looks = _Looks(access, interval, count)
+        looks = _Looks(Looker(access), interval, count)
         with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
             if sys.stdout.isatty() and not json:
                 _show(looks)
@@ -76,11 +71,10 @@ def top(
 class _Looks:
     """One look after the other."""
 
-    def __init__(self, access: GroupAccess, interval_s: float, count: int | None) -> None:
-        self._access = access
+    def __init__(self, looker: Looker, interval_s: float, count: int | None) -> None:
+        self._looker = looker
         self._interval_s = interval_s
         self._count = count
-        self._asked_s: float | None = None
 
     def each(self, wait: _Wait) -> Generator[tuple[GroupStatus | None, str]]:
         """Yield what is known, or None and what is wrong; ends when the user wants to go or has seen enough."""
@@ -88,7 +82,7 @@ class _Looks:
         while True:
             began_s = time.monotonic()
             try:
-                yield self._look(began_s), ""
+                yield self._looker.look(), ""
             except StreamsError as error:
                 yield None, str(error)
             done += 1
@@ -96,13 +90,6 @@ class _Looks:
                 return
             if wait(max(self._interval_s - (time.monotonic() - began_s), 0)):
                 return
-
-    def _look(self, now_s: float) -> GroupStatus:
-        ask = self._asked_s is None or now_s - self._asked_s >= _ASK_BROKERS_S
-        status = self._access.look(ask_brokers=ask)
-        if ask:
-            self._asked_s = now_s
-        return status
 
 
 def _print(looks: _Looks, *, json: bool) -> None:

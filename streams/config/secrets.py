@@ -52,9 +52,16 @@ def shown(key: str, value: Any) -> Any:
     """
     if key in _HARMLESS_NAMES or key.startswith(_HARMLESS_PREFIXES):
         return value
-    if isinstance(value, str) and _REFERENCE.fullmatch(value):
-        return value
-    return HIDDEN
+    return value if isinstance(value, str) and is_reference(value) else HIDDEN
+
+
+def is_reference(value: str) -> bool:
+    """Return whether a value tells where a secret is, instead of being one.
+
+    >>> is_reference("file:/run/secrets/kafka"), is_reference("hunter2")
+    (True, False)
+    """
+    return _REFERENCE.fullmatch(value) is not None
 
 
 def redacted(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The account of a group's log: who came, what moved and how, in how long."""
 
-from rebalance.history import Episode, account, episode_text
+from rebalance.history import Chronicle, Episode, account, episode_text
 from rebalance.model import MemberPhase
 from tests.rebalance.group_logs import LogBook, T, scale_out, two_members
 
@@ -147,3 +147,23 @@ def test_what_happens_to_the_group_is_told() -> None:
         "decides again",
         "the program has 6 tasks now, 1 before",
     ]
+
+
+def test_what_happened_can_be_asked_for_while_it_happens() -> None:
+    """After each entry it is what an account of the log so far tells, whoever asked before."""
+    book = scale_out().step({"0_0": ("b-1", 9)}).step().member("c", MemberPhase.GONE)
+    chronicle = Chronicle()
+    for count, entry in enumerate(book.entries, 1):
+        chronicle.take(entry)
+        assert chronicle.episodes() == account(book.entries[:count])
+    texts = [each.text for episode in chronicle.episodes()[-2:] for each in episode.happenings]
+    assert texts[:2] == ["the learner of 0_0 at b was dropped, the task stayed", "c left"]
+
+
+def test_only_the_last_episodes_are_kept_where_that_is_wanted() -> None:
+    """Whoever looks for days does not gather more and more."""
+    book = scale_out()
+    chronicle = Chronicle(keep=1)
+    for entry in book.entries:
+        chronicle.take(entry)
+    assert chronicle.episodes() == account(book.entries)[-1:]

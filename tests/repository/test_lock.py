@@ -42,6 +42,7 @@ def test_every_requirement_is_locked() -> None:
     assert required(project["dependencies"]) <= names_of("run")
     assert required(project["optional-dependencies"]["spark"]) <= names_of("spark")
     assert required(project["optional-dependencies"]["java"]) <= names_of("java")
+    assert required(project["optional-dependencies"]["web"]) <= names_of("web")
     for extra, library in (
         ("avro", "fastavro"),
         ("protobuf", "protobuf"),

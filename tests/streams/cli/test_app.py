@@ -47,8 +47,8 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
 @pytest.mark.parametrize(
     "command",
     [
-        "run", "describe", "demo", "broker", "reset", "status", "top", "drain", "group history",
-        "group recover", "config show",
+        "run", "describe", "demo", "broker", "reset", "status", "top", "dashboard", "drain",
+        "group history", "group recover", "config show",
     ],
 )  # fmt: skip
 def test_every_command_is_there_and_explains_itself(

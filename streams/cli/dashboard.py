@@ -1,0 +1,194 @@
+"""`tidewheel dashboard`: what a group is doing, as a live page for browsers."""
+
+import errno
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from rebalance.history import Chronicle, episode_text
+from streams.cli.group_access import GroupAccess, group_access, moment_text
+from streams.cli.looker import Looker, check_interval
+from streams.cli.output import print_error, print_json, wants_json
+from streams.cli.settings import SettingsOptions
+from streams.config.secrets import is_reference, resolve_secrets
+from streams.dashboard.address import Address
+from streams.dashboard.looks import Looks, Sighting
+from streams.errors import ConfigError
+from streams.exit_codes import ExitCode
+
+_Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+#: What the extra `web` installs.
+_NEEDED: Final = ("starlette", "uvicorn", "prometheus_client")
+_EPISODES: Final = 10
+_PORT_MAX: Final = 65_535
+_TOKEN_MIN: Final = 16
+
+
+def dashboard(
+    target: str | None = None,
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    token: str | None = None,
+    allowed_hosts: Annotated[
+        Sequence[str], Parameter(name="--allowed-host", negative=(), show_default=False)
+    ] = (),
+    interval: float = 1.0,
+    json: _Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Show a group as a live page for browsers, until Ctrl-C (or SIGTERM).
+
+    The same figures as `status`, read on from the group's two topics: no member is asked, and nothing can be changed.
+    Also there: /api/status (the JSON of `status`), /metrics (for Prometheus) and /healthz. It needs
+    `pip install 'tidewheel[web]'`.
+
+    Only this machine reaches it, unless --host says otherwise, which takes a token. It speaks plain HTTP: over a network
+    put a proxy with TLS before it, or come through `ssh -L`.
+
+    Exit codes: 0 ended by Ctrl-C or a signal; 1 no such group; 2 the command line makes no sense; 7 Kafka could not be
+    reached; 9 the port is taken.
+
+    Args:
+        target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        host: The address to listen on.
+        port: The port to listen on; 0 for a free one.
+        token: What viewers have to show, as env:NAME or file:/path; never the token itself, which others could read.
+        allowed_hosts: A name under which browsers reach it, as through a proxy; repeat it for more.
+        interval: Seconds between two looks.
+        json: Print each event (ready, stopped) as a line of JSON on a terminal too.
+        settings: Settings.
+    """
+    check_interval(interval)
+    _check_extra()
+    if not 0 <= port <= _PORT_MAX:
+        raise ConfigError(
+            f"--port {port}: a port is a number from 1 to {_PORT_MAX}, or 0 for a free one"
+        )
+    secret = None if token is None else _secret(token)
+    address = Address.found(host, port)
+    if not address.is_loopback and secret is None:
+        raise ConfigError(
+            f"--host {host}: others than this machine could look at the group, so give a token too, such as --token "
+            "file:/run/secrets/dashboard; or leave out --host and come through `ssh -L`"
+        )
+    with group_access(target, settings) as access:
+        access.check_exists()
+        try:
+            listening = address.listen()
+        except OSError as error:
+            return _no_place(host, port, error)
+        with listening:
+            report = _Report(access.application_id, json=wants_json(asked=json))
+            report.ready(address.url(listening.getsockname()[1]), with_token=secret is not None)
+            looks = Looks(_look(access), interval)
+            _serve(
+                listening,
+                access.application_id,
+                looks,
+                names=(*allowed_hosts, host),
+                token=secret,
+            )
+            report.stopped()
+            if looks.hangs:
+                _leave_at_once()
+    return ExitCode.OK
+
+
+def _serve(
+    listening: socket.socket,
+    application_id: str,
+    looks: Looks,
+    *,
+    names: Sequence[str],
+    token: str | None,
+) -> None:
+    from streams.dashboard.server import serve  # noqa: PLC0415 - only where the extra is installed
+
+    serve(listening, application_id, looks, names=names, token=token)
+
+
+def _leave_at_once() -> None:
+    """End the program where brokers do not answer: a client can't be closed while it waits for them, and these only read."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ExitCode.OK)
+
+
+def _look(access: GroupAccess) -> Callable[[], Sighting]:
+    """Return what looks at a group, and remembers what happened last."""
+    looker = Looker(access)
+    chronicle = access.chronicle = Chronicle(keep=_EPISODES)
+
+    def look() -> Sighting:
+        status = looker.look()
+        told = [episode_text(each, moment_text) for each in chronicle.episodes()]
+        return Sighting(status=status, history=tuple(told[-_EPISODES:]))
+
+    return look
+
+
+def _check_extra() -> None:
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the dashboard needs {', '.join(missing)}: pip install 'tidewheel[web]'")
+
+
+def _secret(reference: str) -> str:
+    """Return the token that a reference stands for."""
+    if not is_reference(reference):
+        raise ConfigError(
+            "--token: give env:NAME or file:/path, not the token itself: everybody on this machine can read command lines"
+        )
+    token = str(resolve_secrets({"token": reference}, "dashboard")["token"])
+    if len(token) < _TOKEN_MIN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"--token {reference}: a token is at least {_TOKEN_MIN} characters of ASCII without blanks, as "
+            "`openssl rand -hex 16` makes one"
+        )
+    return token
+
+
+def _no_place(host: str, port: int, error: OSError) -> int:
+    if error.errno == errno.EADDRINUSE:
+        print_error(
+            f"port {port} of {host} is taken by another program; give another one with --port, or 0 for any that is free"
+        )
+        return ExitCode.REFUSED
+    print_error(
+        f"can't listen on {host}, port {port}: {error.strerror}; give another --host or --port"
+    )
+    return ExitCode.USAGE
+
+
+class _Report:
+    """Tells people and programs where the dashboard is."""
+
+    def __init__(self, application_id: str, *, json: bool) -> None:
+        self._application_id = application_id
+        self._json = json
+        self._out = Console()
+
+    def ready(self, url: str, *, with_token: bool) -> None:
+        if self._json:
+            print_json({"event": "ready", "application_id": self._application_id, "url": url})
+            return
+        asks = ", which asks for the token" if with_token else ""
+        self._say(f"{self._application_id}: {url}{asks}  (Ctrl-C ends it)")
+
+    def stopped(self) -> None:
+        if self._json:
+            print_json({"event": "stopped"})
+        else:
+            self._say("stopped")
+
+    def _say(self, text: str) -> None:
+        self._out.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,41 @@
+"""Looks at a group again and again, for commands that show it live."""
+
+import time
+from typing import Final
+
+from streams.cli.group_access import GroupAccess
+from streams.errors import ConfigError
+from streams.group.status import GroupStatus
+
+#: How often the brokers are asked for what the two topics do not say.
+_ASK_BROKERS_S: Final = 30.0
+_INTERVAL_MIN_S: Final = 0.1
+
+
+def check_interval(interval_s: float) -> None:
+    """Raise `ConfigError` if looks would follow each other too soon."""
+    if not interval_s >= _INTERVAL_MIN_S:
+        raise ConfigError(
+            f"--interval {interval_s:g}: at least {_INTERVAL_MIN_S:g} s; the leader speaks twice a second"
+        )
+
+
+class Looker:
+    """One look after the other; only now and then are the brokers asked, too.
+
+    Args:
+        access: The group.
+    """
+
+    def __init__(self, access: GroupAccess) -> None:
+        self._access = access
+        self._asked_s: float | None = None
+
+    def look(self) -> GroupStatus:
+        """Read on, and return what is known now. Raises `StreamsError` if the topics can't be read."""
+        now_s = time.monotonic()
+        ask = self._asked_s is None or now_s - self._asked_s >= _ASK_BROKERS_S
+        status = self._access.look(ask_brokers=ask)
+        if ask:
+            self._asked_s = now_s
+        return status

@@ -1,0 +1,68 @@
+"""Where a dashboard listens."""
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from streams.errors import ConfigError
+
+_IPV6: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """An address of this machine.
+
+    Attributes:
+        host: In numbers.
+        port: 0 for a free one.
+    """
+
+    host: str
+    port: int
+
+    @classmethod
+    def found(cls, host: str, port: int) -> "Address":
+        """Return the address of a host; of several the first, IPv4 before IPv6.
+
+        Raises:
+            ConfigError: Nothing has this name.
+        """
+        try:
+            rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(
+                f"--host {host}: no such address ({error}); give one of this machine, such as 127.0.0.1"
+            ) from error
+        addresses = [str(row[4][0]) for row in rows]
+        return cls(host=min(addresses, key=lambda each: ":" in each), port=port)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Return whether only this machine can reach it.
+
+        >>> [Address(host=each, port=0).is_loopback for each in ("127.0.0.1", "::1", "0.0.0.0", "192.0.2.7")]
+        [True, True, False, False]
+        """
+        return self._ip.is_loopback
+
+    def listen(self) -> socket.socket:
+        """Return a socket that listens here. Raises OSError if it can't."""
+        family = socket.AF_INET6 if self._ip.version == _IPV6 else socket.AF_INET
+        return socket.create_server((self.host, self.port), family=family)
+
+    def url(self, port: int) -> str:
+        """Return how a browser of this machine reaches it, at the port that was found.
+
+        >>> Address(host="0.0.0.0", port=0).url(8080), Address(host="::1", port=0).url(8080)
+        ('http://127.0.0.1:8080/', 'http://[::1]:8080/')
+        """
+        host = self.host
+        if self._ip.is_unspecified:
+            host = "::1" if self._ip.version == _IPV6 else "127.0.0.1"
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+    @property
+    def _ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+        return ipaddress.ip_address(self.host)

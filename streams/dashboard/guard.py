@@ -1,0 +1,132 @@
+"""Who may ask a dashboard what: checks before a request reaches anything, and headers on every answer.
+
+A browser is trusted with nothing: pages of other sites can have it send requests here, and can give their own name this
+machine's address (DNS rebinding). So the name that a request is for has to be one that is known, requests that other
+sites caused get nothing, and a token, where there is one, is sent by our own page's script and by no cookie.
+"""
+
+import ipaddress
+import secrets
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: What may be asked without a token: the page, which is the same for everybody and shows nothing yet, and whether it works.
+_OPEN: Final = frozenset({"/", "/page.css", "/page.js", "/healthz"})
+
+#: `Sec-Fetch-Site` of requests that our own page makes, and that a person makes by typing an address.
+_OWN: Final = frozenset({"same-origin", "none"})
+
+#: Everything that the page needs comes from here, nobody may frame it, and its script can't make markup out of text.
+_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+class Guard:
+    """Lets pass what may pass.
+
+    Args:
+        app: What is guarded.
+        names: Names under which the dashboard may be reached, beside `localhost` and any address in numbers.
+        token: What has to be shown before anything is told of the group; None if nothing.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, names: Iterable[str] = (), token: str | None = None
+    ) -> None:
+        self._app = app
+        self._names = frozenset({"localhost", *map(_plain, names)})
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have it answered."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        refusal = self._refusal(scope["path"], Headers(scope=scope))
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, path: str, headers: Headers) -> Response | None:
+        if not self._is_known(headers.getlist("host")):
+            return PlainTextResponse(
+                "This dashboard does not answer to the name it was asked by: use its address, or start it with "
+                "--allowed-host NAME.\n",
+                status_code=421,
+            )
+        if _is_of_another_site(headers):
+            return PlainTextResponse("Another site asked for this.\n", status_code=403)
+        if path not in _OPEN and not self._has_token(headers.getlist("authorization")):
+            return PlainTextResponse(
+                "Show the dashboard's token: Authorization: Bearer TOKEN\n",
+                status_code=401,
+                headers={"www-authenticate": "Bearer"},
+            )
+        return None
+
+    def _is_known(self, hosts: list[str]) -> bool:
+        """Return whether a request is for this dashboard; an address in numbers is no name that somebody could rebind."""
+        if len(hosts) != 1:
+            return False
+        name = host_name(hosts[0])
+        return name in self._names or _is_address(name)
+
+    def _has_token(self, shown: list[str]) -> bool:
+        if self._token is None:
+            return True
+        scheme, _, token = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
+        # Compared in a time that does not tell how much of it was right.
+        fits = secrets.compare_digest(token.strip().encode("latin-1", "replace"), self._token)
+        return fits and scheme.lower() == "bearer"
+
+
+def host_name(host: str) -> str:
+    """Return the name or address in a Host header, without its port; "" for what is none.
+
+    >>> [host_name(each) for each in ("Shop.example:8080", "127.0.0.1", "[::1]:8080", "::1", "")]
+    ['shop.example', '127.0.0.1', '::1', '', '']
+    """
+    if host.startswith("["):
+        inside, closed, port = host[1:].partition("]")
+        return inside.lower() if closed and _is_port(port) else ""
+    name, colon, port = host.partition(":")
+    return _plain(name) if _is_port(colon + port) else ""
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().removesuffix(".")
+
+
+def _is_port(text: str) -> bool:
+    return not text or (text.startswith(":") and text[1:].isdecimal())
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_of_another_site(headers: Headers) -> bool:
+    """Return whether another site's page caused a request, as browsers tell; following a link to the page is no harm."""
+    site = headers.get("sec-fetch-site", "none")
+    return site not in _OWN and headers.get("sec-fetch-mode") != "navigate"

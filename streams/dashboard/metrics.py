@@ -1,0 +1,100 @@
+"""A group's figures for Prometheus. Figures that nobody vouches for any more are left out."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from rebalance.describe import GroupPhase
+from streams.dashboard.looks import Look
+from streams.group.status import GroupStatus, TaskFigures
+
+
+def metrics_text(application_id: str, look: Look) -> bytes:
+    """Return what a look tells, in Prometheus' text form (version 0.0.4)."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures(application_id, look))
+    return generate_latest(registry)
+
+
+class _Figures(Collector):
+    """One look's figures."""
+
+    def __init__(self, application_id: str, look: Look) -> None:
+        self._application_id = application_id
+        self._seen = look.seen
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield all figures."""
+        readable = 0 if self._seen is None else 1
+        yield self._gauge(
+            "readable", "Whether the group's two topics could be read", {(): readable}
+        )
+        if self._seen is not None:
+            yield from self._of_group(self._seen.status)
+            yield from self._of_tasks(self._seen.status)
+
+    def _of_group(self, status: GroupStatus) -> Iterator[GaugeMetricFamily]:
+        phases: dict[tuple[str, ...], float] = {
+            (phase.name,): int(phase.value == status.phase) for phase in GroupPhase
+        }
+        yield self._gauge("phase", "1 for the phase that the group is in", phases, ("phase",))
+        if status.leader_heard_ms_ago is not None:
+            yield self._gauge(
+                "leader_heard_seconds",
+                "Time since the leader's last beat",
+                {(): status.leader_heard_ms_ago / 1000},
+            )
+        members = _counted((each.phase,) for each in status.members)
+        yield self._gauge("members", "Members by phase", members, ("phase",))
+        stale = sum(each.stale for each in status.members)
+        yield self._gauge("stale_members", "Members that have gone silent", {(): stale})
+        tasks = _counted((each.phase,) for each in status.tasks)
+        yield self._gauge("tasks", "Tasks by phase", tasks, ("phase",))
+        copies = _counted((each.role, each.phase) for each in (*status.learners, *status.standbys))
+        yield self._gauge("copies", "Learners and standbys", copies, ("role", "phase"))
+        alarms = _counted((each.name,) for each in status.alarms)
+        yield self._gauge("alarms", "Alarms by name", alarms, ("alarm",))
+
+    def _of_tasks(self, status: GroupStatus) -> Iterator[GaugeMetricFamily]:
+        labels = ("task", "role", "member")
+        fresh = [
+            each for each in (*status.tasks, *status.learners, *status.standbys) if not each.stale
+        ]
+        lags = {_labels(each): each.lag for each in fresh if each.lag is not None}
+        yield self._gauge("task_lag_records", "Records to process or to restore", lags, labels)
+        rates = {_labels(each): each.rate for each in fresh if each.rate is not None}
+        yield self._gauge("task_records_per_second", "Processed or restored", rates, labels)
+        stuck = {
+            _labels(each): max(record.age_ms for record in each.ranges) / 1000
+            for each in fresh
+            if each.ranges
+        }
+        yield self._gauge(
+            "task_oldest_record_in_hand_seconds",
+            "How long a key range has been at one record, where that is long",
+            stuck,
+            labels,
+        )
+
+    def _gauge(
+        self,
+        name: str,
+        text: str,
+        values: Mapping[tuple[str, ...], float],
+        labels: tuple[str, ...] = (),
+    ) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(f"tidewheel_group_{name}", text, labels=("application", *labels))
+        for key, value in values.items():
+            gauge.add_metric((self._application_id, *key), value)
+        return gauge
+
+
+def _counted(keys: Iterable[tuple[str, ...]]) -> Counter[tuple[str, ...]]:
+    return Counter(keys)
+
+
+def _labels(figures: TaskFigures) -> tuple[str, ...]:
+    return figures.task, figures.role, figures.member

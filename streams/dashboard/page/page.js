@@ -1,0 +1,483 @@
+// The dashboard's page: follows the looks at a group and shows the last one. Names in it come from others, so they are
+// only ever set as text; nothing here makes markup out of text, and the page's policy forbids it, too.
+"use strict";
+
+const ROWS_FIRST = 100; // tasks shown until somebody wants all
+const SPARKS = 120; // looks that the small curves show
+const SILENCE_S = 20; // the server says something every few seconds; beyond the interval this is a lost connection
+const RETRY_S = [1, 2, 5, 10];
+const TOKEN = "tidewheel-token";
+
+const $ = (id) => document.getElementById(id);
+const number = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const page = { look: 0, status: null, history: [], seenAt: 0, connection: "connecting", problem: "", lostAt: 0, whole: false };
+const curves = { lag: [], rate: [] };
+
+// --- words ---
+
+function duration(ms) {
+  const units = [["d", 86400000], ["h", 3600000], ["min", 60000], ["s", 1000]];
+  const value = Math.max(Math.floor(ms), 0);
+  if (value < 1000) return `${value} ms`;
+  for (let i = 0; i + 1 < units.length; i += 1) {
+    const [unit, size] = units[i];
+    const [smaller, part] = units[i + 1];
+    if (value >= size) return `${Math.floor(value / size)} ${unit} ${Math.floor((value % size) / part)} ${smaller}`;
+  }
+  return `${(Math.floor(value / 100) / 10).toFixed(1)} s`;
+}
+
+const orDash = (value, text) => (value === null || value === undefined || value === "" ? "-" : text(value));
+const count = (value) => orDash(value, (each) => number.format(each));
+const clock = (ms) => new Date(ms).toLocaleTimeString();
+const plural = (many, noun) => `${many} ${noun}${many === 1 ? "" : "s"}`;
+
+function ago(ms) {
+  const seconds = Math.floor((Date.now() - ms) / 1000);
+  return seconds < 2 ? "" : `, ${duration(1000 * seconds).replace(/\.0 s/, " s")} ago`;
+}
+
+function since(each, readMs) {
+  return orDash(each.since_ms, (ms) => `${each.since_known === false ? "≥ " : ""}${duration(readMs - ms)}`);
+}
+
+// --- parts of the page, changed only where something is new, so that nobody's place in them is lost ---
+
+function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function show(node, shown) {
+  if (node.hidden === shown) node.hidden = !shown;
+}
+
+function make(name, attributes = {}, text = "") {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text) node.textContent = text;
+  return node;
+}
+
+/** Gives `parent` one child for each item, in their order, and keeps the children whose key is still there. */
+function sync(parent, items, keyOf, create, update) {
+  const seen = new Map();
+  const keys = items.map((item) => {
+    const key = keyOf(item);
+    seen.set(key, (seen.get(key) || 0) + 1);
+    return `${key} ${seen.get(key)}`; // each once, whatever it is made of
+  });
+  const wanted = new Set(keys);
+  const old = new Map();
+  for (const child of [...parent.children]) {
+    if (wanted.has(child.dataset.key)) old.set(child.dataset.key, child);
+    else child.remove();
+  }
+  let place = parent.firstElementChild;
+  items.forEach((item, index) => {
+    const child = old.get(keys[index]) || create(item);
+    child.dataset.key = keys[index];
+    update(child, item);
+    if (child === place) place = place.nextElementSibling;
+    else parent.insertBefore(child, place);
+  });
+}
+
+class Table {
+  /** Columns are [name, kind, cell]: kind is "head", "number" or ""; cell(item) is text, or {text, done, end} with a bar. */
+  constructor(place, title, caption, columns) {
+    this.columns = columns;
+    this.place = $(place);
+    const scroll = make("div", { class: "table", role: "region", tabindex: "0", "aria-labelledby": title });
+    const table = make("table", { role: "table" });
+    this.caption = make("caption", {}, caption);
+    const head = make("tr", { role: "row" });
+    for (const [name, kind] of columns) {
+      head.append(make("th", { scope: "col", role: "columnheader", class: kind === "number" ? "number" : "" }, name));
+    }
+    const top = make("thead", { role: "rowgroup" });
+    top.append(head);
+    this.body = make("tbody", { role: "rowgroup" });
+    table.append(this.caption, top, this.body);
+    scroll.append(table);
+    this.place.append(scroll);
+  }
+
+  show(items, keyOf) {
+    sync(this.body, items, keyOf, () => this.row(), (row, item) => this.fill(row, item));
+  }
+
+  row() {
+    const row = make("tr", { role: "row" });
+    for (const [name, kind] of this.columns) {
+      const head = kind === "head";
+      const cell = make(head ? "th" : "td", { role: head ? "rowheader" : "cell", class: kind, "data-name": name });
+      if (head) cell.scope = "row";
+      const inside = make("span");
+      inside.append(make("span"));
+      cell.append(inside);
+      row.append(cell);
+    }
+    return row;
+  }
+
+  fill(row, item) {
+    row.classList.toggle("stale", Boolean(item.stale));
+    this.columns.forEach(([, kind, cellOf], index) => {
+      const cell = row.children[index];
+      const inside = cell.firstElementChild;
+      const value = cellOf(item);
+      const text = typeof value === "string" ? value : value.text;
+      say(inside.querySelector("span"), text);
+      cell.classList.toggle("empty", text === "");
+      bar(inside, typeof value === "string" ? null : value);
+      if (kind === "head") mark(inside, item.stale ? "stale" : "");
+    });
+  }
+}
+
+function bar(inside, value) {
+  let node = inside.querySelector("progress");
+  if (value === null || !value.end) {
+    if (node) node.remove();
+    return;
+  }
+  if (!node) {
+    node = make("progress", { "aria-hidden": "true" });
+    inside.prepend(node);
+  }
+  node.max = value.end;
+  node.value = Math.min(value.done, value.end);
+}
+
+function mark(inside, text) {
+  let node = inside.querySelector(".mark");
+  if (!text) {
+    if (node) node.remove();
+    return;
+  }
+  if (!node) {
+    node = make("span", { class: "mark" });
+    inside.append(node);
+  }
+  say(node, text);
+}
+
+function badge(node, text, kind) {
+  say(node, text);
+  node.className = `badge ${kind}`;
+  show(node, true);
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** Shows a figure with the curve of what it was. */
+function figure(id, text, curve = null) {
+  const place = $(id);
+  if (!place.firstElementChild) place.append(make("span"));
+  say(place.firstElementChild, text);
+  if (curve === null) return;
+  let svg = place.querySelector("svg");
+  if (!svg) {
+    svg = document.createElementNS(SVG, "svg");
+    svg.setAttribute("viewBox", `0 0 ${SPARKS} 24`);
+    svg.setAttribute("preserveAspectRatio", "none");
+    svg.setAttribute("aria-hidden", "true");
+    svg.append(document.createElementNS(SVG, "polyline"));
+    place.append(svg);
+  }
+  const top = Math.max(1, ...curve);
+  const points = curve.map((value, i) => `${SPARKS - curve.length + i},${(23 - (22 * value) / top).toFixed(1)}`);
+  svg.firstElementChild.setAttribute("points", points.join(" "));
+}
+
+// --- what is shown of a group ---
+
+const percent = (each) => (each.end ? `${Math.floor((100 * Math.min(each.done, each.end)) / each.end)} %` : "-");
+
+const members = new Table("members", "members-title", "* its program leads the group", [
+  ["Member", "head", (each) => each.member + (each.leads ? " *" : "")],
+  ["Host", "", (each) => orDash(each.host, String)],
+  ["Rack", "", (each) => orDash(each.rack, String)],
+  ["Phase", "", (each) => (each.phase === "ACTIVE" || !each.reason ? each.phase : `${each.phase}: ${each.reason}`)],
+  ["Since", "number", (each) => since(each, page.status.read_ms)],
+  ["Heard", "number", (each) => orDash(each.heard_ms_ago, (ms) => `${duration(ms)} ago`)],
+  ["Threads", "number", (each) => count(each.threads)],
+  ["Tasks", "number", (each) => count(each.active.length)],
+  ["Learners", "number", (each) => count(each.learner.length)],
+  ["Standbys", "number", (each) => count(each.standby.length)],
+]);
+
+const tasks = new Table("tasks", "tasks-title", "Lag is the records to process; ranges are the task's key ranges", [
+  ["Task", "head", (each) => each.task],
+  ["Owner", "", (each) => orDash(each.member, String)],
+  ["Phase", "", (each) => (each.target ? `${each.phase} → ${each.target}` : each.phase)],
+  ["Copies", "", (each) => copiesOf(each.task)],
+  ["Lag", "number", (each) => count(each.lag)],
+  ["Records/s", "number", (each) => count(each.rate)],
+  ["Ranges", "number", (each) => ranges(each)],
+  ["Epoch", "number", (each) => count(each.epoch)],
+  ["Since", "number", (each) => since(each, page.status.read_ms)],
+]);
+
+const hands = new Table("ranges", "hands-title", "As its worker last said", [
+  ["Task", "head", (each) => each.task],
+  ["Owner", "", (each) => orDash(each.member, String)],
+  ["Key hash", "", (each) => each.key_hash.toString(16).padStart(8, "0")],
+  ["Offset", "number", (each) => String(each.offset)],
+  ["For", "number", (each) => duration(each.age_ms)],
+]);
+
+const copies = new Table("copies", "copies-title", "A learner gets its task when it is ready", [
+  ["Task", "head", (each) => each.task],
+  ["Role", "", (each) => each.role],
+  ["At", "", (each) => orDash(each.member, String)],
+  ["Phase", "", (each) => each.phase],
+  ["Restored", "number", (each) => ({ text: percent(each), done: each.done, end: each.end })],
+  ["Lag", "number", (each) => count(each.lag)],
+  ["Records/s", "number", (each) => count(each.rate)],
+  ["Ready in", "number", (each) => (each.phase === "READY" ? "now" : orDash(each.eta_s, (s) => duration(s * 1000)))],
+  ["Since", "number", (each) => since(each, page.status.read_ms)],
+]);
+
+function copiesOf(task) {
+  const all = [...page.status.learners, ...page.status.standbys].filter((each) => each.task === task);
+  return all.map((each) => `${each.role} at ${each.member} ${each.phase === "READY" ? "ready" : percent(each)}`).join(", ");
+}
+
+function ranges(each) {
+  const stuck = each.ranges.length;
+  return stuck ? `${each.range_count}, ${stuck} at one record` : String(each.range_count);
+}
+
+const isSettled = (each) => each.phase === "RUNNING" && !each.target;
+
+function byName(one, other) {
+  const [a, b] = [one, other].map((each) => each.task.split("_").map(Number));
+  return a[0] - b[0] || a[1] - b[1];
+}
+
+function urgent(one, other) {
+  return (
+    isSettled(one) - isSettled(other) || (other.lag || 0) - (one.lag || 0) || byName(one, other)
+  );
+}
+
+function showTasks(status) {
+  const wanted = $("filter").value.trim().toLowerCase();
+  const found = status.tasks.filter((each) =>
+    [each.task, each.member, each.phase, each.target || ""].some((text) => text.toLowerCase().includes(wanted)),
+  );
+  found.sort($("order").value === "name" ? byName : urgent);
+  const shown = page.whole ? found : found.slice(0, ROWS_FIRST);
+  tasks.show(shown, (each) => each.task);
+  show($("more"), shown.length < found.length);
+  say($("more-text"), `${found.length - shown.length} more tasks are not shown.`);
+}
+
+function showFigures(status) {
+  const live = status.members.filter((each) => each.phase !== "GONE");
+  const running = status.tasks.filter((each) => each.phase === "RUNNING" || each.phase === "WARMING");
+  figure("figure-members", count(live.length));
+  figure("figure-tasks", `${running.length} of ${status.tasks.length}`);
+  figure("figure-learners", count(status.learners.length));
+  figure("figure-lag", total(status, "lag"), curves.lag);
+  figure("figure-rate", total(status, "rate"), curves.rate);
+  figure("figure-alarms", count(status.alarms.length));
+  $("figure-alarms").parentElement.classList.toggle("bad", status.alarms.length > 0);
+}
+
+function known(status, name) {
+  return status.tasks.filter((each) => each[name] !== null && !each.stale).map((each) => each[name]);
+}
+
+const sum = (values) => values.reduce((all, each) => all + each, 0);
+
+function total(status, name) {
+  const values = known(status, name);
+  return values.length ? number.format(sum(values)) : "-";
+}
+
+function leader(status) {
+  if (!status.leader) return "Nobody has led this group yet.";
+  const heard = orDash(status.leader_heard_ms_ago, (ms) => `heard ${duration(ms)} ago`);
+  return (
+    `Led by ${status.leader} (epoch ${status.leader_epoch}, ${heard === "-" ? "not heard" : heard}), target ` +
+    `${status.group_epoch}, step ${status.step_epoch}, topology ${status.topology_epoch} ${status.topology_hash || "-"}, ` +
+    `protocol ${status.protocol}, assignor ${status.assignor || "-"}`
+  );
+}
+
+const PHASES = { RUNNING: "good", NOT_READY: "bad" };
+
+function showGroup() {
+  const status = page.status;
+  show($("main"), status !== null);
+  if (status === null) return;
+  say($("application"), status.application_id);
+  badge($("phase"), status.phase, PHASES[status.phase] || "warn");
+  showFigures(status);
+  say($("leader"), leader(status));
+  show($("alarms"), status.alarms.length > 0);
+  sync($("alarm-list"), status.alarms, (each) => each.name, () => make("li"), (item, each) => say(item, each.text));
+  members.show(status.members, (each) => each.incarnation);
+  showTasks(status);
+  const held = status.tasks.flatMap((task) =>
+    task.ranges.map((each) => ({ task: task.task, member: task.member, stale: task.stale, ...each })),
+  );
+  show($("hands"), held.length > 0);
+  hands.show(held, (each) => `${each.task} ${each.offset} ${each.key_hash}`);
+  const all = [...status.learners, ...status.standbys];
+  show($("copies-section"), all.length > 0 || status.waiting.length > 0);
+  copies.show(all, (each) => `${each.task} ${each.role} ${each.incarnation}`);
+  show($("waiting"), status.waiting.length > 0);
+  say($("waiting"), `Waiting for a place among the learners (max_warmup_replicas): ${status.waiting.join(", ")}`);
+}
+
+function showHistory() {
+  const told = [...page.history].reverse().map((text) => {
+    const [title, ...rest] = text.split("\n");
+    return { title, rest: rest.join("\n"), key: title.slice(0, 24) };
+  });
+  sync($("history"), told, (each) => each.key, () => {
+    const node = make("details");
+    node.append(make("summary"), make("pre"));
+    return node;
+  }, (node, each) => {
+    say(node.children[0], each.title);
+    say(node.children[1], each.rest);
+  });
+}
+
+// --- whether it can be believed ---
+
+const CONNECTIONS = { live: "good", lost: "bad", ended: "bad" };
+
+function showState() {
+  const status = page.status;
+  const asOf = status === null ? "" : ` What is shown is as of ${clock(page.seenAt)}.`;
+  const notices = {
+    lost: `Connection lost at ${clock(page.lostAt)}.${asOf} Trying again.`,
+    ended: `The dashboard was stopped at ${clock(page.lostAt)}.${asOf} Trying again.`,
+  };
+  const unread = page.problem ? `The group can't be read: ${page.problem}.${asOf}` : "";
+  const notice = notices[page.connection] || unread;
+  const old = status !== null && Boolean(notice);
+  badge($("connection"), old ? `${page.connection === "live" ? "not read" : `connection ${page.connection}`}, stale` : page.connection,
+    unread ? "bad" : CONNECTIONS[page.connection] || "waiting");
+  // Said aloud once, not each second anew.
+  const alert = $("notice");
+  if (!notice) alert.textContent = "";
+  else if (alert.dataset.about !== page.connection + page.problem) say(alert, notice);
+  alert.dataset.about = notice ? page.connection + page.problem : "";
+  show(alert, Boolean(notice));
+  document.body.classList.toggle("old", old);
+  say($("read"), status === null ? "" : `Read at ${clock(page.seenAt)}${ago(page.seenAt)}.`);
+  if (status === null) return;
+  const alarms = plural(status.alarms.length, "alarm");
+  say($("told"), `${status.phase}, ${alarms}${notice ? ", stale" : ""}`);
+  document.title = `${notice ? "(stale) " : ""}${status.application_id} ${status.phase}${status.alarms.length ? `, ${alarms}` : ""}`;
+}
+
+function take(told) {
+  page.problem = told.problem;
+  if (told.status) {
+    page.status = told.status;
+    page.history = told.history;
+    page.seenAt = Date.now() - 1000 * told.age_s;
+    for (const name of told.look === page.look ? [] : ["lag", "rate"]) {
+      curves[name] = [...curves[name], sum(known(told.status, name))].slice(-SPARKS);
+    }
+    page.look = told.look;
+    showGroup();
+    showHistory();
+  }
+  showState();
+}
+
+function lose(how) {
+  if (page.connection !== how) page.lostAt = Date.now();
+  page.connection = how;
+  showState();
+}
+
+// --- the connection: fetch and not EventSource, which can't send a token and would tell it in the address ---
+
+const sleep = (seconds) => new Promise((wake) => setTimeout(wake, 1000 * seconds));
+
+function askForToken(wrong) {
+  const form = $("ask");
+  page.connection = wrong ? "wrong token" : "token needed";
+  showState();
+  show(form, true);
+  $("token").focus();
+  return new Promise((given) => {
+    form.onsubmit = (submitted) => {
+      submitted.preventDefault();
+      sessionStorage.setItem(TOKEN, $("token").value.trim());
+      $("token").value = "";
+      show(form, false);
+      given();
+    };
+  });
+}
+
+/** Follows the looks until the connection ends; true if the dashboard itself ended it. */
+async function follow() {
+  const token = sessionStorage.getItem(TOKEN);
+  const giveUp = new AbortController();
+  let timer = setTimeout(() => giveUp.abort(), 1000 * SILENCE_S);
+  try {
+    const headers = token ? { authorization: `Bearer ${token}` } : {};
+    const answer = await fetch("api/events", { headers, cache: "no-store", signal: giveUp.signal });
+    if (answer.status === 401) {
+      clearTimeout(timer);
+      await askForToken(Boolean(token));
+      return false;
+    }
+    if (!answer.ok) throw new Error(await answer.text());
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let rest = ""; ; ) {
+      const { value, done } = await reader.read();
+      if (done) return false;
+      const events = (rest + value).split("\n\n");
+      rest = events.pop();
+      for (const each of events) {
+        if (each.startsWith("event: end")) return true;
+        const told = JSON.parse(each.replace(/^data: /, ""));
+        page.connection = "live";
+        take(told);
+        clearTimeout(timer);
+        timer = setTimeout(() => giveUp.abort(), 1000 * (SILENCE_S + 2 * told.interval_s));
+      }
+    }
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function followOn() {
+  for (let tries = 0; ; tries += 1) {
+    let ended = false;
+    try {
+      ended = await follow();
+    } catch {
+      ended = false;
+    }
+    if (page.connection === "live") tries = 0;
+    if (!page.connection.endsWith("needed") && !page.connection.startsWith("wrong")) {
+      lose(ended || page.connection === "ended" ? "ended" : "lost");
+      await sleep(RETRY_S[Math.min(tries, RETRY_S.length - 1)]);
+    } else {
+      page.connection = "connecting";
+    }
+  }
+}
+
+$("filter").addEventListener("input", () => page.status && showTasks(page.status));
+$("order").addEventListener("change", () => page.status && showTasks(page.status));
+$("more-button").addEventListener("click", () => {
+  page.whole = true;
+  showTasks(page.status);
+});
+setInterval(showState, 1000);
+followOn();

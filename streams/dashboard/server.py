@@ -1,0 +1,84 @@
+"""Serves a dashboard until a signal ends it."""
+
+import signal
+import socket
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+import uvicorn
+
+from streams.dashboard.looks import Looks
+from streams.dashboard.web import STREAMS_MAX, build_app
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+#: Streams end by themselves; a viewer who takes nothing any more is not waited for longer.
+_END_S: Final = 3
+#: Connections beside those that follow: a look each, and gone.
+_SHORT_MAX: Final = 64
+
+
+def serve(
+    listening: socket.socket,
+    application_id: str,
+    looks: Looks,
+    *,
+    names: Iterable[str] = (),
+    token: str | None = None,
+) -> None:
+    """Serve a dashboard on a socket, until SIGINT or SIGTERM.
+
+    Raises:
+        Exception: What ended the looks, if that was an error nobody foresaw.
+    """
+    config = uvicorn.Config(
+        build_app(application_id, looks, names=names, token=token),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=STREAMS_MAX + _SHORT_MAX,
+        timeout_graceful_shutdown=_END_S,
+    )
+    with _signals_do_nothing():
+        _Server(config, looks).run(sockets=[listening])
+    if looks.failure is not None:
+        raise looks.failure
+
+
+class _Server(uvicorn.Server):
+    """Ends its streams when it is told to end, and ends when there is nothing to stream."""
+
+    def __init__(self, config: uvicorn.Config, looks: Looks) -> None:
+        super().__init__(config)
+        self._looks = looks
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        super().handle_exit(sig, frame)
+        self._looks.end()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end; called ten times a second."""
+        return await super().on_tick(counter) or self._looks.ended
+
+
+@contextmanager
+def _signals_do_nothing() -> Generator[None]:
+    """Have signals do nothing more while the block runs: uvicorn raises those that ended it once more at its end."""
+
+    def nothing(number: int, frame: FrameType | None) -> None:
+        del number, frame
+
+    before = {number: signal.signal(number, nothing) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,35 @@
+"""Groups as a dashboard sees them."""
+
+from rebalance.describe import fold_log
+from rebalance.messages import LeaderBeat
+from rebalance.task_status import TaskStatus
+from streams.dashboard.looks import Sighting
+from streams.group.inbox import InboxFold
+from streams.group.status import group_status
+from streams.group.topics import Heard
+from tests.rebalance.group_logs import two_members
+from tests.streams.group.fake_group import APP, beat
+
+#: A name that a member might choose to harm who looks at it.
+EVIL = '</script><img src=x onerror=alert(1)>\n\nevent: end\ndata: {"look": 9}\n\n\r\u2028"'
+
+
+def sighting(later_ms: int = 0, *, name: str = "c") -> Sighting:
+    """Return a group in which `name` learns 0_1 from `b`, and a record of 0_0 is stuck; so long after it last spoke."""
+    book = two_members().member(name)
+    book.target({"0_0": "a", "0_1": name, "0_2": "a", "0_3": "b"}, f"{name} joined")
+    book.step({"0_1": (f"{name}-1", 7)}, {"0_0": ("b-1", 8)}, parked=("0_3",)).after(1_000)
+    learner = TaskStatus(
+        task="0_1", role="learner", epoch=7, state="RESTORING",
+        changelog={"t": 750}, ends={"t": 1_000}, lag=250, rate=50.0,
+    )  # fmt: skip
+    stuck = TaskStatus(
+        task="0_0", role="active", epoch=1, state="RUNNING", lag=40, rate=2_000.0,
+        range_count=4, ranges=((0xBEEF, 17, 65_000),),
+    )  # fmt: skip
+    inbox = InboxFold()
+    leader = LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1)
+    for message in (leader, beat("a", stuck), beat("b"), beat(name, learner)):
+        inbox.take(Heard(book.now_ms, message))
+    status = group_status(APP, fold_log(book.entries), inbox, now_ms=book.now_ms + later_ms)
+    return Sighting(status=status, history=(f"2026-11-21  {name} joined\n  +0 ms  more",))

@@ -1,0 +1,294 @@
+"""What a dashboard answers, to whom, and what it refuses."""
+
+import json
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from streams.dashboard.looks import Looks, Sighting
+from streams.dashboard.web import build_app
+from streams.errors import StreamsError
+from tests.streams.dashboard.sightings import EVIL, sighting
+
+PAGE = files("streams.dashboard") / "page"
+PATHS = ("/", "/page.css", "/page.js", "/api/status", "/api/events", "/healthz", "/metrics")
+TOKEN = "0123456789abcdef"  # noqa: S105 - of these tests
+
+
+@contextmanager
+def _served(
+    look: Callable[[], Sighting] = sighting,
+    *,
+    names: tuple[str, ...] = (),
+    token: str | None = None,
+) -> Generator[TestClient]:
+    """Serve a group that was looked at once or twice; then the looks end, so that streams do, too."""
+    calls = iter(range(1_000))
+
+    def once() -> Sighting:
+        if next(calls):
+            looks.end()
+        return look()
+
+    looks = Looks(once, 0.001, patience_s=600)
+    app = build_app("shop", looks, names=names, token=token)
+    with TestClient(app, base_url="http://localhost:8080") as client:
+        shown = {} if token is None else {"authorization": f"Bearer {token}"}
+        assert client.get("/api/events", headers=shown).is_success  # until the end
+        yield client
+
+
+def _events(text: str) -> list[dict[str, Any]]:
+    """Return what a browser would take from a stream: the data of events that have no name of their own."""
+    blocks = [re.split(r"\r\n|\r|\n", block) for block in text.split("\n\n") if block]
+    assert blocks[-1][0] == "event: end"
+    assert all(len(block) == 1 and block[0].startswith("data: ") for block in blocks[:-1])
+    return [json.loads(block[0].removeprefix("data: ")) for block in blocks[:-1]]
+
+
+def test_programs_get_what_status_prints() -> None:
+    """The same object as `tidewheel status --json`."""
+    with _served() as client:
+        answer = client.get("/api/status")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == json.loads(json.dumps(sighting().status.to_dict()))
+
+
+def test_viewers_get_each_look_as_an_event() -> None:
+    """With its age, the group and what happened last; the last event says that there will be no other."""
+    with _served() as client:
+        told = _events(client.get("/api/events").text)[-1]
+    assert told["status"]["learners"][0]["done"] == 750
+    assert told["history"] == ["2026-11-21  c joined\n  +0 ms  more"]
+    assert (told["problem"], told["interval_s"]) == ("", 0.001)
+    assert told["age_s"] >= 0
+
+
+def test_figures_older_than_the_session_timeout_are_stale() -> None:
+    """Marked for people, left out for Prometheus."""
+    with _served(lambda: sighting(3_001)) as client:
+        status = client.get("/api/status").json()
+        samples = _samples(client.get("/metrics").text)
+    assert {each["stale"] for each in (*status["members"], *status["tasks"])} == {True}
+    assert samples["tidewheel_group_stale_members", ()] == 3
+    assert not [key for key in samples if key[0].startswith("tidewheel_group_task_")]
+
+
+def test_a_group_that_cannot_be_read_is_not_shown_as_it_was() -> None:
+    """Programs get 503 and why; viewers get why."""
+
+    def look() -> Sighting:
+        raise StreamsError("list topics: nobody there")
+
+    with _served(look) as client:
+        status, health = client.get("/api/status"), client.get("/healthz")
+        told = _events(client.get("/api/events").text)[-1]
+        samples = _samples(client.get("/metrics").text)
+    assert (status.status_code, status.json()) == (503, {"problem": "list topics: nobody there"})
+    assert (health.status_code, health.json()) == (503, {"ok": False})
+    assert (told["problem"], "status" in told) == ("list topics: nobody there", False)
+    assert samples == {("tidewheel_group_readable", ()): 0}
+
+
+def _samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    return {
+        (
+            sample.name,
+            tuple(value for name, value in sorted(sample.labels.items()) if name != "application"),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_gets_the_groups_figures() -> None:
+    """Lag and rates by task, members and tasks by state, alarms."""
+    with _served() as client:
+        answer = client.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    samples = _samples(answer.text)
+    expected = {
+        ("readable", ()): 1,
+        ("phase", ("RECONCILING",)): 1,
+        ("phase", ("RUNNING",)): 0,
+        ("members", ("ACTIVE",)): 3,
+        ("tasks", ("RUNNING",)): 3,
+        ("tasks", ("WARMING",)): 1,
+        ("copies", ("FOLLOWING", "learner")): 1,
+        ("task_lag_records", ("a", "active", "0_0")): 40,
+        ("task_lag_records", ("c", "learner", "0_1")): 250,
+        ("task_records_per_second", ("a", "active", "0_0")): 2_000,
+        ("task_oldest_record_in_hand_seconds", ("a", "active", "0_0")): 65,
+    }
+    assert {key: samples[f"tidewheel_group_{key[0]}", key[1]] for key in expected} == expected
+
+
+def test_names_that_members_chose_stay_text() -> None:
+    """They can't end an event, begin another one, or be markup: the page sets text alone."""
+    with _served(lambda: sighting(name=EVIL)) as client:
+        told = _events(client.get("/api/events").text)
+        samples = _samples(client.get("/metrics").text)
+    assert {each["look"] for each in told} <= {1, 2}
+    assert EVIL in [each["member"] for each in told[-1]["status"]["members"]]
+    assert samples["tidewheel_group_task_lag_records", (EVIL, "learner", "0_1")] == 250
+
+
+def test_the_page_makes_no_markup_and_needs_nothing_from_elsewhere() -> None:
+    """No script or style in the markup, no address of another host, nothing that reads text as markup or code."""
+    markup, style, script = (
+        (PAGE / name).read_text(encoding="utf-8") for name in ("index.html", "page.css", "page.js")
+    )
+    assert not re.search(r"<script(?! src=)|<style|\son\w+=|\sstyle=", markup)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(", script
+    )
+    addresses = re.findall(r"\w+://[^\"'\s)]+", markup + style + script)
+    assert addresses == ["http://www.w3.org/2000/svg"]  # a name, which nobody fetches
+    used = set(re.findall(r"\$\(\"([\w-]+)\"\)", script))
+    assert used <= set(re.findall(r'id="([\w-]+)"', markup))
+
+
+def test_every_answer_forbids_browsers_what_is_not_needed() -> None:
+    """Refusals, too."""
+    with _served(token=TOKEN) as client:
+        answers = [client.get(path) for path in (*PATHS, "/nothing-here")]
+        answers += [client.post("/"), client.get("/", headers={"host": "evil.example"})]
+    assert [each.status_code for each in answers] == [
+        200,
+        200,
+        200,
+        401,
+        401,
+        200,
+        401,
+        401,
+        405,
+        421,
+    ]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self';")
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "set-cookie" not in answer.headers
+        assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("host", "is_known"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:8080", True),
+        ("127.0.0.1:8080", True),
+        ("[::1]:8080", True),
+        ("192.0.2.7:8080", True),
+        ("shop.example:443", True),
+        ("shop.example.", True),
+        ("evil.example", False),
+        ("localhost.evil.example:8080", False),
+        ("127.0.0.1.evil.example", False),
+        ("127.0.0.1:8080@evil.example", False),
+        ("shop.example:8080:evil", False),
+        ("2130706433", False),
+        ("", False),
+    ],
+)
+def test_only_known_names_are_answered_to(host: str, *, is_known: bool) -> None:
+    """Another site that gives its name this machine's address (DNS rebinding) gets nothing."""
+    with _served(names=("Shop.Example",)) as client:
+        codes = {client.get(path, headers={"host": host}).status_code for path in PATHS}
+    assert codes == ({200} if is_known else {421})
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        None,
+        "",
+        TOKEN,
+        "Bearer",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN}x",
+        f"Basic {TOKEN}",
+        "Bearer \u00e9\u00ff",
+    ],
+)
+def test_nothing_of_the_group_is_told_without_the_token(shown: str | None) -> None:
+    """The page alone, which is the same for everybody, and whether the dashboard works."""
+    headers = {} if shown is None else {b"authorization": shown.encode("latin-1")}
+    with _served(token=TOKEN) as client:
+        told = {path: client.get(path, headers=headers) for path in (*PATHS, "/api/else")}
+        wrong = client.get("/api/status", params={"token": TOKEN}, headers=headers)
+    refused = [path for path, answer in told.items() if answer.status_code == 401]
+    assert refused == ["/api/status", "/api/events", "/metrics", "/api/else"]
+    assert told["/healthz"].json() == {"ok": True}
+    assert wrong.status_code == 401  # never in an address, which logs and histories keep
+    assert not [path for path, answer in told.items() if "shop" in answer.text]
+
+
+def test_the_token_opens_everything() -> None:
+    """In the header that scripts, Prometheus and our page send."""
+    with _served(token=TOKEN) as client:
+        headers = {"authorization": f"bearer {TOKEN}"}
+        codes = {client.get(path, headers=headers).status_code for path in PATHS}
+    assert codes == {200}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_nothing_can_be_changed(method: str) -> None:
+    """There is nothing but GET."""
+    with _served() as client:
+        codes = {client.request(method, path, content=b"x" * 100_000).status_code for path in PATHS}
+    assert codes == {405}
+
+
+def test_what_another_site_asks_for_is_refused() -> None:
+    """Its answers could not be read there, but would hold connections; a link to the page is fine."""
+    with _served() as client:
+
+        def code(path: str, site: str, mode: str) -> int:
+            headers = {"sec-fetch-site": site, "sec-fetch-mode": mode}
+            return client.get(path, headers=headers).status_code
+
+        assert code("/api/events", "cross-site", "no-cors") == 403
+        assert code("/api/status", "same-site", "cors") == 403  # another port of this machine
+        assert code("/", "cross-site", "navigate") == 200
+        assert code("/api/status", "same-origin", "cors") == 200
+        assert code("/", "none", "navigate") == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page",
+        "/page.css/",
+        "/page/page.js",
+        "/..%2fweb.py",
+        "/%2e%2e/guard.py",
+        "//etc/passwd",
+        "/api",
+    ],
+)
+def test_no_path_reaches_a_file(path: str) -> None:
+    """What is served are three files that are known beforehand."""
+    with _served() as client:
+        assert client.get(path, follow_redirects=False).status_code == 404
+
+
+def test_as_many_follow_as_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more is told to come back; who only asks for the headers holds nothing."""
+    with _served() as client:
+        monkeypatch.setattr("streams.dashboard.web.STREAMS_MAX", 0)
+        answer = client.get("/api/events")
+        head = client.head("/api/events")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+    assert (head.status_code, head.content) == (200, b"")
