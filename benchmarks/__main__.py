@@ -12,6 +12,7 @@ command line is wrong.
 import argparse
 import dataclasses
 import datetime as dt
+import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +24,7 @@ from benchmarks import machine, results, table, throughput
 from benchmarks.broker import BenchmarkBroker, benchmark_broker
 from benchmarks.handoff import suite as handoff
 from benchmarks.handoff.members import HANDOFF_SYSTEMS
+from benchmarks.jobs import plan
 from benchmarks.parallel import plan as parallel
 from benchmarks.parallel.suite import ParallelSuite
 from benchmarks.python_environment import PeerEnvironmentError
@@ -33,7 +35,6 @@ from benchmarks.systems import SYSTEMS
 from benchmarks.throughput import FULL, QUICK, Selection, ThroughputSuite
 from streams.errors import StreamsError
 
-CACHES = ("0", "all")
 WIDTH = 110
 
 
@@ -79,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--systems", help="only these systems, in this order")
     add("--guarantees", help=f"only these of {', '.join(GUARANTEES)}")
     add("--commit-intervals", help="only these intervals in ms, without each system's own default")
-    add("--caches", help="only these of 0 (every update is an output) and all (holds all keys)")
+    add("--caches", help="only these of 0 (every update is an output), 10MiB and all (all keys)")
     add("--factors", help="only these parallelising factors (suite parallel)")
     add("--pairs", type=int, help="how many rounds of A B")
     add("--threads", type=int, help="Kafka Streams' threads; by default the best of 1, 2 and 4")
@@ -106,7 +107,7 @@ def _names(
 def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Selection:
     """Return what the options ask for; what they do not know is an error."""
     size = QUICK if options.quick else FULL
-    intervals: tuple[int, ...] = results.COMMON_INTERVALS_MS
+    intervals = size.commit_intervals_ms
     if options.commit_intervals is not None:
         try:
             intervals = tuple(int(part) for part in options.commit_intervals.split(","))
@@ -120,14 +121,19 @@ def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
     if options.pairs is not None:
         size = dataclasses.replace(size, pairs=options.pairs)
     if options.records is not None:
-        size = dataclasses.replace(size, records=options.records)
+        probe_records = min(size.probe_records, options.records)
+        size = dataclasses.replace(size, records=options.records, probe_records=probe_records)
     return Selection(
         size=size,
         jobs=_names(parser, "--jobs", options.jobs, throughput.JOBS),
         systems=_names(parser, "--systems", options.systems, tuple(SYSTEMS)),
-        guarantees=_names(parser, "--guarantees", options.guarantees, GUARANTEES),
+        guarantees=_names(
+            parser, "--guarantees", options.guarantees or ",".join(size.guarantees), GUARANTEES
+        ),
         commit_intervals_ms=intervals,
-        caches=_names(parser, "--caches", options.caches, CACHES),
+        caches=_names(
+            parser, "--caches", options.caches or ",".join(size.caches), tuple(plan.CACHES)
+        ),
         threads=options.threads,
     )
 
@@ -294,4 +300,6 @@ def _suites_table() -> Table:
 
 
 if __name__ == "__main__":
+    # As Ctrl-C does: what was started is ended, the broker and the system that is being measured.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

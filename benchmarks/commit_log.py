@@ -73,15 +73,20 @@ def decode_commit_metadata(value: bytes) -> str:
 
 def read_commits(bootstrap_servers: str, group: str, topic: str) -> list[CommitRecord]:
     """Return every commit of a group for a topic, in the order of the log."""
+    return read_group_commits(bootstrap_servers, group).get(topic, [])
+
+
+def read_group_commits(bootstrap_servers: str, group: str) -> dict[str, list[CommitRecord]]:
+    """Return every commit of a group by topic, each in the order of the log."""
     place = group_partition(group, partition_count(bootstrap_servers, OFFSETS_TOPIC))
-    commits: list[CommitRecord] = []
+    commits: dict[str, list[CommitRecord]] = {}
     for batch in read_to_end(bootstrap_servers, OFFSETS_TOPIC, [place]):
         for message in batch:
             key, value = message.key(), message.value()
             found = decode_commit_key(bytes(key)) if key else None
-            if found is None or value is None or found[:2] != (group, topic):
+            if found is None or value is None or found[0] != group:
                 continue
-            commits.append(
+            commits.setdefault(found[1], []).append(
                 CommitRecord(
                     at_ms=message.timestamp()[1],
                     partition=found[2],

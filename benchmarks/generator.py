@@ -28,6 +28,7 @@ class InputSpec:
         partitions: How many partitions the topic has.
         seed: What the draws depend on, and all they depend on.
         zipf: Exponent of the keys' shares: the nth key is drawn as often as 1 / n ** zipf says; 0: all alike.
+        content: What the values are, and whether records have times of their own: a name in `jobs.contents`.
     """
 
     records: int
@@ -36,13 +37,16 @@ class InputSpec:
     partitions: int = 4
     seed: int = 20_260_101
     zipf: float = 0.0
+    content: str = "plain"
 
     @property
     def topic(self) -> str:
         """The topic's name, which says everything that decides its content."""
         return (
             f"bench-input-{self.records}-{self.keys}-{self.value_bytes}"
-            f"-{self.partitions}-{self.seed}" + (f"-zipf-{self.zipf:g}" if self.zipf else "")
+            f"-{self.partitions}-{self.seed}"
+            + (f"-zipf-{self.zipf:g}" if self.zipf else "")
+            + (f"-{self.content}" if self.content != "plain" else "")
         )
 
     @property

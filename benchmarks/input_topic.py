@@ -7,7 +7,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.generator import InputSpec, record_blocks
+from benchmarks.generator import InputSpec
+from benchmarks.jobs.contents import input_blocks
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -95,11 +96,11 @@ def _fill(bootstrap_servers: str, spec: InputSpec) -> None:
             "queue.buffering.max.messages": 500_000,
         }
     )
-    for block in record_blocks(spec):
-        for key, value in block:
+    for block in input_blocks(spec):
+        for key, value, timestamp_ms, partition in block:
             while True:
                 try:
-                    producer.produce(spec.topic, value, key)
+                    producer.produce(spec.topic, value, key, partition, timestamp=timestamp_ms)
                     break
                 except BufferError:  # the client's queue is full: let it send first
                     producer.poll(0.05)

@@ -2,12 +2,13 @@
 
 The output topic is read with read_committed. For a job that counts, the last record of each key
 must be the direct count of the input, and a key's counts must never fall; for a job that copies,
-each key must have come out as often as it went in. The number of records is the metric
+each key must have come out as often as it went in. Other jobs' outputs are read in `jobs.checks`. The number of records is the metric
 `outputs`: systems that write less often are not compared with those that write every update.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import orjson
 
@@ -16,9 +17,26 @@ from benchmarks.topic_reader import partition_count, read_to_end
 EXAMPLES_SHOWN = 3
 
 
+class Tally(Protocol):
+    """Takes what a system wrote, and says whether it is right."""
+
+    @property
+    def outputs(self) -> int:
+        """How many records there were."""
+        ...
+
+    def add(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Take records in the order of their partition."""
+        ...
+
+    def problems(self, expected: Mapping[bytes, int]) -> list[str]:
+        """Return what is wrong, in sentences; nothing means that the time may count."""
+        ...
+
+
 @dataclass(slots=True)
 class OutputTally:
-    """What was found in an output topic.
+    """What was found in an output topic of counts, or of copies.
 
     Attributes:
         decode: Turns a value into a count, or None where the job only copies.
@@ -32,7 +50,7 @@ class OutputTally:
     outputs: int = 0
     fallen: list[tuple[bytes, int, int]] = field(default_factory=list[tuple[bytes, int, int]])
 
-    def add(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+    def add(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Take records in the order of their partition."""
         counts, decode = self.counts, self.decode
         for key, value in records:
@@ -41,26 +59,13 @@ class OutputTally:
             if decode is None:
                 counts[key] = before + 1
                 continue
-            counts[key] = after = decode(value)
+            counts[key] = after = decode(value or b"")
             if after <= before:
                 self.fallen.append((key, before, after))
 
     def problems(self, expected: Mapping[bytes, int]) -> list[str]:
         """Return what is wrong, in sentences; nothing means that the time may count."""
-        found: list[str] = []
-        missing = [key for key in expected if key not in self.counts]
-        unknown = [key for key in self.counts if key not in expected]
-        wrong = [key for key, count in expected.items() if self.counts.get(key, count) != count]
-        if missing:
-            found.append(f"{len(missing)} keys have no output, e.g. {_shown(missing)}")
-        if unknown:
-            found.append(f"{len(unknown)} keys are not in the input, e.g. {_shown(unknown)}")
-        if wrong:
-            key = wrong[0]
-            found.append(
-                f"{len(wrong)} keys end with a wrong value, e.g. {_shown(wrong)}"
-                f" ({self.counts[key]} instead of {expected[key]})"
-            )
+        found = differences(self.counts, expected)
         if self.fallen:
             key, before, after = self.fallen[0]
             found.append(
@@ -68,6 +73,25 @@ class OutputTally:
                 f" e.g. {_shown([key])} from {before} to {after}"
             )
         return found
+
+
+def differences(found: Mapping[bytes, int], expected: Mapping[bytes, int]) -> list[str]:
+    """Return how what a system wrote last differs from what is right, in sentences."""
+    told: list[str] = []
+    missing = [key for key in expected if key not in found]
+    unknown = [key for key in found if key not in expected]
+    wrong = [key for key, count in expected.items() if found.get(key, count) != count]
+    if missing:
+        told.append(f"{len(missing)} keys have no output, e.g. {_shown(missing)}")
+    if unknown:
+        told.append(f"{len(unknown)} keys are not in the input, e.g. {_shown(unknown)}")
+    if wrong:
+        key = wrong[0]
+        told.append(
+            f"{len(wrong)} keys end with a wrong value, e.g. {_shown(wrong)}"
+            f" ({found[key]} instead of {expected[key]})"
+        )
+    return told
 
 
 def decoder(name: str) -> Callable[[bytes], int] | None:
@@ -83,13 +107,11 @@ def decoder(name: str) -> Callable[[bytes], int] | None:
             raise ValueError(f"unknown output format {name!r}: use int64, json or copy")
 
 
-def read_outputs(bootstrap_servers: str, topic: str, output_format: str) -> OutputTally:
-    """Read an output topic to its end and return what is in it."""
-    tally = OutputTally(decoder(output_format))
+def read_outputs(bootstrap_servers: str, topic: str, tally: Tally) -> None:
+    """Read an output topic to its end into a tally."""
     partitions = range(partition_count(bootstrap_servers, topic))
     for batch in read_to_end(bootstrap_servers, topic, partitions):
-        tally.add((_bytes(message.key()), _bytes(message.value())) for message in batch)
-    return tally
+        tally.add((_bytes(message.key()), _value(message.value())) for message in batch)
 
 
 def _int64(value: bytes) -> int:
@@ -106,6 +128,10 @@ def _json(value: bytes) -> int:
 def _bytes(data: str | bytes | None) -> bytes:
     """Return a key or value as the client hands it out, which is bytes; a null one is empty."""
     return data.encode() if isinstance(data, str) else data or b""
+
+
+def _value(data: str | bytes | None) -> bytes | None:
+    return None if data is None else _bytes(data)
 
 
 def _shown(keys: list[bytes]) -> str:

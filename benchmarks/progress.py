@@ -21,13 +21,22 @@ more unfair the faster the system is. If that leaves neither half of the timed r
 Partitions may commit together (one thread) or at different times (several). So the total at a
 time takes a partition that commits later as having moved evenly during the commit interval
 before that commit. Where all commit together this changes nothing.
+
+Where the work goes on behind topics of the system's own (a repartition), a record is only done when it
+is through all of them. Each topic then counts alike (`staged_slope`): the records done are the mean of
+what is done of each, as a share of all that it got. A system that reads its input first and counts
+later has no advantage by that, nor has one that does both at once.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 MINIMUM_S = 2.0
+PAUSE_MS = 500
+#: Above any partition's number: what tells the partitions of several topics apart.
+_PARTITIONS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +66,26 @@ class Slope:
         end: The last commit that counts.
         commits: At how many different times something was committed after `start`, up to `end`.
         window_end: `last_commit_before_end`, or `final_commit` when there were too few.
+        pauses: How many times no commit came for `PAUSE_MS` longer than the interval that was asked for.
+        longest_gap_ms: The longest time between two commits.
     """
 
     start: ProgressPoint
     end: ProgressPoint
     commits: int
     window_end: str
+    pauses: int = 0
+    longest_gap_ms: int = 0
 
     @property
     def seconds(self) -> float:
         """The time between both commits."""
         return (self.end.at_ms - self.start.at_ms) / 1000
+
+    @property
+    def pauses_per_million(self) -> float:
+        """How many pauses there were for a million records."""
+        return self.pauses / (self.end.records - self.start.records) * 1e6
 
     @property
     def records_per_s(self) -> float:
@@ -133,6 +151,61 @@ def progress_points(
     ]
 
 
+def staged_slope(
+    stages: Sequence[Sequence[CommitRecord]],
+    *,
+    untimed_records: int,
+    records: int,
+    commit_interval_ms: int,
+) -> Slope:
+    """Return the rate of a run whose records pass several topics, the input being the first of them.
+
+    Args:
+        stages: The group's commits for each topic, in the order of the log.
+        untimed_records: How many records are the warm-up.
+        records: How many records the input has.
+        commit_interval_ms: The interval the system was asked to commit in.
+
+    Raises:
+        ValueError: The commits do not allow a figure; the text says what to change.
+    """
+    scaled: list[CommitRecord] = []
+    for number, commits in enumerate(stages):
+        last: dict[int, int] = {}
+        for commit in commits:
+            last[commit.partition] = max(commit.offset, last.get(commit.partition, 0))
+        total = sum(last.values())
+        if number == 0 and total != records:
+            raise ValueError(f"the system committed {total} of {records} records")
+        if not total:
+            raise ValueError(f"the system committed nothing of its own topic number {number}")
+        # Their offsets also count what marks the ends of transactions, so there are more than there are records.
+        scaled += [
+            replace(
+                commit,
+                partition=number * _PARTITIONS_MAX + commit.partition,
+                offset=commit.offset * records // total,
+            )
+            for commit in commits
+        ]
+    done = sum(
+        {
+            each.partition: each.offset for each in sorted(scaled, key=lambda each: each.at_ms)
+        }.values()
+    )
+    count = len(stages)
+    found = slope(
+        scaled,
+        untimed_records=untimed_records * count,
+        records=done,
+        commit_interval_ms=commit_interval_ms,
+    )
+    start, end = (
+        ProgressPoint(point.at_ms, point.records / count) for point in (found.start, found.end)
+    )
+    return replace(found, start=start, end=end)
+
+
 def slope(
     commits: Iterable[CommitRecord],
     *,
@@ -169,4 +242,12 @@ def slope(
             f"only {len(chosen)} commit after the first {untimed_records} records:"
             " a rate needs two; use more records or a shorter commit interval"
         )
-    return Slope(start=chosen[0], end=chosen[-1], commits=len(chosen) - 1, window_end=window_end)
+    gaps_ms = [after.at_ms - before.at_ms for before, after in pairwise(chosen)]
+    return Slope(
+        start=chosen[0],
+        end=chosen[-1],
+        commits=len(chosen) - 1,
+        window_end=window_end,
+        pauses=sum(gap_ms > commit_interval_ms + PAUSE_MS for gap_ms in gaps_ms),
+        longest_gap_ms=max(gaps_ms),
+    )

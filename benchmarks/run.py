@@ -7,17 +7,18 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks import input_topic, outputs, progress
-from benchmarks.commit_log import read_commits
+from benchmarks.commit_log import read_group_commits
 from benchmarks.generator import InputSpec
-from benchmarks.progress import Slope
+from benchmarks.group_progress import GroupProgress, own_topics
+from benchmarks.progress import CommitRecord, Slope
 from benchmarks.systems import System
 
 POLL_S = 0.25
@@ -49,6 +50,9 @@ class RunRequest:
         cache_bytes: How much it may hold back from its output; 0: every update is an output.
         threads: How many threads, for systems that have a choice; else None.
         source: The input, already filled.
+        second_source: A second input whose records are work too, already filled.
+        repartitions: Whether records are only done when they are through the system's own topics.
+        tally: Reads the output; by default it is counts, or copies, as the system writes them.
         untimed_records: How many records are the warm-up.
         extra: Arguments of the suite's own, for the system's program.
         slowest_records_per_s: A run that is slower than this is given up.
@@ -63,8 +67,21 @@ class RunRequest:
     threads: int | None
     source: InputSpec
     untimed_records: int
+    second_source: InputSpec | None = None
+    repartitions: bool = False
+    tally: outputs.Tally | None = None
     extra: Mapping[str, str] = field(default_factory=dict[str, str])
     slowest_records_per_s: float = SLOWEST_RECORDS_PER_S
+
+    @property
+    def work(self) -> tuple[InputSpec, ...]:
+        """The inputs whose records count as work."""
+        return (self.source,) if self.second_source is None else (self.source, self.second_source)
+
+    @property
+    def records(self) -> int:
+        """How many records of work there are."""
+        return sum(each.records for each in self.work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +109,17 @@ def run_once(
     folder = Path(tempfile.mkdtemp(prefix=f"{request.run_name}-"))
     try:
         usage = _run_process(bootstrap_servers, request, output_topic, folder)
-        tally = outputs.read_outputs(bootstrap_servers, output_topic, request.system.output_format)
+        tally = request.tally or outputs.OutputTally(outputs.decoder(request.system.output_format))
+        outputs.read_outputs(bootstrap_servers, output_topic, tally)
         problems = tally.problems(expected)
         if problems:
             raise WrongResultError(f"the result is wrong: {'; '.join(problems)}")
-        commits = read_commits(bootstrap_servers, request.run_name, request.source.topic)
+        stages = _stages(bootstrap_servers, request)
         try:
-            found = progress.slope(
-                commits,
+            found = progress.staged_slope(
+                stages,
                 untimed_records=request.untimed_records,
-                records=request.source.records,
+                records=request.records,
                 commit_interval_ms=request.commit_interval_ms,
             )
         except ValueError as error:
@@ -110,11 +128,25 @@ def run_once(
             slope=found,
             outputs=tally.outputs,
             rss_mib_max=usage.rss_bytes_max / 2**20,
-            cpu_s_per_million=usage.cpu_s / request.source.records * 1e6,
+            cpu_s_per_million=usage.cpu_s / request.records * 1e6,
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         delete_run_topics(admin, request.run_name)
+
+
+def _stages(bootstrap_servers: str, request: RunRequest) -> list[list[CommitRecord]]:
+    """Return the group's commits, for the input and for each topic that the work goes on behind."""
+    commits = read_group_commits(bootstrap_servers, request.run_name)
+    first = [
+        replace(commit, partition=commit.partition + number * source.partitions)
+        for number, source in enumerate(request.work)
+        for commit in commits.get(source.topic, [])
+    ]
+    if not request.repartitions:
+        return [first]
+    own = own_topics(list(commits), request.run_name)
+    return [first, *(commits[topic] for topic in own)]
 
 
 @dataclass(slots=True)
@@ -193,26 +225,20 @@ def _run_process(
 def _await_all_committed(
     bootstrap_servers: str, request: RunRequest, process: subprocess.Popen[bytes], usage: Usage
 ) -> None:
-    source = request.source
     limit_s = (
         START_ALLOWANCE_S
-        + source.records / request.slowest_records_per_s
+        + request.records / request.slowest_records_per_s
         + 2 * request.commit_interval_ms / 1000
     )
     deadline = time.monotonic() + limit_s
-    # Not a member: it only asks. read_uncommitted, so that it does not wait for transactions.
-    asker = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": request.run_name,
-            "enable.auto.commit": False,
-            "isolation.level": "read_uncommitted",
-        }
-    )
-    places = [TopicPartition(source.topic, partition) for partition in range(source.partitions)]
+    places = [
+        TopicPartition(source.topic, partition)
+        for source in request.work
+        for partition in range(source.partitions)
+    ]
     done = 0
-    try:
-        while done < source.records:
+    with GroupProgress(bootstrap_servers, request.run_name) as group:
+        while done < request.records or (request.repartitions and not group.own_topics_done()):
             usage.look(process.pid)
             code = process.poll()
             if code is not None:
@@ -221,16 +247,10 @@ def _await_all_committed(
                 )
             if time.monotonic() > deadline:
                 raise RunFailedError(
-                    f"it had committed {done} of {source.records} records after {limit_s:.0f} s"
+                    f"it had committed {done} of {request.records} records after {limit_s:.0f} s"
                 )
             time.sleep(POLL_S)
-            try:
-                answer = asker.committed(places, timeout=ADMIN_TIMEOUT_S)
-            except KafkaException:
-                continue  # the group's coordinator is not there yet; the deadline stands
-            done = sum(max(0, place.offset) for place in answer)
-    finally:
-        asker.close()
+            done = max(done, group.committed(places))
 
 
 def environment() -> dict[str, str]:

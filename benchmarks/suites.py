@@ -30,17 +30,6 @@ _SUITES = (
         name="throughput",
         summary="records a second, each guarantee, commit interval and cache",
         jobs=throughput.JOBS,
-        later_jobs=(
-            "stateless_json",
-            "count_by_key_hot",
-            "count_by_key_large",
-            "tumbling_count",
-            "session_count",
-            "stream_table_join",
-            "stream_stream_join",
-            "foreign_key_join",
-            "word_count",
-        ),
     ),
     Suite(
         name="latency",

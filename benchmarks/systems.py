@@ -3,7 +3,7 @@
 Every peer is a program that takes NAME=VALUE arguments, runs until SIGTERM and then closes
 cleanly. The arguments are the same for all: `bootstrap_servers`, `application_id` (the consumer
 group), `input_topic`, `output_topic`, `state_dir`, `guarantee`, `commit_interval_ms`,
-`cache_bytes`, `threads`.
+`cache_bytes`, `threads`; and of the suite: `job`, and `other_topic` where a job has two inputs.
 """
 
 import sys

@@ -4,7 +4,7 @@ Both show the same lines. A ratio is only shown between systems that wrote about
 one that writes fewer has had less to do, and the table says so instead of flattering it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from benchmarks.handoff import lines as handoff
+from benchmarks.jobs import plan
 from benchmarks.parallel import lines as parallel
 from benchmarks.restore import growth, plot
 from benchmarks.restore import lines as restore
@@ -97,6 +98,8 @@ def table_lines(result: SuiteResult) -> list[tuple[str, ...]]:
         }
         baseline = figures.get(BASELINE)
         lines.extend(_line(each, baseline) for each in figures.values())
+        if figures:
+            lines.extend(_lacking_lines(next(iter(figures.values())).rate, figures))
     return lines
 
 
@@ -232,15 +235,31 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
     return written
 
 
-def _line(figures: SystemFigures, baseline: SystemFigures | None) -> tuple[str, ...]:
-    rate, parameters = figures.rate, figures.rate.parameters
-    per_record = figures.outputs_per_record
-    threads = parameters.get("threads")
+def _lacking_lines(rate: Row, found: Collection[str]) -> Iterable[tuple[str, ...]]:
+    """Return a line for each peer that has not what the job of a row needs, beside those that have it."""
+    job = plan.JOBS.get(rate.job)
+    for name, why in job.lacking.items() if job is not None else ():
+        if name not in found:
+            dashes = (_NONE,) * (len(HEADINGS) - SETTING_COLUMNS - 2)
+            yield (*_setting_cells(rate), name, *dashes, why)
+
+
+def _setting_cells(rate: Row) -> tuple[str, ...]:
+    parameters = rate.parameters
     return (
         rate.job,
         (rate.guarantee or _NONE).replace("_", " "),
         _interval(parameters.get("commit_interval_ms")),
         _cache(parameters.get("cache_bytes")),
+    )
+
+
+def _line(figures: SystemFigures, baseline: SystemFigures | None) -> tuple[str, ...]:
+    rate, parameters = figures.rate, figures.rate.parameters
+    per_record = figures.outputs_per_record
+    threads = parameters.get("threads")
+    return (
+        *_setting_cells(rate),
         rate.system + (f" ({threads} thread{'s' if threads > 1 else ''})" if threads else ""),
         f"{rate.value:,.0f}",
         f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else _NONE,
@@ -264,6 +283,4 @@ def _interval(interval_ms: int | None) -> str:
 
 
 def _cache(cache_bytes: int | None) -> str:
-    if cache_bytes is None:
-        return _NONE
-    return "all keys" if cache_bytes else "none"
+    return _NONE if cache_bytes is None else plan.cache_text(cache_bytes)

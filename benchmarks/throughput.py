@@ -15,12 +15,23 @@ from rich.console import Console
 
 from benchmarks.generator import InputSpec, direct_counts
 from benchmarks.input_topic import ensure_input
+from benchmarks.jobs import plan
+from benchmarks.jobs.checks import tally_for
+from benchmarks.jobs.expected import expected
 from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, Row, make_rows
-from benchmarks.run import RunFailedError, RunRequest, RunResult, WrongResultError, run_once
+from benchmarks.run import (
+    SLOWEST_RECORDS_PER_S,
+    RunFailedError,
+    RunRequest,
+    RunResult,
+    WrongResultError,
+    run_once,
+)
 from benchmarks.systems import SYSTEMS, System
 
-JOBS = ("count_by_key",)
-ALL_KEYS_CACHE_BYTES = 64 * 1024 * 1024
+JOBS = tuple(plan.JOBS)
+#: The programs of this suite have all jobs in one.
+PROGRAM = "throughput"
 # With a commit only each 30 s, a rate (two commits after the warm-up) takes over a minute.
 LONG_INTERVAL_MS = 10_000
 LONG_RECORDS = 24_000_000
@@ -37,7 +48,10 @@ class Size:
         pairs: How many rounds.
         own_defaults: Whether each system also runs with its own default commit interval.
         probe_records: The input's size for choosing the number of threads.
-        probe_once: Whether they are chosen once for all, not by guarantee and cache.
+        probe_once: Whether they are chosen once for all, not by job, guarantee and cache.
+        guarantees: Which guarantees are run if nobody names others.
+        commit_intervals_ms: Which intervals that all systems share, likewise.
+        caches: Which caches, likewise.
     """
 
     records: int
@@ -45,12 +59,25 @@ class Size:
     own_defaults: bool
     probe_records: int
     probe_once: bool
+    guarantees: tuple[str, ...] = GUARANTEES
+    commit_intervals_ms: tuple[int, ...] = COMMON_INTERVALS_MS
+    caches: tuple[str, ...] = tuple(plan.CACHES)
 
 
 FULL = Size(
     records=4_000_000, pairs=3, own_defaults=True, probe_records=2_000_000, probe_once=False
 )
-QUICK = Size(records=1_500_000, pairs=1, own_defaults=False, probe_records=500_000, probe_once=True)
+# All jobs and systems within ten minutes: each job in one setting.
+QUICK = Size(
+    records=300_000,
+    pairs=1,
+    own_defaults=False,
+    probe_records=300_000,
+    probe_once=True,
+    guarantees=("exactly_once",),
+    commit_intervals_ms=(100,),
+    caches=("0",),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +90,7 @@ class Selection:
         systems: Which systems, in the order of their turns.
         guarantees: Which guarantees.
         commit_intervals_ms: Which intervals that all systems share.
-        caches: Which caches: `0`, `all`.
+        caches: Which caches, by name; a job leaves out those that it does not run with.
         threads: The number of threads where there is a choice; None: the best is found out.
     """
 
@@ -72,7 +99,7 @@ class Selection:
     systems: tuple[str, ...] = tuple(SYSTEMS)
     guarantees: tuple[str, ...] = GUARANTEES
     commit_intervals_ms: tuple[int, ...] = COMMON_INTERVALS_MS
-    caches: tuple[str, ...] = ("0", "all")
+    caches: tuple[str, ...] = tuple(plan.CACHES)
     threads: int | None = None
 
 
@@ -80,7 +107,7 @@ class Selection:
 class Setting:
     """One setting, and the systems that run in it in turns."""
 
-    job: str
+    job: plan.Job
     guarantee: str
     commit_interval_ms: int
     cache_bytes: int
@@ -92,39 +119,48 @@ def settings(selection: Selection) -> Iterator[Setting]:
 
     After the intervals that all share comes each system's own default, unless it is one of them.
     """
-    chosen = [SYSTEMS[name] for name in selection.systems]
-    for job in selection.jobs:
+    for job in (plan.JOBS[name] for name in selection.jobs):
+        chosen = [SYSTEMS[name] for name in selection.systems if name not in job.lacking]
         for guarantee in selection.guarantees:
             intervals: dict[int, list[System]] = {
                 interval_ms: list(chosen) for interval_ms in selection.commit_intervals_ms
             }
-            for system in chosen if selection.size.own_defaults else ():
+            for system in chosen if selection.size.own_defaults and job.own_defaults else ():
                 own_ms = system.default_commit_interval_ms.get(guarantee)
                 if own_ms is not None and own_ms not in COMMON_INTERVALS_MS:
                     intervals.setdefault(own_ms, []).append(system)
             for interval_ms, running in intervals.items():
-                for name in selection.caches:
+                for name in (each for each in selection.caches if each in job.caches):
                     fit = tuple(each for each in running if each.cache or name == "0")
                     if fit:
                         yield Setting(
                             job=job,
                             guarantee=guarantee,
                             commit_interval_ms=interval_ms,
-                            cache_bytes=ALL_KEYS_CACHE_BYTES if name == "all" else 0,
+                            cache_bytes=plan.CACHES[name],
                             systems=fit,
                         )
 
 
-def source_for(system: System, setting: Setting, size: Size) -> InputSpec:
-    """Return the input a system reads in a setting; its first quarter is not timed."""
+def inputs_for(system: System, setting: Setting, size: Size) -> tuple[InputSpec, ...]:
+    """Return what a system reads in a setting; of its work the first quarter is not timed."""
     if setting.commit_interval_ms >= LONG_INTERVAL_MS:
-        return InputSpec(records=LONG_RECORDS)
-    return InputSpec(records=int(size.records * system.record_share))
+        return setting.job.inputs(LONG_RECORDS)
+    return setting.job.inputs(int(size.records * system.record_share * setting.job.record_share))
 
 
-def untimed_records(source: InputSpec) -> int:
-    """Return how many records are the warm-up: a quarter, at most a million."""
-    return min(source.records // 4, 1_000_000)
+def right_result(
+    system: System, job: plan.Job, inputs: tuple[InputSpec, ...]
+) -> Mapping[bytes, int]:
+    """Return what a system's output must be: the job's result, or as many of each key as went in."""
+    if system.output_format == "copy":
+        return direct_counts(inputs[0])
+    return expected(job.name, inputs)
+
+
+def untimed_records(*work: InputSpec) -> int:
+    """Return how many records of the work are the warm-up: a quarter, at most a million."""
+    return min(sum(each.records for each in work) // 4, 1_000_000)
 
 
 @dataclass(slots=True)
@@ -146,8 +182,8 @@ class ThroughputSuite:
     failures: list[str] = field(default_factory=list[str])
     _token: str = field(default_factory=lambda: secrets.token_hex(3))
     _runs: int = 0
-    _threads: dict[tuple[str, str, bool], tuple[int, dict[int, float]]] = field(
-        default_factory=dict[tuple[str, str, bool], tuple[int, dict[int, float]]]
+    _threads: dict[tuple[str, str, str, bool], tuple[int, dict[int, float]]] = field(
+        default_factory=dict[tuple[str, str, str, bool], tuple[int, dict[int, float]]]
     )
 
     def rows(self) -> Iterator[list[Row]]:
@@ -157,9 +193,12 @@ class ThroughputSuite:
 
     def _setting(self, setting: Setting) -> list[Row]:
         """Run the systems of one setting in turns."""
-        for system in setting.systems:  # nothing is fetched, compiled or filled between two turns
-            system.command(setting.job)
-            ensure_input(self.bootstrap_servers, source_for(system, setting, self.selection.size))
+        for system in setting.systems:  # nothing is compiled, filled or computed between two turns
+            system.command(PROGRAM)
+            inputs = inputs_for(system, setting, self.selection.size)
+            for source in inputs:
+                ensure_input(self.bootstrap_servers, source)
+            right_result(system, setting.job, inputs)
         found: dict[str, list[RunResult]] = {system.name: [] for system in setting.systems}
         slow: set[str] = set()
         for number in range(self.selection.size.pairs):
@@ -188,10 +227,10 @@ class ThroughputSuite:
         wrong = False
         for system in turn:
             label = f"{_label(setting)}, {system.name}, round {number + 1}"
-            source = source_for(system, setting, self.selection.size)
+            inputs = inputs_for(system, setting, self.selection.size)
             try:
                 threads = self._best_threads(setting, system)
-                result = self._run(setting, system, source, threads)
+                result = self._run(setting, system, inputs, threads)
             except RunFailedError as failure:
                 wrong = wrong or isinstance(failure, WrongResultError)
                 self._failed(label, failure)
@@ -205,21 +244,28 @@ class ThroughputSuite:
         self.console.print(f"{label}: {failure}", style="red", markup=False, soft_wrap=True)
 
     def _run(
-        self, setting: Setting, system: System, source: InputSpec, threads: int | None
+        self, setting: Setting, system: System, inputs: tuple[InputSpec, ...], threads: int | None
     ) -> RunResult:
         self._runs += 1
+        job = setting.job
+        work = job.work(inputs)
         request = RunRequest(
             system=system,
-            job=setting.job,
+            job=PROGRAM,
             run_name=f"bench-{self._token}-{self._runs:03d}-{system.name}",
             guarantee=setting.guarantee,
             commit_interval_ms=setting.commit_interval_ms,
             cache_bytes=setting.cache_bytes,
             threads=threads,
-            source=source,
-            untimed_records=untimed_records(source),
+            source=work[0],
+            second_source=work[1] if len(work) > 1 else None,
+            repartitions=job.repartitions,
+            tally=tally_for(job.check, system.output_format),
+            untimed_records=untimed_records(*work),
+            extra={"job": job.name, **({"other_topic": inputs[1].topic} if inputs[1:] else {})},
+            slowest_records_per_s=SLOWEST_RECORDS_PER_S * job.slowest_share,
         )
-        return run_once(self.bootstrap_servers, request, direct_counts(source))
+        return run_once(self.bootstrap_servers, request, right_result(system, job, inputs))
 
     def _best_threads(self, setting: Setting, system: System) -> int | None:
         """Return the number of threads a system is fastest with, found out once."""
@@ -235,12 +281,15 @@ class ThroughputSuite:
                 commit_interval_ms=min(COMMON_INTERVALS_MS),
                 cache_bytes=0 if self.selection.size.probe_once else setting.cache_bytes,
             )
-            source = InputSpec(records=self.selection.size.probe_records)
-            ensure_input(self.bootstrap_servers, source)
+            inputs = setting.job.inputs(
+                int(self.selection.size.probe_records * setting.job.record_share)
+            )
+            for source in inputs:
+                ensure_input(self.bootstrap_servers, source)
             tried: dict[int, float] = {}
             for threads in system.threads:
                 try:
-                    result = self._run(probe, system, source, threads)
+                    result = self._run(probe, system, inputs, threads)
                 except RunFailedError as failure:
                     self._failed(f"{_label(probe)}, {system.name}, {threads} threads", failure)
                 else:
@@ -252,20 +301,22 @@ class ThroughputSuite:
             self.console.print(f"{system.name}: threads tried {tried}, taking {best}")
         return self._threads[place][0]
 
-    def _probe_place(self, setting: Setting, system: System) -> tuple[str, str, bool]:
+    def _probe_place(self, setting: Setting, system: System) -> tuple[str, str, str, bool]:
         """Return what settings must share to have the number of threads chosen together."""
         if self.selection.size.probe_once:
-            return (system.name, "", False)
-        return (system.name, setting.guarantee, setting.cache_bytes > 0)
+            return (system.name, "", "", False)
+        return (system.name, setting.job.name, setting.guarantee, setting.cache_bytes > 0)
 
     def _rows(self, setting: Setting, system: System, results: list[RunResult]) -> list[Row]:
         """Return the rows of one system in one setting."""
-        source = source_for(system, setting, self.selection.size)
+        inputs = inputs_for(system, setting, self.selection.size)
+        source, work = inputs[0], setting.job.work(inputs)
         own_ms = system.default_commit_interval_ms.get(setting.guarantee)
         parameters: dict[str, Any] = {
-            "records": source.records,
-            "untimed_records": untimed_records(source),
+            "records": sum(each.records for each in work),
+            "untimed_records": untimed_records(*work),
             "keys": source.keys,
+            **({"zipf": source.zipf} if source.zipf else {}),
             "partitions": source.partitions,
             "value_bytes": source.value_bytes,
             "seed": source.seed,
@@ -275,6 +326,8 @@ class ThroughputSuite:
             "cache_bytes": setting.cache_bytes,
             "window_end": sorted({result.slope.window_end for result in results}),
             "cpu_s_per_million": [round(result.cpu_s_per_million, 2) for result in results],
+            "pauses_per_million": [round(each.slope.pauses_per_million, 3) for each in results],
+            "longest_gap_ms": [result.slope.longest_gap_ms for result in results],
         }
         if system.threads:
             parameters["threads"] = self._best_threads(setting, system)
@@ -289,7 +342,7 @@ class ThroughputSuite:
         return make_rows(
             metrics,
             system=system.name,
-            job=setting.job,
+            job=setting.job.name,
             guarantee=setting.guarantee,
             parameters=parameters,
         )
@@ -305,8 +358,7 @@ def _told(result: RunResult) -> str:
 
 
 def _label(setting: Setting) -> str:
-    kept = "all keys" if setting.cache_bytes else "none"
     return (
-        f"{setting.job}, {setting.guarantee}, commit every {setting.commit_interval_ms} ms,"
-        f" cache {kept}"
+        f"{setting.job.name}, {setting.guarantee}, commit every {setting.commit_interval_ms} ms,"
+        f" cache {plan.cache_text(setting.cache_bytes)}"
     )

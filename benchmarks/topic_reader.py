@@ -12,7 +12,9 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
+
+from benchmarks.input_topic import quiet_admin
 
 READ_TIMEOUT_S = 30.0
 BATCH_RECORDS = 10_000
@@ -75,7 +77,7 @@ def read_to_end(
 def _log_ends(bootstrap_servers: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
     """Return where each partition ends, open transactions included."""
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})  # lives until it has answered
+    admin = quiet_admin(bootstrap_servers)  # lives until it has answered
     answers = admin.list_offsets(
         {TopicPartition(topic, each): latest for each in partitions},
         isolation_level=IsolationLevel.READ_UNCOMMITTED,

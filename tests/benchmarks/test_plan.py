@@ -1,6 +1,7 @@
 """What the throughput suite runs, and what the command line makes of its options."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from benchmarks import __main__ as program
 from benchmarks import results, systems, throughput
 from benchmarks.suites import SUITES
-from benchmarks.throughput import FULL, QUICK, Selection, settings, source_for, untimed_records
+from benchmarks.throughput import FULL, QUICK, Selection, inputs_for, settings, untimed_records
+
+COUNTS = Selection(jobs=("count_by_key",))
 
 
 def names(selection: Selection) -> Counter[tuple[str, int, bool, str]]:
@@ -21,12 +24,18 @@ def names(selection: Selection) -> Counter[tuple[str, int, bool, str]]:
 
 def test_nothing_runs_twice() -> None:
     """Each system runs once in each setting."""
-    assert set(names(Selection()).values()) == {1}
+    assert set(names(COUNTS).values()) == {1}
+    runs = [
+        (each.job.name, each.guarantee, each.commit_interval_ms, each.cache_bytes)
+        for each in settings(Selection())
+    ]
+    assert len(set(runs)) == len(runs)
+    assert {job for job, *_ in runs} == set(throughput.JOBS)
 
 
 def test_common_settings_have_everyone_who_can_run_in_them() -> None:
     """Systems without a cache run only where every update is an output."""
-    found = names(Selection())
+    found = names(COUNTS)
     for guarantee in ("at_least_once", "exactly_once"):
         for interval_ms in (100, 1_000):
             here = {key[2:] for key in found if key[:2] == (guarantee, interval_ms)}
@@ -44,7 +53,7 @@ def test_common_settings_have_everyone_who_can_run_in_them() -> None:
 
 def test_own_defaults_run_where_they_are_not_a_common_interval() -> None:
     """Kafka Streams' 30 s and Quix Streams' 5 s are rows of their own."""
-    own = {key for key in names(Selection()) if key[1] not in results.COMMON_INTERVALS_MS}
+    own = {key for key in names(COUNTS) if key[1] not in results.COMMON_INTERVALS_MS}
     assert own == {
         ("at_least_once", 30_000, False, "kafka-streams"),
         ("at_least_once", 30_000, True, "kafka-streams"),
@@ -55,33 +64,65 @@ def test_own_defaults_run_where_they_are_not_a_common_interval() -> None:
 
 def test_quick_leaves_own_defaults_out_and_is_smaller() -> None:
     """The small run has the same shape without the long rows."""
-    assert {key[1] for key in names(Selection(size=QUICK))} == {100, 1_000}
+    quick = replace(COUNTS, size=QUICK)
+    assert {key[1] for key in names(quick)} == {100, 1_000}
     assert QUICK.records < FULL.records
     assert QUICK.pairs == 1
 
 
+def test_quick_runs_each_job_in_one_setting() -> None:
+    """So that all jobs and systems are through within ten minutes."""
+    parser = program._parser()
+    selection = program._selection(parser, parser.parse_args(["throughput", "--quick"]))
+    assert [each.job.name for each in settings(selection)] == list(throughput.JOBS)
+    wider = ["throughput", "--quick", "--guarantees", "at_least_once,exactly_once", "--caches", "0"]
+    selection = program._selection(parser, parser.parse_args(wider))
+    assert len(list(settings(selection))) == 2 * len(throughput.JOBS)
+
+
+def test_a_cache_that_changes_nothing_is_no_setting() -> None:
+    """Joins and what keeps no state run once; large state runs with a cache that it does not fit in."""
+    caches: dict[str, set[int]] = {}
+    for each in settings(Selection()):
+        caches.setdefault(each.job.name, set()).add(each.cache_bytes >> 20)
+    assert caches["stateless_json"] == caches["stream_table_join"] == {0}
+    assert caches["count_by_key"] == caches["tumbling_count"] == {0, 64}
+    assert caches["count_by_key_large"] == {0, 10}
+
+
+def test_only_the_count_has_rows_of_own_defaults() -> None:
+    """At 30 s a run takes minutes: the other jobs compare what all share."""
+    own = {
+        each.job.name
+        for each in settings(Selection())
+        if each.commit_interval_ms not in results.COMMON_INTERVALS_MS
+    }
+    assert own == {"count_by_key"}
+
+
 def test_the_full_size_is_the_laid_down_one() -> None:
     """4 M records, the first million not timed; slow peers a quarter of both."""
-    setting = next(settings(Selection()))
-    ours = source_for(systems.SYSTEMS["tidewheel"], setting, FULL)
-    quix = source_for(systems.SYSTEMS["quix"], setting, FULL)
+    setting = next(settings(COUNTS))
+    (ours,) = inputs_for(systems.SYSTEMS["tidewheel"], setting, FULL)
+    (quix,) = inputs_for(systems.SYSTEMS["quix"], setting, FULL)
     assert (ours.records, untimed_records(ours)) == (4_000_000, 1_000_000)
     assert (ours.keys, ours.partitions) == (100_000, 4)
     assert (quix.records, untimed_records(quix)) == (1_000_000, 250_000)
 
 
-def test_every_system_has_its_program_for_every_job() -> None:
-    """A job is only offered once each system's side of it is written."""
-    peers = systems.PEERS
-    for job in throughput.JOBS:
-        java = "".join(part.capitalize() for part in job.split("_"))
-        for path in (
-            peers / "tidewheel" / f"{job}.py",
-            peers / "quix" / f"{job}.py",
-            peers / "kafka_streams" / f"{java}.java",
-            peers / "raw_client" / "consume_produce.py",
-        ):
-            assert path.is_file(), path
+def test_every_job_has_a_million_records() -> None:
+    """For us and for Kafka Streams, rows of a table that are there before not counted."""
+    for setting in settings(Selection()):
+        inputs = inputs_for(systems.SYSTEMS["kafka-streams"], setting, FULL)
+        assert sum(each.records for each in setting.job.work(inputs)) >= 1_000_000
+
+
+def test_a_system_that_lacks_a_job_does_not_run_in_it() -> None:
+    """Quix Streams has no foreign-key join, and the plain client keeps no state."""
+    for setting in settings(Selection()):
+        running = {system.name for system in setting.systems}
+        assert not running & set(setting.job.lacking)
+        assert {"tidewheel", "kafka-streams"} <= running or setting.job.own_defaults
 
 
 def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +141,8 @@ def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[s
             ["throughput", "--systems", "flink"],
             "choose from tidewheel, tidewheel-workers-2, kafka-streams",
         ),
-        (["throughput", "--jobs", ""], "choose from count_by_key"),
+        (["throughput", "--jobs", ""], "choose from stateless_json, count_by_key"),
+        (["throughput", "--caches", "1"], "choose from 0, 10MiB, all"),
         (["throughput", "--guarantees", "never"], "choose from at_least_once"),
         (["throughput", "--commit-intervals", "often"], "give milliseconds"),
         (["throughput", "--pairs", "0"], "at least 1"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.progress import CommitRecord, progress_points, slope
+from benchmarks.progress import CommitRecord, progress_points, slope, staged_slope
 
 
 def together(steps: Sequence[tuple[int, int]], partitions: int = 4) -> list[CommitRecord]:
@@ -134,3 +134,57 @@ def test_progress_never_falls_and_ends_with_everything(
     totals = [point.records for point in points]
     assert totals == sorted(totals)
     assert (totals[-1] if totals else 0) == sum(offsets)
+
+
+def test_records_are_done_when_they_are_through_every_topic() -> None:
+    """Reading all input first and counting later is no faster than doing both at once."""
+    at_once = [(1_000 * second, 100_000 * second) for second in range(1, 11)]
+    first = [(500 * number, 100_000 * number) for number in range(1, 11)]
+    then = [(5_000 + 500 * number, 800_000 * number) for number in range(1, 11)]
+    eight = [(at_ms, 8 * records) for at_ms, records in at_once]
+    rates = [
+        staged_slope(
+            [together(read), together(counted)],
+            untimed_records=250_000,
+            records=1_000_000,
+            commit_interval_ms=500,
+        ).records_per_s
+        for read, counted in ((at_once, eight), (first, then))
+    ]
+    assert rates == [pytest.approx(100_000, rel=0.02)] * 2
+
+
+def test_marks_of_transactions_count_for_nothing() -> None:
+    """A topic's offsets are taken as shares of its last ones, so a tenth more of them changes no rate."""
+    steps = [(1_000 * second, 100_000 * second) for second in range(1, 11)]
+    marked = [(at_ms, records + records // 10) for at_ms, records in steps]
+    found = staged_slope(
+        [together(steps), together(marked)],
+        untimed_records=250_000,
+        records=1_000_000,
+        commit_interval_ms=1_000,
+    )
+    assert found.records_per_s == pytest.approx(100_000)
+    assert found.start.records == pytest.approx(300_000)
+
+
+def test_an_input_that_was_not_read_to_its_end_has_no_rate() -> None:
+    """Nor has one behind which nothing was done."""
+    steps = [(1_000 * second, 100_000 * second) for second in range(1, 11)]
+    for stages, records in (([steps], 1_000_004), ([steps, []], 1_000_000)):
+        with pytest.raises(ValueError, match="committed"):
+            staged_slope(
+                [together(stage) for stage in stages],
+                untimed_records=0,
+                records=records,
+                commit_interval_ms=1_000,
+            )
+
+
+def test_pauses_are_commits_that_come_late() -> None:
+    """Half a second more than the interval is one; what came before the warm-up is nobody's."""
+    times = [0, 3_000, 3_100, 3_200, 4_000, 4_100, 4_690, 4_800, 4_900]
+    steps = [(at_ms, 100_000 * (number + 1)) for number, at_ms in enumerate(times)]
+    found = slope(together(steps), untimed_records=150_000, records=900_000, commit_interval_ms=100)
+    assert (found.pauses, found.longest_gap_ms) == (1, 800)
+    assert found.pauses_per_million == pytest.approx(1 / 0.6, rel=0.2)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.generator import InputSpec, direct_counts
-from benchmarks.input_topic import ensure_input, quiet_admin, record_count
+from benchmarks.group_progress import GroupProgress
+from benchmarks.input_topic import create_topic, ensure_input, quiet_admin, record_count
 from benchmarks.run import RunFailedError, RunRequest, WrongResultError, run_once
 from benchmarks.systems import PEERS, SYSTEMS, System
 
@@ -95,3 +97,28 @@ def test_the_input_is_filled_once(kafka_broker: "RunningBroker") -> None:
     ensure_input(servers, source)
     ensure_input(servers, source)
     assert record_count(servers, source.topic, source.partitions) == source.records
+
+
+def test_a_groups_own_topic_is_done_when_nothing_but_a_mark_is_left(
+    kafka_broker: "RunningBroker",
+) -> None:
+    """Behind the last record of a transaction there is its mark: an offset that no commit need reach."""
+    servers = kafka_broker.bootstrap_servers
+    group = "bench-test-own"
+    topic = f"{group}-words-repartition"
+    create_topic(quiet_admin(servers), topic, 2)
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": group})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in range(3):
+        producer.produce(topic, str(number), partition=1)
+    producer.commit_transaction(30)
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
+    done: list[bool] = []
+    with GroupProgress(servers, group) as progress:
+        for offset in (2, 3):
+            consumer.commit(offsets=[TopicPartition(topic, 1, offset)], asynchronous=False)
+            done.append(progress.own_topics_done())
+        assert progress.committed([TopicPartition(topic, 1)]) == 3
+    consumer.close()
+    assert done == [False, True]

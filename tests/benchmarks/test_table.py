@@ -89,8 +89,8 @@ def test_settings_do_not_mix() -> None:
     lines = table_lines(
         suite(
             rows("kafka-streams", 100, 1_000),
-            rows("tidewheel", 300, 1_000, commit_interval_ms=1_000, cache_bytes=64),
-            rows("kafka-streams", 200, 1_000, commit_interval_ms=1_000, cache_bytes=64),
+            rows("tidewheel", 300, 1_000, commit_interval_ms=1_000, cache_bytes=64 << 20),
+            rows("kafka-streams", 200, 1_000, commit_interval_ms=1_000, cache_bytes=64 << 20),
         )
     )
     assert [line[2:5] for line in lines] == [
@@ -123,6 +123,26 @@ def test_settings_are_in_order_whichever_was_run_last() -> None:
     late = rows("tidewheel", 1, 1, commit_interval_ms=1_000)
     early = rows("tidewheel", 1, 1)
     assert table_lines(suite(late, early)) == table_lines(suite(early, late))
+
+
+def test_a_system_that_lacks_a_job_is_shown_as_such() -> None:
+    """Beside those that have it, with the reason where the ratio would be."""
+    job = [replace(row, job="foreign_key_join") for row in rows("kafka-streams", 100_000, 1_000)]
+    lines = table_lines(suite(job))
+    assert {line[4]: line[RATIO] for line in lines} == {
+        "kafka-streams": "1",
+        "quix": "no operator",
+        "raw-client": "copies only",
+    }
+    assert {len(line) for line in lines} == {len(HEADINGS)}
+
+
+def test_a_cache_that_holds_some_keys_is_named_by_its_size() -> None:
+    """Only the large one holds all keys."""
+    lines = table_lines(
+        suite(*(rows("tidewheel", 1, 1, cache_bytes=size << 20) for size in (0, 10, 64)))
+    )
+    assert [line[3] for line in lines] == ["none", "10 MiB", "all keys"]
 
 
 @given(st.floats(0, 1e9), st.floats(0, 1e9))

@@ -7,11 +7,11 @@ an environment of its own, without Tidewheel. What no argument names keeps Quix 
 import sys
 import time
 import zlib
-
-from count_by_key import run  # lies beside this program
+from collections.abc import Mapping
 
 # Not installed where our types are checked: it has an environment of its own.
-from quixstreams import State  # type: ignore[import-not-found]
+from quixstreams import Application, State  # type: ignore[import-not-found]
+from throughput import run  # lies beside this program
 
 WAITS_S = {
     "blocking_10ms": lambda _value: 0.010,
@@ -30,7 +30,15 @@ def main(parameters: dict[str, str]) -> None:
         state.set("count", seen + 1)
         return seen + 1
 
-    run(parameters, count)
+    def with_state(app: Application, names: Mapping[str, str]) -> None:
+        """Read, do the work, write."""
+        source = app.topic(
+            names["input_topic"], key_deserializer="bytes", value_deserializer="bytes"
+        )
+        counts = app.topic(names["output_topic"], key_serializer="bytes", value_serializer="json")
+        app.dataframe(source).apply(count, stateful=True).to_topic(counts)
+
+    run(parameters, with_state)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,122 @@
+"""How each job's output is read, in each of the forms in which systems write it.
+
+A reader turns a key and a value into the name and the number that the direct computation (`jobs.expected`) has for
+them; a number of None is a row's deletion. Most results are what the last record of each name says; where every output
+counts, the numbers of a name are added up, so that one too many, one too few and one that is wrong all show.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import orjson
+
+from benchmarks.jobs.expected import fingerprint, of_session, of_window, told_event
+from benchmarks.outputs import OutputTally, Tally, decoder, differences
+
+Reader = Callable[[bytes, bytes | None], tuple[bytes, int | None]]
+
+
+@dataclass(slots=True)
+class NamedTally:
+    """What was found in an output topic whose results are not counts of its keys.
+
+    Attributes:
+        read: Turns a key and a value into a name and a number.
+        sums: Whether every output counts; else each name's last one.
+        settle: Brings what was found last into the result's form.
+        found: The numbers by name.
+        outputs: How many records there were, deletions included.
+    """
+
+    read: Reader
+    sums: bool = False
+    settle: Callable[[dict[bytes, int]], dict[bytes, int]] = dict
+    found: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    outputs: int = 0
+
+    def add(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Take records in the order of their partition."""
+        read, found = self.read, self.found
+        for key, value in records:
+            self.outputs += 1
+            name, number = read(key, value)
+            if number is None:
+                found.pop(name, None)
+            elif self.sums:
+                found[name] = found.get(name, 0) + number
+            else:
+                found[name] = number
+
+    def problems(self, expected: Mapping[bytes, int]) -> list[str]:
+        """Return what is wrong, in sentences; nothing means that the time may count."""
+        return differences(self.settle(self.found), expected)
+
+
+def tally_for(check: str, output_format: str) -> Tally:
+    """Return a tally that reads what a system wrote.
+
+    Args:
+        check: The job's kind of output: `counts`, `windows`, `sessions`, `events`, `joined` or `last_joined`.
+        output_format: How the system writes it: `int64`, as Kafka Streams does; `json`; `copy`, for input copied.
+
+    Raises:
+        ValueError: Nobody reads this kind in this form.
+    """
+    if check == "counts" or output_format == "copy":
+        return OutputTally(decoder(output_format))
+    tally = _TALLIES.get((check, output_format))
+    if tally is None:
+        raise ValueError(f"nobody reads {check!r} written as {output_format!r}")
+    return tally()
+
+
+def sessions_by_start(found: dict[bytes, int]) -> dict[bytes, int]:
+    """Return the sessions that are left, by key and start, from keys as Kafka writes them: with end and start.
+
+    Two that begin at once add up to a number that no session has.
+    """
+    sessions: dict[bytes, int] = {}
+    for key, count in found.items():
+        end_ms, start_ms = (int.from_bytes(part, "big") for part in (key[-16:-8], key[-8:]))
+        name = of_window(key[:-16], start_ms)
+        sessions[name] = sessions.get(name, 0) + of_session(count, start_ms, end_ms)
+    return sessions
+
+
+def _number(key: bytes, value: bytes | None) -> tuple[bytes, int | None]:
+    return key, None if value is None else int.from_bytes(value, "big", signed=True)
+
+
+def _window_of_dict(key: bytes, value: bytes | None) -> tuple[bytes, int | None]:
+    window = orjson.loads(value or b"")
+    return of_window(key, window["start"]), window["value"]
+
+
+def _session_of_dict(key: bytes, value: bytes | None) -> tuple[bytes, int | None]:
+    session = orjson.loads(value or b"")
+    # Its end is a millisecond behind its last record.
+    number = of_session(session["value"], session["start"], session["end"] - 1)
+    return of_window(key, session["start"]), number
+
+
+def _event(key: bytes, value: bytes | None) -> tuple[bytes, int | None]:
+    event = orjson.loads(value or b"")
+    return key, fingerprint(told_event(event["id"], event["kind"], event["cents"]))
+
+
+def _text(key: bytes, value: bytes | None) -> tuple[bytes, int | None]:
+    return key, None if value is None else fingerprint(value)
+
+
+_TALLIES: Mapping[tuple[str, str], Callable[[], NamedTally]] = {
+    ("windows", "int64"): partial(NamedTally, _number),
+    ("windows", "json"): partial(NamedTally, _window_of_dict),
+    ("sessions", "int64"): partial(NamedTally, _number, settle=sessions_by_start),
+    ("sessions", "json"): partial(NamedTally, _session_of_dict),
+    ("events", "int64"): partial(NamedTally, _event, sums=True),
+    ("events", "json"): partial(NamedTally, _event, sums=True),
+    ("joined", "int64"): partial(NamedTally, _text, sums=True),
+    ("joined", "json"): partial(NamedTally, _text, sums=True),
+    ("last_joined", "int64"): partial(NamedTally, _text),
+}

@@ -1,0 +1,134 @@
+"""The jobs of the suite `throughput`: their inputs, in which settings they run, and who cannot run them; pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from benchmarks.generator import InputSpec
+from benchmarks.jobs.contents import referred_keys
+
+#: The caches by name: how much a system may hold back from its output.
+CACHES: Mapping[str, int] = {"0": 0, "10MiB": 10 * 1024 * 1024, "all": 64 * 1024 * 1024}
+_ONLY_COPIES = {"raw-client": "copies only"}
+
+
+def cache_text(cache_bytes: int) -> str:
+    """Return what a cache of this size is called in tables.
+
+    >>> cache_text(0), cache_text(10 * 1024 * 1024)
+    ('none', '10 MiB')
+    """
+    if cache_bytes == CACHES["all"]:
+        return "all keys"
+    return f"{cache_bytes // 2**20} MiB" if cache_bytes else "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job.
+
+    Attributes:
+        name: As it stands in the result file; the programs know it.
+        stream: Its input but for the number of records: what they hold, and their keys.
+        keys_per_record: Where the keys grow with the records, how many there are for each; else 0.
+        other_content: What its second input holds; None: it has none.
+        other_is_work: Whether the second input's records are work too, or rows that are there before it begins.
+        check: How its output is read and checked (`jobs.checks`).
+        repartitions: Whether its work goes on behind topics of its own: these count like its input.
+        caches: The caches it runs with, by name.
+        own_defaults: Whether it also runs with each system's own default commit interval.
+        record_share: The share of the records it gets, because each makes more work than elsewhere.
+        slowest_share: The share of the usual least rate below which a run is given up.
+        lacking: The systems that have not what it needs, and what that is.
+    """
+
+    name: str
+    stream: InputSpec = InputSpec(records=1)  # noqa: RUF009 - a frozen value
+    keys_per_record: float = 0.0
+    other_content: str | None = None
+    other_is_work: bool = False
+    check: str = "counts"
+    repartitions: bool = False
+    caches: tuple[str, ...] = ("0", "all")
+    own_defaults: bool = False
+    record_share: float = 1.0
+    slowest_share: float = 1.0
+    lacking: Mapping[str, str] = field(default_factory=lambda: _ONLY_COPIES)
+
+    def inputs(self, records: int) -> tuple[InputSpec, ...]:
+        """Return the inputs that hold so many records of work: one or two."""
+        keys = int(records * self.keys_per_record) or self.stream.keys
+        stream = replace(self.stream, records=records, keys=keys)
+        if self.other_content is None:
+            return (stream,)
+        other = replace(stream, content=self.other_content, seed=stream.seed + 1)
+        if self.other_is_work:
+            return replace(stream, records=records // 2), replace(other, records=records // 2)
+        rows = referred_keys(stream) if stream.content == "references" else keys
+        return stream, replace(other, records=rows, keys=rows)
+
+    def work(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
+        """Return those of its inputs whose records count as work."""
+        return inputs if self.other_is_work else inputs[:1]
+
+
+_JOBS = (
+    Job(
+        name="stateless_json",
+        stream=InputSpec(records=1, content="events"),
+        check="events",
+        caches=("0",),
+        lacking={},
+    ),
+    Job(name="count_by_key", own_defaults=True, lacking={}),
+    Job(name="count_by_key_hot", stream=InputSpec(records=1, zipf=1.1)),
+    Job(name="count_by_key_large", keys_per_record=0.5, caches=("0", "10MiB")),
+    Job(
+        name="tumbling_count",
+        stream=InputSpec(records=1, keys=10_000, content="timed"),
+        check="windows",
+    ),
+    Job(
+        name="session_count",
+        stream=InputSpec(records=1, keys=10_000, content="timed"),
+        check="sessions",
+        record_share=0.5,
+        slowest_share=0.5,
+    ),
+    Job(
+        name="stream_table_join",
+        stream=InputSpec(records=1, content="timed"),
+        other_content="rows",
+        check="joined",
+        caches=("0",),
+    ),
+    Job(
+        name="stream_stream_join",
+        stream=InputSpec(records=1, keys=10_000, content="left"),
+        other_content="right",
+        other_is_work=True,
+        check="joined",
+        caches=("0",),
+        record_share=0.5,
+        slowest_share=0.25,
+    ),
+    Job(
+        name="foreign_key_join",
+        stream=InputSpec(records=1, content="references"),
+        keys_per_record=1.0,
+        other_content="rows",
+        check="last_joined",
+        repartitions=True,
+        caches=("0",),
+        record_share=0.25,
+        slowest_share=0.25,
+        lacking={"quix": "no operator", **_ONLY_COPIES},
+    ),
+    Job(
+        name="word_count",
+        stream=InputSpec(records=1, keys=10_000, content="lines"),
+        repartitions=True,
+        record_share=0.25,
+        slowest_share=0.05,
+    ),
+)
+JOBS: Mapping[str, Job] = {job.name: job for job in _JOBS}

@@ -1,0 +1,228 @@
+"""The jobs of the suite `throughput`: our programs against the direct computation, without a broker."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+
+from benchmarks.generator import BLOCK_RECORDS, InputSpec
+from benchmarks.jobs.checks import tally_for
+from benchmarks.jobs.contents import CONTENTS, InputRecord, input_blocks, words
+from benchmarks.jobs.expected import (
+    GAP_MS,
+    expected,
+    fingerprint,
+    of_session,
+    of_window,
+)
+from benchmarks.jobs.plan import CACHES, JOBS, Job
+from benchmarks.outputs import OutputTally
+from benchmarks.peers.tidewheel import throughput as ours
+from benchmarks.systems import PEERS, SYSTEMS
+from streams import StreamsConfig
+from streams.testing import TopologyTestDriver
+
+RECORDS = 300
+TOPICS = {"input_topic": "in", "other_topic": "other", "output_topic": "out"}
+
+
+def small_inputs(job: Job) -> tuple[InputSpec, ...]:
+    """Few keys, so that every one comes several times."""
+    return replace(job, stream=replace(job.stream, keys=20)).inputs(RECORDS)
+
+
+def records(spec: InputSpec) -> list[InputRecord]:
+    return list(chain.from_iterable(input_blocks(spec)))
+
+
+def in_order(inputs: tuple[InputSpec, ...]) -> Iterator[tuple[str, InputRecord]]:
+    """The records of all inputs, by their times."""
+    named = [
+        (topic, record)
+        for topic, spec in zip(("in", "other"), inputs, strict=False)
+        for record in records(spec)
+    ]
+    return iter(sorted(named, key=lambda each: each[1][2]))
+
+
+def our_output(job: Job, inputs: tuple[InputSpec, ...]) -> list[tuple[bytes, bytes | None]]:
+    config = StreamsConfig(application_id="job", statestore_cache_max_bytes=0)
+    topology = ours.topology({**TOPICS, "job": job.name, "cache_bytes": "0"})
+    with TopologyTestDriver(topology, config) as driver:
+        sources = {
+            name: driver.create_input_topic(name, key_serde=bytes, value_serde=bytes)
+            for name in ("in", "other")[: len(inputs)]
+        }
+        output = driver.create_output_topic("out", key_serde=bytes, value_serde=bytes)
+        for topic, (key, value, at_ms, _) in in_order(inputs):
+            sources[topic].pipe_input(key, value, at_ms)
+        return [(each.key, each.value) for each in output.read_records()]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_our_program_has_the_right_result(name: str) -> None:
+    """What each of our programs writes passes the check that runs do; one record less does not."""
+    job = JOBS[name]
+    inputs = small_inputs(job)
+    written = our_output(job, inputs)
+    right = expected(name, inputs)
+    assert len(right) > 5
+    tally = tally_for(job.check, "int64")
+    tally.add(written)
+    assert tally.problems(right) == []
+    assert tally.outputs == len(written)
+    lacking = tally_for(job.check, "int64")
+    lacking.add(written[:-1])
+    assert lacking.problems(right)
+
+
+def test_a_wrong_value_is_found_where_every_output_counts() -> None:
+    """One more, one less or another value of a key changes the key's sum."""
+    right = {b"a": fingerprint(b"1") + fingerprint(b"2")}
+    for written, count in (
+        ([b"2", b"1"], 0),
+        ([b"1"], 1),
+        ([b"1", b"2", b"2"], 1),
+        ([b"1", b"3"], 1),
+    ):
+        tally = tally_for("joined", "int64")
+        tally.add((b"a", value) for value in written)
+        assert len(tally.problems(right)) == count, written
+
+
+def kafka_session(key: bytes, start_ms: int, end_ms: int) -> bytes:
+    return key + end_ms.to_bytes(8, "big") + start_ms.to_bytes(8, "big")
+
+
+def test_a_session_that_grew_is_one() -> None:
+    """Kafka's deletion of the shorter session may come before or after the longer one."""
+    one, two = (b"\0" * 7 + bytes([count]) for count in (1, 2))
+    short, long = kafka_session(b"a", 5, 5), kafka_session(b"a", 5, 9)
+    right = {of_window(b"a", 5): of_session(2, 5, 9)}
+    for written in (
+        [(short, one), (short, None), (long, two)],
+        [(short, one), (long, two), (short, None)],
+    ):
+        tally = tally_for("sessions", "int64")
+        tally.add(written)
+        assert tally.problems(right) == []
+        assert tally.outputs == 3
+
+
+def test_a_session_that_was_not_deleted_is_found() -> None:
+    """What is left of it adds up with the right one to a wrong number."""
+    one = b"\0" * 7 + b"\1"
+    tally = tally_for("sessions", "int64")
+    tally.add([(kafka_session(b"a", 5, 5), one), (kafka_session(b"a", 5, 9), one)])
+    assert tally.problems({of_window(b"a", 5): of_session(1, 5, 9)})
+
+
+def test_windows_and_sessions_as_dicts_are_read() -> None:
+    """Quix Streams writes them as JSON below the plain key, a session's end a millisecond later."""
+    windows = tally_for("windows", "json")
+    windows.add([(b"a", b'{"start":60000,"end":120000,"value":3}')])
+    assert windows.problems({of_window(b"a", 60_000): 3}) == []
+    sessions = tally_for("sessions", "json")
+    sessions.add(
+        [(b"a", b'{"start":5,"end":6,"value":1}'), (b"a", b'{"start":5,"end":10,"value":2}')]
+    )
+    assert sessions.problems({of_window(b"a", 5): of_session(2, 5, 9)}) == []
+
+
+def test_events_are_read_however_their_json_is_spaced() -> None:
+    """Fields that nobody asked for, and spaces, change nothing."""
+    right = {b"u": fingerprint(b"7 view 119")}
+    for value in (
+        b'{"id":7,"kind":"view","cents":119}',
+        b'{"cents": 119, "user": "u", "kind": "view", "id": 7}',
+    ):
+        tally = tally_for("events", "json")
+        tally.add([(b"u", value)])
+        assert tally.problems(right) == []
+
+
+@pytest.mark.parametrize("check", ["sessions", "last_joined"])
+def test_what_nobody_writes_is_refused(check: str) -> None:
+    """The error names the kind and the form."""
+    with pytest.raises(ValueError, match=f"{check}.*xml"):
+        tally_for(check, "xml")
+
+
+def test_the_plain_client_is_checked_by_its_copies() -> None:
+    """Whatever the job is."""
+    assert isinstance(tally_for("events", "copy"), OutputTally)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_times_only_go_up_in_every_partition(name: str) -> None:
+    """So nothing is late for anybody, and no row of a table comes after a record of its stream."""
+    inputs = small_inputs(JOBS[name])
+    for spec in inputs:
+        times = [at_ms for _, _, at_ms, _ in records(spec)]
+        assert len(times) == spec.records
+        assert times == sorted(times)
+    if JOBS[name].other_content == "rows":
+        assert records(inputs[1])[-1][2] < records(inputs[0])[0][2]
+
+
+def test_both_sides_of_the_stream_join_are_uneven_and_lie_together() -> None:
+    """A key is in the same partition on both sides, and the first has four times as much as the last."""
+    left, right = JOBS["stream_stream_join"].inputs(20_000)
+    assert (left.records, right.records) == (10_000, 10_000)
+    places = {key: partition for key, _, _, partition in records(left)}
+    assert all(places.get(key, partition) == partition for key, _, _, partition in records(right))
+    counts = Counter(partition for _, _, _, partition in records(left))
+    assert 3 < counts[0] / counts[3] < 5
+    assert [record[:2] for record in records(left)] != [record[:2] for record in records(right)]
+
+
+def test_every_row_comes_once_and_refers_to_a_row_that_is_there() -> None:
+    """So there is one output for each, however fast a system answers itself."""
+    orders, users = JOBS["foreign_key_join"].inputs(2_000)
+    assert (users.keys, users.records) == (200, 200)
+    assert len({key for key, _, _, _ in records(orders)}) == orders.records
+    assert {value[12:21] for _, value, _, _ in records(orders)} == {
+        key for key, _, _, _ in records(users)
+    }
+
+
+def test_lines_are_of_frequent_and_rare_words() -> None:
+    """Eight words a line, dealt out to all partitions, the most frequent a tenth of all."""
+    (lines,) = JOBS["word_count"].inputs(4_000)
+    found = records(lines)
+    counts = expected("word_count", (lines,))
+    assert sum(counts.values()) == 8 * 4_000
+    assert {partition for _, _, _, partition in found} == set(range(lines.partitions))
+    assert 0.05 < max(counts.values()) / (8 * 4_000) < 0.2
+    assert len(set(words(1_000, seed=7))) == 1_000
+
+
+def test_a_shorter_input_is_the_beginning_of_a_longer_one() -> None:
+    """Whatever it holds; a table is as long as its keys are many."""
+    for content in sorted(set(CONTENTS) - {"rows"}):
+        spec = InputSpec(records=BLOCK_RECORDS + 5, keys=50, content=content)
+        long = records(replace(spec, records=BLOCK_RECORDS + 50))
+        assert records(spec) == long[: spec.records], content
+
+
+def test_sessions_have_several_records_and_pauses() -> None:
+    """With the full size's keys and times: neither all alone nor all in one."""
+    (spec,) = JOBS["session_count"].inputs(200_000)
+    sessions = expected("session_count", (spec,))
+    assert 2 < spec.records / len(sessions) < 20
+    assert GAP_MS > 0
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_job_has_its_programs_or_says_who_lacks_it(name: str) -> None:
+    """Ours and Kafka Streams' know every job, Quix Streams' those that it can run."""
+    job = JOBS[name]
+    java = (PEERS / "kafka_streams" / "Throughput.java").read_text()
+    quix = (PEERS / "quix" / "throughput.py").read_text()
+    assert name in ours.JOBS
+    assert f'"{name}"' in java
+    assert (f'"{name}":' in quix) == ("quix" not in job.lacking)
+    assert set(job.lacking) <= set(SYSTEMS)
+    assert set(job.caches) <= set(CACHES)
