@@ -3,14 +3,16 @@
 What a coroutine started and left behind (background tasks, asynchronous generators) goes on whenever the loop runs
 again, and is cancelled when the loop is closed with the task.
 
-A key range has a loop of its own (`PrivateLoop`), whichever thread runs it, so that a client which is bound to a loop can be
-kept in a processor, and so that a range that is given away can be told to stop waiting without touching another one.
+A key range keeps to one loop (`Waiting`), whichever thread runs it, so that a client which is bound to a loop can be
+kept in a processor, and a range that is given away can be told to stop waiting without touching another one. It is its own
+(`PrivateLoop`), or one that the worker's ranges share (`tasks.ranges.shared_loop`).
 """
 
 import asyncio
 import inspect
 import selectors
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Final, Self
@@ -46,7 +48,7 @@ class _OwnSelector(selectors.DefaultSelector):
         return super().select(timeout)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
     """Return a loop as the program's policy makes them; one that selects asks the system less often."""
     loop = asyncio.new_event_loop()
     if type(loop) is not asyncio.SelectorEventLoop:
@@ -55,11 +57,59 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(_OwnSelector())
 
 
-class PrivateLoop:
-    """An event loop that runs one coroutine at a time, for one owner; made when the first one is waited for.
+def cancelled_by_nobody(error: asyncio.CancelledError) -> StreamsError:
+    """Return the failure of a coroutine that ended as if it had been cancelled."""
+    failure = StreamsError(
+        "an async function ended with asyncio.CancelledError, but nobody cancelled it: something it waited for was "
+        "cancelled; catch that where it is waited for"
+    )
+    failure.__cause__ = error
+    return failure
 
-    As a context it is the loop that `wait_for` uses in this thread. One thread at a time may be in it; `cancel` may be
-    called by any.
+
+class Waiting(ABC):
+    """What waits for one owner's coroutines, one at a time.
+
+    As a context it is what `wait_for` uses in this thread. One thread at a time may be in it; `cancel` may be called by
+    any.
+    """
+
+    def __enter__(self) -> Self:
+        """Let this thread wait here."""
+        _loops.entered = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let this thread wait on its own loop again."""
+        _loops.entered = None
+
+    @abstractmethod
+    def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end and return its result; raises what it raises.
+
+        After `cancel` it raises `asyncio.CancelledError`, which no handler takes for a record that failed. A coroutine
+        that ends with that error although nobody cancelled it has failed: `StreamsError`.
+        """
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Cancel what is waited for now, at its next `await`, and all that comes later: the owner is given up.
+
+        A coroutine that blocks instead of awaiting can't be cancelled; it is when it awaits again.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Cancel what the owner's coroutines left behind. Nobody may be waiting here."""
+
+
+class PrivateLoop(Waiting):
+    """An event loop that runs one coroutine at a time, for one owner; made when the first one is waited for.
 
     >>> async def double(value):
     ...     return 2 * value
@@ -77,36 +127,15 @@ class PrivateLoop:
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
 
-    def __enter__(self) -> Self:
-        """Let this thread wait on this loop."""
-        _loops.entered = self
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Let this thread wait on its own loop again."""
-        _loops.entered = None
-
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine to its end and return its result; raises what it raises.
-
-        After `cancel` it raises `asyncio.CancelledError`, which no handler takes for a record that failed. A coroutine
-        that ends with that error although nobody cancelled it has failed: `StreamsError`.
-        """
+        """Run the loop until a coroutine has ended."""
         task = self._begin(coroutine)
         try:
             return task.get_loop().run_until_complete(task)
         except asyncio.CancelledError as error:
             if self._cancelled:
                 raise
-            raise StreamsError(
-                "an async function ended with asyncio.CancelledError, but nobody cancelled it: something it waited for was "
-                "cancelled; catch that where it is waited for"
-            ) from error
+            raise cancelled_by_nobody(error) from error
         finally:
             with self._lock:
                 self._task = None
@@ -117,26 +146,20 @@ class PrivateLoop:
                 coroutine.close()
                 raise asyncio.CancelledError
             if self._runner is None:
-                self._runner = asyncio.Runner(loop_factory=_new_loop)
+                self._runner = asyncio.Runner(loop_factory=new_loop)
             # Not `Runner.run`, which would take over SIGINT for each record.
             self._task = self._runner.get_loop().create_task(coroutine)
             return self._task
 
     def cancel(self) -> None:
-        """Cancel what is waited for now, at its next `await`, and all that comes later: the owner is given up.
-
-        A coroutine that blocks instead of awaiting can't be cancelled; it is when it awaits again.
-        """
+        """Give the owner up."""
         with self._lock:
             self._cancelled = True
             if self._task is not None:
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     def close(self) -> None:
-        """Cancel what coroutines left behind, and close the loop; the next coroutine gets a new one.
-
-        Nobody may be waiting in it.
-        """
+        """Cancel what coroutines left behind, and close the loop; the next coroutine gets a new one."""
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.close()
@@ -145,7 +168,7 @@ class PrivateLoop:
 class _Loops(threading.local):
     """The loops of each thread: the one it has entered, and its own."""
 
-    entered: PrivateLoop | None = None
+    entered: Waiting | None = None
     own: PrivateLoop | None = None
 
 

@@ -17,6 +17,7 @@ from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.processor_node import DownstreamError, ProcessorHost, ProcessorNode
 from tasks.processing.processor_wrapper import OperatorWork
 from tasks.processing.record_batch import RecordBatch, merge_in_order
+from tasks.processing.steps import Steps
 from tasks.processing.supplied import checked_processor
 from tasks.processing.topology_spec import ProcessorSpec, SinkSpec, SourceSpec, SubtopologySpec
 
@@ -24,7 +25,7 @@ from tasks.processing.topology_spec import ProcessorSpec, SinkSpec, SourceSpec, 
 class Node:
     """A node of the graph with its children."""
 
-    __slots__ = ("children", "name", "numbers_children", "operator", "work")
+    __slots__ = ("children", "name", "numbers_children", "operator", "steps", "work")
 
     def __init__(self, name: str, operator: Operator | None) -> None:
         self.name = name
@@ -32,6 +33,10 @@ class Node:
         self.operator = operator
         #: What is called with a batch: the operator's `process`, perhaps with something around it.
         self.work: OperatorWork = _no_work if operator is None else operator.process
+        #: The same for an operator that stops at coroutines.
+        self.steps = (
+            operator.steps if isinstance(operator, ProcessorNode) and operator.awaits() else None
+        )
         self.children: list[Node] = []
         #: Records that go to several children are numbered, because their paths meet again further down.
         self.numbers_children = False
@@ -45,7 +50,11 @@ ContextFactory = Callable[[str], NodeContext]
 
 
 class TaskGraph:
-    """The nodes of one task. Only the task's thread calls it."""
+    """The nodes of one task. Only the task's thread calls it.
+
+    Attributes:
+        awaits: It waits for coroutines of the user's, and does nothing that may block: it can run on an event loop.
+    """
 
     def __init__(
         self,
@@ -66,6 +75,14 @@ class TaskGraph:
         for node_spec in spec.nodes:
             self._add(node_spec, make_sink, host)
         self._order_start = self._number_paths()
+        wrapped = any(isinstance(each, ProcessorSpec) and each.wrap for each in spec.nodes)
+        operators = [node.operator for node in self.nodes.values() if node.operator is not None]
+        self.awaits = (
+            not self.batched
+            and not wrapped
+            and any(each.awaits() for each in operators)
+            and not any(each.blocks() for each in operators)
+        )
 
     def _add(
         self,
@@ -132,7 +149,7 @@ class TaskGraph:
                 self._initialized.append(node.operator)
         for node in self.nodes.values():
             if isinstance(node.operator, ProcessorNode):
-                node.operator.open(self._pusher(node))
+                node.operator.open(self._pusher(node), partial(self._push_steps_of, node))
 
     def close(self) -> None:
         """Close every node that was initialised, parents first; the first error is raised after all were closed."""
@@ -210,14 +227,39 @@ class TaskGraph:
                 if below is not None:
                     self.push(target, below)
 
-    def _pusher(self, node: Node) -> Callable[[RecordBatch, str | None], None]:
-        names = {child.name for child in node.children}
+    def steps(self, name: str, batch: RecordBatch) -> Steps[None]:
+        """Do what `run` does, and stop at each coroutine of the user's; for a graph that runs record by record."""
+        try:
+            yield from self._push_steps(self.nodes[name], batch, None)
+        except DownstreamError as error:
+            raise error.cause from error.cause.__cause__
 
+    def _push_steps(self, node: Node, output: Output, child: str | None) -> Steps[None]:
+        records = _records(output, child)
+        if isinstance(output, RecordBatch) and len(output) == 1:
+            records = iter(((output, child),))
+        for record, only in records:
+            for target in node.children:
+                if only is not None and target.name != only:
+                    continue
+                if target.steps is not None:
+                    yield from target.steps(record)
+                elif (below := target.work(record)) is not None:
+                    yield from self._push_steps(target, below, None)
+
+    def _push_steps_of(self, node: Node, batch: RecordBatch, child: str | None) -> Steps[None]:
+        """Push what a user's coroutine has forwarded."""
+        _check_child(node, child)
+        try:
+            yield from self._push_steps(node, batch, child)
+        except DownstreamError:
+            raise
+        except Exception as error:
+            raise DownstreamError(error) from error
+
+    def _pusher(self, node: Node) -> Callable[[RecordBatch, str | None], None]:
         def push(batch: RecordBatch, child: str | None) -> None:
-            if child is not None and child not in names:
-                raise ValueError(
-                    f"{node.name} has no child {child}; its children are: {', '.join(sorted(names)) or 'none'}"
-                )
+            _check_child(node, child)
             try:
                 self.push(node, batch, child)
             except DownstreamError:
@@ -272,6 +314,15 @@ class TaskGraph:
             self._run_below(node, output)
         else:
             self.push_all(node, output)
+
+
+def _check_child(node: Node, child: str | None) -> None:
+    if child is None or any(each.name == child for each in node.children):
+        return
+    names = sorted(each.name for each in node.children)
+    raise ValueError(
+        f"{node.name} has no child {child}; its children are: {', '.join(names) or 'none'}"
+    )
 
 
 def _may_hold_back(operator: type[Operator]) -> bool:

@@ -110,6 +110,14 @@ class Operator(ABC):
         """Return (keys, bytes) held back from downstream."""
         return (0, 0)
 
+    def awaits(self) -> bool:
+        """Return whether it waits for coroutines of the user's."""
+        return False
+
+    def blocks(self) -> bool:
+        """Return whether it may block its thread: it calls a plain function of the user's, or may wait otherwise."""
+        return True
+
     def times(self) -> tuple[int, ...]:
         """Return the stream times that must survive a restart (observed, last emitted); -1 for none yet.
 

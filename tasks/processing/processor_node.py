@@ -8,7 +8,6 @@ from typing import Any, Protocol, cast
 
 from state_stores.errors import StateStoreError, StreamsError
 from tasks.processing.app_configs import AppConfigs
-from tasks.processing.coroutines import wait_for
 from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
 from tasks.processing.processor import (
@@ -29,6 +28,7 @@ from tasks.processing.record import (
     RecordMetadata,
 )
 from tasks.processing.record_batch import RecordBatch, SourceRecords
+from tasks.processing.steps import Steps, run_steps
 from tasks.processing.supplied import AnyProcessor, can_take, process_of
 
 
@@ -75,6 +75,8 @@ _NOWHERE: _Place = (None, 0, -1)
 
 #: Pushes a batch of one record into the children of a node, or into the named one.
 Push = Callable[[RecordBatch, str | None], None]
+#: Does the same, and stops at each coroutine of those.
+PushSteps = Callable[[RecordBatch, str | None], Steps[None]]
 
 
 class ProcessorNode(Operator):
@@ -99,9 +101,18 @@ class ProcessorNode(Operator):
         """Say where forwards go; called before `init`."""
         self._push = push
 
-    def open(self, push: Push) -> None:
+    def open(self, push: Push, push_steps: PushSteps) -> None:
         """Say where forwards go from now on, because all nodes below are initialised."""
         self.user_context.push = push
+        self.user_context.push_steps = push_steps
+
+    def awaits(self) -> bool:
+        """Return whether `process` is a coroutine function."""
+        return self._async
+
+    def blocks(self) -> bool:
+        """Return whether `process` is a plain function."""
+        return not self._async
 
     def init(self, context: NodeContext) -> None:
         """Initialise the user's processor."""
@@ -114,52 +125,63 @@ class ProcessorNode(Operator):
 
     def process(self, batch: RecordBatch) -> Output:
         """Give each record to the processor; what it forwards has gone downstream when this returns."""
+        context = self.user_context
         for index in range(len(batch)):
-            record: Any = Record(
-                batch.keys[index],
-                batch.values[index],
-                batch.timestamps[index],
-                batch.headers_of(index),
-            )
-            context = self.user_context
             before = context.current
-            row = batch.rows[index] if batch.source is not None else 0
-            context.stand_at((batch.source, row, record.timestamp))
+            record = self._stand_at(batch, index)
             try:
-                self._handle(FixedKeyRecord.of(record) if self._fixed_key else record)
+                result = self._process(record)
+                if result is not None:
+                    run_steps(self._awaited(result))
                 context.raise_failed_below(None)
             except FAILURES as error:
-                context.raise_failed_below(error)
-                if isinstance(error, _PASSING):
-                    raise
-                self.context.failed(batch, index, error)
+                self._failed(batch, index, error)
             finally:
                 context.current = before
         return None
 
-    def _handle(self, record: Any) -> None:
-        if not self._async:
-            result = self._process(record)
-            if result is not None:
-                self._returned(result)
-            return
-        self._wait(self._process, record)
-
-    def _wait(self, run: Callable[[Any], Any], argument: Any) -> None:
+    def steps(self, batch: RecordBatch) -> Steps[None]:
+        """Do the same for a coroutine function, and stop at each coroutine."""
         context = self.user_context
-        context.collect_forwards()
-        try:
-            result = run(argument)
-        finally:
-            # Also those before an error, as of a plain processor. Here, because what is below may wait itself.
-            context.push_collected()
-        if result is not None:
-            self._returned(result)
+        for index in range(len(batch)):
+            before = context.current
+            record = self._stand_at(batch, index)
+            try:
+                yield from self._awaited(self._process(record))
+                context.raise_failed_below(None)
+            except FAILURES as error:
+                self._failed(batch, index, error)
+            finally:
+                context.current = before
 
-    def _returned(self, result: object) -> None:
-        """Run what a plain function has left to be awaited; anything else is lost, so it is an error."""
-        if iscoroutine(result):
-            self._wait(wait_for, result)
+    def _stand_at(self, batch: RecordBatch, index: int) -> Any:
+        record: Record[Any, Any] = Record(
+            batch.keys[index],
+            batch.values[index],
+            batch.timestamps[index],
+            batch.headers_of(index),
+        )
+        row = batch.rows[index] if batch.source is not None else 0
+        self.user_context.stand_at((batch.source, row, record.timestamp))
+        return FixedKeyRecord.of(record) if self._fixed_key else record
+
+    def _failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
+        self.user_context.raise_failed_below(error)
+        if isinstance(error, _PASSING):
+            raise error
+        self.context.failed(batch, index, error)
+
+    def _awaited(self, result: object) -> Steps[None]:
+        """Run what a function has left to be awaited; anything else is lost, so it is an error."""
+        context = self.user_context
+        while iscoroutine(result):
+            context.collect_forwards()
+            try:
+                result = yield result
+            finally:
+                # Also those before an error, as of a plain processor. Here, because what is below may wait itself.
+                yield from context.push_collected()
+        if result is None:
             return
         raise TypeError(
             f"process of {type(self._processor).__name__} returned an object of type {type(result).__name__}, which goes "
@@ -198,6 +220,7 @@ class _Context(ProcessingContext):
         self._stores = stores
         #: Where forwards go.
         self.push = push
+        self.push_steps: PushSteps | None = None
         #: Where the processor stands.
         self.current = _NOWHERE
         #: Set when something below failed for good in a `forward`.
@@ -280,11 +303,19 @@ class _Context(ProcessingContext):
         """Keep what is forwarded from now on, until `push_collected`."""
         self._collected = []
 
-    def push_collected(self) -> None:
-        """Pass on what was kept, in order."""
+    def push_collected(self) -> Steps[None]:
+        """Pass on what was kept, in order, and stop at each coroutine below."""
         collected, self._collected = self._collected or [], None
+        if self.push_steps is None:
+            return
         for batch, child in collected:
-            self._pushed(batch, child)
+            try:
+                yield from self.push_steps(batch, child)
+            except DownstreamError as error:
+                self._failed_below = error
+                raise
+            finally:
+                self._host.at_record(self.current[2])
 
     def get_state_store(self, name: str) -> Any:
         if name in self._stores:

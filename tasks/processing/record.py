@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
+from state_stores.frozen import settled
 from state_stores.headers import Headers as Headers  # noqa: PLC0414 - records have them: others take it from here
 
 K_co = TypeVar("K_co", covariant=True)
@@ -18,6 +19,7 @@ TIMESTAMP_MAX_MS = (1 << 63) - 1
 NO_TIMESTAMP = -1
 
 
+@settled
 @dataclass(frozen=True, slots=True)
 class Record(Generic[K_co, V_co]):
     """A key, a value, a timestamp (ms since the epoch) and headers. Frozen; change it with `replace`.

@@ -46,6 +46,10 @@ class Sink(Operator):
         self._collector = collector
         self._on_unserializable = on_unserializable
 
+    def blocks(self) -> bool:
+        """Return whether a function of the user's chooses where records go."""
+        return self.spec.partitioner is not None or not isinstance(self.spec.topic, str)
+
     def process(self, batch: RecordBatch) -> Output:
         """Stage the batch; nothing goes to children, a sink has none."""
         if isinstance(self.spec.topic, str):

@@ -7,7 +7,6 @@ from types import FunctionType
 from typing import Any, Final, cast
 
 from state_stores.errors import StreamsError
-from tasks.processing.coroutines import Awaiting
 from tasks.processing.processor import FixedKeyProcessor, Processor
 from tasks.processing.topology_spec import ProcessorSpec
 
@@ -121,6 +120,4 @@ def checked_processor(made: object, spec: ProcessorSpec) -> AnyProcessor:
 def process_of(processor: AnyProcessor) -> tuple[Callable[[Any], Any], bool]:
     """Return a processor's `process` to be called for each record, and whether it is a coroutine function."""
     process: Callable[[Any], Any] = processor.process
-    if iscoroutinefunction(process):
-        return Awaiting(process), True
-    return process, False
+    return process, iscoroutinefunction(process)

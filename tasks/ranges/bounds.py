@@ -1,10 +1,9 @@
 """What bounds the key ranges of one task."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeBounds:
+class RangeBounds(msgspec.Struct, frozen=True, kw_only=True):
     """What bounds the ranges of one task.
 
     Attributes:

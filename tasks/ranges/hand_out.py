@@ -2,8 +2,9 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate, islice
+
+import msgspec
 
 from rebalance.model import TopicPartition
 from tasks.parallel.key_ranges import KeyRanges, key_hash, key_hashes
@@ -19,8 +20,7 @@ from tasks.ranges.range_worker import WorkItem
 Letters = Mapping[int, Sequence[OutputColumns]]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """What one range gets of a chunk."""
 
     index: int
@@ -179,7 +179,7 @@ def _parted(shares: Sequence[Share], index: int, row: int) -> list[Share]:
             parted.append(share)
             continue
         for part, end in ((range(cut), row), (range(cut, len(item.rows)), item.end)):
-            half = replace(
+            half = msgspec.structs.replace(
                 item,
                 batch=item.batch.take(part),
                 rows=[item.rows[each] for each in part],

@@ -6,13 +6,13 @@ loop's thread asks.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from rebalance.model import TopicPartition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """Records of one partition that the loop handed out together.
 
     Attributes:
@@ -34,8 +34,7 @@ class Chunk:
     number: int
 
 
-@dataclass(slots=True)
-class Open:
+class Open(msgspec.Struct):
     """The first row of a range that is not sealed yet, in one chunk."""
 
     chunk: Chunk
@@ -61,8 +60,7 @@ class Open:
         return self.chunk.positions_ms[self.row - 1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(msgspec.Struct, frozen=True):
     """Rows of a chunk that one range got: those from `begin` to before `end` of all it ever got."""
 
     begin: int

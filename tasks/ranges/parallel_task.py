@@ -33,6 +33,7 @@ from tasks.ranges.ledger import Chunk, Ledger
 from tasks.ranges.range_pool import RangePool
 from tasks.ranges.range_worker import RangeCollector, RangeSetting, RangeWorker, Scheduling
 from tasks.ranges.seals import Seal, by_store, joined
+from tasks.ranges.shared_loop import Shared
 from tasks.ranges.staged_database import StagedDatabase
 from tasks.ranges.vectors import together
 from tasks.task_processing import TaskCounters, TaskProcessing
@@ -46,6 +47,8 @@ _IN_HAND_S: Final = 0.1
 _CLOSING_S: Final = 10.0
 #: A range that is at one unit of work for longer is not waited for by another cut.
 _HANGS_S: Final = 1.0
+#: So long coroutines may keep their loop from other ranges, all together, before somebody is told.
+_KEPT_S: Final = 1.0
 #: How often somebody is told while calls in hand are waited for.
 _TICK_S: Final = 0.01
 
@@ -84,6 +87,7 @@ class ParallelTask(ActiveTask):
         self._divided = False
         #: Which records make the time, until there is a clock for it.
         self._counted: Counted | None = None
+        self._told_of_blocking = False
 
     @cached_property
     def ranges_max(self) -> int:
@@ -163,6 +167,7 @@ class ParallelTask(ActiveTask):
             lambda collector: self._parts(collector, cut, index, divided=divided),
             collector=RangeCollector(self._collector.partition_count),
             trusted=self.stores.trusted,
+            share=self._share,
         )
 
     def _parts(
@@ -195,6 +200,10 @@ class ParallelTask(ActiveTask):
         )
         return processing, stores, databases
 
+    def _share(self) -> Shared:
+        assert self._pool is not None, "a task joins a pool before it starts"
+        return self._pool.share()
+
     def _wake(self, ranges: Sequence[RangeWorker]) -> None:
         assert self._pool is not None, "a task joins a pool before it starts"
         self._pool.wake(ranges)
@@ -209,7 +218,7 @@ class ParallelTask(ActiveTask):
         self._wake(self.ranges)
         if not over.wait(_IN_HAND_S):
             for each in self.ranges:
-                if not each.ended and each.unit_since_s is not None:
+                if not each.ended and (each.unit_since_s is not None or pool.is_blocked(each)):
                     pool.leave_behind(each)
                     over.made(each)
             over.wait(_CLOSING_S)
@@ -289,7 +298,17 @@ class ParallelTask(ActiveTask):
 
     def wish(self, cut: KeyRanges) -> None:
         """Have the keys cut like this, once nothing is in hand; until then nothing more is handed out."""
+        self._tell_of_blocking()
         self._wish = None if cut == self._dealer.ranges else cut
+
+    def _tell_of_blocking(self) -> None:
+        if not self._told_of_blocking and sum(each.kept_s for each in self.ranges) > _KEPT_S:
+            self._told_of_blocking = True
+            _log.warning(
+                "task %s: its coroutines block the event loop instead of awaiting, so its key ranges wait for each other; "
+                "await what takes long, give it to asyncio.to_thread(), or make the functions plain ones, which run in threads",
+                self.task_id,
+            )
 
     @property
     def may_be_cut(self) -> bool:
@@ -434,7 +453,7 @@ class ParallelTask(ActiveTask):
         if each.scheduling is Scheduling.RUNNING:
             since_s = each.unit_since_s
             return each.mean_s < _UNIT_MAX_S and (since_s is None or now_s - since_s < _UNIT_MAX_S)
-        return self._pool is not None and self._pool.may_soon_be_free
+        return each.awaits or (self._pool is not None and self._pool.may_soon_be_free)
 
     def drain(self) -> dict[str, Drained]:
         """Take what the ranges have sealed: outputs go to the collector, changes are returned by store."""

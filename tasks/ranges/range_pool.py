@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tasks.ranges.range_worker import RangeWorker, Scheduling
+from tasks.ranges.shared_loop import Shared, SharedLoop
 
 #: How far down the queue a thread looks for the range it had before.
 _LOOKED_AT: Final = 8
@@ -32,6 +33,9 @@ class RangePool:
         self._running: dict[RangeWorker, threading.Thread] = {}
         #: Threads whose range was let go while its call still ran: they end when it returns.
         self._left_behind: set[threading.Thread] = set()
+        #: Where ranges take their turns that only await; made with the first one.
+        self._shared: SharedLoop | None = None
+        self._loops: list[SharedLoop] = []
         self._started = 0
         for _ in range(threads):
             self._start_thread()
@@ -49,12 +53,29 @@ class RangePool:
         with self._lock:
             for each in ranges:
                 if each.scheduling is Scheduling.IDLE and each.has_work:
-                    each.scheduling = Scheduling.QUEUED
-                    self._ready.append(each)
-                    self._work.notify()
+                    self._queue(each)
+
+    def _queue(self, each: RangeWorker) -> None:
+        """Have a range worked on where that is to be. The lock is held."""
+        each.scheduling = Scheduling.QUEUED
+        if each.awaits and isinstance(each.waiting, Shared):
+            each.waiting.turns.begin(each)
+        else:
+            self._ready.append(each)
+            self._work.notify()
+
+    def share(self) -> Shared:
+        """Return a part in the loop that ranges share, for a new one. Called from the ranges' threads."""
+        with self._lock:
+            if self._shared is None:
+                self._shared = SharedLoop(self._turned)
+                self._loops.append(self._shared)
+            return Shared(self._shared)
 
     def leave_behind(self, each: RangeWorker) -> None:
         """Give up the thread of a range that was closed, if it is still in a call; another takes its place."""
+        if isinstance(each.waiting, Shared):
+            self._leave_loop(each.waiting)
         with self._lock:
             thread = self._running.get(each)
             if thread is None or thread in self._left_behind:
@@ -62,6 +83,19 @@ class RangePool:
             self._left_behind.add(thread)
         if not self._closed:
             self._start_thread()
+
+    def is_blocked(self, each: RangeWorker) -> bool:
+        """Return whether a range is to take a turn on a loop that a coroutine has blocked."""
+        waiting = each.waiting
+        if not isinstance(waiting, Shared) or each.scheduling is Scheduling.IDLE:
+            return False
+        return not waiting.turns.is_turning()
+
+    def _leave_loop(self, waiting: Shared) -> None:
+        """Cancel a coroutine; if one has blocked the loop, what comes later gets another loop."""
+        waiting.cancel()
+        if waiting.turns is self._shared and not waiting.turns.is_turning():
+            self._shared = None  # whose ranges go on there when it turns again
 
     @property
     def has_free_threads(self) -> bool:
@@ -78,6 +112,8 @@ class RangePool:
         with self._lock:
             self._closed = True
             self._work.notify_all()
+            for each in self._loops:
+                each.close()
 
     # -- the threads -----------------------------------------------------------------------------------------------
 
@@ -99,15 +135,21 @@ class RangePool:
             before = None if mine.ended else mine
             with self._lock:
                 del self._running[mine]
-                mine.scheduling = Scheduling.IDLE
-                if mine.has_work:
-                    mine.scheduling = Scheduling.QUEUED
-                    self._ready.append(mine)
-                    self._work.notify()
+                self._goes_on(mine)
                 left_behind = me in self._left_behind
                 self._left_behind.discard(me)
             if left_behind:
                 return
+
+    def _turned(self, mine: RangeWorker) -> None:
+        """Take back a range that has ended a turn on the loop. Called on that."""
+        with self._lock:
+            self._goes_on(mine)
+
+    def _goes_on(self, mine: RangeWorker) -> None:
+        mine.scheduling = Scheduling.IDLE
+        if mine.has_work:
+            self._queue(mine)
 
     def _next(self, before: RangeWorker | None) -> RangeWorker:
         for index in range(min(len(self._ready), _LOOKED_AT)):

@@ -5,23 +5,27 @@ units of a few milliseconds, and **seals** it between units. What passes from on
 deques, and single numbers: nothing on the path of a record takes a lock.
 """
 
+import asyncio
 import time
 from asyncio import CancelledError
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from typing import Final, Protocol
+
+import msgspec
 
 from state_stores.commit_buffer import Drained
 from state_stores.factory import Store
 from tasks.parallel.cut import Cut
 from tasks.parallel.key_ranges import key_hash
-from tasks.processing.coroutines import PrivateLoop
+from tasks.processing.coroutines import PrivateLoop, Waiting
 from tasks.processing.output import OutputColumns, OutputRuns
 from tasks.processing.record_batch import RecordBatch
+from tasks.processing.steps import Steps, await_steps, run_steps
 from tasks.ranges.seals import Seal
+from tasks.ranges.shared_loop import Shared
 from tasks.ranges.staged_database import StagedDatabase
 from tasks.task_processing import TaskProcessing
 
@@ -33,6 +37,8 @@ _SLOW_S: Final = 0.001
 #: So long after a seal comes the next one where records wait that may not return: that much of its own range's work a call
 #: that hangs can hold back. Half of it costs a tenth more per record where each takes 10 ms.
 _SEAL_S: Final = 0.1
+#: A record may keep the loop that ranges share to itself for so long; one that takes longer does not await but block.
+_KEPT_S: Final = 0.002
 #: Weight of the newest unit in the mean time of a record.
 _NEWEST: Final = 0.25
 #: What a staged output costs in memory beside its bytes.
@@ -47,8 +53,7 @@ class Scheduling(Enum):
     RUNNING = "running"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkItem:
+class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     """Records of one range, in order.
 
     Attributes:
@@ -107,8 +112,7 @@ class RangeParts(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeSetting:
+class RangeSetting(msgspec.Struct, frozen=True, kw_only=True):
     """What a range is told at its making.
 
     Attributes:
@@ -152,9 +156,14 @@ class RangeWorker:
         busy_s: For how long it was at work.
         unsealed_bytes: About how much memory the changes hold that are not sealed.
         sealed_bytes: Sum of the sizes of all seals.
+        waiting: What waits for its coroutines: its own loop, or its part in one that ranges share.
+        kept_s: For how long its coroutines have kept that one from others, beyond what is due.
         cancelled: Its last record was cancelled when it was halted, so it is over, with what it had sealed before.
         unit_since_s: Since when (`time.monotonic`) the present unit has run; None between units.
     """
+
+    kept_s = 0.0
+    _given_up = False
 
     def __init__(
         self,
@@ -163,6 +172,7 @@ class RangeWorker:
         *,
         collector: RangeCollector,
         trusted: Callable[[], AbstractContextManager[None]],
+        share: Callable[[], Shared],
     ) -> None:
         self.setting = setting
         self.scheduling = Scheduling.IDLE
@@ -186,7 +196,9 @@ class RangeWorker:
         self._make_parts = make_parts
         self._collector = collector
         self._trusted = trusted
-        self._loop = PrivateLoop()
+        self.waiting: Waiting = PrivateLoop()
+        self._share = share
+        self._shared: Shared | None = None
         self._stores: Mapping[str, Store] = {}
         self._databases: Sequence[StagedDatabase] = ()
         self._item: WorkItem | None = None
@@ -221,6 +233,13 @@ class RangeWorker:
         return not self._halted and (waits or self._punctuate_ms is not None)
 
     @property
+    def awaits(self) -> bool:
+        """Return whether what it does next is for the loop that ranges share: no function in it blocks."""
+        if self._shared is None or self._closing or self._punctuate_ms is not None:
+            return False
+        return self.processing is not None and not len(self.processing.stream_schedules)
+
+    @property
     def expired_puts(self) -> int:
         """Return how many puts its stores have dropped because their time was over."""
         return sum(store.expired_puts for store in self._stores.values())
@@ -251,7 +270,8 @@ class RangeWorker:
 
     def cancel(self) -> None:
         """Cancel the coroutine that is waited for, if one is, of a range that was halted: its record is not done."""
-        self._loop.cancel()
+        self._given_up = True
+        self.waiting.cancel()
 
     def resume(self) -> None:
         """Have it go on after `halt`."""
@@ -287,14 +307,22 @@ class RangeWorker:
             others_wait: Whether other ranges wait for a thread.
             alone: Whether no other thread is free, so that nobody may be there for a cut that is asked for later.
         """
+        with self._ending(), self._trusted(), self.waiting:
+            run_steps(self._turn(others_wait, alone, on_loop=False))
+        if self._closing:
+            self._end()
+
+    async def turn_on_loop(self) -> None:
+        """Work on the loop that ranges share, until nothing is left that is for it. Never raises."""
+        with self._ending(), self._trusted():
+            assert self._shared is not None, "it shares the loop that calls it"
+            await await_steps(self._turn(_nobody, _nobody, on_loop=True), self._shared)
+
+    @contextmanager
+    def _ending(self) -> Generator[None]:
+        """End a turn: with an error, if it had one."""
         try:
-            with self._trusted(), self._loop:
-                self._work(others_wait)
-                waits = self.has_work  # and others wait for the thread
-                if self._can_seal and (
-                    self._should_seal(_SEAL_S if waits else 0.0) or (not waits and alone())
-                ):
-                    self._seal()
+            yield
         except CancelledError as error:
             self.error = None if self._closing else error
             self.cancelled = self._halted
@@ -302,11 +330,19 @@ class RangeWorker:
             self.error = None if self._closing else error
         finally:
             self.unit_since_s = None
-            if self._closing:
-                self._end()
-            elif self._cut is not None:
+            if self._cut is not None and not self._closing:
                 cut, self._cut = self._cut, None
                 cut.made(self)
+
+    def _turn(
+        self, others_wait: Callable[[], bool], alone: Callable[[], bool], *, on_loop: bool
+    ) -> Steps[None]:
+        yield from self._work(others_wait, on_loop=on_loop)
+        waits = self.has_work  # and others wait for the thread
+        if self._can_seal and (
+            self._should_seal(_SEAL_S if waits else 0.0) or (not waits and alone())
+        ):
+            self._seal()
 
     @property
     def _can_seal(self) -> bool:
@@ -323,27 +359,35 @@ class RangeWorker:
         careful = self.slow or not self.processing.graph.batched
         return careful and time.monotonic() - self._sealed_at_s >= after_s
 
-    def _work(self, others_wait: Callable[[], bool]) -> None:
-        while self.has_work and not self._closing:
+    def _work(self, others_wait: Callable[[], bool], *, on_loop: bool) -> Steps[None]:
+        while self.has_work and not self._closing and self.awaits is on_loop:
             if self.processing is None:
                 self._begin()
+                if self._shared is not None:
+                    break  # it waits elsewhere from now on
             elif self._cut is not None:
                 if self.dirty:
                     self._seal()
                 cut, self._cut = self._cut, None
                 cut.made(self)
             else:
-                if self.dirty and self._should_seal(_SEAL_S):
-                    self._seal()
-                self._unit(self.processing)
-                if self.processing.commit_requested and not self._closing:
-                    self.processing.commit_requested = False
-                    self._seal()
-                    self.commit_requested = True
+                waited = 0 if self._shared is None else self._shared.waits
+                yield from self._next(self.processing)
+                if on_loop and self._shared is not None and self._shared.waits == waited:
+                    yield asyncio.sleep(0)  # so that others go on
             if others_wait():
                 break
         if self._halted and self._can_seal:
             self._seal()
+
+    def _next(self, processing: TaskProcessing) -> Steps[None]:
+        if self.dirty and self._should_seal(_SEAL_S):
+            self._seal()
+        yield from self._unit(processing)
+        if processing.commit_requested and not self._closing:
+            processing.commit_requested = False
+            self._seal()
+            self.commit_requested = True
 
     def _begin(self) -> None:
         processing, self._stores, self._databases = self._make_parts(self._collector)
@@ -352,18 +396,25 @@ class RangeWorker:
         processing.begin(self.setting.stream_time_ms, self.setting.operator_times_ms)
         self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
         self.processing = processing
+        self._shared = self._share() if processing.graph.awaits else None
+        if self._shared is not None:
+            self.waiting = self._shared
+            if self._given_up:
+                self.waiting.cancel()
 
-    def _unit(self, processing: TaskProcessing) -> None:
+    def _unit(self, processing: TaskProcessing) -> Steps[None]:
         self.dirty = True
         self.unit_since_s = begin_s = time.monotonic()
         now_ms, self._punctuate_ms = self._punctuate_ms, None
         if now_ms is not None:
             processing.punctuate_wall_clock(now_ms)
         else:
-            done = self._records(processing, begin_s + _UNIT_S)
+            done = yield from self._records(processing, begin_s + _UNIT_S)
             elapsed_s = time.monotonic() - begin_s
             self.busy_s += elapsed_s
             self._pace(done, elapsed_s)
+            if self._shared is not None:
+                self._note_kept(self._shared, done)
         self.unit_since_s = None
         if len(processing.wall_clock_schedules):
             self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
@@ -375,7 +426,12 @@ class RangeWorker:
                 store.buffer.uncommitted_bytes for store in self._stores.values()
             )
 
-    def _records(self, processing: TaskProcessing, until_s: float) -> int:
+    def _note_kept(self, shared: Shared, done: int) -> None:
+        """Note how much longer than a coroutine that awaits these records have kept the shared loop to themselves."""
+        kept_s, shared.worked_s = shared.worked_s, 0.0
+        self.kept_s = max(0.0, self.kept_s + kept_s - done * _KEPT_S)
+
+    def _records(self, processing: TaskProcessing, until_s: float) -> Steps[int]:
         """Do the next records; return how many."""
         item = self._item
         if item is None:
@@ -389,9 +445,9 @@ class RangeWorker:
             done = len(item.rows)
             self._begun = done
         elif processing.graph.batched:
-            done = self._batch(processing, item, item.batch)
+            done = yield from self._batch(processing, item, item.batch)
         else:
-            done = self._singly(processing, item, item.batch, until_s)
+            done = yield from self._singly(processing, item, item.batch, until_s)
         self.rows_done += done
         if self._begun >= len(item.rows):
             if len(processing.stream_schedules):
@@ -401,19 +457,22 @@ class RangeWorker:
             self._item = None
         return done
 
-    def _batch(self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch) -> int:
+    def _batch(self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch) -> Steps[int]:
         begin = self._begun
         stop = min(begin + self._unit_records, len(batch))
         part = batch if stop - begin == len(batch) else batch.take(range(begin, stop))
         processing.stream_time_ms = item.times_ms[item.rows[stop - 1]]
-        processing.graph.run(item.source, part)
+        if processing.graph.awaits:
+            yield from processing.graph.steps(item.source, part)
+        else:
+            processing.graph.run(item.source, part)
         self._begun = stop
         processing.counters.processed += stop - begin
         return stop - begin
 
     def _singly(
         self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch, until_s: float
-    ) -> int:
+    ) -> Steps[int]:
         done = 0
         while self._begun < len(batch):
             index = self._begun
@@ -422,7 +481,10 @@ class RangeWorker:
                 self._pass_time(processing, item, self._timed, row)
             processing.stream_time_ms = item.times_ms[row]
             record = batch if len(batch) == 1 else batch.single(index)
-            processing.graph.run(item.source, record)
+            if processing.graph.awaits:
+                yield from processing.graph.steps(item.source, record)
+            else:
+                processing.graph.run(item.source, record)
             processing.punctuate_stream_time()
             self._timed = row + 1
             self._begun += 1
@@ -504,11 +566,15 @@ class RangeWorker:
             return
         try:
             if self.processing is not None:
-                with self._loop:
+                with self.waiting:
                     self.processing.graph.close()
-            self._loop.close()
+            self.waiting.close()
         except Exception as error:  # noqa: BLE001 - raised by whoever closes the task
             self.closing_error = error
         finally:
             self.ended = True
             self._over.made(self)
+
+
+def _nobody() -> bool:
+    return False

@@ -1,8 +1,9 @@
 """What a key range hands over at a cut of its work, and how the seals of all ranges become one commit. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
+
+import msgspec
 
 from state_stores.commit_buffer import Drained
 from state_stores.headers import Headers
@@ -11,8 +12,7 @@ from state_stores.timed_buffer import decode_note
 from tasks.processing.output import OutputColumns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
+class Seal(msgspec.Struct, frozen=True, kw_only=True):
     """All that one range has done since its last seal. Nobody changes it.
 
     Attributes:

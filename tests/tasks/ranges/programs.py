@@ -1,5 +1,6 @@
 """Programs and looks at their results, for tests of key ranges."""
 
+import asyncio
 import random
 import time
 from collections import Counter
@@ -21,8 +22,8 @@ def counting() -> Topology:
     return builder.build()
 
 
-def counting_slowly(sleep_s: float = 0.0, seed: int = 0) -> Topology:
-    """Count per key in a processor of the user's own that blocks for up to `sleep_s` at each record."""
+def counting_slowly(sleep_s: float = 0.0, seed: int = 0, *, awaits: bool = False) -> Topology:
+    """Count per key in a processor of the user's own that blocks for up to `sleep_s` at each record, or awaits."""
 
     class Count(Processor[str, str, str, int]):
         keyed = True
@@ -39,9 +40,18 @@ def counting_slowly(sleep_s: float = 0.0, seed: int = 0) -> Topology:
             self._store.put(record.key, count)
             self.context.forward(record.replace(value=count))
 
+    class CountAwaiting(Count):
+        async def process(self, record: Record[str, str]) -> None:  # type: ignore[override] # it may be either
+            count = (self._store.get(record.key) or 0) + 1
+            self._store.put(record.key, count)  # undone if it stays in hand
+            await asyncio.sleep(self._random.random() * sleep_s)
+            assert self._store.get(record.key) == count
+            self.context.forward(record.replace(value=count))
+
     builder = StreamsBuilder()
     builder.add_state_store(Stores.key_value("counts", key_serde=STRING, value_serde=LONG))
-    counted = builder.stream("in", **TEXT).process(Count, stores=["counts"])
+    supplier = CountAwaiting if awaits else Count
+    counted = builder.stream("in", **TEXT).process(supplier, stores=["counts"])
     counted.to("out", key_serde=STRING, value_serde=LONG)
     return builder.build()
 

@@ -39,18 +39,19 @@ def _live(topology: Topology, lives: list[Life], **options: Any) -> None:
     }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(lives=_LIVES)
 def test_K3_counts_are_exact_over_crashes_and_changes_of_the_factor(lives: list[Life]) -> None:
     _live(counting(), lives)
 
 
-@settings(max_examples=30, deadline=None)
-@given(lives=_LIVES, slice_records=st.integers(1, 40))
+@settings(max_examples=20, deadline=None)
+@given(lives=_LIVES, slice_records=st.integers(1, 40), awaits=st.booleans())
 def test_K3_a_keyed_processor_is_exact_over_crashes_and_changes_of_the_factor(
-    lives: list[Life], slice_records: int
+    lives: list[Life], slice_records: int, awaits: bool
 ) -> None:
-    bench = Bench(counting_slowly(0.002), {"in": 2, "out": 1}, commit_interval_ms=5)
+    program = counting_slowly(0.002, awaits=awaits)
+    bench = Bench(program, {"in": 2, "out": 1}, commit_interval_ms=5)
     bench.idle_polls, bench.slice_records = 3, slice_records
     fed = Fed(bench, 11)
     for threads, records, crash_after in lives:

@@ -1,10 +1,13 @@
 """A call that does not return holds up its own key range, and nothing else: commits, releases and stops go on."""
 
+import asyncio
 import threading
 import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 from rebalance.model import TopicPartition
 from streams import Processor, Record, Stores, StreamsBuilder, Topology
@@ -13,12 +16,14 @@ from tests.tasks.group_bench import APP, GroupBench, Host
 from tests.tasks.ranges.programs import LONG, STRING, TEXT
 
 THREADS = 4
+CALLS = pytest.mark.parametrize("awaits", [False, True], ids=["blocking", "awaiting"])
 
 
 class Stuck:
-    """Calls for key "stuck" that return when told."""
+    """Calls for key "stuck" that return when told; plain ones, or coroutines."""
 
-    def __init__(self) -> None:
+    def __init__(self, awaits: bool) -> None:
+        self.awaits = awaits
         self.entered = threading.Event()
         self.released = threading.Event()
         #: What was begun: each key as often as it was.
@@ -41,6 +46,9 @@ class Stuck:
                 if record.key == "stuck":
                     stuck.entered.set()
                     stuck.released.wait(60)
+                self.count(record)
+
+            def count(self, record: Record[str, str]) -> None:
                 count = (self._store.get(record.key) or 0) + 1
                 self._store.put(record.key, count)
                 self.context.forward(record.replace(value=count))
@@ -48,20 +56,28 @@ class Stuck:
             def close(self) -> None:
                 stuck.closed += 1
 
+        class Awaiting(Count):
+            async def process(self, record: Record[str, str]) -> None:  # type: ignore[override] # it may be either
+                stuck.begun.append(record.key)
+                if record.key == "stuck":
+                    stuck.entered.set()
+                    await asyncio.to_thread(stuck.released.wait, 60)
+                self.count(record)
+
         builder = StreamsBuilder()
         builder.add_state_store(Stores.key_value("counts", key_serde=STRING, value_serde=LONG))
-        counted = builder.stream("in", **TEXT).process(Count, stores=["counts"])
+        counted = builder.stream("in", **TEXT).process(
+            Awaiting if stuck.awaits else Count, stores=["counts"]
+        )
         counted.to("out", key_serde=STRING, value_serde=LONG)
         return builder.build()
 
 
 @contextmanager
-def benches(guarantee: str = "exactly_once") -> Generator[tuple[Stuck, GroupBench]]:
+def benches(*, awaits: bool = False) -> Generator[tuple[Stuck, GroupBench]]:
     """Give a program that gets stuck and its group; all calls return at the end."""
-    stuck = Stuck()
-    with GroupBench(
-        stuck.program(), {"in": 1, "out": 1}, guarantee=guarantee, drain_timeout_ms=100
-    ) as group:
+    stuck = Stuck(awaits)
+    with GroupBench(stuck.program(), {"in": 1, "out": 1}, drain_timeout_ms=100) as group:
         try:
             yield stuck, group
         finally:
@@ -119,8 +135,9 @@ def of_other_ranges(group: GroupBench) -> list[str]:
     ]
 
 
-def test_K4_other_ranges_commit_while_a_call_does_not_return() -> None:
-    with benches() as (stuck, group):
+@CALLS
+def test_K4_other_ranges_commit_while_a_call_does_not_return(awaits: bool) -> None:
+    with benches(awaits=awaits) as (stuck, group):
         host = group.host("one", threads=THREADS)
         offset = get_stuck(stuck, group, host)
         others = of_other_ranges(group)
@@ -134,8 +151,9 @@ def test_K4_other_ranges_commit_while_a_call_does_not_return() -> None:
         assert group.outputs()["stuck"] == [1]
 
 
-def test_K4_a_killed_worker_leaves_nothing_of_other_ranges_to_do_again() -> None:
-    with benches() as (stuck, group):
+@CALLS
+def test_K4_a_killed_worker_leaves_nothing_of_other_ranges_to_do_again(awaits: bool) -> None:
+    with benches(awaits=awaits) as (stuck, group):
         host = group.host("one", threads=THREADS)
         get_stuck(stuck, group, host)
         others = of_other_ranges(group)
@@ -150,8 +168,11 @@ def test_K4_a_killed_worker_leaves_nothing_of_other_ranges_to_do_again() -> None
         assert group.outputs() == {f"k{n}": list(range(1, 25)) for n in range(10)} | {"stuck": [1]}
 
 
-def test_K4_a_task_with_a_stuck_call_is_released_at_once_and_goes_on_elsewhere() -> None:
-    with benches() as (stuck, group):
+@CALLS
+def test_K4_a_task_with_a_stuck_call_is_released_at_once_and_goes_on_elsewhere(
+    awaits: bool,
+) -> None:
+    with benches(awaits=awaits) as (stuck, group):
         host = group.host("one", threads=THREADS)
         offset = get_stuck(stuck, group, host)
         others = of_other_ranges(group)
@@ -166,12 +187,16 @@ def test_K4_a_task_with_a_stuck_call_is_released_at_once_and_goes_on_elsewhere()
         assert group.outputs() == {f"k{n}": list(range(1, 25)) for n in range(10)} | {"stuck": [1]}
 
 
-def test_K4_a_clean_stop_waits_for_a_stuck_call_no_longer_than_the_drain_timeout() -> None:
-    with benches() as (stuck, group):
+@CALLS
+def test_K4_a_clean_stop_waits_for_a_stuck_call_no_longer_than_the_drain_timeout(
+    awaits: bool,
+) -> None:
+    with benches(awaits=awaits) as (stuck, group):
         host = group.host("one", threads=THREADS)
         offset = get_stuck(stuck, group, host)
         host.close()
         assert host.error is None
         assert group.committed() == offset
-        assert stuck.closed == THREADS - 1
+        # A coroutine is cancelled, so its range's processor is closed, too.
+        assert stuck.closed == THREADS - 1 + awaits
         stuck.released.set()
