@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, TypeVar, cast, overload
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.envelope import unseal
 from state_stores.errors import InvalidStateStoreError, SerdeError
+from state_stores.frozen import settled
 from state_stores.headers import Headers
 from state_stores.headers_buffer import tell_headers
 from state_stores.key_schema import after, prefix_end
@@ -29,6 +30,7 @@ _NEVER: Final = -2
 _NOT_GIVEN: Final[Any] = object()
 
 
+@settled
 @dataclass(frozen=True, slots=True)
 class ValueAndTimestamp(Generic[V]):
     """A value and the timestamp (ms since the epoch) of the record that set it.
@@ -41,6 +43,7 @@ class ValueAndTimestamp(Generic[V]):
     timestamp: int
 
 
+@settled
 @dataclass(frozen=True, slots=True)
 class ValueTimestampHeaders(Generic[V]):
     """A value, the timestamp (ms since the epoch) and the headers of the record that set it.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from state_stores.frozen import settled
 from state_stores.headers import Headers
 from state_stores.headers_buffer import tell_headers
 from state_stores.ports import Database
@@ -21,6 +22,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@settled
 @dataclass(frozen=True, slots=True)
 class AggregationWithHeaders(Generic[V]):
     """The value of a session and the headers of the record that set it.

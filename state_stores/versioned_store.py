@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from state_stores.frozen import settled
 from state_stores.ports import Database, SerdePort
 from state_stores.segmented_store import not_running
 from state_stores.segments import check_time
@@ -24,6 +25,7 @@ V = TypeVar("V")
 NOT_PUT: Final = -2
 
 
+@settled
 @dataclass(frozen=True, slots=True)
 class VersionedRecord(Generic[V]):
     """A version of a key.

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from state_stores.frozen import settled
+
 K = TypeVar("K")
 
 
+@settled
 @dataclass(frozen=True, slots=True, order=True)
 class Windowed(Generic[K]):
     """The key of a windowed row (Kafka Streams' `Windowed`): ordered by key, start and end.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 
 from streams.call import Call
 from streams.global_table import GlobalKTable, global_store, global_table
@@ -137,7 +137,7 @@ class StreamsBuilder:
         *,
         key_serde: SerdeLike[K],
         value_serde: SerdeLike[V],
-        store: StoreArgument = None,
+        store: StoreArgument[K, V] = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
@@ -149,7 +149,7 @@ class StreamsBuilder:
         *,
         key_serde: SerdeLike[K],
         value_serde: None = None,
-        store: StoreArgument = None,
+        store: StoreArgument[K, Any] = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
@@ -161,7 +161,7 @@ class StreamsBuilder:
         *,
         key_serde: None = None,
         value_serde: SerdeLike[V],
-        store: StoreArgument = None,
+        store: StoreArgument[Any, V] = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
@@ -173,18 +173,30 @@ class StreamsBuilder:
         *,
         key_serde: None = None,
         value_serde: None = None,
-        store: StoreArgument = None,
+        store: str | Materialized[Any, Never] | Materialized[Never, Any] | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KTable[Any, Any]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        store: Materialized[K, V],
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V]: ...
     def table(
         self,
         topic: str,
         *,
         key_serde: SerdeLike[Any] | None = None,
         value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        store: StoreArgument[Any, Any] = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
@@ -256,7 +268,7 @@ class StreamsBuilder:
         *,
         key_serde: SerdeLike[K],
         value_serde: SerdeLike[V],
-        store: StoreArgument = None,
+        store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> GlobalKTable[K, V]: ...
     @overload
@@ -266,7 +278,7 @@ class StreamsBuilder:
         *,
         key_serde: SerdeLike[K],
         value_serde: None = None,
-        store: StoreArgument = None,
+        store: StoreArgument[K, Any] = None,
         name: str | None = None,
     ) -> GlobalKTable[K, Any]: ...
     @overload
@@ -276,7 +288,7 @@ class StreamsBuilder:
         *,
         key_serde: None = None,
         value_serde: SerdeLike[V],
-        store: StoreArgument = None,
+        store: StoreArgument[Any, V] = None,
         name: str | None = None,
     ) -> GlobalKTable[Any, V]: ...
     @overload
@@ -286,16 +298,26 @@ class StreamsBuilder:
         *,
         key_serde: None = None,
         value_serde: None = None,
-        store: StoreArgument = None,
+        store: str | Materialized[Any, Never] | Materialized[Never, Any] | None = None,
         name: str | None = None,
     ) -> GlobalKTable[Any, Any]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        store: Materialized[K, V],
+        name: str | None = None,
+    ) -> GlobalKTable[K, V]: ...
     def global_table(
         self,
         topic: str,
         *,
         key_serde: SerdeLike[Any] | None = None,
         value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> GlobalKTable[Any, Any]:
         """Read a whole topic, all its partitions, as a table in every worker process.

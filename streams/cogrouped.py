@@ -5,8 +5,10 @@ counts, as those of a join.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
+
+import msgspec
 
 from state_stores.windowed import Windowed
 from streams.call import Call
@@ -42,8 +44,7 @@ _MERGE = "COGROUPKSTREAM-MERGE-"
 Aggregator = Callable[[Any, Any, Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CogroupPart:
+class CogroupPart(msgspec.Struct, frozen=True):
     """The grouped streams of a cogroup, each with its aggregator.
 
     Attributes:
@@ -54,7 +55,7 @@ class CogroupPart:
 
     graph: LogicalGraph
     groups: dict[StreamAggregations, Aggregator]
-    parents: dict[StreamAggregations, GraphNode] = field(
+    parents: dict[StreamAggregations, GraphNode] = msgspec.field(
         default_factory=dict[StreamAggregations, GraphNode]
     )
 
@@ -184,8 +185,8 @@ class CogroupedKStream(Generic[K, A]):
         initializer: Callable[[], A],
         *,
         merger: None = None,
-        store: StoreArgument = None,
-        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument[K, A] = None,
+        value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[K, A]:
         """Fold the values of all streams by key into an aggregate.
@@ -229,7 +230,7 @@ class _WindowedCogroup(Generic[K, A]):
         call: Call,
         initializer: object,
         merger: object | None,
-        store: StoreArgument,
+        store: StoreArgument[Any, Any],
         value_serde: SerdeLike[Any] | None,
         name: str | None,
     ) -> KTable[Windowed[K], A]:
@@ -257,8 +258,8 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
         initializer: Callable[[], A],
         *,
         merger: None = None,
-        store: StoreArgument = None,
-        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument[K, A] = None,
+        value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
         """Fold the values of all streams by key and window into an aggregate.
@@ -294,8 +295,8 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
         initializer: Callable[[], A],
         *,
         merger: Callable[[K, A, A], A] | None = None,
-        store: StoreArgument = None,
-        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument[K, A] = None,
+        value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
         """Fold the values of all streams by key and session into an aggregate.
@@ -323,7 +324,7 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
 def _store(
     call: Call,
     part: CogroupPart,
-    store: StoreArgument,
+    store: StoreArgument[Any, Any],
     value_serde: SerdeLike[Any] | None,
     name: str | None,
     windows: Windows | None,

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from streams.call import Call
 from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
 from streams.errors import TopologyError
@@ -20,7 +22,7 @@ from streams.logical_graph import (
     ProcessorNode,
     TableStore,
 )
-from streams.materialized import Materialized, StoreBuilder
+from streams.materialized import Materialized, StoreArgument, StoreBuilder
 from streams.names import check_name
 from streams.node_arguments import check_store_builder, check_supplier, source_spec
 from streams.operators.global_join import GlobalTableJoin
@@ -34,8 +36,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalTablePart:
+class GlobalTablePart(msgspec.Struct, frozen=True, kw_only=True):
     """What a global table knows of itself."""
 
     graph: LogicalGraph
@@ -118,7 +119,7 @@ def global_table(
     *,
     key_serde: SerdeLike[Any] | None,
     value_serde: SerdeLike[Any] | None,
-    store: str | Materialized | None,
+    store: StoreArgument[Any, Any],
     name: str | None,
 ) -> GlobalKTable[Any, Any]:
     """Add a global table to the graph; names count as Kafka Streams': store, source, table."""

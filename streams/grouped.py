@@ -5,7 +5,7 @@ with the first aggregation (a group that nobody aggregates makes none). Records 
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
 from streams.call import Call
 from streams.cogrouped import CogroupedKStream, CogroupPart
@@ -34,7 +34,9 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
     def __repr__(self) -> str:
         return f"<KGroupedStream {self._part.node.name}>"
 
-    def count(self, *, store: StoreArgument = None, name: str | None = None) -> KTable[K, int]:
+    def count(
+        self, *, store: StoreArgument[K, int] = None, name: str | None = None
+    ) -> KTable[K, int]:
         """Count the records of each key.
 
         Args:
@@ -56,7 +58,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         self,
         reducer: Callable[[V, V], V | None],
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> KTable[K, V]:
         """Combine the values of each key; the first one is the first result.
@@ -83,8 +85,8 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         initializer: Callable[[], A],
         aggregator: Callable[[K, V, A], A | None],
         *,
-        store: StoreArgument = None,
-        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument[K, A] = None,
+        value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[K, A]:
         """Fold the values of each key into an aggregate.

@@ -80,7 +80,9 @@ class KGroupedTable(Generic[K, V]):
     def __repr__(self) -> str:
         return f"<KGroupedTable {self._part.node.name}>"
 
-    def count(self, *, store: StoreArgument = None, name: str | None = None) -> KTable[K, int]:
+    def count(
+        self, *, store: StoreArgument[K, int] = None, name: str | None = None
+    ) -> KTable[K, int]:
         """Count the rows of each group; a group that has no row left counts 0.
 
         Args:
@@ -103,7 +105,7 @@ class KGroupedTable(Generic[K, V]):
         adder: Callable[[V, V], V | None],
         subtractor: Callable[[V, V], V | None],
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> KTable[K, V]:
         """Combine the values of each group; the first one is the first result.
@@ -135,8 +137,8 @@ class KGroupedTable(Generic[K, V]):
         adder: Callable[[K, V, A], A | None],
         subtractor: Callable[[K, V, A], A | None],
         *,
-        store: StoreArgument = None,
-        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument[K, A] = None,
+        value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[K, A]:
         """Fold the values of each group into an aggregate.
@@ -174,7 +176,11 @@ class KGroupedTable(Generic[K, V]):
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _store(
-        self, call: Call, store: StoreArgument, name: str | None, value_serde: AnySerde | None
+        self,
+        call: Call,
+        store: StoreArgument[Any, Any],
+        name: str | None,
+        value_serde: AnySerde | None,
     ) -> TableStore:
         serdes = (self._part.key_serde, value_serde)
         return aggregation_store(call, self._part.graph, store, _AGGREGATE, name, serdes, None)

@@ -6,8 +6,9 @@ serde, and operators that may change the value forget the value's, because the o
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar, overload
+
+import msgspec
 
 from streams.call import Call
 from streams.default_serdes import serdes_or_default
@@ -28,7 +29,7 @@ from streams.logical_graph import (
 from streams.materialized import Materialized
 from streams.node_arguments import PARTITIONER, check_callable, check_target
 from streams.operators import stateless
-from streams.serdes import SerdeLike
+from streams.serdes import SerdeInto, SerdeLike, SerdeOf
 from streams.stream_aggregations import GroupPart
 from streams.stream_part import StreamPart
 from tasks.processing.operator import OperatorSupplier
@@ -137,7 +138,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
                 supplier=OperatorSupplier(stateless.PassThrough),
             )
             graph.add(node, splitter)
-            streams[branch] = KStream(replace(self._part, node=node))
+            streams[branch] = KStream(msgspec.structs.replace(self._part, node=node))
         return streams
 
     def merge(self, *others: "KStream[K, V]", name: str | None = None) -> "KStream[K, V]":
@@ -171,8 +172,8 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         *,
         name: str | None = None,
         partitions: int | None = None,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
         partitioner: Partitioner | None = None,
     ) -> "KStream[K, V]":
         """Send the records through an internal topic, so that each is where its key belongs; null keys are dropped.
@@ -216,8 +217,8 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         self,
         topic: str | Callable[[K, V, RecordContext], str],
         *,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeInto[K] | None = None,
+        value_serde: SerdeInto[V] | None = None,
         partitioner: Partitioner | None = None,
         name: str | None = None,
     ) -> None:
@@ -250,14 +251,32 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         node = SinkNode(name=node_name, location=call.location, spec=spec)
         self._part.graph.add(node, self._part.node)
 
+    @overload
+    def to_table(
+        self: "KStream[K, V2 | None]",
+        *,
+        store: StoreArgument[K, V2] = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V2] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V2]: ...
+    @overload
     def to_table(
         self,
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[K, V] = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V]: ...
+    def to_table(
+        self,
+        *,
+        store: StoreArgument[Any, Any] = None,
         key_serde: SerdeLike[Any] | None = None,
         value_serde: SerdeLike[Any] | None = None,
         name: str | None = None,
-    ) -> KTable[K, V]:
+    ) -> KTable[K, Any]:
         """Read the stream as a table: the newest value of a key is its row, None deletes it.
 
         Args:
@@ -297,8 +316,8 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
     def group_by_key(
         self,
         *,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K, V]:
         """Group the records by their key, to aggregate them.
@@ -328,37 +347,37 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
     @overload
     def group_by(
         self,
-        mapper: Callable[[V], Coroutine[Any, Any, K2]],
+        mapper: Callable[[V], Coroutine[Any, Any, K2 | None]],
         *,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeLike[K2] | None = None,
+        value_serde: SerdeOf[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K2, V]: ...
     @overload
     def group_by(
         self,
-        mapper: Callable[[K, V], Coroutine[Any, Any, K2]],
+        mapper: Callable[[K, V], Coroutine[Any, Any, K2 | None]],
         *,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeLike[K2] | None = None,
+        value_serde: SerdeOf[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K2, V]: ...
     @overload
     def group_by(
         self,
-        mapper: Callable[[V], K2],
+        mapper: Callable[[V], K2 | None],
         *,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeLike[K2] | None = None,
+        value_serde: SerdeOf[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K2, V]: ...
     @overload
     def group_by(
         self,
-        mapper: Callable[[K, V], K2],
+        mapper: Callable[[K, V], K2 | None],
         *,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeLike[K2] | None = None,
+        value_serde: SerdeOf[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K2, V]: ...
     def group_by(

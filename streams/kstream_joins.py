@@ -7,8 +7,9 @@ Kafka Streams' KStreamImpl and KStreamImplJoin.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar, overload
+
+import msgspec
 
 from streams.call import Call
 from streams.durations import Duration
@@ -16,7 +17,7 @@ from streams.errors import TopologyError
 from streams.global_table import GlobalKTable, global_join
 from streams.ktable import KTable, StoreArgument
 from streams.logical_graph import AnySerde, GraphNode, RepartitionNode
-from streams.serdes import SerdeLike
+from streams.serdes import SerdeLike, SerdeOf
 from streams.stream_joining import Join, JoinOptions, join_streams, join_table, suffixed
 from streams.stream_part import StreamPart
 from streams.windows import JoinWindows
@@ -51,10 +52,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[V, V2], R],
         *,
         within: JoinWindows,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -64,10 +65,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[K, V, V2], R],
         *,
         within: JoinWindows,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -77,10 +78,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[V, V2], R],
         *,
         grace: Duration | None = None,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -90,10 +91,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[K, V, V2], R],
         *,
         grace: Duration | None = None,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -103,9 +104,9 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[V, V2], R],
         *,
         key_selector: Callable[[V], GK | None],
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -115,9 +116,9 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[V, V2], R],
         *,
         key_selector: Callable[[K, V], GK | None],
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -127,9 +128,9 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[K, V, V2], R],
         *,
         key_selector: Callable[[V], GK | None],
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -139,9 +140,9 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[K, V, V2], R],
         *,
         key_selector: Callable[[K, V], GK | None],
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     def join(
@@ -155,7 +156,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         key_serde: SerdeLike[Any] | None = None,
         value_serde: SerdeLike[Any] | None = None,
         other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, Any]":
         """Join records with those of another stream that are near in time, or with the row of a table.
@@ -208,10 +209,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[V, V2 | None], R],
         *,
         within: JoinWindows,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -221,10 +222,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[K, V, V2 | None], R],
         *,
         within: JoinWindows,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -234,10 +235,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[V, V2 | None], R],
         *,
         grace: Duration | None = None,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -247,10 +248,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[K, V, V2 | None], R],
         *,
         grace: Duration | None = None,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -260,9 +261,9 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[V, V2 | None], R],
         *,
         key_selector: Callable[[V], GK | None],
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -272,9 +273,9 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[V, V2 | None], R],
         *,
         key_selector: Callable[[K, V], GK | None],
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -284,9 +285,9 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[K, V, V2 | None], R],
         *,
         key_selector: Callable[[V], GK | None],
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -296,9 +297,9 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[K, V, V2 | None], R],
         *,
         key_selector: Callable[[K, V], GK | None],
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     def left_join(
@@ -312,7 +313,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         key_serde: SerdeLike[Any] | None = None,
         value_serde: SerdeLike[Any] | None = None,
         other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, Any]":
         """Join as `join` does, and let each of this stream's records come out at least once.
@@ -359,10 +360,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[V | None, V2 | None], R],
         *,
         within: JoinWindows,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     @overload
@@ -372,10 +373,10 @@ class KStreamJoins(ABC, Generic[K, V]):
         joiner: Callable[[K, V | None, V2 | None], R],
         *,
         within: JoinWindows,
-        key_serde: SerdeLike[Any] | None = None,
-        value_serde: SerdeLike[Any] | None = None,
-        other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
     def outer_join(
@@ -387,7 +388,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         key_serde: SerdeLike[Any] | None = None,
         value_serde: SerdeLike[Any] | None = None,
         other_value_serde: SerdeLike[Any] | None = None,
-        store: StoreArgument = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, Any]":
         """Join two streams as `left_join` does, and let records of both sides come out at least once.
@@ -493,7 +494,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         if given is not None or self._repartition is None:
             part.graph.add(made, part.node)
             self._repartition = made
-        return replace(
+        return msgspec.structs.replace(
             part, node=self._repartition, key_serde=key, value_serde=value, rekeyed=False
         )
 

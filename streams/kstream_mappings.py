@@ -6,9 +6,10 @@ one begins, on an event loop that belongs to the thread of the task.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import msgspec
 
 from streams.call import Call
 from streams.functions import UserFunction
@@ -303,7 +304,7 @@ class KStreamMappings(ABC, Generic[K, V]):
             supplier=supplier,
         )
         self._part.graph.add(node, self._part.node)
-        return replace(self._part, node=node)
+        return msgspec.structs.replace(self._part, node=node)
 
     def _mapped(
         self,
@@ -320,7 +321,7 @@ class KStreamMappings(ABC, Generic[K, V]):
         supplier = OperatorSupplier(made, (call.mapper(mapper),))
         part = self._below(call, _PREFIXES[operator], name, supplier)
         part.node.changes_key, part.node.changes_value = key, value
-        return replace(
+        return msgspec.structs.replace(
             part,
             key_serde=None if key else part.key_serde,
             value_serde=None if value else part.value_serde,

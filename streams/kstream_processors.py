@@ -5,6 +5,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+import msgspec
+
 from streams.call import Call
 from streams.functions import FunctionKind
 from streams.logical_graph import ProcessorNode
@@ -60,7 +62,9 @@ class KStreamProcessors(ABC, Generic[K, V]):
         check_supplier(supplier, call.context, Processor)
         node = self._add_processor(call, "KSTREAM-PROCESSOR-", name, supplier, stores)
         return self._stream(
-            replace(self._part, node=node, key_serde=None, value_serde=None, rekeyed=True)
+            msgspec.structs.replace(
+                self._part, node=node, key_serde=None, value_serde=None, rekeyed=True
+            )
         )
 
     def process_values(
@@ -87,7 +91,7 @@ class KStreamProcessors(ABC, Generic[K, V]):
         call = Call.here("process_values")
         check_supplier(supplier, call.context, FixedKeyProcessor)
         node = self._add_processor(call, "KSTREAM-PROCESSVALUES-", name, supplier, stores)
-        return self._stream(replace(self._part, node=node, value_serde=None))
+        return self._stream(msgspec.structs.replace(self._part, node=node, value_serde=None))
 
     @overload
     def map_values_batch(
@@ -130,7 +134,7 @@ class KStreamProcessors(ABC, Generic[K, V]):
             changes_value=True,
         )
         self._part.graph.add(node, self._part.node)
-        return self._stream(replace(self._part, node=node, value_serde=None))
+        return self._stream(msgspec.structs.replace(self._part, node=node, value_serde=None))
 
     def _add_processor(
         self,

@@ -5,15 +5,18 @@ is kept in a store only if it has a name to query it by, or if an operator needs
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import msgspec
 
 from streams.call import Call
 from streams.errors import TopologyError
 from streams.ktable_joins import KTableJoins
 from streams.logical_graph import AnySerde, GraphNode, LogicalGraph, ProcessorNode, TableStore
 from streams.materialized import Materialized
+from streams.materialized import StoreArgument as StoreArgument  # noqa: PLC0414 - its methods take it: others take it from here
 from streams.names import check_names
 from streams.node_arguments import check_supplier, connected_stores
 from streams.operators.stateless import PassThrough, ToStream
@@ -44,11 +47,8 @@ V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
-StoreArgument = str | Materialized | None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablePart:
+class TablePart(msgspec.Struct, frozen=True, kw_only=True):
     """What a table knows of itself.
 
     Attributes:
@@ -150,7 +150,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         self,
         predicate: Callable[[V], object],
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> "KTable[K, V]": ...
     @overload
@@ -158,14 +158,14 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         self,
         predicate: Callable[[K, V], object],
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> "KTable[K, V]": ...
     def filter(
         self,
         predicate: Callable[..., object],
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KTable[K, V]":
         """Keep the rows for which a predicate holds; the others are deleted downstream.
@@ -187,7 +187,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         self,
         predicate: Callable[[V], object],
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> "KTable[K, V]": ...
     @overload
@@ -195,14 +195,14 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         self,
         predicate: Callable[[K, V], object],
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> "KTable[K, V]": ...
     def filter_not(
         self,
         predicate: Callable[..., object],
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KTable[K, V]":
         """Keep the rows for which a predicate does not hold; the others are deleted downstream.
@@ -221,14 +221,26 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
 
     @overload
     def map_values(
-        self, mapper: Callable[[V], V2], *, store: StoreArgument = None, name: str | None = None
+        self,
+        mapper: Callable[[V], V2 | None],
+        *,
+        store: StoreArgument[K, V2] = None,
+        name: str | None = None,
     ) -> "KTable[K, V2]": ...
     @overload
     def map_values(
-        self, mapper: Callable[[K, V], V2], *, store: StoreArgument = None, name: str | None = None
+        self,
+        mapper: Callable[[K, V], V2 | None],
+        *,
+        store: StoreArgument[K, V2] = None,
+        name: str | None = None,
     ) -> "KTable[K, V2]": ...
     def map_values(
-        self, mapper: Callable[..., Any], *, store: StoreArgument = None, name: str | None = None
+        self,
+        mapper: Callable[..., Any],
+        *,
+        store: StoreArgument[Any, Any] = None,
+        name: str | None = None,
     ) -> "KTable[K, Any]":
         """Replace each row's value.
 
@@ -255,7 +267,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         supplier: Callable[[], ValueTransformerWithKey[K, V, V2]],
         stores: Sequence[str] = (),
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[K, V2] = None,
         name: str | None = None,
     ) -> "KTable[K, V2]":
         """Replace each row's value by what an object of yours makes of it, perhaps with stores.
@@ -292,7 +304,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         node.store_names = names
         computed = partial(TransformValuesView, node=node.name)
         part = self._derived(node, kept, computed, value_serde=None)
-        return KTable(replace(part, own_stores=names))
+        return KTable(msgspec.structs.replace(part, own_stores=names))
 
     @overload
     def to_stream(self, key_mapper: None = None, *, name: str | None = None) -> "KStream[K, V]": ...
@@ -399,7 +411,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             )
         )
 
-    def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> "KTable[K, V]":
+    def suppress(self, suppressed: Suppressed[K], *, name: str | None = None) -> "KTable[K, V]":
         """Hold changes back, so that of many changes of a row only the last one goes on.
 
         What is held back survives restarts and is restored like any store. Emission follows the stream's time: without
@@ -469,7 +481,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         self,
         operator: str,
         predicate: Callable[..., object],
-        store: StoreArgument,
+        store: StoreArgument[Any, Any],
         name: str | None,
         *,
         negate: bool,
@@ -487,7 +499,12 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         return KTable(self._derived(node, kept, computed, value_serde=value_serde))
 
     def _kept(
-        self, prefix: str, store: StoreArgument, call: Call, *, value_serde: AnySerde | None
+        self,
+        prefix: str,
+        store: StoreArgument[Any, Any],
+        call: Call,
+        *,
+        value_serde: AnySerde | None,
     ) -> TableStore | None:
         """Return the store that `store=` speaks of; it is needed only if it has a name."""
         if store is None:
@@ -540,7 +557,7 @@ def _name_to_keep(store: TableStore | None) -> str | None:
 
 
 def settled_serdes(
-    materialized: Materialized, key_serde: AnySerde | None, value_serde: AnySerde | None
+    materialized: Materialized[Any, Any], key_serde: AnySerde | None, value_serde: AnySerde | None
 ) -> tuple[AnySerde | None, AnySerde | None]:
     """Return the serdes of a table's store: those it names, else those known from before."""
     own_key, own_value = materialized.key_serde, materialized.value_serde

@@ -44,51 +44,51 @@ class KTableJoins(ABC, Generic[K, V]):
     def join(
         self,
         other: "KTable[K, V2]",
-        joiner: Callable[[V, V2], R],
+        joiner: Callable[[V, V2], R | None],
         *,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     @overload
     def join(
         self,
         other: "KTable[K, V2]",
-        joiner: Callable[[K, V, V2], R],
+        joiner: Callable[[K, V, V2], R | None],
         *,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     @overload
     def join(
         self,
         other: "KTable[K2, V2]",
-        joiner: Callable[[V, V2], R],
+        joiner: Callable[[V, V2], R | None],
         *,
         foreign_key: Callable[[V], K2 | None],
         other_partitioner: Partitioner | None = None,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     @overload
     def join(
         self,
         other: "KTable[K2, V2]",
-        joiner: Callable[[V, V2], R],
+        joiner: Callable[[V, V2], R | None],
         *,
         foreign_key: Callable[[K, V], K2 | None],
         other_partitioner: Partitioner | None = None,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     @overload
     def join(
         self,
         other: "KTable[K2, V2]",
-        joiner: Callable[[K, V, V2], R],
+        joiner: Callable[[K, V, V2], R | None],
         *,
         foreign_key: Callable[..., K2 | None],
         other_partitioner: Partitioner | None = None,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     def join(
@@ -98,7 +98,7 @@ class KTableJoins(ABC, Generic[K, V]):
         *,
         foreign_key: Callable[..., Any] | None = None,
         other_partitioner: Partitioner | None = None,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[Any, Any]" = None,
         name: str | None = None,
     ) -> "KTable[K, Any]":
         """Return the table of the rows that both tables have, joined.
@@ -146,51 +146,51 @@ class KTableJoins(ABC, Generic[K, V]):
     def left_join(
         self,
         other: "KTable[K, V2]",
-        joiner: Callable[[V, V2 | None], R],
+        joiner: Callable[[V, V2 | None], R | None],
         *,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     @overload
     def left_join(
         self,
         other: "KTable[K, V2]",
-        joiner: Callable[[K, V, V2 | None], R],
+        joiner: Callable[[K, V, V2 | None], R | None],
         *,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     @overload
     def left_join(
         self,
         other: "KTable[K2, V2]",
-        joiner: Callable[[V, V2 | None], R],
+        joiner: Callable[[V, V2 | None], R | None],
         *,
         foreign_key: Callable[[V], K2 | None],
         other_partitioner: Partitioner | None = None,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     @overload
     def left_join(
         self,
         other: "KTable[K2, V2]",
-        joiner: Callable[[V, V2 | None], R],
+        joiner: Callable[[V, V2 | None], R | None],
         *,
         foreign_key: Callable[[K, V], K2 | None],
         other_partitioner: Partitioner | None = None,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     @overload
     def left_join(
         self,
         other: "KTable[K2, V2]",
-        joiner: Callable[[K, V, V2 | None], R],
+        joiner: Callable[[K, V, V2 | None], R | None],
         *,
         foreign_key: Callable[..., K2 | None],
         other_partitioner: Partitioner | None = None,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     def left_join(
@@ -200,7 +200,7 @@ class KTableJoins(ABC, Generic[K, V]):
         *,
         foreign_key: Callable[..., Any] | None = None,
         other_partitioner: Partitioner | None = None,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[Any, Any]" = None,
         name: str | None = None,
     ) -> "KTable[K, Any]":
         """Return the table of this table's rows, each joined with the other's row or with None.
@@ -235,18 +235,18 @@ class KTableJoins(ABC, Generic[K, V]):
     def outer_join(
         self,
         other: "KTable[K, V2]",
-        joiner: Callable[[V | None, V2 | None], R],
+        joiner: Callable[[V | None, V2 | None], R | None],
         *,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     @overload
     def outer_join(
         self,
         other: "KTable[K, V2]",
-        joiner: Callable[[K, V | None, V2 | None], R],
+        joiner: Callable[[K, V | None, V2 | None], R | None],
         *,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[K, R]" = None,
         name: str | None = None,
     ) -> "KTable[K, R]": ...
     def outer_join(
@@ -255,7 +255,7 @@ class KTableJoins(ABC, Generic[K, V]):
         joiner: Callable[..., Any],
         *,
         foreign_key: object = None,
-        store: "StoreArgument" = None,
+        store: "StoreArgument[Any, Any]" = None,
         name: str | None = None,
     ) -> "KTable[K, Any]":
         """Return the table of the rows that either table has, joined with None where the other has none.
@@ -288,7 +288,7 @@ class KTableJoins(ABC, Generic[K, V]):
 
     @abstractmethod
     def _kept(
-        self, prefix: str, store: "StoreArgument", call: Call, *, value_serde: Any
+        self, prefix: str, store: "StoreArgument[Any, Any]", call: Call, *, value_serde: Any
     ) -> TableStore | None:
         """Return the store that `store=` speaks of; it is needed only if it has a name."""
 
@@ -312,7 +312,7 @@ class KTableJoins(ABC, Generic[K, V]):
         other: "KTable[Any, Any]",
         joiner: Callable[..., Any],
         other_partitioner: object,
-        store: "StoreArgument",
+        store: "StoreArgument[Any, Any]",
         name: str | None,
     ) -> "KTable[K, Any]":
         mine, theirs = self._part, self._other_part(other, call)
@@ -356,7 +356,7 @@ class KTableJoins(ABC, Generic[K, V]):
         )
 
     def _on_foreign_key(
-        self, link: ForeignKeyCall, other: "KTable[Any, Any]", store: "StoreArgument"
+        self, link: ForeignKeyCall, other: "KTable[Any, Any]", store: "StoreArgument[Any, Any]"
     ) -> "KTable[K, Any]":
         mine, theirs = self._part, self._other_part(other, link.call)
         plan = ForeignKeyJoin(mine, theirs, link)

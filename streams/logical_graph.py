@@ -117,7 +117,7 @@ class TableStore:
 
     name: str
     generated: bool
-    materialized: Materialized
+    materialized: Materialized[Any, Any]
     key_serde: AnySerde | None
     value_serde: AnySerde | None
     needed: bool
@@ -411,7 +411,7 @@ class LogicalGraph:
 
     def table_store(
         self,
-        materialized: Materialized,
+        materialized: Materialized[Any, Any],
         *,
         prefix: str,
         name: str | None,

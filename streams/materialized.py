@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from types import NoneType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, get_args
 
 from state_stores.ports import SerdePort
 from state_stores.spec import StoreKind, StoreSpec
@@ -20,13 +20,23 @@ from streams.store_options import (
     optional_ms,
 )
 
+# What a store without a serde is of. `Any` would make its table one of `Any`, where the types are known without it.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    K = TypeVarWithDefault("K", default=Never)
+    V = TypeVarWithDefault("V", default=Never)
+else:
+    K = TypeVar("K")
+    V = TypeVar("V")
+
 #: How a table of the DSL is kept: on disk; in memory and restored at every start; on disk with the history of every
 #: key; in memory with the keys used last only.
 StoreType = Literal["rocksdb", "in_memory", "versioned", "lru"]
 
 
-@dataclass(frozen=True, slots=True)
-class Materialized:
+@dataclass(frozen=True)
+class Materialized(Generic[K, V]):
     """How a table is kept in a store. A plain string in its place means `Materialized(name)`.
 
     Attributes:
@@ -47,7 +57,8 @@ class Materialized:
         headers: Each row keeps the headers of the record that set it, here and in the changelog (not with
             `store_type="versioned"`, `"lru"` or `ttl`). If not given, the setting `dsl_store_format` decides.
 
-    Durations are `datetime.timedelta` or int milliseconds.
+    Durations are `datetime.timedelta` or int milliseconds. For type checkers it is `Materialized[K, V]` of the types of its
+    serdes, which must be the table's; `Never` stands for one that is not given.
 
     >>> Materialized("counts", store_type="in_memory", caching=False).name
     'counts'
@@ -55,8 +66,8 @@ class Materialized:
 
     name: str | None = None
     _: KW_ONLY
-    key_serde: SerdeLike[Any] | None = None
-    value_serde: SerdeLike[Any] | None = None
+    key_serde: SerdeLike[K] | None = None
+    value_serde: SerdeLike[V] | None = None
     store_type: StoreType | None = None
     caching: bool = True
     logging: bool = True
@@ -119,7 +130,7 @@ class Materialized:
         return self.store_type in (None, "rocksdb", "in_memory")
 
     @classmethod
-    def of(cls, store: "str | Materialized | None", context: str) -> "Materialized":
+    def of(cls, store: "StoreArgument[Any, Any]", context: str) -> "Materialized[Any, Any]":
         """Return what a `store=` argument means; raises `TopologyError` for anything else.
 
         >>> Materialized.of("counts", "count").name
@@ -247,6 +258,17 @@ class Materialized:
                 f"{needed_ms} ms (their size and grace); give at least that, or leave it out"
             )
         return retention_ms
+
+
+#: What a table's `store=` may be: with both serdes, with one of them, or with none.
+StoreArgument = (
+    str
+    | Materialized[Never, Never]
+    | Materialized[K, Never]
+    | Materialized[Never, V]
+    | Materialized[K, V]
+    | None
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

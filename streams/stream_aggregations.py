@@ -4,8 +4,9 @@ All aggregations of one grouped stream, with windows or without, go through one 
 share the repartition topic that the user named (Kafka Streams' GroupedStreamAggregateBuilder).
 """
 
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from streams.call import Call
 from streams.default_serdes import KEY_DEFAULT, filled
@@ -36,8 +37,7 @@ AGGREGATE = "KSTREAM-AGGREGATE-"
 REDUCE = "KSTREAM-REDUCE-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPart:
+class GroupPart(msgspec.Struct, frozen=True, kw_only=True):
     """What a grouped stream knows of itself; `topic_name` is the `name=` its repartition topic takes."""
 
     graph: LogicalGraph
@@ -56,7 +56,7 @@ class StreamAggregations:
         #: Shared by all aggregations if the user named it; else each makes its own.
         self._repartition: RepartitionNode | None = None
 
-    def use_up_a_number(self, store: StoreArgument, prefix: str = AGGREGATE) -> None:
+    def use_up_a_number(self, store: StoreArgument[Any, Any], prefix: str = AGGREGATE) -> None:
         """Use up a number for a store that is settled but has no name, as Kafka Streams' count does.
 
         Names after it would differ otherwise.
@@ -67,7 +67,7 @@ class StreamAggregations:
     def store(
         self,
         call: Call,
-        store: StoreArgument,
+        store: StoreArgument[Any, Any],
         prefix: str,
         name: str | None,
         value_serde: AnySerde | None,
@@ -138,7 +138,7 @@ class GroupedStream(Generic[K, V]):
 def aggregation_store(
     call: Call,
     graph: LogicalGraph,
-    store: StoreArgument,
+    store: StoreArgument[Any, Any],
     prefix: str,
     name: str | None,
     serdes: tuple[AnySerde | None, AnySerde | None],
@@ -188,7 +188,7 @@ def aggregation_table(
 
 
 def aggregate_serde(
-    call: Call, store: StoreArgument, value_serde: SerdeLike[Any] | None
+    call: Call, store: StoreArgument[Any, Any], value_serde: SerdeLike[Any] | None
 ) -> AnySerde | None:
     """Return the serde of aggregates from `value_serde=`, which must not be given twice."""
     if (

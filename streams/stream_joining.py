@@ -1,8 +1,9 @@
 """Joins of a stream as values: what the user asked for, checked, and the nodes and stores that makes in the graph."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from streams.call import Call
 from streams.durations import Duration, to_ms
@@ -19,8 +20,7 @@ from streams.windows import JoinWindows
 from tasks.processing.operator import OperatorSupplier
 
 
-@dataclass(frozen=True, slots=True)
-class JoinOptions:
+class JoinOptions(msgspec.Struct, frozen=True):
     """What the user gave to a join."""
 
     call: Call
@@ -30,7 +30,7 @@ class JoinOptions:
     key_serde: SerdeLike[Any] | None
     value_serde: SerdeLike[Any] | None
     other_value_serde: SerdeLike[Any] | None
-    store: StoreArgument
+    store: StoreArgument[Any, Any]
     name: str | None
     keeps_left: bool
     keeps_right: bool

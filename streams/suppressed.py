@@ -1,15 +1,27 @@
 """What `KTable.suppress` holds back and for how long: `Suppressed` and `BufferConfig`. Pure values."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from state_stores.windowed import Windowed
 from streams.durations import Duration, to_ms
 from streams.errors import TopologyError
 from streams.functions import caller_location
 from streams.names import where
 
+# For type checkers: whether a buffer emits early, and of which keys a table may be; users need not say either.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Early_co = TypeVarWithDefault("Early_co", covariant=True, default=Any)
+    K_contra = TypeVarWithDefault("K_contra", contravariant=True, default=Any)
+else:
+    Early_co = TypeVar("Early_co", covariant=True)
+    K_contra = TypeVar("K_contra", contravariant=True)
+
 
 @dataclass(frozen=True, slots=True)
-class BufferConfig:
+class BufferConfig(Generic[Early_co]):
     """How much `suppress` may hold back, and what happens when there is more.
 
     Made by `unbounded`, `max_records` and `max_bytes`. A limited buffer emits its oldest rows early when it is full,
@@ -30,16 +42,16 @@ class BufferConfig:
     emits_early: bool = False
 
     @classmethod
-    def unbounded(cls) -> "BufferConfig":
+    def unbounded(cls) -> "BufferConfig[Literal[False]]":
         """Return a buffer without limits: it is kept on disk, and what is in memory is bounded.
 
         >>> BufferConfig.unbounded().record_limit is None
         True
         """
-        return cls()
+        return BufferConfig()
 
     @classmethod
-    def max_records(cls, count: int) -> "BufferConfig":
+    def max_records(cls, count: int) -> "BufferConfig[Literal[True]]":
         """Return a buffer of at most so many rows, which emits early when it is full.
 
         Raises:
@@ -48,10 +60,10 @@ class BufferConfig:
         >>> BufferConfig.max_records(10).emits_early
         True
         """
-        return cls(record_limit=_limit("max_records", count), emits_early=True)
+        return BufferConfig(record_limit=_limit("max_records", count), emits_early=True)
 
     @classmethod
-    def max_bytes(cls, size: int) -> "BufferConfig":
+    def max_bytes(cls, size: int) -> "BufferConfig[Literal[True]]":
         """Return a buffer of at most so many bytes, which emits early when it is full.
 
         Raises:
@@ -60,9 +72,9 @@ class BufferConfig:
         >>> BufferConfig.max_bytes(1 << 20).byte_limit
         1048576
         """
-        return cls(byte_limit=_limit("max_bytes", size), emits_early=True)
+        return BufferConfig(byte_limit=_limit("max_bytes", size), emits_early=True)
 
-    def with_max_records(self, count: int) -> "BufferConfig":
+    def with_max_records(self, count: int) -> "BufferConfig[Early_co]":
         """Return the same with another limit of rows; raises as `max_records` does.
 
         >>> BufferConfig.max_bytes(1 << 20).with_max_records(10).record_limit
@@ -70,7 +82,7 @@ class BufferConfig:
         """
         return replace(self, record_limit=_limit("with_max_records", count))
 
-    def with_max_bytes(self, size: int) -> "BufferConfig":
+    def with_max_bytes(self, size: int) -> "BufferConfig[Early_co]":
         """Return the same with another limit of bytes; raises as `max_bytes` does.
 
         >>> BufferConfig.max_records(10).with_max_bytes(1 << 20).byte_limit
@@ -78,25 +90,25 @@ class BufferConfig:
         """
         return replace(self, byte_limit=_limit("with_max_bytes", size))
 
-    def emit_early_when_full(self) -> "BufferConfig":
+    def emit_early_when_full(self) -> "BufferConfig[Literal[True]]":
         """Return the same, emitting the oldest rows when it is full.
 
         >>> BufferConfig.max_records(10).shut_down_when_full().emit_early_when_full().emits_early
         True
         """
-        return replace(self, emits_early=True)
+        return BufferConfig(self.record_limit, self.byte_limit, emits_early=True)
 
-    def shut_down_when_full(self) -> "BufferConfig":
+    def shut_down_when_full(self) -> "BufferConfig[Literal[False]]":
         """Return the same, stopping the application when it is full.
 
         >>> BufferConfig.max_records(10).shut_down_when_full().emits_early
         False
         """
-        return replace(self, emits_early=False)
+        return BufferConfig(self.record_limit, self.byte_limit, emits_early=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Suppressed:
+class Suppressed(Generic[K_contra]):
     """How long `KTable.suppress` holds a row back; made by `until_window_closes` and `until_time_limit`.
 
     Attributes:
@@ -114,7 +126,9 @@ class Suppressed:
     limit_ms: int | None
 
     @classmethod
-    def until_window_closes(cls, buffer: BufferConfig) -> "Suppressed":
+    def until_window_closes(
+        cls, buffer: BufferConfig[Literal[False]]
+    ) -> "Suppressed[Windowed[Any]]":
         """Hold each row of a windowed table back until its window is closed: one final result per window.
 
         Args:
@@ -132,10 +146,10 @@ class Suppressed:
                 f"{_here('until_window_closes')}: the buffer emits early when it is full, so results would not be "
                 "final; add .shut_down_when_full(), or give BufferConfig.unbounded()"
             )
-        return cls(buffer, final=True, limit_ms=None)
+        return Suppressed(buffer, final=True, limit_ms=None)
 
     @classmethod
-    def until_time_limit(cls, duration: Duration | None, buffer: BufferConfig) -> "Suppressed":
+    def until_time_limit(cls, duration: Duration | None, buffer: BufferConfig) -> "Suppressed[Any]":
         """Hold each row back until so much stream time has passed since its first change, then emit its last value.
 
         Args:
@@ -150,9 +164,9 @@ class Suppressed:
         """
         _checked_buffer("until_time_limit", buffer)
         if duration is None:
-            return cls(buffer, final=False, limit_ms=None)
+            return Suppressed(buffer, final=False, limit_ms=None)
         limit_ms = to_ms(duration, f"{_here('until_time_limit')}: duration", minimum_ms=0)
-        return cls(buffer, final=False, limit_ms=limit_ms)
+        return Suppressed(buffer, final=False, limit_ms=limit_ms)
 
 
 def _here(call: str) -> str:

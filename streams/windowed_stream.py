@@ -89,7 +89,7 @@ class WindowedKStream(Generic[K, V]):
         return type(self)(self._aggregations, self._windows, strategy)
 
     def count(
-        self, *, store: StoreArgument = None, name: str | None = None
+        self, *, store: StoreArgument[K, int] = None, name: str | None = None
     ) -> KTable[Windowed[K], int]:
         """Count the records of each key and window.
 
@@ -113,7 +113,7 @@ class WindowedKStream(Generic[K, V]):
         self,
         reducer: Callable[[V, V], V | None],
         *,
-        store: StoreArgument = None,
+        store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], V]:
         """Combine the values of each key and window; the first one is the first result.
@@ -142,7 +142,7 @@ class WindowedKStream(Generic[K, V]):
         self,
         call: Call,
         fold: Fold,
-        store: StoreArgument,
+        store: StoreArgument[Any, Any],
         value_serde: SerdeLike[Any] | None,
         name: str | None,
     ) -> KTable[Windowed[K], Any]:
@@ -152,7 +152,7 @@ class WindowedKStream(Generic[K, V]):
     def _store(
         self,
         call: Call,
-        store: StoreArgument,
+        store: StoreArgument[Any, Any],
         prefix: str,
         name: str | None,
         value_serde: AnySerde | None,
@@ -191,8 +191,8 @@ class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
         aggregator: Callable[[K, V, A], A | None],
         *,
         merger: None = None,
-        store: StoreArgument = None,
-        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument[K, A] = None,
+        value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
         """Fold the values of each key and window into an aggregate.
@@ -235,8 +235,8 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
         aggregator: Callable[[K, V, A], A | None],
         *,
         merger: Callable[[K, A, A], A] | None = None,
-        store: StoreArgument = None,
-        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument[K, A] = None,
+        value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
         """Fold the values of each key and session into an aggregate.

@@ -49,7 +49,7 @@ def _empty() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
-class StreamsConfig(BaseModel):
+class StreamsConfig(BaseModel, frozen=True):
     """The settings of an application: keywords win over `TIDEWHEEL_*` variables, which win over a TOML file.
 
     The file is `$TIDEWHEEL_CONFIG_FILE`, else `tidewheel.toml` in the working directory if there is one; tables
@@ -69,7 +69,6 @@ class StreamsConfig(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True,
         extra="forbid",
         arbitrary_types_allowed=True,
         hide_input_in_errors=True,
@@ -277,7 +276,7 @@ class StreamsConfig(BaseModel):
         except ValidationError as error:
             # Not chained: pydantic's text quotes values.
             raise explained(error, collected, _defaults()) from None
-        self._origins = collected.origins
+        self._origins.update(collected.origins)
         problems = contradictions(self, collected.origins)
         if problems:
             raise joined(problems)

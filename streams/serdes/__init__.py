@@ -2,8 +2,10 @@
 
 from streams.serdes.catalogue import (
     SERDE_NAMES,
+    SerdeInto,
     SerdeLike,
     SerdeMethods,
+    SerdeOf,
     Serdes,
     as_serde,
     serde_named,
@@ -13,8 +15,10 @@ from streams.serdes.serde import Serde, for_keys
 __all__ = [
     "SERDE_NAMES",
     "Serde",
+    "SerdeInto",
     "SerdeLike",
     "SerdeMethods",
+    "SerdeOf",
     "Serdes",
     "as_serde",
     "for_keys",

@@ -17,6 +17,8 @@ from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, end
 from streams.windows import FixedWindows, SlidingWindows
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
 
 _json_of: Final = cache(json_serde)
 _msgpack_of: Final = cache(msgpack_serde)
@@ -212,8 +214,36 @@ class SerdeMethods(Protocol[T]):
         ...
 
 
+class SerdeReading(Protocol[T_co]):
+    """A serde that gives such values; serdes never see None, so one of `str` is one of `str | None`."""
+
+    def serialize(self, topic: str, value: Any, /) -> bytes | None:
+        """Return the bytes of a value."""
+        ...
+
+    def deserialize(self, topic: str, data: bytes, /) -> T_co:
+        """Return the value of some bytes."""
+        ...
+
+
+class SerdeWriting(Protocol[T_contra]):
+    """A serde that takes such values, and maybe others."""
+
+    def serialize(self, topic: str, value: T_contra, /) -> bytes | None:
+        """Return the bytes of a value."""
+        ...
+
+    def deserialize(self, topic: str, data: bytes, /) -> Any:
+        """Return the value of some bytes."""
+        ...
+
+
 #: What is accepted where a serde is asked for: a serde, any object with its two methods, or a plain type.
 SerdeLike = SerdeMethods[T] | type[T]
+
+#: The same for a stream whose types are known already, and for one that is only written.
+SerdeOf = SerdeReading[T] | type[T]
+SerdeInto = SerdeReading[T] | SerdeWriting[T] | type[T]
 
 _BY_TYPE: Final[dict[Any, Serde[Any]]] = {
     bytes: BYTES, str: STRING, int: INT64, float: FLOAT64, bool: BOOLEAN, uuid.UUID: UUID,

@@ -4,9 +4,10 @@ All windows of a key stay together, and where the key's own records are.
 """
 
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
+
+import msgspec
 
 from streams.serdes.windowed import WindowedSerde
 
@@ -42,8 +43,7 @@ def partition_of(key: bytes, partitions: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
-@dataclass(frozen=True, slots=True)
-class WindowedPartitioner:
+class WindowedPartitioner(msgspec.Struct, frozen=True):
     """A sink's partitioner for keys of a windowed serde."""
 
     serde: WindowedSerde[Any]

@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.custom_slot import as_given
+from state_stores.frozen import settled
 from state_stores.ports import Database, SerdePort
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources
@@ -46,6 +47,7 @@ V = TypeVar("V")
 _UNLIMITED_BYTES = 1 << 31
 
 
+@settled
 @dataclass(frozen=True, slots=True)
 class TestRecord(Generic[K, V]):
     """A record read from an output topic: key, value, timestamp (ms) and headers."""

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from streams import JoinWindows, KStream, Materialized, Serdes, StreamsBuilder, StreamsConfig
+from streams import (
+    JoinWindows,
+    KStream,
+    KTable,
+    Materialized,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+)
 from streams.testing import TopologyTestDriver
 
 CASES: list[dict[str, Any]] = json.loads(
@@ -41,9 +49,10 @@ def results(builder: StreamsBuilder, case: dict[str, Any]) -> KStream[Any, str]:
         store = Materialized(
             store_type="rocksdb" if history is None else "versioned", history_retention=history
         )
-        table = builder.table("right", **TEXT, store=store)
-        with_table = left.join if kind == "tinner" else left.left_join
-        return with_table(table, joined, grace=case["grace"], **TEXT)
+        table: KTable[Any, Any] = builder.table("right", **TEXT, store=store)
+        with_table: Any = left.join if kind == "tinner" else left.left_join
+        found: KStream[Any, str] = with_table(table, joined, grace=case["grace"], **TEXT)
+        return found
     other = (
         left if kind in {"self", "selfleft"} else stream("right", case.get("rekey_right", False))
     )

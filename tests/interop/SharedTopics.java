@@ -22,6 +22,8 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Headers;
+import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.serialization.Serde;
@@ -36,6 +38,7 @@ import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.JoinWindows;
 import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KGroupedStream;
+import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
@@ -48,9 +51,16 @@ import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.kstream.WindowedSerdes;
 import org.apache.kafka.streams.kstream.internals.SessionWindow;
 import org.apache.kafka.streams.kstream.internals.TimeWindow;
+import org.apache.kafka.streams.processor.api.ContextualProcessor;
+import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.state.AggregationWithHeaders;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.SessionStore;
+import org.apache.kafka.streams.state.SessionStoreWithHeaders;
 import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.state.TimestampedKeyValueStoreWithHeaders;
+import org.apache.kafka.streams.state.TimestampedWindowStoreWithHeaders;
+import org.apache.kafka.streams.state.ValueTimestampHeaders;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
@@ -121,9 +131,19 @@ public final class SharedTopics {
             for (final JsonNode record : order.get("records")) {
                 producer.send(new ProducerRecord<>(topic, null, record.get(2).asLong(),
                     keys.serializer().serialize(topic, fromJson(order.get("key").asText(), record.get(0))),
-                    values.serializer().serialize(topic, fromJson(order.get("value").asText(), record.get(1))))).get();
+                    values.serializer().serialize(topic, fromJson(order.get("value").asText(), record.get(1))),
+                    headers(record.path(3)))).get();
             }
         }
+    }
+
+    private static Headers headers(final JsonNode pairs) {
+        final Headers headers = new RecordHeaders();
+        for (final JsonNode pair : pairs) {
+            final String value = pair.get(1).textValue();
+            headers.add(pair.get(0).asText(), value == null ? null : value.getBytes(StandardCharsets.UTF_8));
+        }
+        return headers;
     }
 
     private ArrayNode read(final JsonNode order) {
@@ -161,6 +181,7 @@ public final class SharedTopics {
         config.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrapServers);
         config.put(StreamsConfig.STATE_DIR_CONFIG, order.get("state_dir").asText());
         config.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, order.get("guarantee").asText());
+        config.put(StreamsConfig.DSL_STORE_FORMAT_CONFIG, order.get("store_format").asText());
         config.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
         config.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 50);
         config.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
@@ -208,8 +229,9 @@ public final class SharedTopics {
             case "table_join":
                 tableJoin(builder, prefix);
                 break;
-            case "versions":
+            case "versions_and_headers":
                 versions(builder, prefix);
+                headers(builder, prefix);
                 break;
             default:
                 throw new IllegalArgumentException("no topology " + name);
@@ -261,6 +283,55 @@ public final class SharedTopics {
             Stores.persistentVersionedKeyValueStore("versions", Duration.ofMinutes(10))));
         builder.stream(prefix + "-left", TEXT).leftJoin(table, JOINER,
             Joined.with(Serdes.String(), Serdes.String(), Serdes.String(), "join", Duration.ofSeconds(5))).to(prefix + "-out");
+    }
+
+    private static void headers(final StreamsBuilder builder, final String prefix) {
+        final KStream<String, String> stream = builder.stream(prefix + "-left", TEXT);
+        final KGroupedStream<String, String> grouped = stream.groupByKey();
+        grouped.count(Materialized.as("counts")).toStream().to(prefix + "-counts", Produced.with(Serdes.String(), Serdes.Long()));
+        grouped.windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofMillis(WINDOW_MS), Duration.ofSeconds(5)))
+            .count(Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("windows")).toStream()
+            .to(prefix + "-windows", Produced.with(WindowedSerdes.timeWindowedSerdeFrom(String.class, WINDOW_MS), Serdes.Long()));
+        final Duration retention = Duration.ofHours(1);
+        builder.addStateStore(Stores.timestampedKeyValueStoreWithHeadersBuilder(
+            Stores.persistentTimestampedKeyValueStoreWithHeaders("by-key"), Serdes.String(), Serdes.String()));
+        builder.addStateStore(Stores.timestampedWindowStoreWithHeadersBuilder(
+            Stores.persistentTimestampedWindowStoreWithHeaders("by-window", retention, Duration.ofMillis(WINDOW_MS), false),
+            Serdes.String(), Serdes.String()));
+        builder.addStateStore(Stores.sessionStoreWithHeadersBuilder(
+            Stores.persistentSessionStoreWithHeaders("by-session", retention), Serdes.String(), Serdes.String()));
+        stream.process(Before::new, "by-key", "by-window", "by-session").to(prefix + "-before");
+    }
+
+    /** Keeps each record with its headers in a store of each kind, and forwards what each had before. */
+    private static final class Before extends ContextualProcessor<String, String, String, String> {
+        @Override
+        public void process(final Record<String, String> record) {
+            final TimestampedKeyValueStoreWithHeaders<String, String> byKey = context().getStateStore("by-key");
+            final TimestampedWindowStoreWithHeaders<String, String> byWindow = context().getStateStore("by-window");
+            final SessionStoreWithHeaders<String, String> bySession = context().getStateStore("by-session");
+            final String key = record.key();
+            final long start = record.timestamp() / WINDOW_MS * WINDOW_MS;
+            final ValueTimestampHeaders<String> kept =
+                ValueTimestampHeaders.make(record.value(), record.timestamp(), record.headers());
+            forward(record, byKey.get(key));
+            byKey.put(key, kept);
+            forward(record, byWindow.fetch(key, start));
+            byWindow.put(key, kept, start);
+            final AggregationWithHeaders<String> before = bySession.fetchSession(key, start, start + 1);
+            if (before != null) {
+                context().forward(record.withValue(before.aggregation()).withHeaders(before.headers()));
+            }
+            bySession.put(new Windowed<>(key, new SessionWindow(start, start + 1)),
+                AggregationWithHeaders.make(record.value(), record.headers()));
+        }
+
+        private void forward(final Record<String, String> record, final ValueTimestampHeaders<String> before) {
+            if (before != null) {
+                context().forward(record.withValue(before.value()).withTimestamp(before.timestamp())
+                    .withHeaders(before.headers()));
+            }
+        }
     }
 
     @SuppressWarnings("unchecked")

@@ -19,6 +19,8 @@ _END_S = 30
 
 #: A record as JSON: key, value, timestamp.
 Row = tuple[Any, Any, int]
+#: And headers, whose values are text or null.
+RowWithHeaders = tuple[Any, Any, int, Sequence[tuple[str, str | None]]]
 
 
 class KafkaStreamsProcess:
@@ -51,8 +53,10 @@ class KafkaStreamsProcess:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
-    def write(self, topic: str, key: str, value: str, records: Sequence[Row]) -> None:
-        """Write records with Kafka's serializers of these names."""
+    def write(
+        self, topic: str, key: str, value: str, records: Sequence[Row | RowWithHeaders]
+    ) -> None:
+        """Write records with Kafka's serializers of these names, and with headers where a row has them."""
         self._carry_out("write", topic=topic, key=key, value=value, records=records)
 
     def read(self, topic: str, key: str, value: str) -> list[Row]:

@@ -4,18 +4,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from streams import (
+    AggregationWithHeaders,
     BufferConfig,
     JoinWindows,
     Materialized,
+    Processor,
+    Record,
     Serdes,
     SessionWindows,
+    Stores,
     StreamsBuilder,
     Suppressed,
     TimeWindows,
+    ValueTimestampHeaders,
+    Windowed,
 )
 
 WINDOW_MS = 10_000
 _GRACE_MS = 5_000
+#: Stores in which a processor keeps headers.
+KEEPING = ("by-key", "by-window", "by-session")
 _TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 
 
@@ -84,16 +92,58 @@ def _versions(builder: StreamsBuilder, prefix: str) -> None:
     joined.to(f"{prefix}-out", **_TEXT)
 
 
+class _Before(Processor[str, str, str, str]):
+    """Keeps each record with its headers in a store of each kind, and forwards what each had before."""
+
+    def process(self, record: Record[str, str]) -> None:
+        by_key, by_window, by_session = map(self.context.get_state_store, KEEPING)
+        key, start = record.key, record.timestamp // WINDOW_MS * WINDOW_MS
+        kept = ValueTimestampHeaders(record.value, record.timestamp, record.headers)
+        self._forward(record, by_key.get(key))
+        by_key.put(key, kept)
+        self._forward(record, by_window.fetch(key, start))
+        by_window.put(key, kept, start)
+        before: AggregationWithHeaders[str] | None = by_session.fetch_session(key, start, start + 1)
+        if before is not None:
+            self.context.forward(record.replace(value=before.aggregation, headers=before.headers))
+        by_session.put(
+            Windowed(key, start, start + 1), AggregationWithHeaders(record.value, record.headers)
+        )
+
+    def _forward(self, record: Record[str, str], before: ValueTimestampHeaders[str] | None) -> None:
+        if before is not None:
+            self.context.forward(Record(record.key, before.value, before.timestamp, before.headers))
+
+
+def _headers(builder: StreamsBuilder, prefix: str) -> None:
+    _versions(builder, prefix)
+    stream = builder.stream(f"{prefix}-left", **_TEXT)
+    grouped = stream.group_by_key()
+    counts = grouped.count(store="counts")
+    counts.to_stream().to(f"{prefix}-counts", key_serde=str, value_serde=int)
+    windows = grouped.windowed_by(TimeWindows(WINDOW_MS, grace=_GRACE_MS)).count(store="windows")
+    keys = Serdes.windowed(str, WINDOW_MS)
+    windows.to_stream().to(f"{prefix}-windows", key_serde=keys, value_serde=int)
+    by_key, by_window, by_session = KEEPING
+    retained: dict[str, Any] = {"retention": 3_600_000, **_TEXT}
+    builder.add_state_store(Stores.timestamped_key_value_with_headers(by_key, **_TEXT))
+    builder.add_state_store(
+        Stores.timestamped_window_with_headers(by_window, window_size=WINDOW_MS, **retained)
+    )
+    builder.add_state_store(Stores.session_with_headers(by_session, **retained))
+    stream.process(_Before, stores=KEEPING).to(f"{prefix}-before", **_TEXT)
+
+
 TOPOLOGIES: Mapping[str, Callable[[StreamsBuilder, str], None]] = {
     "counts": _counts,
     "windows": _windows,
     "stream_join": _stream_join,
     "table_join": _table_join,
-    "versions": _versions,
+    "versions_and_headers": _headers,
 }
 
 #: Those with two inputs.
-TWO_SIDED = frozenset(("stream_join", "table_join", "versions"))
+TWO_SIDED = frozenset(("stream_join", "table_join", "versions_and_headers"))
 
 #: Those that run in two partitions and whose records cross over: what comes out in between is up to the order.
 TABLES = frozenset(("counts", "table_join"))
@@ -104,7 +154,7 @@ OUTPUTS: Mapping[str, Sequence[str]] = {
     "windows": ("out", "final", "sessions"),
     "stream_join": ("out",),
     "table_join": ("out", "same"),
-    "versions": ("out",),
+    "versions_and_headers": ("out", "counts", "windows", "before"),
 }
 
 #: The changelogs whose rows are the same, whoever wrote them and out of whatever topic.
@@ -123,5 +173,5 @@ STORES: Mapping[str, Sequence[str]] = {
         "by-foreign-key",
         "by-key",
     ),
-    "versions": ("versions",),
+    "versions_and_headers": ("versions", "counts", "windows", *KEEPING),
 }

@@ -24,9 +24,11 @@ from streams import (
     StreamsError,
 )
 from streams.client.application import SystemClock
+from tasks.processing.record import Headers
 from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.interop.kafka_streams_process import KafkaStreamsProcess, Row
 from tests.interop.shared_topologies import (
+    KEEPING,
     OUTPUTS,
     STORES,
     TABLES,
@@ -64,8 +66,14 @@ _SERDES: Final[Mapping[str, tuple[Serde[Any], Sequence[Any]]]] = {
 _LIVES: Final = ("ours", "java", "ours")
 _ROWS_PER_LIFE: Final = 20
 
-#: The live rows of a changelog: partition, key, value and timestamp.
-_State = list[tuple[int, bytes, bytes, int]]
+#: The live rows of a changelog: partition, key, value, timestamp and headers.
+_State = list[tuple[int, bytes, bytes, int, Headers]]
+
+#: A record that came out: key, value, timestamp and headers.
+_Output = tuple[bytes, bytes | None, int, Headers]
+
+#: Input: side, key, value, timestamp and headers.
+_Input = tuple[str, str, str | None, int, Sequence[tuple[str, str | None]]]
 
 #: Keys of these stores end with a number that tells apart what has the same key and time; it begins anew with each life.
 _NUMBERED: Final = ("join-outer-this-join-store", "join-outer-other-join-store")
@@ -144,6 +152,9 @@ class _Application:
         self._cluster = cluster
         self._java = java
         self._folder = folder
+        self._store_format: Literal["DEFAULT", "HEADERS"] = (
+            "HEADERS" if name == "versions_and_headers" else "DEFAULT"
+        )
         self._guarantee: Literal["at_least_once", "exactly_once"] = (
             "at_least_once" if name == "counts" else "exactly_once"
         )
@@ -151,8 +162,8 @@ class _Application:
         partitions = 2 if name in TABLES else 1
         cluster.create(dict.fromkeys((*self.inputs, *outputs), partitions))
 
-    def feed(self, rows: Sequence[tuple[str, str, str | None, int]]) -> None:
-        """Write input: side, key, value, timestamp."""
+    def feed(self, rows: Sequence[_Input]) -> None:
+        """Write input."""
         for side in ("left", "right"):
             records = [row[1:] for row in rows if row[0] == side]
             if records:
@@ -172,7 +183,12 @@ class _Application:
         """Start Kafka Streams' application."""
         guarantee = "exactly_once_v2" if self._guarantee == "exactly_once" else self._guarantee
         self._java.start(
-            self.id, self.name, prefix=self.id, state_dir=state_dir, guarantee=guarantee
+            self.id,
+            self.name,
+            prefix=self.id,
+            state_dir=state_dir,
+            guarantee=guarantee,
+            store_format=self._store_format,
         )
 
     def stop_java(self) -> None:
@@ -190,6 +206,7 @@ class _Application:
             emit_interval_ms=0,
             statestore_cache_max_bytes=0,
             topology_optimization="none",
+            dsl_store_format=self._store_format,
         )
         builder = StreamsBuilder()
         TOPOLOGIES[self.name](builder, self.id)
@@ -214,7 +231,11 @@ class _Application:
         self._cluster.wait_until_consumed(self.id, *used, *internal)
 
     def state(self) -> dict[str, _State]:
-        """Return what stands in the changelogs: value and timestamp of each row that is not deleted."""
+        """Return what stands in the changelogs: value, timestamp and headers of each row that is not deleted.
+
+        Headers of stores that keep what a processor puts. Rows of the DSL's have those of their record here, in Kafka
+        Streams none.
+        """
         return {store: self._live_rows(store) for store in STORES[self.name]}
 
     def _live_rows(self, store: str) -> _State:
@@ -224,18 +245,27 @@ class _Application:
             for each in self._cluster.read(f"{self.id}-{store}-changelog")
         }
         return sorted(
-            (partition, key[: len(key) - number_bytes], record.value, record.timestamp)
+            (
+                partition,
+                key[: len(key) - number_bytes],
+                record.value,
+                record.timestamp,
+                record.headers if store in KEEPING else (),
+            )
             for (partition, key), record in last.items()
             if record.value is not None
         )
 
-    def outputs(self) -> dict[str, list[tuple[bytes, bytes | None, int]]]:
-        """Return what came out: every record, of tables that wait for other partitions the last of each key."""
+    def outputs(self) -> dict[str, list[_Output]]:
+        """Return what came out: every record, of tables that wait for other partitions the last of each key.
+
+        With headers, but for sessions: Kafka Streams gives their results none.
+        """
         return {output: self._output(output) for output in OUTPUTS[self.name]}
 
-    def _output(self, output: str) -> list[tuple[bytes, bytes | None, int]]:
+    def _output(self, output: str) -> list[_Output]:
         records = [
-            (each.key, each.value, each.timestamp)
+            (each.key, each.value, each.timestamp, () if output == "sessions" else each.headers)
             for each in self._cluster.read(f"{self.id}-{output}")
         ]
         if self.name in TABLES:
@@ -243,18 +273,23 @@ class _Application:
         return sorted(records, key=repr)
 
 
-def _rows(name: str) -> list[tuple[str, str, str | None, int]]:
-    """Return the input of all lives: three keys, one side rarer, rows that go, and a jump of time in each life."""
+def _rows(name: str) -> list[_Input]:
+    """Return the input of all lives: three keys, one side rarer, rows that go, and a jump of time in each life.
+
+    Every fourth record is without headers, the others have two of one name, one of them null.
+    """
     # Changelogs of windows forget what is days old.
     begin = SystemClock().now_ms() // 100_000 * 100_000
-    rows: list[tuple[str, str, str | None, int]] = []
+    rows: list[_Input] = []
     for number in range(len(_LIVES) * _ROWS_PER_LIFE):
         side = "right" if number % 3 == 0 and name in TWO_SIDED else "left"
         key = "abc"[number % 7 % 3]
         value = "abcde"[number * number % 5] + ("" if name == "counts" else str(number))
         deleted = number % 17 == 16 and name == "table_join"
         jumps = (number + _ROWS_PER_LIFE // 2) // _ROWS_PER_LIFE
-        rows.append((side, key, None if deleted else value, begin + number * 700 + jumps * 30_000))
+        time = begin + number * 700 + jumps * 30_000
+        headers = (("from", f"ü{number}"), ("from", None)) if number % 4 else ()
+        rows.append((side, key, None if deleted else value, time, headers))
     return rows
 
 

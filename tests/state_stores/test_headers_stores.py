@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_stores.envelope import seal, unseal, unseal_with_headers
@@ -79,6 +79,7 @@ def shown(bench: StoreBench) -> dict[Any, tuple[int, Headers]]:
 def test_it_is_a_dictionary_of_values_and_headers(kind: StoreKind, rocksdb: bool) -> None:
     """Puts and deletes are seen at once; commits, restarts, kills and restores keep what was committed, with its headers."""
 
+    @settings(max_examples=20)
     @given(steps=steps)
     def check(steps: list[Any]) -> None:
         bench = bench_of(kind, rocksdb=rocksdb, caching=True)

@@ -47,7 +47,8 @@ def test_serdes_come_from_above() -> None:
 def test_given_serdes_win() -> None:
     """A serde given to an operator wins over the stream's, and that over the default."""
     builder = StreamsBuilder()
-    builder.stream("in", value_serde=str).to("out", value_serde=bytes)
+    text: Any = builder.stream("in", value_serde=str)
+    text.to("out", value_serde=bytes)
     topology = builder.build(config(default_key_serde=float, default_value_serde=float))
     sink = node(topology, "KSTREAM-SINK-0000000001")
     assert (sink.key_serde, sink.value_serde) == (Serdes.float64(), Serdes.bytes())

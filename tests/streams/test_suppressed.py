@@ -53,8 +53,9 @@ def test_what_is_held_back_until_when() -> None:
 
 def test_final_results_do_not_come_early() -> None:
     """A buffer that emits early can't be used for them."""
+    early: Any = BufferConfig.max_records(1)
     with pytest.raises(TopologyError, match=r"until_window_closes .*add \.shut_down_when_full"):
-        Suppressed.until_window_closes(BufferConfig.max_records(1))
+        Suppressed.until_window_closes(early)
     strict = BufferConfig.max_records(1).shut_down_when_full()
     assert Suppressed.until_window_closes(strict).buffer == strict
 
@@ -148,7 +149,7 @@ def test_windows_are_found_through_other_operators(windows: Any) -> None:
 
 def test_final_results_need_windows() -> None:
     """And such as close."""
-    final = Suppressed.until_window_closes(UNBOUNDED)
+    final: Any = Suppressed.until_window_closes(UNBOUNDED)
     with pytest.raises(TopologyError, match=r"suppress \(.*'KSTREAM-SOURCE-\d+' has no windows"):
         counted(StreamsBuilder()).suppress(final)
     forever: Any = UnlimitedWindows()

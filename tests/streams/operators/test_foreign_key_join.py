@@ -183,8 +183,8 @@ def driver_of(
     operator: str,
     *,
     record_by_record: bool = False,
-    store: Materialized | None = None,
-    tables: Materialized | None = None,
+    store: Materialized[Any, Any] | None = None,
+    tables: Materialized[Any, Any] | None = None,
     **options: Any,
 ) -> TopologyTestDriver:
     """Return a driver over tables "left" and "right", joined on what stands behind "|"."""

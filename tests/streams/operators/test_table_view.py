@@ -1,10 +1,10 @@
 """Views and old values of tables: who keeps what, and what is computed at each look-up instead."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,7 +68,7 @@ def looking_up(
         reads=frozenset(names),
     )
     part.graph.add(node, records._part.node)
-    found = KStream[Any, Any](replace(records._part, node=node))
+    found = KStream[Any, Any](msgspec.structs.replace(records._part, node=node))
     found.map(lambda key, row: (str(key), row)).to("out", **KEYED)
     config = StreamsConfig(**{**CONFIG, **settings})
     return TopologyTestDriver(builder.build(config), config)

@@ -124,3 +124,6 @@ with TopologyTestDriver(topology) as driver:
     source.pipe_input("a", "text", 5)
     output = driver.create_output_topic("out", key_serde=str, value_serde=int)
     assert_type(output.read_key_values(), list[tuple[str, int]])
+
+# Values with their types said.
+assert_type(Record[str, int]("a", 1, 5).replace(value="x"), Record[str, str])

@@ -9,7 +9,9 @@ from streams import (
     KTable,
     StreamsBuilder,
     Suppressed,
+    TimeWindows,
     ValueTransformerWithKey,
+    Windowed,
 )
 
 builder = StreamsBuilder()
@@ -41,8 +43,9 @@ def by_length(city: str) -> tuple[int, str] | None:
 assert_type(users.group_by(by_length), KGroupedTable[int, str])
 
 buffer = BufferConfig.max_records(10).with_max_bytes(1 << 20).shut_down_when_full()
-assert_type(buffer, BufferConfig)
-assert_type(stock.suppress(Suppressed.until_window_closes(buffer)), KTable[str, int])
+in_windows = builder.stream("a", key_serde=str, value_serde=str).group_by_key()
+counts = in_windows.windowed_by(TimeWindows(10)).count()
+assert_type(counts.suppress(Suppressed.until_window_closes(buffer)), KTable[Windowed[str], int])
 held = stock.suppress(Suppressed.until_time_limit(timedelta(seconds=5), BufferConfig.unbounded()))
 assert_type(held, KTable[str, int])
 

@@ -18,6 +18,8 @@ class Length(ValueTransformerWithKey[str, str, int]):
 users.group_by(lambda name, city: city)  # error
 stock.group_by(lambda item, pieces: (item, pieces)).reduce(max)  # error
 stock.suppress(BufferConfig.unbounded())  # error
+stock.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))  # error
+Suppressed.until_window_closes(BufferConfig.max_records(10))  # error
 Suppressed.until_window_closes(5)  # error
 BufferConfig.max_records("many")  # error
 stock.transform_values(Length)  # error

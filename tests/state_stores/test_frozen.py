@@ -1,0 +1,39 @@
+"""Public values of type parameters: they are made with them, and do not change."""
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from streams import (
+    AggregationWithHeaders,
+    Materialized,
+    Record,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    VersionedRecord,
+    Windowed,
+)
+from streams.testing.driver import TestRecord
+
+#: Each class with its type parameters, and what one is made of.
+MADE: dict[Any, tuple[Any, ...]] = {
+    Record[str, int]: ("a", 1, 5),
+    TestRecord[str, int]: ("a", 1, 5),
+    Windowed[str]: ("a", 0, 5),
+    ValueAndTimestamp[int]: (1, 5),
+    ValueTimestampHeaders[int]: (1, 5),
+    AggregationWithHeaders[int]: (1,),
+    VersionedRecord[int]: (1, 5, None),
+    Materialized[str, int]: ("a",),
+}
+
+
+@pytest.mark.parametrize("kind", MADE, ids=str)
+def test_values_are_made_with_their_type_parameters_and_are_frozen(kind: Any) -> None:
+    """As without them; setting an attribute, a field or another one, is an error of one kind."""
+    made = kind(*MADE[kind])
+    assert made == kind.__origin__(*MADE[kind])
+    for name in ("timestamp", "name", "nothing"):
+        with pytest.raises(FrozenInstanceError, match=name):
+            setattr(made, name, 6)
