@@ -1,14 +1,13 @@
 """What a coordinator is told once (its settings) and what it answers (a decision): values only."""
 
-from dataclasses import dataclass
+import msgspec
 
 from rebalance.assignors.task_assignor import AssignmentRequest
 from rebalance.messages import AnyMessage
 from rebalance.records import AnyRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSettings:
+class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Group-wide settings: those of the process that leads count.
 
     Attributes:
@@ -38,16 +37,14 @@ class CoordinatorSettings:
     refine: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fence:
+class Fence(msgspec.Struct, frozen=True, kw_only=True):
     """Make every transactional id of an incarnation useless; `Coordinator.fenced` says that it is done."""
 
     incarnation: str
     transactional_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What the leader wants done, in the order of the fields.
 
     Attributes:

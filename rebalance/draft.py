@@ -1,6 +1,5 @@
 """One decision while it is being made: the records so far, the group as it will be with them, and when to look again."""
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -15,8 +14,7 @@ from rebalance.records import AnyRecord, MemberRecord, TaskRecord
 LOOK_AGAIN_MS: Final = 60_000
 
 
-@dataclass(slots=True, kw_only=True)
-class Draft:
+class Draft(msgspec.Struct, kw_only=True):
     """What is known, and what has been decided so far; each pass adds its records.
 
     Attributes:
@@ -33,11 +31,11 @@ class Draft:
     seen: Observations
     settings: CoordinatorSettings
     now_ms: int
-    records: list[AnyRecord] = field(default_factory=list[AnyRecord])
-    ends_wanted: set[str] = field(default_factory=set[str])
+    records: list[AnyRecord] = msgspec.field(default_factory=list[AnyRecord])
+    ends_wanted: set[str] = msgspec.field(default_factory=set[str])
     wake_ms: int = 0
-    _live: dict[str, MemberRecord] = field(default_factory=dict[str, MemberRecord])
-    _incarnations: dict[str, str] = field(default_factory=dict[str, str])
+    _live: dict[str, MemberRecord] = msgspec.field(default_factory=dict[str, MemberRecord])
+    _incarnations: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     _live_of: object = None
 
     def __post_init__(self) -> None:

@@ -5,7 +5,6 @@ and after snapshot and tail. Timers, lags and beats are not in the log: they bel
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, TypeVar, assert_never
@@ -42,24 +41,22 @@ LIVE = frozenset({MemberPhase.ACTIVE, MemberPhase.LEAVING, MemberPhase.PARKED})
 ENDED_MAX = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Where every task belongs in the end; owners and standbys by members' names."""
 
     group_epoch: int = 0
-    owners: Mapping[TaskId, str] = field(default_factory=lambda: _NOTHING)
-    standbys: Mapping[TaskId, tuple[str, ...]] = field(default_factory=lambda: _NOTHING)
+    owners: Mapping[TaskId, str] = msgspec.field(default_factory=lambda: _NOTHING)
+    standbys: Mapping[TaskId, tuple[str, ...]] = msgspec.field(default_factory=lambda: _NOTHING)
     basis: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, kw_only=True):
     """The copies that are kept now, by task; a copy names an incarnation."""
 
     group_epoch: int = 0
     step_epoch: int = 0
-    learners: Mapping[TaskId, Copy] = field(default_factory=lambda: _NOTHING)
-    standbys: Mapping[TaskId, tuple[Copy, ...]] = field(default_factory=lambda: _NOTHING)
+    learners: Mapping[TaskId, Copy] = msgspec.field(default_factory=lambda: _NOTHING)
+    standbys: Mapping[TaskId, tuple[Copy, ...]] = msgspec.field(default_factory=lambda: _NOTHING)
     parked: frozenset[TaskId] = frozenset()
 
     def copies(self, task: TaskId) -> tuple[Copy, ...]:

@@ -13,9 +13,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
+
+import msgspec
 
 from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
 from rebalance.coordinator import Coordinator
@@ -75,8 +76,7 @@ class TermState(StrEnum):
     LEADING = "LEADING"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Executors:
+class Executors(msgspec.Struct, frozen=True, kw_only=True):
     """Where what talks to the cluster runs.
 
     Attributes:
@@ -90,8 +90,7 @@ class Executors:
     asks: Executor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderPorts:
+class LeaderPorts(msgspec.Struct, frozen=True, kw_only=True):
     """What leading needs besides the log."""
 
     fencer: Fencer

@@ -9,8 +9,9 @@ epochs that members live by. Only `tidewheel group recover`, which claims in the
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from rebalance.group import Group, replay
 from rebalance.ports import (
@@ -30,8 +31,7 @@ _AGAIN_MAX_MS: Final = 5_000
 _HELD_LOOK_MS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class LogOpened:
+class LogOpened(msgspec.Struct, frozen=True):
     """A log is read from its beginning: what was folded before counts no more.
 
     Attributes:
@@ -45,8 +45,7 @@ class LogOpened:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogHeld:
+class LogHeld(msgspec.Struct, frozen=True):
     """The topics are not those they were; `reason` is for people."""
 
     reason: str

@@ -5,10 +5,11 @@ Frozen values only; nothing here does I/O, reads a clock or knows a Kafka client
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
+
+import msgspec
 
 _TASK_ID = re.compile(r"(0|[1-9][0-9]*)_(0|[1-9][0-9]*)")
 
@@ -110,8 +111,7 @@ class BootstrapPhase(StrEnum):
     CLOSING = "CLOSING"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskShape:
+class TaskShape(msgspec.Struct, frozen=True, kw_only=True):
     """What placing a task needs to know of it.
 
     Attributes:

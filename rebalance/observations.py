@@ -6,7 +6,6 @@ incarnation, and the epoch it speaks of, are those of the log (H20).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple, assert_never
 
@@ -93,16 +92,14 @@ class End(NamedTuple):
     asked_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """How often a member could not have a task in a row, and until when it is spared it."""
 
     count: int
     until_ms: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Heard:
+class Heard(msgspec.Struct, kw_only=True):
     """What was heard of one incarnation.
 
     Attributes:
@@ -124,12 +121,11 @@ class Heard:
     died: str = ""
     leave: Leave | None = None
     shutdown: str = ""
-    rows: dict[TaskId, TaskStatus] = field(default_factory=dict[TaskId, TaskStatus])
-    ids_wanted: dict[int, str] = field(default_factory=dict[int, str])
+    rows: dict[TaskId, TaskStatus] = msgspec.field(default_factory=dict[TaskId, TaskStatus])
+    ids_wanted: dict[int, str] = msgspec.field(default_factory=dict[int, str])
 
 
-@dataclass(slots=True, kw_only=True)
-class Observations:
+class Observations(msgspec.Struct, kw_only=True):
     """See the module.
 
     Attributes:
@@ -158,36 +154,38 @@ class Observations:
 
     claimed_ms: int
     ready_lag_max: int
-    members: dict[str, Heard] = field(default_factory=dict[str, Heard])
-    ended: dict[str, None] = field(default_factory=dict[str, None])
-    returned: list[str] = field(default_factory=list[str])
-    announced: dict[TaskId, dict[str, Announced]] = field(
+    members: dict[str, Heard] = msgspec.field(default_factory=dict[str, Heard])
+    ended: dict[str, None] = msgspec.field(default_factory=dict[str, None])
+    returned: list[str] = msgspec.field(default_factory=list[str])
+    announced: dict[TaskId, dict[str, Announced]] = msgspec.field(
         default_factory=dict[TaskId, dict[str, Announced]]
     )
-    revoked: dict[TaskId, Revoked] = field(default_factory=dict[TaskId, Revoked])
-    running: dict[TaskId, int] = field(default_factory=dict[TaskId, int])
-    failures: dict[tuple[TaskId, str], Failure] = field(
+    revoked: dict[TaskId, Revoked] = msgspec.field(default_factory=dict[TaskId, Revoked])
+    running: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
+    failures: dict[tuple[TaskId, str], Failure] = msgspec.field(
         default_factory=dict[tuple[TaskId, str], Failure]
     )
-    failed_copies: dict[tuple[TaskId, str], int] = field(
+    failed_copies: dict[tuple[TaskId, str], int] = msgspec.field(
         default_factory=dict[tuple[TaskId, str], int]
     )
-    failed_tasks: dict[TaskId, int] = field(default_factory=dict[TaskId, int])
-    drains: dict[str, DrainMember] = field(default_factory=dict[str, DrainMember])
-    fence_asked_ms: dict[str, int] = field(default_factory=dict[str, int])
-    fenced: set[str] = field(default_factory=set[str])
-    phase_ms: dict[str, int] = field(default_factory=dict[str, int])
-    revoked_ms: dict[TaskId, int] = field(default_factory=dict[TaskId, int])
+    failed_tasks: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
+    drains: dict[str, DrainMember] = msgspec.field(default_factory=dict[str, DrainMember])
+    fence_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    fenced: set[str] = msgspec.field(default_factory=set[str])
+    phase_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    revoked_ms: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
     joins_noted: int = 0
     program_looked_at: tuple[Mapping[str, MemberRecord], int] | None = None
     last_join_ms: int | None = None
     first_join_ms: int | None = None
-    ends: dict[str, End] = field(default_factory=dict[str, End])
-    ends_asked_ms: dict[str, int] = field(default_factory=dict[str, int])
-    planned: set[TaskId] = field(default_factory=set[TaskId])
+    ends: dict[str, End] = msgspec.field(default_factory=dict[str, End])
+    ends_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
     moved_ms: int | None = None
-    cold: dict[TaskId, tuple[int, bool]] = field(default_factory=dict[TaskId, tuple[int, bool]])
-    news: list[str] = field(default_factory=list[str])
+    cold: dict[TaskId, tuple[int, bool]] = msgspec.field(
+        default_factory=dict[TaskId, tuple[int, bool]]
+    )
+    news: list[str] = msgspec.field(default_factory=list[str])
     suspected: bool = False
 
     def of(self, incarnation: str) -> Heard:

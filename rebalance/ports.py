@@ -1,8 +1,9 @@
 """What the group's runtime needs from outside, as Protocols; the adapters live in `streams/kafka/`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from rebalance.messages import AnyMessage
 from rebalance.orders import AnyOrder
@@ -24,8 +25,7 @@ class GroupLogAwayError(Exception):
     """The cluster does not answer, or says "later": try again."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedRecord:
+class LoggedRecord(msgspec.Struct, frozen=True):
     """A record of the state topic; `record` is None for a tombstone and for what can't be read."""
 
     key: str
@@ -33,8 +33,7 @@ class LoggedRecord:
     tombstone: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRead:
+class LogRead(msgspec.Struct, frozen=True, kw_only=True):
     """What has come since the last call.
 
     Attributes:

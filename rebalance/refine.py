@@ -11,7 +11,6 @@ the learner where the target's own standby has to wait, and standbys that are ke
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from types import MappingProxyType
@@ -84,8 +83,7 @@ class TaskNow(msgspec.Struct, frozen=True, kw_only=True):
     on_disk: Mapping[str, int] = _NOTHING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefineInput:
+class RefineInput(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `refine` looks at.
 
     Attributes:
@@ -101,17 +99,16 @@ class RefineInput:
 
     tasks: Mapping[TaskId, TaskShape]
     owners: Mapping[TaskId, str]
-    standbys: Mapping[TaskId, tuple[str, ...]] = field(default_factory=lambda: _NOTHING)
+    standbys: Mapping[TaskId, tuple[str, ...]] = msgspec.field(default_factory=lambda: _NOTHING)
     members: tuple[MemberNow, ...]
-    states: Mapping[TaskId, TaskNow] = field(default_factory=lambda: _NOTHING)
+    states: Mapping[TaskId, TaskNow] = msgspec.field(default_factory=lambda: _NOTHING)
     waiting: frozenset[str] = frozenset()
     max_warmup_replicas: int = 2
     acceptable_recovery_lag: int = 10_000
     enabled: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intermediate:
+class Intermediate(msgspec.Struct, frozen=True, kw_only=True):
     """What the group does now, by members' names; every name is alive.
 
     Attributes:
@@ -145,8 +142,7 @@ def refine(given: RefineInput) -> Intermediate:
 # -- index ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
+class _Index(msgspec.Struct, frozen=True):
     """What there is, for looking up.
 
     Attributes:
@@ -367,8 +363,7 @@ class _Warming(StrEnum):
     PLANT = "PLANT"  # nothing is there
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(msgspec.Struct, frozen=True):
     """How staged moves are warmed up: each is in exactly one of these.
 
     Attributes:

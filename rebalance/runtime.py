@@ -13,7 +13,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
@@ -46,8 +45,7 @@ _RECOVER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeSettings:
+class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a runtime needs to know.
 
     Attributes:
@@ -64,7 +62,7 @@ class RuntimeSettings:
     heartbeat_interval_ms: int = 500
     session_timeout_ms: int = 3_000
     jitter_seed: int = 0
-    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    coordinator: CoordinatorSettings = msgspec.field(default_factory=CoordinatorSettings)
 
 
 class _Hosted:

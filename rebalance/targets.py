@@ -1,7 +1,6 @@
 """When the group needs a new target, what the assignor is asked, and what is made of its answer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import msgspec
@@ -25,16 +24,14 @@ ASK_AGAIN_MS = 1_000
 ASK_AGAIN_MS_MAX = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A question that is with the assignor, and the basis it was asked on."""
 
     request: AssignmentRequest
     basis: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Assigning:
+class Assigning(msgspec.Struct, kw_only=True):
     """Where the leader is with its assignor.
 
     Attributes:

@@ -6,8 +6,9 @@ target --refine--> who owns and copies each task now --pacing, fresh checks--> -
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+import msgspec
 
 from rebalance.draft import Draft
 from rebalance.group import Step, step_record
@@ -207,8 +208,7 @@ def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
 # -- what has to wait -------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
-class _Wanted:
+class _Wanted(msgspec.Struct, kw_only=True):
     """Who is to own each task now, after everything that has to wait was held back.
 
     Attributes:
@@ -218,8 +218,8 @@ class _Wanted:
     """
 
     owners: dict[TaskId, str]
-    planned: set[TaskId] = field(default_factory=set[TaskId])
-    waiting: set[TaskId] = field(default_factory=set[TaskId])
+    planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
+    waiting: set[TaskId] = msgspec.field(default_factory=set[TaskId])
 
 
 def _wanted(draft: Draft, intermediate: Intermediate, expelled: frozenset[str]) -> _Wanted:
@@ -259,8 +259,7 @@ def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> 
 # -- the difference ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class _Change(msgspec.Struct, frozen=True, kw_only=True):
     """A task that a member is to be granted, or to give up."""
 
     task: TaskId

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streams.garbage import collection_paused
+from streams.garbage import made_to_stay
 from streams.schema_port import provide
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Definitions are no garbage: looking for some among them took an eighth of the processor time of a start.
-    with collection_paused():
+    with made_to_stay():
         value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -1,10 +1,11 @@
 """Turns settings and a topology into tasks: what a running worker and the test driver have in common."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from rebalance.model import TaskId
 from state_stores.in_memory import InMemoryDatabase
@@ -21,8 +22,7 @@ from tasks.ranges.parallel_task import ParallelTask
 from tasks.state_manager import StateManager, StateSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFactory:
+class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
     """Makes the tasks of one application.
 
     Attributes:
@@ -45,7 +45,7 @@ class TaskFactory:
     record_by_record: bool = False
     threads: int = 1
     factor: int = 1
-    global_stores: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    global_stores: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
     def __call__(
         self,

@@ -1,16 +1,16 @@
 """One call of the DSL: which operator, and from which line of the user's program. All its messages start with both."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from streams.functions import FunctionKind, UserFunction, adapt, caller_location
 from streams.names import check_name, where
 from streams.serdes import Serde, SerdeLike, as_serde
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """An operator and the user's line that called it."""
 
     operator: str

@@ -9,11 +9,12 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeGuard, cast
+
+import msgspec
 
 from streams.errors import TopologyError
 from tasks.processing.coroutines import Awaiting
@@ -32,8 +33,7 @@ class FunctionKind(StrEnum):
     BATCH_MAPPER = "batch mapper"
 
 
-@dataclass(frozen=True, slots=True)
-class UserFunction:
+class UserFunction(msgspec.Struct, frozen=True):
     """A user's callable and how to call it.
 
     Attributes:
@@ -49,8 +49,7 @@ class UserFunction:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(msgspec.Struct, frozen=True):
     """One way to call a function: how many arguments, whether the key is among them, and how it is written."""
 
     arguments: int
@@ -82,8 +81,7 @@ _PACKAGES: Final = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Signature:
+class _Signature(msgspec.Struct, frozen=True):
     """The positional parameters of a callable.
 
     `required` have no default; `most` counts those with one as well (None: any number). `keyword_only` names a

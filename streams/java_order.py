@@ -6,8 +6,9 @@ text, we do as they do.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 _CAPACITY: Final = 16
 _BITS: Final = 0xFFFF_FFFF
@@ -44,8 +45,7 @@ def hash_order(names: Iterable[str]) -> list[str]:
     return sorted(ordered, key=bucket)
 
 
-@dataclass(slots=True, eq=False)
-class _Leaf:
+class _Leaf(msgspec.Struct, eq=False):
     name: str
     red: bool = True
     left: "_Leaf | None" = None

@@ -12,10 +12,11 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
+
+import msgspec
 
 from streams.builder import StreamsBuilder
 from streams.config import StreamsConfig
@@ -29,8 +30,7 @@ _USUAL_NAME: Final = "topology"
 _EXAMPLE: Final = "write MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(msgspec.Struct, frozen=True, kw_only=True):
     """What a module holds for us, not yet built.
 
     Attributes:

@@ -1,12 +1,11 @@
 """What a stream knows of itself, shared by the classes that `KStream` is made of."""
 
-from dataclasses import dataclass
+import msgspec
 
 from streams.logical_graph import AnySerde, GraphNode, LogicalGraph
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamPart:
+class StreamPart(msgspec.Struct, frozen=True, kw_only=True):
     """A stream: its node and serdes; `rekeyed` says that its keys may not be where their partition is."""
 
     graph: LogicalGraph

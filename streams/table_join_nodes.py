@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from streams.call import Call
 from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
 from streams.functions import FunctionKind
@@ -141,8 +143,7 @@ def _by_key(partitioner: Partitioner, topic: str, key: Any, value: Any, partitio
     return partitioner(topic, key, None, partitions)
 
 
-@dataclass(frozen=True, slots=True)
-class _ForeignKeyNames:
+class _ForeignKeyNames(msgspec.Struct, frozen=True):
     """The names of all parts of a join on a foreign key, in the order in which Kafka Streams counts them."""
 
     registration: str

@@ -5,8 +5,8 @@ supervisor ends it: SIGINT and SIGTERM are not for it. When the supervisor is go
 drains, commits, closes and leaves by itself.
 """
 
-import argparse
 import contextlib
+import gc
 import logging
 import os
 import selectors
@@ -123,15 +123,10 @@ class SupervisorLink:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one worker; the process's exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m streams.worker", description="A worker of `tidewheel run`, not for people."
-    )
-    parser.add_argument("--reports", type=int, required=True, metavar="FD")
-    parser.add_argument("--watchdog", type=int, metavar="FD")
-    given = parser.parse_args(arguments)
-    reports_fd: int = given.reports
-    watchdog_fd: int | None = given.watchdog
+    """Run one worker: `--reports FD`, and in a group `--watchdog FD`; the process's exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    fds = {name: int(fd) for name, fd in zip(given[::2], given[1::2], strict=True)}
+    reports_fd, watchdog_fd = fds["--reports"], fds.get("--watchdog")
     _leave_signals_to_supervisor()
     link = SupervisorLink(_take_orders_pipe(), reports_fd)
     # Programs that the user's code starts are not to hold these open.
@@ -150,6 +145,8 @@ def main(arguments: list[str] | None = None) -> int:
         if error.__cause__ is not None or exit_code_of(error) is ExitCode.FAILED:
             _log.error("the program could not be loaded", exc_info=error)
         return _crashed(link, error)
+    # The program stays for as long as the process: no collection is to look at it again, not even the last.
+    gc.freeze()
     _serve(app, link, start, drain_timeout_ms)
     if app.error is not None:
         return _crashed(link, app.error)

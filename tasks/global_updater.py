@@ -9,7 +9,8 @@ to the end of the process, so restoring goes over into following without a gap. 
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from rebalance.model import TopicPartition
 from state_stores.errors import StoreCorruptedError
@@ -30,8 +31,7 @@ _IDLE_S = 0.001
 _REFRESH_S = 3_600.0
 
 
-@dataclass(slots=True)
-class _Restoring:
+class _Restoring(msgspec.Struct):
     """One partition on its way to the end that was fixed before reading began."""
 
     store: str

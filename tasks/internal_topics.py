@@ -7,8 +7,10 @@ UnwindowedUnversionedChangelogTopicConfig), so its tools and programs read them.
 import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
@@ -42,8 +44,7 @@ def internal_prefix(application_id: str) -> str:
     return f"{application_id}-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubtopologyPlan:
+class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A sub-topology with the topics it really reads and its number of tasks."""
 
     spec: SubtopologySpec
@@ -67,8 +68,7 @@ class SubtopologyPlan:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicationPlan:
+class ApplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """All sub-topologies as they run on this cluster, and the internal topics they need."""
 
     subtopologies: Mapping[int, SubtopologyPlan]
@@ -76,7 +76,7 @@ class ApplicationPlan:
     changelog_topics: tuple[NewTopic, ...]
     global_stores: tuple[GlobalStoreSpec, ...] = ()
     #: Partition count of each topic that a global store reads.
-    global_partitions: Mapping[str, int] = field(default_factory=dict[str, int])
+    global_partitions: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:

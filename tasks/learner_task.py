@@ -6,8 +6,9 @@ no record is read a second time. The thread of `tasks.state_updater` moves it on
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from rebalance.model import TaskId, TopicPartition, position_key
 from rebalance.orders import CopyNotReady, CopyReady
@@ -21,8 +22,7 @@ _SAY_AGAIN_S: Final = 0.1
 _UNKNOWN: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyProgress:
+class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a copy is: its position per partition it follows, and the end that is known there (None: not known).
 
     The end is that of committed records; where a table is restored from its input, the committed input offset.

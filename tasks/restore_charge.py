@@ -1,7 +1,8 @@
 """A task whose state the updater has: what is known of it, and where each of its stores stands. No effects."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from rebalance.model import TopicPartition
 from tasks.active_task import ActiveTask
@@ -10,18 +11,17 @@ from tasks.start_positions import Grant, StartPosition
 from tasks.store_restore import StoreRestore
 
 
-@dataclass(slots=True, eq=False)
-class Charge:
+class Charge(msgspec.Struct, eq=False):
     """A task that is to be handed over (`grant`), or followed as a copy (`copy`)."""
 
     task: ActiveTask
     grant: Grant | None = None
     copy: LearnerTask | None = None
-    entries: dict[TopicPartition, StoreRestore] = field(
+    entries: dict[TopicPartition, StoreRestore] = msgspec.field(
         default_factory=dict[TopicPartition, StoreRestore]
     )
     starts: Mapping[TopicPartition, StartPosition] | None = None
-    topic_ids: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    topic_ids: Mapping[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
     #: Its stores are open and are what their positions say.
     complete: bool = False
     #: Records read since the grant.

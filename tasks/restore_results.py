@@ -1,7 +1,8 @@
 """What becomes of the tasks that the state updater was given."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from rebalance.model import TopicPartition
 from state_stores.errors import StateStoreError
@@ -10,8 +11,7 @@ from tasks.errors import TaskCorruptedError
 from tasks.start_positions import StartPosition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """A task that is ready to run.
 
     Attributes:
@@ -27,16 +27,14 @@ class Restored:
     restored: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class Broken(msgspec.Struct, frozen=True, kw_only=True):
     """A task or copy whose state can't be had here; its databases are closed."""
 
     task: ActiveTask
     error: StateStoreError | TaskCorruptedError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True, kw_only=True):
     """A task whose databases were closed, as ordered."""
 
     task: ActiveTask

@@ -19,8 +19,9 @@ from state_stores.bulk_restore.plan import (
     plan_restore,
 )
 from state_stores.spec import StoreKind
-from tasks.ports import (
-    Clock,
+from tasks.ports import Clock
+from tasks.restore_charge import Charge
+from tasks.run_ports import (
     RunMaker,
     RunOrder,
     RunProgress,
@@ -29,7 +30,6 @@ from tasks.ports import (
     RunsFailed,
     RunsMade,
 )
-from tasks.restore_charge import Charge
 from tasks.store_restore import LogFacts, StoreRestore, tombstone_retention_ms
 
 _log = logging.getLogger(__name__)

@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeGuard
+
+import msgspec
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
@@ -23,8 +24,7 @@ _log = logging.getLogger(__name__)
 _NAMED: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartPosition:
+class StartPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Where one input partition begins: the offset, and the stream time known there (-1 for none)."""
 
     offset: int
@@ -37,8 +37,7 @@ class StartPosition:
     by_kafka_streams: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """With what a task is owned.
 
     Attributes:
@@ -48,8 +47,10 @@ class Grant:
     """
 
     task_epoch: int = 0
-    input: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
-    changelog_end: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    input: Mapping[TopicPartition, int] = msgspec.field(default_factory=dict[TopicPartition, int])
+    changelog_end: Mapping[TopicPartition, int] = msgspec.field(
+        default_factory=dict[TopicPartition, int]
+    )
 
 
 def find_starts(

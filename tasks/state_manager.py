@@ -7,10 +7,12 @@ in one write, the changelog positions last, so disk may lag the changelog and ne
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+
+import msgspec
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.bulk_restore.ingest import ingest_runs
@@ -31,8 +33,7 @@ from tasks.internal_topics import changelog_topic
 _IDENTITY: Final = "store-uuid"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSettings:
+class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What stores need to know of the application.
 
     Attributes:

@@ -23,7 +23,7 @@ from state_stores.errors import StateStoreError, StoreCorruptedError, StreamsErr
 from tasks.active_task import ActiveTask
 from tasks.errors import TaskCorruptedError
 from tasks.learner_task import LearnerTask
-from tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError, RunSettings
+from tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
 from tasks.processing.record_batch import SourceRecords
 from tasks.reading_turns import ReadingTurns
 from tasks.restore_charge import Charge
@@ -32,6 +32,7 @@ from tasks.restore_plan import RestorePlanner
 from tasks.restore_rate import RestoreRate, said_of
 from tasks.restore_results import Broken, Closed, Restored, RestoreResult
 from tasks.restore_runs import RunRestores
+from tasks.run_ports import RunSettings
 from tasks.shared_reader import SharedReader
 from tasks.start_positions import Grant, StartPosition
 from tasks.store_restore import EventKind, LogFacts, RestoreEvent, StoreRestore

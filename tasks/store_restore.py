@@ -6,8 +6,10 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from rebalance.model import TopicPartition
 from state_stores.restore import StartFrom, StoreTime, fold, restore_start
@@ -51,8 +53,7 @@ class RestoreEvent:
     eta_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFacts:
+class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the cluster says of the partition that a store is restored from, at one moment.
 
     Attributes:
@@ -72,8 +73,7 @@ class LogFacts:
 RESTORE_SETTINGS: Final = ("delete.retention.ms", "cleanup.policy")
 
 
-@dataclass(slots=True, eq=False)
-class StoreRestore:
+class StoreRestore(msgspec.Struct, eq=False):
     """The restore of one store.
 
     Attributes:
@@ -107,13 +107,13 @@ class StoreRestore:
     elsewhere: bool = False
     #: How far those who make them have come.
     ahead: int = 0
-    rate: RestoreRate = field(default_factory=RestoreRate)
+    rate: RestoreRate = msgspec.field(default_factory=RestoreRate)
     #: The position that is on disk.
     kept: int | None = None
     #: Whether its start was told, and how many records were when something was told last.
     told: bool = False
     said: int = 0
-    _held: deque[SourceRecords] = field(default_factory=deque[SourceRecords])
+    _held: deque[SourceRecords] = msgspec.field(default_factory=deque[SourceRecords])
 
     @property
     def is_done(self) -> bool:

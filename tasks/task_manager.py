@@ -7,11 +7,12 @@ Under fixed assignment all tasks are there from the beginning; in a group they c
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from types import TracebackType
 from typing import Final
+
+import msgspec
 
 from rebalance.model import TaskId, TopicPartition, parse_position_key, position_key
 from rebalance.orders import (
@@ -45,8 +46,7 @@ _log = logging.getLogger(__name__)
 _IN_HAND_S: Final = 0.1
 
 
-@dataclass(slots=True)
-class HeldTasks:
+class HeldTasks(msgspec.Struct):
     """What the group has given to this incarnation; outlives a new beginning of the tasks.
 
     Attributes:
@@ -56,10 +56,10 @@ class HeldTasks:
         released: The answers to those that were, in case they are asked for again.
     """
 
-    owned: dict[TaskId, Grant] = field(default_factory=dict[TaskId, Grant])
-    copies: dict[TaskId, KeepCopy] = field(default_factory=dict[TaskId, KeepCopy])
-    releasing: dict[TaskId, ReleaseTask] = field(default_factory=dict[TaskId, ReleaseTask])
-    released: dict[TaskId, TaskReleased] = field(default_factory=dict[TaskId, TaskReleased])
+    owned: dict[TaskId, Grant] = msgspec.field(default_factory=dict[TaskId, Grant])
+    copies: dict[TaskId, KeepCopy] = msgspec.field(default_factory=dict[TaskId, KeepCopy])
+    releasing: dict[TaskId, ReleaseTask] = msgspec.field(default_factory=dict[TaskId, ReleaseTask])
+    released: dict[TaskId, TaskReleased] = msgspec.field(default_factory=dict[TaskId, TaskReleased])
 
 
 class TaskManager:

@@ -5,10 +5,11 @@ time calls it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from rebalance.model import TaskId
 from state_stores.custom_slot import as_given
@@ -45,8 +46,7 @@ class TaskCounters:
         self.punctuations += other.punctuations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSetting:
+class TaskSetting(msgspec.Struct, frozen=True, kw_only=True):
     """What the nodes and processors of a task are told of their application.
 
     Attributes:
@@ -64,9 +64,9 @@ class TaskSetting:
     topic_prefix: str
     state_dir: Path
     now_ms: Callable[[], int]
-    app_configs: AppConfigs = field(default_factory=AppConfigs)
+    app_configs: AppConfigs = msgspec.field(default_factory=AppConfigs)
     emit_interval_ms: int = 0
-    global_stores: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    global_stores: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     record_by_record: bool = False
 
 

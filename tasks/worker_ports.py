@@ -1,23 +1,17 @@
 """What a worker is given: its settings, its clients, and what makes its tasks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from rebalance.model import TaskId
 from rebalance.orders import AnyOrder, AnyReport
 from tasks.active_task import ActiveTask
 from tasks.output_collector import OutputCollector, TopicInfo
-from tasks.ports import (
-    Admin,
-    ChangelogReader,
-    Clock,
-    ProducerOfId,
-    RecordSource,
-    RunSettings,
-    SinkProducer,
-)
+from tasks.ports import Admin, ChangelogReader, Clock, ProducerOfId, RecordSource, SinkProducer
 from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
+from tasks.run_ports import RunSettings
 from tasks.slices import OnRecord
 from tasks.state_manager import StateManager
 
@@ -46,8 +40,7 @@ class Membership(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the loop needs to know of the application's settings (units as in `StreamsConfig`)."""
 
     application_id: str
@@ -72,11 +65,10 @@ class WorkerSettings:
     threads: int = 1
     #: How long a clean stop waits for calls in hand.
     drain_timeout_ms: int = 25_000
-    handlers: ErrorHandlers = field(default_factory=ErrorHandlers)
+    handlers: ErrorHandlers = msgspec.field(default_factory=ErrorHandlers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPorts:
+class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     """The clients of one worker, made by the adapters; the worker closes what it made."""
 
     make_source: Callable[[], RecordSource]

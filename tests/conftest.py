@@ -4,8 +4,9 @@
 tests that need the machine for themselves and all others; see `checks/run_tests.py`.
 """
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import settings
 from checks.shared_broker import SOCKET_VARIABLE, ask_for_broker
 from streams.broker import RunningBroker
 from streams.broker.file_lock import FileLock
+from streams.garbage import collection_paused
 from streams.testing.pytest_plugin import BOOTSTRAP_VARIABLE
 
 # No deadline for one example: it would tell how busy the machine is. A test that hangs is ended by pytest's timeout.
@@ -36,6 +38,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("--alone") != "only" or collection_path.suffix != ".py":
         return None
     return "mark.alone" not in collection_path.read_text(encoding="utf-8") or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from looking at tests: thousands of them stay to the end, in each process."""
+    with collection_paused():
+        collected = yield
+        gc.freeze()
+    return collected
 
 
 @pytest.fixture(scope="session")

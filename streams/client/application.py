@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from streams.client.application_state import ApplicationState
 from streams.client.process_memory import ProcessMemory
 from streams.config import StreamsConfig
 from streams.run_options import RunOptions
-from tasks.ports import Clock, RunMaker
+from tasks.ports import Clock
 from tasks.processing.topology_spec import TopologySpec
+from tasks.run_ports import RunMaker
 from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
 
 
@@ -25,8 +27,7 @@ class SystemClock:
         return time.monotonic()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Application:
+class Application(msgspec.Struct, frozen=True, kw_only=True):
     """What runs, and how.
 
     Attributes:

@@ -7,8 +7,9 @@ worker's words to it.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from rebalance.model import TaskId, TaskShape
 from rebalance.orders import (
@@ -32,8 +33,7 @@ _PROGRESS_S: Final = 0.05
 _INCOMPATIBLE: Final = "INCOMPATIBLE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker goes.
 
     Attributes:

@@ -18,8 +18,9 @@ from streams.run_options import RunOptions
 from streams.topic_info import KafkaTopics
 from tasks.internal_topics import ApplicationPlan
 from tasks.parallel.keyed import cutting
-from tasks.ports import Admin, RunSettings
+from tasks.ports import Admin
 from tasks.processing.topology_spec import TopologySpec
+from tasks.run_ports import RunSettings
 from tasks.worker_ports import WorkerPorts, WorkerSettings
 
 _log = logging.getLogger("tidewheel")

@@ -5,9 +5,10 @@ import secrets
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from rebalance.model import TaskId
 from rebalance.orders import WorkerClosed
@@ -349,7 +350,7 @@ class WorkerLife:
             worker.stop()
             return
         _log.info("the cluster's topics have changed; telling the group")
-        self._factory = replace(self._factory, plan=plan)
+        self._factory = msgspec.structs.replace(self._factory, plan=plan)
         worker.use_plan(plan)
         self.membership.say(tasks_seen(plan, self._application.config.application_id))
 

@@ -1,9 +1,10 @@
 """librdkafka properties that users pass through, and those they may not set because correctness rests on them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
+
+import msgspec
 
 from streams.config.importable import importable_name
 from streams.errors import ConfigError
@@ -19,8 +20,7 @@ class BadPropertyError(ValueError):
         self.key = key
 
 
-@dataclass(frozen=True, slots=True)
-class _Reserved:
+class _Reserved(msgspec.Struct, frozen=True):
     """Why a property is ours, what to do instead, and the values that are allowed because they change nothing."""
 
     next_step: str

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
+
+import msgspec
 
 from state_stores.rocksdb.options import meanings
 from streams.config.secrets import HIDDEN, redacted, redacted_url
@@ -15,8 +16,7 @@ from streams.serdes import Serde
 _CHARACTERS_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionRow:
+class OptionRow(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `tidewheel config show`. `value` is text with secrets hidden."""
 
     option: str

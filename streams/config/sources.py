@@ -6,12 +6,11 @@ the rest from a file. Names nobody knows are errors in all three places.
 """
 
 import os
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+import msgspec
 import orjson
 
 from streams.config.suggestions import did_you_mean
@@ -39,8 +38,7 @@ KEYWORD: Final = "keyword"
 DEFAULT: Final = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """Values before they are checked, and where each came from ("option", and "option.key" in tables)."""
 
     values: dict[str, Any]
@@ -134,6 +132,8 @@ def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Ite
 
 
 def _from_file(known: Collection[str], file: Path) -> Iterator[_Setting]:
+    import tomllib  # noqa: PLC0415 - most applications have no file
+
     try:
         with file.open("rb") as stream:
             content = tomllib.load(stream)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+import msgspec
+
 from streams.config.secrets import redacted, resolve_secrets
 from streams.errors import ConfigError
 
@@ -35,8 +37,7 @@ _ONE_CLUSTER = "set bootstrap_servers, which all clients share"
 _OUR_CALLBACK = "Tidewheel handles it itself; remove it"
 
 
-@dataclass(frozen=True, slots=True)
-class _Fixed:
+class _Fixed(msgspec.Struct, frozen=True):
     """Why a property can't be set, and the values that may be given because they change nothing."""
 
     next_step: str

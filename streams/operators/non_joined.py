@@ -8,9 +8,10 @@ stopped, which may be behind rows that are due earlier than it thinks. They come
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.key_value_store import KeyValueStore
@@ -26,8 +27,7 @@ _VARIABLE_SIZE: Final = b"\x01"
 EMPTY: Final = 1 << 63
 
 
-@dataclass(slots=True)
-class TimeTracker:
+class TimeTracker(msgspec.Struct):
     """What both sides of one task's join have seen.
 
     Attributes:

@@ -6,9 +6,10 @@ first record is seen that belongs to them, from what the windows around it hold.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from state_stores.windowed import Windowed
 from streams.operators.windowed import Change, Fold, WindowedOperator
@@ -28,8 +29,7 @@ class _Row(NamedTuple):
     latest: int
 
 
-@dataclass(slots=True)
-class _Around:
+class _Around(msgspec.Struct):
     """What a record finds of its key.
 
     Attributes:
@@ -43,8 +43,8 @@ class _Around:
         complete: Whether all windows of this record are among the updates: one of its timestamp was here before.
     """
 
-    updates: list[_Row] = field(default_factory=list["_Row"])
-    starts: set[int] = field(default_factory=set[int])
+    updates: list[_Row] = msgspec.field(default_factory=list["_Row"])
+    starts: set[int] = msgspec.field(default_factory=set[int])
     previous: int | None = None
     left: _Row | None = None
     left_exists: bool = False

@@ -5,10 +5,11 @@ called twice for a record.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, repeat
 from types import CoroutineType
 from typing import Any, TypeGuard
+
+import msgspec
 
 from streams.functions import UserFunction
 from tasks.processing.handlers import FAILURES
@@ -350,7 +351,7 @@ def deciding(predicate: UserFunction) -> UserFunction:
             raise TypeError(f"{predicate.name} returned a coroutine, not a bool{_hint(flag)}")
         return bool(flag)
 
-    return replace(predicate, call=decided)
+    return msgspec.structs.replace(predicate, call=decided)
 
 
 def _paired(function: UserFunction) -> UserFunction:
@@ -360,7 +361,7 @@ def _paired(function: UserFunction) -> UserFunction:
     def paired(*record: Any) -> tuple[Any, Any]:
         return _pair(call(*record), function)
 
-    return replace(function, call=paired)
+    return msgspec.structs.replace(function, call=paired)
 
 
 def paired_or_none(function: UserFunction) -> UserFunction:
@@ -371,7 +372,7 @@ def paired_or_none(function: UserFunction) -> UserFunction:
         result = call(*record)
         return None if result is None else _pair(result, function)
 
-    return replace(function, call=paired)
+    return msgspec.structs.replace(function, call=paired)
 
 
 def _pair(result: Any, function: UserFunction) -> tuple[Any, Any]:
@@ -398,7 +399,7 @@ def _listed(function: UserFunction, collect: Callable[..., list[Any]]) -> UserFu
             )
         return collect(result, function) if collect is _pairs else collect(result)
 
-    return replace(function, call=listed)
+    return msgspec.structs.replace(function, call=listed)
 
 
 def _pairs(result: Any, function: UserFunction) -> list[Any]:

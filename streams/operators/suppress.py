@@ -9,8 +9,10 @@ the one the table had last, so that an aggregation below subtracts what it added
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.windowed import Windowed
@@ -58,12 +60,11 @@ def closing_delay_ms(windows: Iterable[Windows]) -> int:
     return max(each.closes_at(0) for each in windows)
 
 
-@dataclass(slots=True)
-class _Emitted:
+class _Emitted(msgspec.Struct):
     """The columns of what is emitted while a batch goes in."""
 
-    taken: list[Taken] = field(default_factory=list[Taken])
-    indices: list[int] = field(default_factory=list[int])
+    taken: list[Taken] = msgspec.field(default_factory=list[Taken])
+    indices: list[int] = msgspec.field(default_factory=list[int])
 
 
 class Suppress(MaterializedOperator):

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
+
 from streams.functions import UserFunction
 from streams.operators.materialized import TableOperator
 from streams.operators.table_view import NO_TIMESTAMP, BoundView, Failed, Rows, TableView, look_up
@@ -37,8 +39,7 @@ class JoinType(NamedTuple):
 INNER, LEFT, OUTER = JoinType(True, True), JoinType(True, False), JoinType(False, False)
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """What becomes of two rows: a kind of join and the user's joiner."""
 
     kind: JoinType

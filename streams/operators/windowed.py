@@ -9,9 +9,10 @@ results on close nothing is forwarded until a window is closed, and then its las
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
+
+import msgspec
 
 from state_stores.headers_buffer import HeadersBuffer
 from state_stores.segmented_buffer import SegmentedBuffer
@@ -29,8 +30,7 @@ from tasks.processing.record_batch import RecordBatch
 NO_TIME = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(msgspec.Struct, frozen=True):
     """How values become an aggregate.
 
     Attributes:

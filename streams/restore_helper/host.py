@@ -1,13 +1,14 @@
-"""The restore helpers of this process: the port `tasks.ports.RunMaker` over processes that come and go."""
+"""The restore helpers of this process: the port `tasks.run_ports.RunMaker` over processes that come and go."""
 
 import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from state_stores.bulk_restore.manifest import StoreSnapshot
 from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
@@ -26,7 +27,7 @@ from streams.restore_helper.messages import (
     SnapshotFound,
 )
 from streams.restore_helper.process import HELPER_COMMAND, HelperProcess
-from tasks.ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
+from tasks.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
 
 #: A helper without anything to do ends after so long.
 IDLE_S: Final = 60.0
@@ -39,16 +40,14 @@ _Found = Callable[[StoreSnapshot | None], None]
 _Tell = Callable[[RunReport], None]
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(msgspec.Struct):
     """Who waits for the newest snapshot of a store."""
 
     store: str
-    waiting: list[_Found] = field(default_factory=list[_Found])
+    waiting: list[_Found] = msgspec.field(default_factory=list[_Found])
 
 
-@dataclass(slots=True)
-class _Making:
+class _Making(msgspec.Struct):
     """An order that is carried out, and by which helper."""
 
     order: RunOrder

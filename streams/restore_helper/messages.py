@@ -53,7 +53,7 @@ class FindSnapshot(msgspec.Struct, tag="find", frozen=True, kw_only=True):
 
 
 class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):
-    """Make and bring runs: `tasks.ports.RunOrder`."""
+    """Make and bring runs: `tasks.run_ports.RunOrder`."""
 
     number: int
     shape: StoreShape

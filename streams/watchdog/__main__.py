@@ -3,7 +3,6 @@
 It ignores SIGINT and SIGTERM: it ends when the program and all its workers are gone, after it has said so to their group.
 """
 
-import argparse
 import logging
 import os
 import signal
@@ -14,12 +13,10 @@ from streams.watchdog.watchdog import Watchdog
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Look after workers; the process's exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m streams.watchdog", description="A watchdog of workers, not for people."
-    )
-    parser.add_argument("--intake", type=int, required=True, metavar="FD")
-    intake_fd: int = parser.parse_args(arguments).intake
+    """Look after workers, who come through the socket of `--intake FD`; the process's exit code."""
+    # Without `argparse`, which takes longer to import than all of this module.
+    _, intake = sys.argv[1:] if arguments is None else arguments
+    intake_fd = int(intake)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # A user's assignor runs in a child process, which is not to hold this open.

@@ -6,7 +6,6 @@ name: the worker makes it and hands its file descriptor over the socket, so it e
 
 import mmap
 import os
-import tempfile
 from typing import Final, Self
 
 _BYTES: Final = 64
@@ -77,5 +76,7 @@ class SharedMemory:
 def _anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("tidewheel-watchdog")
+    import tempfile  # noqa: PLC0415 - brings five modules that no other part of a watchdog needs
+
     with tempfile.TemporaryFile() as file:  # macOS: a file that has no name any more
         return os.dup(file.fileno())

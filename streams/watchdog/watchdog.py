@@ -8,7 +8,6 @@ left to say is said, and the process ends.
 import contextlib
 import logging
 import os
-import secrets
 import selectors
 import socket
 import sys
@@ -212,10 +211,10 @@ def make_runtime(hello: Hello) -> GroupRuntime:
         settings=RuntimeSettings(
             app=join.app,
             # New at each start: a watchdog that replaces a dead one is another candidate.
-            process_id=f"{join.process_id}-{secrets.token_hex(4)}",
+            process_id=f"{join.process_id}-{os.urandom(4).hex()}",
             heartbeat_interval_ms=hello.heartbeat_interval_ms,
             session_timeout_ms=join.session_timeout_ms,
-            jitter_seed=secrets.randbits(32),
+            jitter_seed=int.from_bytes(os.urandom(4), "big"),
             coordinator=hello.coordinator,
         ),
         clock=MonotonicClock(),

@@ -12,8 +12,9 @@ by its first hash alone, which is what commits, assignments and the status carry
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 #: Name of the hash, kept wherever ranges are kept: ranges of another hash must not be taken for ours.
 KEY_HASH = "crc32"
@@ -55,8 +56,7 @@ def key_hashes(raw_keys: Iterable[bytes | None], offsets: Iterable[int]) -> list
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRanges:
+class KeyRanges(msgspec.Struct, frozen=True):
     """All ranges of one task, by their first hashes.
 
     Attributes:

@@ -8,8 +8,9 @@ the user says of a processor (`keyed = True`); where nothing is said, the answer
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from state_stores.ports import SerdePort
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
@@ -24,8 +25,7 @@ _OWN: Final = "same"
 _ANY: Final = "any"
 
 
-@dataclass(frozen=True, slots=True)
-class Cutting:
+class Cutting(msgspec.Struct, frozen=True):
     """Whether a task may be cut into key ranges, and why when it may not.
 
     >>> str(Cutting()), str(Cutting("KTABLE-SUPPRESS-4: it holds rows back"))
@@ -70,8 +70,7 @@ def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Flow:
+class _Flow(msgspec.Struct, frozen=True, kw_only=True):
     """What reaches a node, and what goes on from it.
 
     Attributes:

@@ -7,13 +7,13 @@ written by two ranges, each of which thinks it is the only one; so writing one i
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from state_stores.errors import StreamsError
 
 
-@dataclass(frozen=True, slots=True)
-class OwnKeys:
+class OwnKeys(msgspec.Struct, frozen=True):
     """The keys of one range, in the stores that processors of the user's use.
 
     Attributes:

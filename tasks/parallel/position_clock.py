@@ -5,9 +5,10 @@ and is ahead of other ranges or behind them, so there the loop that hands the re
 that an operator of the whole task would have had at its turn. Pure but for its one number.
 """
 
-from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from tasks.processing.record_batch import RecordBatch, SourceRecords, has_none
 
@@ -29,8 +30,7 @@ class ObservesPositions(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(msgspec.Struct, frozen=True):
     """Which records a sub-topology's time is made of.
 
     Attributes:

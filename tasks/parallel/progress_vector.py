@@ -9,8 +9,9 @@ ranges, not on lag. Text without our magic, of another version or damaged decode
 import base64
 import binascii
 import zlib
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from tasks.parallel.key_ranges import KEY_HASH, RANGES_MAX
 
@@ -56,16 +57,14 @@ def ranges_that_fit(transactional_id: str, operator_times: int) -> int:
     return max(1, min(room // _RANGE_BYTES, RANGES_MAX))
 
 
-@dataclass(frozen=True, slots=True)
-class RangeProgress:
+class RangeProgress(msgspec.Struct, frozen=True):
     """One key-range worker: the first hash of its range and the next offset it will process."""
 
     first_hash: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """What a commit says of one input partition. The committed offset is the lowest of the ranges' offsets.
 
     Attributes:

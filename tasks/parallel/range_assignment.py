@@ -24,10 +24,11 @@ of the new ranges says so.
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Final
+
+import msgspec
 
 from rebalance.model import TaskId
 from tasks.parallel.key_ranges import HASH_END, RANGES_MAX
@@ -49,16 +50,14 @@ _EVEN_SHARE: Final = 4
 _UNITS: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class RangeLoad:
+class RangeLoad(msgspec.Struct, frozen=True):
     """How busy one range was: any measure, the same for all ranges (time at work since the last look)."""
 
     first_hash: int
     load: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLoad:
+class TaskLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One task as it is.
 
     Attributes:
@@ -74,8 +73,7 @@ class TaskLoad:
     fixed: bool = False
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PlacedRange:
+class PlacedRange(msgspec.Struct, frozen=True, order=True):
     """One range of a task and the thread that works on it, counted from 0."""
 
     first_hash: int
@@ -174,8 +172,7 @@ def _weighted(tasks: Sequence[TaskLoad], capacity: int) -> dict[TaskId, _Weights
 _NOWHERE: Final = -1
 
 
-@dataclass(slots=True)
-class _Piece:
+class _Piece(msgspec.Struct):
     """Some hashes of a task, first <= hash < end, and the thread that works on them."""
 
     task: TaskId

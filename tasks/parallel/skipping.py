@@ -7,14 +7,14 @@ map**, which the commit carried, tells which. It stays until the last of its ran
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from tasks.parallel.key_ranges import KeyRanges
 from tasks.parallel.progress_vector import RangeProgress
 
 
-@dataclass(frozen=True, slots=True)
-class OldMap:
+class OldMap(msgspec.Struct, frozen=True):
     """How far each key range of one partition had come, by ascending first hash; the first one starts at hash 0.
 
     >>> old = OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13)))

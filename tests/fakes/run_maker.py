@@ -10,7 +10,8 @@ from state_stores.bulk_restore.manifest import StoreSnapshot
 from streams.restore_helper.helper import RestoreHelper
 from streams.restore_helper.host import message_of, report_of
 from streams.restore_helper.messages import Progressed, Report, SnapshotFound
-from tasks.ports import Clock, RunOrder, RunReport, RunsFailed
+from tasks.ports import Clock
+from tasks.run_ports import RunOrder, RunReport, RunsFailed
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeChangelogReader
 

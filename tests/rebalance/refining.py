@@ -1,7 +1,7 @@
 """What the tests of the refiner share: short ways to write its input, and a group that does what it says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -219,7 +219,7 @@ def reversed_input(given: RefineInput) -> RefineInput:
         )
         for task, state in backwards(given.states).items()
     }
-    return replace(
+    return msgspec.structs.replace(
         given,
         tasks=backwards(given.tasks),
         owners=backwards(given.owners),

@@ -22,7 +22,10 @@ _NOT_YET_USED = (
 )
 #: A watchdog besides processes nothing, and its settings are checked already.
 _WORKERS_OWN = ("pydantic", "rocksdict", "streams.builder", "tasks.stream_worker")
-
+#: From the standard library, where less will do.
+_FOR_A_LINE = ("argparse", "tomllib")
+#: A watchdog has no store.
+_NO_STORE = ("secrets", "state_stores.restore", "tasks.run_ports", "tempfile")
 
 #: A supervisor knows workers by their processes only: what the user's program needs, they need.
 _NO_PROGRAM = (*_WORKERS_OWN, "asyncio", "confluent_kafka", "streams.app", "streams.kafka")
@@ -50,8 +53,8 @@ def test_watchdog_and_worker_import_what_they_need_and_no_more() -> None:
     """A module on these lists costs 10 to 150 ms of a core each time."""
     assert found_after(
         ("streams", _HEAVY + _WORKERS_OWN + _NOT_YET_USED),
-        ("streams.watchdog.__main__", _HEAVY + _WORKERS_OWN),
-        ("streams.worker", _HEAVY),
+        ("streams.watchdog.__main__", _HEAVY + _WORKERS_OWN + _FOR_A_LINE + _NO_STORE),
+        ("streams.worker", _HEAVY + _FOR_A_LINE),
     ) == ["[]", "[]", "[]"]
 
 

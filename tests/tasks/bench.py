@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,10 @@ from streams.assembly import TaskFactory, error_handlers
 from streams.config import StreamsConfig as Config
 from tasks.active_task import ActiveTask
 from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.ports import ChangelogReader, CommittedOffset, RunSettings
+from tasks.ports import ChangelogReader, CommittedOffset
 from tasks.processing.output import OutputColumns
 from tasks.processing.record_batch import SourceRecords
+from tasks.run_ports import RunSettings
 from tasks.slices import OnRecord
 from tasks.state_updater import RestoreEvent
 from tasks.stream_worker import StreamWorker
@@ -352,9 +352,9 @@ class Bench:
                     "transactional_id": transactional_id,
                     "topology_hash": bytes(8),
                     **{
-                        each.name: getattr(self.config, each.name)
-                        for each in fields(WorkerSettings)
-                        if getattr(self.config, each.name, None) is not None
+                        each: getattr(self.config, each)
+                        for each in WorkerSettings.__struct_fields__
+                        if getattr(self.config, each, None) is not None
                     },
                     "cache_max_bytes": self.config.statestore_cache_max_bytes,
                     "uncommitted_max_bytes": self.config.statestore_uncommitted_max_bytes,

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -30,8 +29,8 @@ from streams import StreamsConfig, Topology
 from streams.assembly import TaskFactory, error_handlers
 from tasks.active_task import ActiveTask
 from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.ports import RunSettings
 from tasks.processing.record_batch import SourceRecords
+from tasks.run_ports import RunSettings
 from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
 from tasks.stream_worker import StreamWorker
 from tasks.worker_ports import WorkerPorts, WorkerSettings
@@ -238,9 +237,9 @@ class Host:
                     "transactional_id": f"{self.name}-0",
                     "topology_hash": bytes(8),
                     **{
-                        each.name: getattr(config, each.name)
-                        for each in fields(WorkerSettings)
-                        if getattr(config, each.name, None) is not None
+                        each: getattr(config, each)
+                        for each in WorkerSettings.__struct_fields__
+                        if getattr(config, each, None) is not None
                     },
                     "cache_max_bytes": config.statestore_cache_max_bytes,
                     "uncommitted_max_bytes": config.statestore_uncommitted_max_bytes,

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from rebalance.orders import CopyReady, DropCopy, TaskRunning
-from tasks.ports import RunSettings
+from tasks.run_ports import RunSettings
 from tests.fakes.run_maker import LocalRunMaker
 from tests.tasks.group_bench import APP, GroupBench, RealClock, granted
 from tests.tasks.test_moving_tasks import bench, fill, learn, processed

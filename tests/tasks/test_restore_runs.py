@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from state_stores.envelope import unseal
 from state_stores.spec import StoreSpec
 from streams import Serdes, StreamsBuilder, TimeWindows, Topology
-from tasks.ports import RunSettings, RunsFailed
+from tasks.run_ports import RunSettings, RunsFailed
 from tests.fakes.run_maker import LocalRunMaker
 from tests.tasks.bench import APP, Bench
 from tests.tasks.snapshots import take_snapshot

@@ -27,8 +27,8 @@ from streams.restore_helper.messages import (
     decode_report,
     encode,
 )
-from tasks.ports import RunsMade
 from tasks.processing.record_batch import SourceRecords
+from tasks.run_ports import RunsMade
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeChangelogReader
 from tests.fakes.clock import FakeClock

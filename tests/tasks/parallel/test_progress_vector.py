@@ -2,9 +2,9 @@
 
 import base64
 import zlib
-from dataclasses import replace
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,7 +85,7 @@ def test_256_ranges_and_32_operators_fit(seed: int, base: int) -> None:
 
 def test_what_a_broker_would_refuse_is_refused_here() -> None:
     """A text beyond the limit is an error before the commit, not after it."""
-    progress = replace(simple(), operator_times_ms=(2**41,) * 500)
+    progress = msgspec.structs.replace(simple(), operator_times_ms=(2**41,) * 500)
     with pytest.raises(ValueError, match="3300"):
         progress.encode()
 
@@ -173,7 +173,7 @@ def test_a_vector_whose_lowest_offset_is_not_the_committed_one_is_ignored() -> N
 
 def test_no_two_commits_carry_the_same_text() -> None:
     """The sequence number tells a commit from the one before it at the same offset."""
-    assert simple().encode() != replace(simple(), sequence=10).encode()
+    assert simple().encode() != msgspec.structs.replace(simple(), sequence=10).encode()
 
 
 @given(st.integers(0), st.booleans(), st.text(max_size=249), st.integers(0, 32))
