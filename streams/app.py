@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streams.client.application import Application, SystemClock
-from streams.client.application_state import SIGNALS_S, ApplicationState, StateListener
+from streams.client.application_state import ENDED, SIGNALS_S, ApplicationState, StateListener
 from streams.client.figures import figures_of
 from streams.client.group_membership import Departure
 from streams.client.host_watchdog import HostWatchdog
@@ -152,10 +152,12 @@ class KafkaStreams:
         )
 
     def start(self) -> None:
-        """Start in the background; returns at once. Raises `StreamsError` if it was started before."""
+        """Start in the background; returns at once. Raises `StreamsError` if it was started or closed before."""
         with self._lock:
             if self._started:
                 raise StreamsError("KafkaStreams was started before; make a new one to run again")
+            if self.state in ENDED:
+                raise StreamsError("KafkaStreams was closed before; make a new one to run")
             thread = self._new_thread(self._options.slot)
         self._state.move_to(KafkaStreamsState.REBALANCING)
         self._started_s = self._application.clock.monotonic_s()

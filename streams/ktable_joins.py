@@ -119,11 +119,11 @@ class KTableJoins(ABC, Generic[K, V]):
         Raises:
             TopologyError: The other one is no table of the same builder, or a function does not fit.
 
-        A result is as new as the newer of its two rows. Rules are those of Kafka Streams (KIP-213 for foreign keys). As
-        there, the rows of a foreign key's table travel, and answers to what a row was before are dropped. That may
-        leave this inner join, not `left_join`, with an old result where changes cross with answers: a row that is
-        deleted and at once comes back, pointing to nothing that is there; or one that changes while the row it points
-        to is deleted.
+        A result is as new as the newer of its two rows; where the other table of a foreign key changes, as that change.
+        Rules are those of Kafka Streams (KIP-213 for foreign keys). As there, the rows of a foreign key's table travel, and
+        answers to what a row was before are dropped. That may leave this inner join, not `left_join`, with an old result
+        where changes cross with answers: a row that is deleted and at once comes back, pointing to nothing that is there;
+        or one that changes while the row it points to is deleted.
 
         >>> from streams import StreamsBuilder
         >>> builder = StreamsBuilder()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from streams.config import StreamsConfig
 from streams.errors import StreamsError, TopologyError
+from streams.names import where
 from streams.run_options import RunOptions
 from streams.topology import Topology
 from tasks.internal_topics import (
@@ -17,7 +18,7 @@ from tasks.internal_topics import (
 )
 from tasks.parallel.progress_vector import Progress
 from tasks.ports import Admin, Clock, NewTopic
-from tasks.processing.topology_spec import TopologySpec
+from tasks.processing.topology_spec import SinkSpec, TopologySpec
 
 _log = logging.getLogger("tidewheel")
 
@@ -30,12 +31,14 @@ _NAME_MAX = 249
 def spec_of(topology: Topology, config: StreamsConfig) -> TopologySpec:
     """Return a topology as an application of these settings runs it.
 
-    Raises what `Topology.spec` does, and `TopologyError` if the name of an internal topic is longer than Kafka allows.
+    Raises what `Topology.spec` does, and `TopologyError` if the name of an internal topic is longer than Kafka allows, or
+    if a sink names one.
     """
     spec = topology.spec(config)
     prefix = internal_prefix(config.application_id)
+    internal: dict[str, str] = {}
     for sub in spec.subtopologies:
-        topics = {
+        internal |= {
             changelog_topic(
                 config.application_id, store.name
             ): f"the changelog of store {store.name}"
@@ -47,12 +50,20 @@ def spec_of(topology: Topology, config: StreamsConfig) -> TopologySpec:
             if source.internal
             for topic in source.topics
         }
-        for topic, what in topics.items():
-            if len(topic) > _NAME_MAX:
-                raise TopologyError(
-                    f"{what} would be called {topic}, which has {len(topic)} characters; Kafka allows {_NAME_MAX}: "
-                    f"shorten the name, or application_id ({len(config.application_id)} characters)"
-                )
+    for topic, what in internal.items():
+        if len(topic) > _NAME_MAX:
+            raise TopologyError(
+                f"{what} would be called {topic}, which has {len(topic)} characters; Kafka allows {_NAME_MAX}: "
+                f"shorten the name, or application_id ({len(config.application_id)} characters)"
+            )
+    for node in (each for sub in spec.subtopologies for each in sub.nodes):
+        if not isinstance(node, SinkSpec) or node.internal or not isinstance(node.topic, str):
+            continue
+        if (whose := internal.get(node.topic)) is not None:
+            raise TopologyError(
+                f"{where(repr(node.name), node.location)}: topic {node.topic!r} is {whose} of this very application, which "
+                "nothing else may write; choose another topic"
+            )
     return spec
 
 

@@ -337,22 +337,12 @@ class Topology(TopologyStores):
             self._nodes = {name: wrapped_node(node, wrapper) for name, node in self._nodes.items()}
 
     def check(self) -> None:
-        """Raise `TopologyError` for what can only be seen in the whole: nothing to read, stray sinks."""
+        """Raise `TopologyError` for what can only be seen in the whole: that nothing is read."""
         if not self._nodes:
             raise TopologyError(
                 "the topology is empty: nothing is read from any topic; start with stream() or table() of a "
                 "StreamsBuilder, or with Topology.add_source()"
             )
-        for node in self._nodes.values():
-            if (
-                isinstance(node, SinkSpec)
-                and not node.internal
-                and node.topic in self._repartition_topics
-            ):
-                raise TopologyError(
-                    f"{where(repr(node.name), node.location)}: topic {node.topic!r} is an internal topic of this "
-                    "topology, which only its own repartition may write; choose another topic"
-                )
 
     # -- what others read ------------------------------------------------------------------------------------------
 

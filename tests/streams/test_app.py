@@ -101,6 +101,14 @@ def test_L4_S1_how_it_goes_depends_on_who_it_is(
     assert app.state is S.NOT_RUNNING
 
 
+def test_what_was_closed_is_not_started(stage: Stage) -> None:
+    """Also if it had never run."""
+    app = stage.app()
+    assert app.close()
+    with pytest.raises(StreamsError, match="was closed before; make a new one"):
+        app.start()
+
+
 def test_a_stop_closes_in_the_background(stage: Stage) -> None:
     """Nobody need wait for it."""
     app = started(stage.app())

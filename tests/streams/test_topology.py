@@ -9,10 +9,12 @@ import pytest
 
 from state_stores.spec import StoreKind
 from streams.builder import StreamsBuilder
+from streams.config import StreamsConfig
 from streams.errors import TopologyError
 from streams.materialized import StoreBuilder
 from streams.serdes import Serdes
 from streams.stores import Stores
+from streams.testing import TopologyTestDriver
 from streams.topology import Topology
 from tasks.processing.processor import Processor
 from tasks.processing.topology_spec import ProcessorSpec, SinkSpec
@@ -280,13 +282,24 @@ def test_missing_serdes_name_the_node() -> None:
         topology.spec()
 
 
-def test_internal_topics_are_not_written_by_hand() -> None:
-    """A sink to a repartition topic of the same topology would mix its records into the shuffle."""
+@pytest.mark.parametrize(
+    ("topic", "what"),
+    [
+        ("app-wide-repartition", "the repartition topic of "),
+        ("app-counts-changelog", "the changelog of store counts"),
+        ("wide-repartition", None),
+        ("counts-changelog", None),
+    ],
+)
+def test_internal_topics_are_not_written_by_hand(topic: str, what: str | None) -> None:
+    """A sink to one of the application's own would mix its records into the shuffle, or into a store."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
-    stream.repartition(name="wide")
-    stream.to("wide-repartition")
-    with pytest.raises(
-        TopologyError, match="'wide-repartition' is an internal topic of this topology"
-    ):
-        builder.build()
+    stream.repartition(name="wide").group_by_key().count(store="counts")
+    stream.to(topic)
+    config = StreamsConfig(application_id="app")
+    if what is None:
+        TopologyTestDriver(builder.build(), config).close()
+        return
+    with pytest.raises(TopologyError, match=rf"test_topology.py.*topic '{topic}' is {what}"):
+        TopologyTestDriver(builder.build(), config)
