@@ -133,10 +133,9 @@ def group_directory(application: Application) -> GroupDirectory:
     def follow() -> FollowedLog | None:
         settings = settings_of(config, client_id=f"{config.application_id}-directory")
         admin = KafkaAdmin(settings)
+        topic = state_topic(config.application_id)
         try:
-            if state_topic(config.application_id) in admin.describe_topics(
-                [state_topic(config.application_id)]
-            ):
+            if topic in admin.describe_topics([topic]):
                 reader = KafkaGroupReader(settings, committed_only=True)
                 return _KafkaLog(config.application_id, admin, reader)
         except BaseException:

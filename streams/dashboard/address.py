@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streams.errors import ConfigError
+from streams.streams_metadata import HostInfo
 
 _IPV6: Final = 6
 
@@ -61,7 +62,7 @@ class Address:
         host = self.host
         if self._ip.is_unspecified:
             host = "::1" if self._ip.version == _IPV6 else "127.0.0.1"
-        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+        return f"http://{HostInfo(host, port)}/"
 
     @property
     def _ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

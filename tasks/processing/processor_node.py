@@ -306,8 +306,7 @@ class _Context(ProcessingContext):
     def push_collected(self) -> Steps[None]:
         """Pass on what was kept, in order, and stop at each coroutine below."""
         collected, self._collected = self._collected or [], None
-        if self.push_steps is None:
-            return
+        assert self.push_steps is not None, "records are processed once all nodes are open"
         for batch, child in collected:
             try:
                 yield from self.push_steps(batch, child)

@@ -1,5 +1,6 @@
 """Documents lead where they say."""
 
+import re
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -32,6 +33,16 @@ def test_links_resolve(document: Path) -> None:
         elif anchor and anchor not in headings(file.read_text(encoding="utf-8")):
             broken.append(f"{target}: no such heading")
     assert broken == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_files_that_are_named_are_there(document: Path) -> None:
+    """A module named with its folder is one that exists."""
+    named = re.findall(
+        r"`((?:streams|tasks|state_stores|rebalance|tests|benchmarks|checks|examples)/[\w./-]+\.\w+)`",
+        document.read_text(encoding="utf-8"),
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_every_decision_is_listed() -> None:
