@@ -1,10 +1,9 @@
 """`tidewheel broker`: a real Kafka on this machine, for as long as the command runs."""
 
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -18,6 +17,7 @@ from rich.table import Table
 from state_stores.names import check_topic_name
 from streams.broker import DEFAULT_VERSION, BrokerError, BrokerSettingError, KafkaBroker
 from streams.broker.kafka_broker import HEAP_MB
+from streams.signals import signals_handled
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -71,7 +71,7 @@ def broker(
     """
     report = _Report(json=json or not sys.stdout.isatty(), bootstrap_only=print_bootstrap)
     try:
-        with _signals_interrupt():
+        with signals_handled(_STOP_SIGNALS, _interrupt):
             return _run(
                 KafkaBroker(
                     version=version,
@@ -179,19 +179,9 @@ class _Report:
         sys.stdout.flush()
 
 
-@contextlib.contextmanager
-def _signals_interrupt() -> Generator[None]:
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
     """Have SIGTERM and a closed terminal end the command as Ctrl-C does."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in _STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    raise KeyboardInterrupt
 
 
 def _choose_data_dir(data_dir: Path | None, *, keep: bool) -> Path | None:

@@ -2,8 +2,7 @@
 
 import signal
 import socket
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
 from types import FrameType
 from typing import Final
 
@@ -11,6 +10,7 @@ import uvicorn
 
 from streams.dashboard.looks import Looks
 from streams.dashboard.web import STREAMS_MAX, build_app
+from streams.signals import signals_handled
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: Streams end by themselves; a viewer who takes nothing any more is not waited for longer.
@@ -46,7 +46,7 @@ def serve(
         limit_concurrency=STREAMS_MAX + _SHORT_MAX,
         timeout_graceful_shutdown=_END_S,
     )
-    with _signals_do_nothing():
+    with signals_handled(_SIGNALS, _nothing):
         _Server(config, looks).run(sockets=[listening])
     if looks.failure is not None:
         raise looks.failure
@@ -69,16 +69,5 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter) or self._looks.ended
 
 
-@contextmanager
-def _signals_do_nothing() -> Generator[None]:
-    """Have signals do nothing more while the block runs: uvicorn raises those that ended it once more at its end."""
-
-    def nothing(number: int, frame: FrameType | None) -> None:
-        del number, frame
-
-    before = {number: signal.signal(number, nothing) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """Take a signal and do nothing: uvicorn raises those that ended it once more at its end."""

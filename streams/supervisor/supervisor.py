@@ -24,6 +24,7 @@ import msgspec
 
 from rebalance.model import TopicPartition
 from streams.exit_codes import ExitCode
+from streams.signals import signals_handled
 from streams.supervisor.messages import (
     MetricsReported,
     RecordInHand,
@@ -358,14 +359,12 @@ class Supervisor:
             yield
             return
         numbers = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, self._on_signal) for number in numbers}
-        woken_before = signal.set_wakeup_fd(self._wake_writing, warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(woken_before)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with signals_handled(numbers, self._on_signal):
+            woken_before = signal.set_wakeup_fd(self._wake_writing, warn_on_full_buffer=False)
+            try:
+                yield
+            finally:
+                signal.set_wakeup_fd(woken_before)
 
 
 def _crash_of(slot: _Slot, code: int) -> Crash:
