@@ -2,7 +2,7 @@
 
 The state topic is written by the leader alone, in transactions of `<app>-leader`, so a claim is an `init_transactions`: it
 fences whoever led before. The inbox is written by everybody and never in transactions, so that nobody can hold it up
-(hole H3). One consumer reads both, and each fetch waits at most 50 ms on the broker.
+(hole H3): it is read whatever is open in it, and the state topic committed only.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.client_log import ClientLog, TransactionLog, error_of
 from streams.kafka.codes import is_transient
-from streams.kafka.consumer import AssignedConsumer
+from streams.kafka.control_topics import ControlTopicsReader
 from streams.kafka.producer import ProducerClient, RefusedError, StalledError
 from streams.kafka.settings import ClientSettings
 from tasks.parallel.progress_vector import Progress, is_foreign
@@ -36,7 +36,6 @@ from tasks.processing.record_batch import SourceRecords
 _T = TypeVar("_T")
 
 _MIB: Final = 1024 * 1024
-_POLL_RECORDS: Final = 10_000
 #: How long a client may take to get to know a topic before it is used all the same.
 _PREPARE_S: Final = 2.0
 #: How long a question about the control topics may take before it is asked again from the start.
@@ -121,6 +120,8 @@ class KafkaGroupLog:
         self._inbox = TopicPartition(inbox_topic(app), 0)
         self._admin = KafkaAdmin(settings, timeout_s=_ASK_TIMEOUT_S)
         self._reader: ControlTopicsReader | None = None
+        #: Where the state topic was read to, past markers and aborted transactions.
+        self._position = 0
         #: Records of a transaction whose last one has not come yet, with their offsets.
         self._unfinished: list[tuple[int, LoggedRecord]] = []
         self._leader: LeaderProducer | None = None
@@ -141,11 +142,10 @@ class KafkaGroupLog:
             app = self._settings.application_id
             self._admin.create_topics(new_control_topics(app, self._replication_factor, missing))
             ids = self._ids()
-        self._reader = ControlTopicsReader(self._settings)
-        self._reader.look_at_topics()
-        self._reader.assign(
-            self._admin.beginning_offsets([self._state])
-            | self._admin.offsets_of_age({self._inbox: inbox_back_ms})
+        self._position = self._admin.beginning_offsets([self._state])[self._state]
+        recent = self._admin.offsets_of_age({self._inbox: inbox_back_ms})[self._inbox]
+        self._reader = ControlTopicsReader(
+            self._settings, (self._state, self._position), (self._inbox, recent), self._inbox_end
         )
         self._inbox_producer.prepare()
         return ids
@@ -159,30 +159,28 @@ class KafkaGroupLog:
         reader = self._reader
         assert reader is not None, "open the log first"
         try:
-            runs = reader.poll(_POLL_RECORDS, timeout_s)
-        except OffsetOutOfRangeError as error:
-            if error.partition == self._state:
-                raise ControlTopicsChangedError(str(error)) from error
-            # Only announcements were missed: whatever counts is said again.
-            reader.skip_to(self._inbox, _tried(self._inbox_end))
-            return LogRead(records=tuple(self._whole()), state_offset=self._state_offset())
-        except MissingSourceTopicError as error:
+            arrivals = reader.take(timeout_s)
+        except (OffsetOutOfRangeError, MissingSourceTopicError) as error:
             raise ControlTopicsChangedError(str(error)) from error
         except StreamsError as error:
             raise GroupLogAwayError(str(error)) from error
         records: list[LoggedRecord] = []
         messages: list[AnyMessage] = []
         dropped = 0
-        for run in runs:
-            if run.topic == self._state.topic:
-                records += self._transactions(run)
+        for arrival in arrivals:
+            if arrival.partition == self._state:
+                for run in arrival.runs:
+                    records += self._transactions(run)
+                self._position = arrival.position
+                records += self._whole()
                 continue
-            decoded = [decode_message(value) for value in run.raw_values if value is not None]
+            values = [value for run in arrival.runs for value in run.raw_values]
+            decoded = [decode_message(value) for value in values if value is not None]
             known = [message for message in decoded if message is not None]
-            dropped += len(run) - len(known)
+            dropped += len(values) - len(known)
             messages += known
         return LogRead(
-            records=(*records, *self._whole()),
+            records=tuple(records),
             messages=tuple(messages),
             state_offset=self._state_offset(),
             dropped=dropped,
@@ -203,18 +201,14 @@ class KafkaGroupLog:
 
     def _whole(self) -> list[LoggedRecord]:
         """Return what was kept, if its transaction has ended: its last record was compacted away since."""
-        if not self._unfinished or self._position() == self._unfinished[-1][0] + 1:
+        if not self._unfinished or self._position == self._unfinished[-1][0] + 1:
             return []
         whole = [logged for _, logged in self._unfinished]
         self._unfinished.clear()
         return whole
 
-    def _position(self) -> int:
-        assert self._reader is not None, "open the log first"
-        return self._reader.positions()[self._state]
-
     def _state_offset(self) -> int:
-        return self._unfinished[0][0] if self._unfinished else self._position()
+        return self._unfinished[0][0] if self._unfinished else self._position
 
     def _inbox_end(self) -> int:
         return self._admin.end_offsets([self._inbox])[self._inbox]
@@ -265,24 +259,6 @@ class KafkaGroupLog:
             reader.close()
         self.resign()
         self._admin.close()
-
-
-class ControlTopicsReader(AssignedConsumer):
-    """The consumer of both control topics: small, and with as little delay as the client allows."""
-
-    noun = "control topic"
-    next_step = "see whether somebody has deleted records of it"
-
-    def __init__(self, settings: ClientSettings) -> None:
-        super().__init__(settings.control_topics())
-
-    def look_at_topics(self) -> None:
-        """Have the client know all topics: those that it knows when they are assigned are read half a second sooner."""
-        self._consumer.list_topics(timeout=_ASK_TIMEOUT_S)
-
-    def skip_to(self, partition: TopicPartition, offset: int) -> None:
-        """Go on reading a partition elsewhere, the others where they are."""
-        self.assign({**self.positions(), partition: offset})
 
 
 class LeaderProducer:

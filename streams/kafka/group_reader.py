@@ -1,4 +1,4 @@
-"""Reads the control topics of a group for commands that only look: nothing is joined, nothing is committed."""
+"""Reads a control topic of a group by position: nothing is joined, nothing is committed."""
 
 from streams.kafka.consumer import AssignedConsumer
 from streams.kafka.settings import ClientSettings
@@ -11,12 +11,15 @@ class KafkaGroupReader(AssignedConsumer):
         settings: What clients are made from.
         committed_only: True for the state topic. The inbox has no transactions, and must not stand still because
             somebody opens one in it (hole H3).
+        with_headers: Whether records come with their headers.
     """
 
     noun = "group topic"
     next_step = "the topic was deleted or made anew: see `tidewheel status`"
-    with_headers = False
 
-    def __init__(self, settings: ClientSettings, *, committed_only: bool) -> None:
+    def __init__(
+        self, settings: ClientSettings, *, committed_only: bool, with_headers: bool = False
+    ) -> None:
+        self.with_headers = with_headers
         isolation = "read_committed" if committed_only else "read_uncommitted"
         super().__init__(settings.control_topics() | {"isolation.level": isolation})

@@ -18,6 +18,7 @@ from rebalance.ports import (
 )
 from rebalance.records import AnyRecord, LeaderClaim, TaskRecord
 from streams.broker import RunningBroker
+from streams.kafka.control_topics import Arrival, ControlTopicsReader
 from streams.kafka.group_log import KafkaGroupAdmin, KafkaGroupLog, inbox_topic, state_topic
 from streams.kafka.settings import ClientSettings
 from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started
@@ -307,6 +308,49 @@ def test_F17_a_round_of_revoke_revoked_grant_takes_some_milliseconds(real_topics
         rounds_ms.append((time.monotonic() - began_s) * 1000)
     # The fastest tenth: what else the machine does makes some longer, and what is wrong all of them.
     assert sorted(rounds_ms)[2] < 60, rounds_ms
+
+
+@pytest.mark.broker
+def test_H3_a_strangers_open_transaction_in_the_inbox_blinds_nobody(
+    real_topics: _Real, real_cluster: RealCluster
+) -> None:
+    """Messages are read whatever is open before them; the state topic stays committed only."""
+    log = real_topics.log()
+    reader = _Reader(log)
+    log.claim()
+    stranger = started(real_cluster, f"{real_topics.app}-stranger")
+    stranger.begin()
+    stranger.produce(columns(inbox_topic(real_topics.app), b"nonsense"))
+    reader.read_until(lambda: reader.dropped == 1)
+    log.say([_died(1)])
+    log.append([_claim(1)])
+    reader.read_until(lambda: bool(reader.messages) and bool(reader.records))
+    assert reader.messages == [_died(1)]
+    stranger.abort()
+
+
+@pytest.mark.broker
+def test_messages_that_were_deleted_unread_are_passed_over(
+    real_topics: _Real, real_cluster: RealCluster
+) -> None:
+    """The inbox keeps an hour: whoever slept longer goes on with what is said from now on."""
+    log = real_topics.log()
+    log.open(create=True, inbox_back_ms=0)
+    inbox = TopicPartition(inbox_topic(real_topics.app), 0)
+    reader = ControlTopicsReader(
+        real_topics.settings,
+        (TopicPartition(state_topic(real_topics.app), 0), 0),
+        (inbox, 1_000),
+        lambda: real_cluster.admin().end_offsets([inbox])[inbox],
+    )
+    deadline_s = time.monotonic() + PATIENCE_S
+    taken: list[Arrival] = []
+    while not any(each.runs for each in taken):
+        assert time.monotonic() < deadline_s, taken
+        log.say([_died(1)])
+        taken += reader.take(0.2)
+    assert {each.partition for each in taken if each.runs} == {inbox}
+    reader.close()
 
 
 @pytest.mark.broker
