@@ -1,18 +1,23 @@
 """Builds runs: sorted files of the last value per disk key of one stretch of a changelog partition, in bounded memory.
 
-Records are kept as they came, the last one of each row; `fold` makes rows of them when a file is written, so that a key
-that changes often is made into a row once. What of a window or session store has expired by the time of the stretch is
-left out of a file: whoever ingests it is at least as late.
+Where each row has the key of its record and needs no other, rows are made as records come: a dictionary of them is all
+that is held, and it is sorted when a file is written. Of the other kinds, records are kept as they came, the last one
+of each row, and `fold` makes rows of them then. What of a window or session store has expired by the time of the
+stretch is left out of a file: whoever ingests it is at least as late.
+
+How often a row is written, to one run or another, is what a long changelog costs beside reading it: memory is for as
+many rows as can be.
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from state_stores.bulk_restore.manifest import Run
 from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
+from state_stores.envelope import seal_batch
 from state_stores.restore import StoreTime, fold
 from state_stores.rocksdb.sorted_files import write_sorted_file
 from state_stores.segments import SegmentLayout
@@ -21,12 +26,17 @@ from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 #: Disk key and disk value; None is a delete.
 Row = tuple[bytes, bytes | None]
 
-#: Memory for one run, about: 600,000 rows of 100 bytes.
+#: Memory for one run, about: a million rows of 100 bytes.
 RUN_BYTES: Final = 384 * 1024 * 1024
 
-#: What a record costs in memory beside its bytes, when it is made into a row: places in a dictionary and in lists, and
-#: the objects of key, value, timestamp and row (tracemalloc on Python 3.11, rounded up).
+#: What a row costs in memory beside its bytes: a place in a dictionary that grows and in the list of keys that is
+#: sorted, and the objects of key and value (tracemalloc on Python 3.11, rounded up).
+_ROW_OVERHEAD_BYTES: Final = 220
+#: The same of a record that is made into a row later: two dictionaries, more lists, and the objects of both.
 _RECORD_OVERHEAD_BYTES: Final = 450
+
+#: Kinds whose rows have their records' keys.
+_KEY_VALUES: Final = frozenset({StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE})
 
 
 class RunBuilder:
@@ -60,7 +70,7 @@ class RunBuilder:
         self._position = from_offset
         self._drop_deletes = complete_from_zero
         self._max_bytes = max_bytes
-        self._last = _LastRecords(spec)
+        self._last = _last_of(spec)
         self._time = StoreTime()
         self._files: list[RunFile] = []
 
@@ -91,7 +101,7 @@ class RunBuilder:
 
     def abandon(self) -> None:
         """Delete the files made so far; for a stretch that could not be read to its end."""
-        self._last = _LastRecords(self._spec)
+        self._last = _last_of(self._spec)
         for file in self._files:
             file.path.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
@@ -103,18 +113,26 @@ class RunBuilder:
         return self._directory / f"{self._partition}-{self._from}-{len(self._files)}.sst"
 
     def _close_run(self) -> None:
-        columns = self._last.columns()
-        self._last = _LastRecords(self._spec)
-        self._time = self._time.later(StoreTime.of(self._spec, columns[0], columns[2]))
-        rows = fold(self._spec, *columns)
-        del columns
-        run = write_run(
-            self._path, sorted(self._kept(rows)), self._partition, (self._from, self._position)
-        )
+        last, self._last = self._last, _last_of(self._spec)
+        if isinstance(last, _LastRows):
+            rows = self._kept(last.in_order())
+        else:
+            rows = self._rows_of(*last.columns())
+        run = write_run(self._path, rows, self._partition, (self._from, self._position))
         if run is not None:
             self._files.append(RunFile(self._path, run))
             self._drop_deletes = False  # from now on something lies below
         self._from = self._position
+
+    def _rows_of(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+    ) -> list[Row]:
+        """Return the rows of records in the order of their keys, and take the time that all together tell."""
+        self._time = self._time.later(StoreTime.of(self._spec, keys, timestamps))
+        return sorted(self._kept(fold(self._spec, keys, values, timestamps)))
 
     def _kept(self, rows: Iterable[Row]) -> Iterable[Row]:
         if self._drop_deletes:
@@ -126,6 +144,43 @@ class RunBuilder:
         return rows
 
 
+class _LastRows:
+    """The last row of each key, of a kind whose rows have their records' keys and can be made without the others.
+
+    Attributes:
+        bytes_at_most: They don't take more memory than this, about; the bytes of keys that came again count again.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes | None, bytes | None] = {}
+        self.bytes_at_most = 0
+
+    def add(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+    ) -> None:
+        """Take the next records."""
+        before = len(self._rows)
+        # A value without headers is stored alike whether its store keeps them or not.
+        sealed = seal_batch(values, timestamps)
+        self._rows.update(zip(keys, sealed, strict=True))
+        added = len(self._rows) - before
+        self.bytes_at_most += _lengths(keys) + _lengths(sealed) + added * _ROW_OVERHEAD_BYTES
+
+    def count(self) -> None:
+        """Look how much memory they do take."""
+        lengths = _lengths(self._rows) + _lengths(self._rows.values())
+        self.bytes_at_most = lengths + len(self._rows) * _ROW_OVERHEAD_BYTES
+
+    def in_order(self) -> Iterator[Row]:
+        """Return those with a key, in the order of their keys."""
+        self._rows.pop(None, None)
+        keys = sorted(cast("dict[bytes, bytes | None]", self._rows))
+        return zip(keys, map(self._rows.__getitem__, keys), strict=True)
+
+
 class _LastRecords:
     """The last record of each row, of some changelog records in the order of their offsets.
 
@@ -135,8 +190,8 @@ class _LastRecords:
         bytes_at_most: They don't take more memory than this, about; keys that came again were counted again.
     """
 
-    def __init__(self, spec: StoreSpec) -> None:
-        self._by_time = spec.kind is StoreKind.VERSIONED
+    def __init__(self, *, by_time: bool) -> None:
+        self._by_time = by_time
         # Two dictionaries hold no object that the garbage collector would visit again and again.
         self._values: dict[Any, bytes | None] = {}
         self._timestamps: dict[Any, int] = {}
@@ -165,10 +220,20 @@ class _LastRecords:
         return keys, list(self._values.values()), list(self._timestamps.values())
 
 
+def _last_of(spec: StoreSpec) -> _LastRows | _LastRecords:
+    """Return what keeps the last records of a store; with a ttl, what has ended depends on all of them."""
+    if spec.kind in _KEY_VALUES and spec.ttl_ms is None:
+        return _LastRows()
+    return _LastRecords(by_time=spec.kind is StoreKind.VERSIONED)
+
+
 def _bytes_of(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:
     """Return about how much memory records take when they are made into rows; a row has a copy of the value."""
-    lengths = sum(map(len, filter(None, keys))) + 2 * sum(map(len, filter(None, values)))
-    return lengths + len(keys) * _RECORD_OVERHEAD_BYTES
+    return _lengths(keys) + 2 * _lengths(values) + len(keys) * _RECORD_OVERHEAD_BYTES
+
+
+def _lengths(texts: Iterable[bytes | None]) -> int:
+    return sum(map(len, filter(None, texts)))
 
 
 def write_run(

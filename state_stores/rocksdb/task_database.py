@@ -4,14 +4,16 @@ Nothing is written ahead (no WAL): a killed process loses what was in memory, da
 from the changelog. Nothing can lose only one of the two, because
 
 - all families are flushed together (`atomic_flush`), and the positions are the last thing of every `write`;
-- no call here flushes the positions alone. rocksdict flushes the family of every `Rdict` that is closed *or garbage
-  collected*, by itself; so there is none of the positions. They are read once at open, answered from memory, and
-  written through a bare family handle. On `close` the stores' families go first.
+- no call here flushes the positions before the data. rocksdict flushes the family of every `Rdict` that is closed *or
+  garbage collected*, by itself; so there is none of the positions but in `make_durable`, when the stores are flushed.
+  They are read once at open, answered from memory, and written through a bare family handle. On `close` the stores'
+  families go first.
 
-Facts of rocksdict 0.3.29 this rests on, beside those told at `scan` and `shared_resources`: `write` and `open` hold
-the GIL, list-`get` and `close` don't; list-`get` sorts the keys itself; `write` uses its batch up even when it fails;
-a stalled write raises "Write stall" (`no_slowdown`) instead of waiting with the GIL held; `WriteOptions.disable_wal` is
-an attribute, not a method as its type stub says; batches, handles and iterators keep the database open and locked.
+Facts of rocksdict 0.3.29 this rests on, beside those told at `scan` and `shared_resources`: `write`, `open`, ingesting
+(four fsyncs) and checkpoints hold the GIL, list-`get`, `flush` and `close` don't; list-`get` sorts the keys itself;
+`write` uses its batch up even when it fails; a stalled write raises "Write stall" (`no_slowdown`) instead of waiting
+with the GIL held; `WriteOptions.disable_wal` is an attribute, not a method as its type stub says; batches, handles and
+iterators keep the database open and locked.
 """
 
 import contextlib
@@ -50,9 +52,6 @@ _POSITIONS: Final = "_positions"
 
 #: RocksDB has this family whether one wants it or not; a store may be called so.
 _DEFAULT: Final = "default"
-
-#: Where `make_durable` makes its checkpoint, in the database's directory.
-_ASIDE: Final = "durable"
 
 #: One write holds the GIL for about 10 ms at most with this.
 _WRITE_BYTES: Final = 1024 * 1024
@@ -119,8 +118,6 @@ class TaskDatabase:
                 column_families={name: resources.database_options(options) for name in every},
             )
             try:
-                # Of a process that was killed in `make_durable`: its links would keep files that nobody needs.
-                shutil.rmtree(path / _ASIDE, ignore_errors=True)
                 positions = _read_positions(native)
                 stall_s = options.write_stall_timeout_ms / 1000
                 return cls(path, native, families, positions, stall_s=stall_s)
@@ -308,20 +305,16 @@ class TaskDatabase:
             Checkpoint(self._native()).create_checkpoint(str(path))
 
     def make_durable(self) -> None:
-        """Make everything that was written durable: the stores, then the positions, by a checkpoint that is thrown away.
-
-        Other threads run while the stores are flushed; the checkpoint holds the GIL, and has only positions left to flush.
-        """
+        """Make everything that was written durable: the stores, then the positions. Other threads run meanwhile."""
         with self._access("make everything durable"):
             for family in self._families.values():
                 family.flush()
-        # Inside the directory: RocksDB leaves alone what it doesn't know, and `destroy` deletes it.
-        aside = self.path / _ASIDE
-        shutil.rmtree(aside, ignore_errors=True)  # of an attempt that failed
-        try:
-            self.checkpoint(aside)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            positions = self._native().get_column_family(_POSITIONS)
+            try:
+                positions.flush()
+            finally:
+                positions.close()
+                del positions  # an exception keeps this frame alive, which must not flush it later
 
     def close(self) -> None:
         """Wait for calls in progress, end all scans, make everything durable, release files and lock; idempotent.

@@ -67,12 +67,18 @@ class Content:
     files: Sequence[RunFile]
     time: StoreTime
 
-    def rows(self, spec: StoreSpec) -> Iterator[StoredRow]:
-        """Yield the rows that have not ended, in the order of the disk."""
+    def rows(self, spec: StoreSpec, *, observed_ms: int = -1) -> Iterator[StoredRow]:
+        """Yield the rows that have not ended, in the order of the disk.
+
+        Args:
+            spec: The store.
+            observed_ms: The time of another copy, which what is left in the log need not tell: what has ended by it is
+                left out, too.
+        """
         return stored_rows(
             spec,
             ((key, value) for key, value in newest_rows(self.files) if value is not None),
-            self.time.observed_ms,
+            max(self.time.observed_ms, observed_ms),
         )
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from benchmarks.generator import InputSpec, record_blocks
+from benchmarks.peers.tidewheel.restore_beside import Batches
+from benchmarks.restore.beside import beside_rows
 from benchmarks.restore.changelog import expected_content
 from benchmarks.restore.growth import WAYS, growth_lines, points
 from benchmarks.restore.lines import HEADINGS, restore_lines
@@ -62,6 +64,34 @@ def test_lines_stand_beside_kafka_streams_replay_of_the_same_job() -> None:
     ratio = HEADINGS[-1]
     assert [line[ratio] for line in lines] == ["1.60", "1.00", "\N{EN DASH}"]
     assert (lines[2]["how"], lines[2]["longest pause"]) == ("beside burner", "42 ms")
+
+
+def test_pauses_are_those_of_the_steady_input() -> None:
+    """What is done by a busy task and how long a task pauses that is not come from two runs; one may be missing."""
+    busy = {
+        name: [{"records_per_s": 90_000.0, "pause_ms": 250.4, "window_s": 21.0}]
+        for name in ("restore", "burner")
+    }
+    steady = {"restore": [{"records_per_s": 45_000.0, "pause_ms": 60.0, "window_s": 20.0}]}
+    rows = beside_rows(busy, steady, records=8, date="2026-11-22")
+    assert [(row.system, row.metric, row.value) for row in rows] == [
+        ("tidewheel", "records_per_s", 90_000),
+        ("tidewheel", "gap_ms_unmoved_max", 60),
+        ("tidewheel-beside-burner", "records_per_s", 90_000),
+    ]
+    assert rows[1].parameters["steady_records_per_s"] == [45_000]
+    assert rows[2].parameters["pause_ms_busy"] == [250]
+
+
+def test_the_first_commits_are_no_pause_of_a_running_task() -> None:
+    """Records count from the beginning; of a short window a quarter is left out, of a long one two seconds."""
+    batches = Batches()
+    batches.times = [(10.0, 5), (11.5, 5), (12.5, 5), (13.0, 5), (20.0, 5)]
+    found = batches.figures(10.0, 14.0)
+    assert (found["records_per_s"], found["pause_ms"]) == (5.0, 1_000.0)
+    assert batches.figures(10.0, 20.0)["pause_ms"] == 7_000.0
+    batches.times = [(10.0, 5), *((12.0 + each / 4, 5) for each in range(33))]
+    assert batches.figures(10.0, 20.0)["pause_ms"] == 250.0
 
 
 def grown() -> SuiteResult:

@@ -70,23 +70,23 @@ def test_a_stretch_without_rows_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
-    """Four times as much as may be held is built into runs that follow each other, within the limit."""
+    """Three times as much as may be held is built into runs that follow each other, within the limit."""
     limit = 8 * MIB
     runs = builder(tmp_path, max_bytes=limit)
     tracemalloc.start()
     try:
-        for start in range(0, 50_000, 1_000):
+        for start in range(0, 75_000, 1_000):
             put(runs, start, {b"%012d" % each: bytes(100) for each in range(start, start + 1_000)})
-        files = runs.finish(50_000).files
+        files = runs.finish(75_000).files
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < limit * 1.1
-    assert len(files) >= 4
-    assert sum(each.run.rows for each in files) == 50_000
+    assert len(files) >= 3
+    assert sum(each.run.rows for each in files) == 75_000
     bounds = [(each.run.from_offset, each.run.to_offset) for each in files]
     assert all(before[1] == after[0] for before, after in pairwise(bounds))
-    assert (bounds[0][0], bounds[-1][1]) == (0, 50_000)
+    assert (bounds[0][0], bounds[-1][1]) == (0, 75_000)
 
 
 def test_hot_keys_make_no_new_runs(tmp_path: Path) -> None:

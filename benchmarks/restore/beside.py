@@ -1,0 +1,131 @@
+"""The job `beside_running_task`: a steady input for its second half, and its rows.
+
+Each thing that may be beside the task is run twice. Over an input that was filled before, the task is busy all the time, which
+tells what it gets done; a pause there is any commit, since there is always more to do. So pauses are taken from a second run,
+over an input that goes on growing, at half the rate of what it gets done beside the restore.
+"""
+
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from threading import Event, Thread
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from benchmarks import input_topic
+from benchmarks.generator import InputSpec, record_blocks
+from benchmarks.results import Row, make_rows
+
+JOB: Final = "beside_running_task"
+#: What may be beside the task, in the order of their runs, and the names of the rows: the burner needs to know what to burn.
+SYSTEM_OF: Final[Mapping[str, str]] = {
+    "restore": "tidewheel",
+    "burner": "tidewheel-beside-burner",
+    "nothing": "tidewheel-beside-nothing",
+}
+#: Of the rate of a busy task beside the restore.
+STEADY_SHARE: Final = 0.5
+_TICK_S: Final = 0.01
+_LOOK_S: Final = 0.25
+_FLUSH_S: Final = 30.0
+
+Told = Mapping[str, Any]
+
+
+@contextmanager
+def steady_input(
+    bootstrap_servers: str, topic: str, spec: InputSpec, records_per_s: float, *, group: str
+) -> Generator[None]:
+    """Have records written to a new topic for the time of the block, a few every hundredth of a second.
+
+    Before the group has committed something it is one each time: what would have come until a worker is up would keep it
+    busy for as long again.
+    """
+    admin = input_topic.quiet_admin(bootstrap_servers)
+    if topic in admin.list_topics(timeout=_FLUSH_S).topics:
+        input_topic.delete_topics(admin, [topic])
+    input_topic.create_topic(admin, topic, spec.partitions)
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 2})
+    ended, reads = Event(), Event()
+
+    def write() -> None:
+        records, written, began_s = _endless(spec), 0, 0.0
+        while not ended.wait(_TICK_S):
+            due = written + 1
+            if reads.is_set():
+                began_s = began_s or time.monotonic() - written / records_per_s
+                due = int((time.monotonic() - began_s) * records_per_s)
+            for key, value in islice(records, due - written):
+                producer.produce(topic, value, key)
+            written = due
+            producer.poll(0)
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S) and not _has_read(bootstrap_servers, group, topic, spec):
+            pass
+        reads.set()
+
+    threads = [Thread(target=each, name="steady-input") for each in (write, look)]
+    for each in threads:
+        each.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for each in threads:
+            each.join()
+        producer.flush(_FLUSH_S)
+
+
+def _has_read(bootstrap_servers: str, group: str, topic: str, spec: InputSpec) -> bool:
+    """Return whether a group has committed an offset of a topic."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "log_level": 3})
+    try:
+        places = [TopicPartition(topic, partition) for partition in range(spec.partitions)]
+        return any(each.offset > 0 for each in consumer.committed(places, timeout=_FLUSH_S))
+    except KafkaException:  # the broker does not know the group yet
+        return False
+    finally:
+        consumer.close()
+
+
+def _endless(spec: InputSpec) -> Iterator[tuple[bytes, bytes]]:
+    while True:
+        yield from chain.from_iterable(record_blocks(spec))
+
+
+def beside_rows(
+    busy: Mapping[str, Sequence[Told]],
+    steady: Mapping[str, Sequence[Told]],
+    *,
+    records: int,
+    date: str,
+) -> list[Row]:
+    """Return the rows of what is known: how much a busy task got done, and the longest pauses over the steady input.
+
+    Args:
+        busy: What the runs over the filled input told, by what was beside them.
+        steady: The same of the steady input.
+        records: How many records were restored.
+        date: The day.
+    """
+    rows: list[Row] = []
+    for beside, runs in busy.items():
+        metrics = {"records_per_s": [run["records_per_s"] for run in runs]}
+        parameters: dict[str, Any] = {
+            "records": records,
+            "beside": beside,
+            "window_s": [round(run["window_s"], 2) for run in runs],
+            "pause_ms_busy": [round(run["pause_ms"]) for run in runs],
+            "date": date,
+        }
+        calm = steady.get(beside)
+        if calm:
+            metrics["gap_ms_unmoved_max"] = [run["pause_ms"] for run in calm]
+            parameters["steady_records_per_s"] = [round(run["records_per_s"]) for run in calm]
+        rows += make_rows(
+            metrics, system=SYSTEM_OF[beside], job=JOB, guarantee=None, parameters=parameters
+        )
+    return rows
