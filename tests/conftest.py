@@ -8,6 +8,7 @@ import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,6 +18,10 @@ from streams.broker import RunningBroker
 from streams.broker.file_lock import FileLock
 from streams.garbage import collection_paused
 from streams.testing.pytest_plugin import BOOTSTRAP_VARIABLE
+
+#: Modules that share a Spark session, and the one among them that does not.
+_SPARK = "tests/bulk/"
+_SPARKS_OF_THEIR_OWN = "tests/bulk/test_kills.py"
 
 # No deadline for one example: it would tell how busy the machine is. A test that hangs is ended by pytest's timeout.
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)
@@ -31,6 +36,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("only", "without"),
         help="only the tests marked `alone`, or all without them",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give modules to processes, and those that share a Spark session to one: each process would start a Spark."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] # noqa: PLC0415 - it may be switched off
+
+    made = LoadScopeScheduling(config, log)
+    made._split_scope = scope_of  # what its documentation says to override
+    return made
+
+
+def scope_of(nodeid: str) -> str:
+    """Return what is given to one process as a whole: a test's module, or all that share a Spark."""
+    module = nodeid.partition("::")[0]
+    return _SPARK if module.startswith(_SPARK) and module != _SPARKS_OF_THEIR_OWN else module
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

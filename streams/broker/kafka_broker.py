@@ -63,7 +63,7 @@ class KafkaBroker:
 
     The first start fetches Kafka's jars (45 MB) through Maven or the Ivy that PySpark ships, into a
     cache of the user's; the first broker that stops leaves Java's archive of its classes there, with
-    which a start takes about a second and a half. The broker stops with the `with` block, with
+    which a start takes two to four seconds. The broker stops with the `with` block, with
     `stop()`, and also if this process exits, crashes or is killed.
 
         with KafkaBroker() as broker:

@@ -8,12 +8,15 @@ import sys
 from streams import StreamsConfig
 from streams.bulk import FrameSource, bootstrap
 from streams.bulk.bootstrap_driver import Told
+from tests.bulk.programs.holding import hold_writers
 from tests.bulk.sums import STORE, sums
 
 
 def main() -> None:
-    """Run it; the whole session is killed before step `kill_at`."""
+    """Run it; the whole session is killed before step `kill_at`, and writers wait in the folder `hold_in` if there is one."""
     given = json.load(sys.stdin)
+    if given["hold_in"] is not None:
+        hold_writers(given["hold_in"])
     config = StreamsConfig(**given["config"])
 
     def on_step(told: Told) -> None:

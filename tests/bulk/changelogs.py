@@ -19,7 +19,7 @@ from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from state_stores.timed_buffer import read_note
 from streams import StreamsConfig
 from streams.bulk.stores import BulkStore
-from tests.integration.cluster import Cluster, until
+from tests.integration.cluster import Cluster, Received, until
 from tests.state_stores.bulk_restore.logs import SPECS, Logged, logs, noted, replayed
 
 PARTITIONS: Final = 2
@@ -106,6 +106,8 @@ class Changelogs:
         )
         self._producer.init_transactions(60)
         self.kinds = kinds
+        #: What was read since something was written.
+        self._read: dict[str, list[Received]] = {}
         self.stores = stores_of(application_id, kinds)
         for store in self.stores.values():
             # With timestamps of long ago the broker compacts within seconds. Where a store's time or older versions hang
@@ -119,6 +121,7 @@ class Changelogs:
 
     def write(self, written: Sequence[Piece]) -> None:
         """Write transactions, and wait until readers see them; the last thing in every partition is a marker."""
+        self._read.clear()
         last: dict[TopicPartition, int] = {}
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -158,9 +161,11 @@ class Changelogs:
 
     def read(self, kind: str, partition: int) -> list[Logged]:
         """Return the committed records of a partition."""
+        if kind not in self._read:
+            self._read[kind] = self._cluster.read(self.stores[name_of(kind)].topic)
         return [
             Logged(each.offset, each.key, each.value, each.timestamp)
-            for each in self._cluster.read(self.stores[name_of(kind)].topic)
+            for each in self._read[kind]
             if each.partition == partition
         ]
 

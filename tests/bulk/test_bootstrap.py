@@ -18,6 +18,7 @@ from streams import KafkaStreams, StreamsConfig, StreamsError, Topology
 from streams.bulk import FrameSource, bootstrap
 from streams.bulk.bootstrap_driver import Told
 from tests.bulk.conftest import MakeConfig
+from tests.bulk.programs.holding import ROWS_BEFORE
 from tests.bulk.sums import STORE, sums
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 
@@ -142,14 +143,14 @@ def test_loaded_as_of_a_moment_and_fed_the_rest_equals_the_whole(
         )
 
 
-#: So many that writing takes a while.
-MANY = 120_000
+#: So many that the last partition's writer is held in the midst of them.
+MANY = 4 * ROWS_BEFORE * PARTITIONS
 
 
 class Run:
     """A run of the command in processes of its own."""
 
-    def __init__(self, shop: Shop, source: str, kill_at: str, input_offsets: str) -> None:
+    def __init__(self, shop: Shop, source: str, kill_at: str, hold_in: Path | None) -> None:
         given = {
             "config": {
                 "application_id": shop.config.application_id,
@@ -159,7 +160,8 @@ class Run:
             "topic": shop.input,
             "source": source,
             "kill_at": kill_at,
-            "input_offsets": input_offsets,
+            "input_offsets": "earliest",
+            "hold_in": None if hold_in is None else str(hold_in),
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.bulk.bootstrap_run"],
@@ -209,12 +211,12 @@ class Run:
 
 
 @pytest.fixture
-def start_run(shop: Shop) -> Iterator[Callable[[str, str], Run]]:
+def start_run(shop: Shop) -> Iterator[Callable[..., Run]]:
     """Starts runs that end with the test."""
     runs: list[Run] = []
 
-    def start(source: str, kill_at: str) -> Run:
-        runs.append(Run(shop, source, kill_at, "earliest"))
+    def start(source: str, kill_at: str, hold_in: Path | None = None) -> Run:
+        runs.append(Run(shop, source, kill_at, hold_in))
         return runs[-1]
 
     yield start
@@ -228,7 +230,7 @@ def test_killed_at_each_stage_with_an_attempt_paused_until_the_group_runs(
     shop: Shop,
     tmp_path: Path,
     running: list[KafkaStreams],
-    start_run: Callable[[str, str], Run],
+    start_run: Callable[..., Run],
 ) -> None:
     """Runs are killed before they write and before they commit; 0 keys differ at the end.
 
@@ -246,11 +248,11 @@ def test_killed_at_each_stage_with_an_attempt_paused_until_the_group_runs(
     shop.feed(
         [Order("key-1", 1), Order("new", 2)]
     )  # behind the offsets that the first run has fixed
-    second = start_run(source, "never")
+    second = start_run(source, "never", hold_in=tmp_path)
     second.wait_for("write")
     until(
-        lambda: sum(shop.cluster.ends(shop.changelog).values()) > 0,
-        "rows are written",
+        lambda: (tmp_path / "held").exists() and sum(shop.cluster.ends(shop.changelog).values()),
+        "rows are written, and others are being written",
         timeout_s=120,
     )
     assert any("pyspark.daemon" in command for command in second.members().values())
@@ -266,6 +268,7 @@ def test_killed_at_each_stage_with_an_attempt_paused_until_the_group_runs(
     )
     assert (report.rows, report.deleted, report.again) == (MANY // 2, MANY // 2, True)
     assert app.wait_until_running(PATIENCE_S), app.error
+    (tmp_path / "go on").touch()
     second.signal(signal.SIGCONT)
     shop.feed([Order("key-2", 5), Order("new", 3)])
     assert second.process.wait(120), "it finds out that it was replaced"

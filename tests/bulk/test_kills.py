@@ -17,18 +17,21 @@ from tests.bulk.changelogs import Changelogs, assert_restored, many_records, nam
 from tests.bulk.conftest import MakeConfig
 from tests.bulk.programs.restoring import STAGES
 from tests.integration.cluster import Cluster, until
+from tests.integration.forked import ForkedProcess
 from tests.streams.bulk.inline import inline_driver
 
+_PROGRAM = "tests.bulk.programs.restoring"
 _KINDS = ("timestamped", "session")
 _ROOT = Path(__file__).parents[2]
 _SPARK_S = 400.0
+_STDERR = 2
 
 
-def _start(
+def _order(
     config: StreamsConfig, marker: Path, *, stage: str | None, master: str | None
-) -> "subprocess.Popen[str]":
-    """Start a restore in a process of its own, in a group of its own."""
-    order: dict[str, Any] = {
+) -> dict[str, Any]:
+    """Return what a restore in a process of its own is told."""
+    return {
         "config": {
             "application_id": config.application_id,
             "bootstrap_servers": config.bootstrap_servers,
@@ -40,8 +43,14 @@ def _start(
         "stage": stage,
         "marker": str(marker),
     }
+
+
+def _start(
+    config: StreamsConfig, marker: Path, *, stage: str | None, master: str
+) -> "subprocess.Popen[str]":
+    """Start a restore with Spark in a group of its own."""
     program = subprocess.Popen(
-        [sys.executable, "-m", "tests.bulk.programs.restoring"],
+        [sys.executable, "-m", _PROGRAM],
         cwd=_ROOT,
         stdin=subprocess.PIPE,
         text=True,
@@ -49,7 +58,7 @@ def _start(
         env={**os.environ, "PYTHONPATH": str(_ROOT)},  # executors have to find the program, too
     )
     assert program.stdin is not None
-    program.stdin.write(json.dumps(order))
+    program.stdin.write(json.dumps(_order(config, marker, stage=stage, master=master)))
     program.stdin.close()
     return program
 
@@ -67,7 +76,10 @@ def test_a_driver_killed_anywhere(
     """What was published is whole, what was ingested is right, and the next run does the rest."""
     config = make_config()
     changelogs = _changelogs(cluster, config)
-    killed = _start(config, tmp_path / "marker", stage=stage, master=None)
+    order = _order(config, tmp_path / "marker", stage=stage, master=None)
+    killed = ForkedProcess(_PROGRAM, _STDERR)
+    with killed.stdin as stdin:
+        stdin.write(json.dumps(order).encode())
     assert killed.wait(120) == -signal.SIGKILL
     place = SnapshotLocation(str(config.snapshot_location))
     published = [place.newest(config.application_id, name_of(kind)) for kind in _KINDS]

@@ -27,13 +27,24 @@ from tasks.processing.record import Headers
 #: Far beyond what anything here takes; a test that reaches it has failed.
 PATIENCE_S = 60.0
 
+#: Conditions are looked at so often; those that take long after so many times what they take, but no later than that.
+_PAUSE_S = 0.02
+_PAUSES = 10
+_PAUSE_MOST_S = 0.2
+
 
 def until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Wait until a condition holds; `what` is the message of the failure if it never does."""
-    deadline = time.monotonic() + timeout_s
+    """Wait until a condition holds; `what` is the message of the failure if it never does.
+
+    One that asks the broker is asked less often: waiting shall not take the processor from what is waited for.
+    """
+    asked_s = time.monotonic()
+    deadline = asked_s + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.02)
+        took_s = time.monotonic() - asked_s
+        assert asked_s + took_s < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(min(max(_PAUSE_S, took_s * _PAUSES), _PAUSE_MOST_S))
+        asked_s = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 import psutil
 
 from streams.states import KafkaStreamsState
 from tests.integration.cluster import PATIENCE_S, until
+from tests.integration.forked import ForkedProcess
 from tests.integration.programs.probes import STATE_NUMBERS
 from tests.integration.programs.scoreboard import Scoreboard
 from tests.integration.programs.worker import Orders
@@ -32,13 +33,8 @@ class WorkerProcess:
         self.board = Scoreboard(self._board_path)
         self.log_path = folder / f"{name}.log"
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", program],
-                cwd=_ROOT,
-                env={**os.environ, "PYTHONPATH": str(_ROOT)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
+            self.process: ForkedProcess | subprocess.Popen[bytes] = (
+                ForkedProcess(WORKER, log.fileno()) if program == WORKER else _started(program, log)
             )
 
     def go(self, job: str, source: str, sink: str, config: Mapping[str, Any], **more: Any) -> None:
@@ -114,3 +110,14 @@ class WorkerProcess:
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.board.close()
+
+
+def _started(program: str, log: BinaryIO) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", program],
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+    )

@@ -1,4 +1,4 @@
-"""A broker that stops, crashes or is not there yet. These tests have a broker of their own."""
+"""A broker that stops, crashes or is not there yet. These tests have a broker of their own, one after the other."""
 
 import signal
 import socket
@@ -25,16 +25,22 @@ from tests.integration.programs.jobs import JOBS, STORE
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
+@pytest.fixture(scope="module")
+def kept_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that keeps its data and its port."""
-    with KafkaBroker(data_dir=tmp_path / "broker") as made:
+    with KafkaBroker(data_dir=tmp_path_factory.mktemp("broker") / "data") as made:
         yield made
 
 
 @pytest.fixture
+def broker(kept_broker: KafkaBroker) -> KafkaBroker:
+    """It runs, also after a test that has failed without it."""
+    return kept_broker if kept_broker.is_running else kept_broker.start()
+
+
+@pytest.fixture
 def cluster(broker: KafkaBroker) -> Iterator[Cluster]:
-    """The broker of this test alone."""
+    """The broker that no other module uses."""
     made = Cluster(broker.bootstrap_servers)
     yield made
     made.close()

@@ -12,20 +12,30 @@ from typing import Any
 import pytest
 
 from streams import StreamsConfig, ValueAndTimestamp
+from streams.client import wiring
 from streams.kafka.clients import KafkaClients
 from tasks.state_updater import RestoreEvent
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.programs.jobs import JOBS, STORE
+from tests.integration.programs.probes import runs_from
 from tests.tasks.snapshots import publish_snapshot
 
-#: More than 100,000 per partition, so that its changelog is worth a process of its own.
-_KEYS = 220_000
+#: Already so many offsets are built into runs here, by a process of its own; users have to have ten times as many.
+_RUNS_FROM = 10_000
+#: More than that per partition.
+_KEYS = 22_000
 _TAIL = 500
 #: A tail that is built into runs as well; before it there is something.
-_LONG_TAIL = 102_000
+_LONG_TAIL = 10_200
 
 Content = dict[str, ValueAndTimestamp[int]]
+
+
+@pytest.fixture(autouse=True)
+def _runs_pay_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have applications of this process build runs of changelogs that are not long."""
+    monkeypatch.setattr(wiring, "RunSettings", runs_from(_RUNS_FROM))
 
 
 @pytest.fixture
@@ -122,7 +132,14 @@ def test_runs_and_snapshots_restore_every_key_whoever_is_killed(
     for step in ("before_ingest", "after_ingest"):
         forget_state(config)
         worker = start_worker(step)
-        worker.go("count_by_key", filled, sink, config, fate={"step": step, "nth": 2})
+        worker.go(
+            "count_by_key",
+            filled,
+            sink,
+            config,
+            fate={"step": step, "nth": 2},
+            runs_from=_RUNS_FROM,
+        )
         assert worker.process.wait(60) == -signal.SIGKILL
     events: list[RestoreEvent] = []
     with caplog.at_level(logging.INFO):

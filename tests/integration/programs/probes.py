@@ -18,6 +18,7 @@ from streams.kafka.transactional_producer import KafkaTransactionalProducer
 from streams.states import KafkaStreamsState
 from tasks.active_task import ActiveTask
 from tasks.commit import Commit, Committer
+from tasks.run_ports import RunSettings
 from tasks.state_manager import StateManager
 from tasks.state_updater import RestoreEvent
 from tests.integration.programs.scoreboard import Scoreboard
@@ -105,6 +106,11 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
     ActiveTask.process = counting_process  # type: ignore[assignment,method-assign]
     Committer.carry_out = counting_carry_out  # type: ignore[method-assign]
     return on_restore
+
+
+def runs_from(records: int) -> Callable[..., RunSettings]:
+    """Return what makes `wiring`'s settings of restores so that gaps of more than so many records are built into runs."""
+    return functools.partial(RunSettings, from_records=records)
 
 
 def meet(fate: Fate) -> None:

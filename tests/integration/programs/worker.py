@@ -17,11 +17,12 @@ import msgspec
 
 from rebalance.model import TaskId
 from streams import KafkaStreams, StreamsConfig
+from streams.client import wiring
 from streams.exit_codes import ExitCode, exit_code_of
 from streams.run_options import RunOptions
 from streams.states import KafkaStreamsState
 from tests.integration.programs.jobs import JOBS
-from tests.integration.programs.probes import STATE_NUMBERS, Fate, count_on, meet
+from tests.integration.programs.probes import STATE_NUMBERS, Fate, count_on, meet, runs_from
 from tests.integration.programs.scoreboard import Scoreboard
 
 
@@ -35,6 +36,7 @@ class Orders(msgspec.Struct, kw_only=True):
         board: Path of the scoreboard.
         slot: As in `RunOptions`, `workers`, `fixed` and `tasks` likewise.
         fate: What becomes of it, see `probes.Fate`.
+        runs_from: A longer gap of a changelog is built into runs; None: as for users.
     """
 
     job: str
@@ -47,6 +49,7 @@ class Orders(msgspec.Struct, kw_only=True):
     fixed: bool = True
     tasks: list[str] | None = None
     fate: dict[str, Any] | None = None
+    runs_from: int | None = None
 
 
 def main() -> int:
@@ -74,6 +77,8 @@ def main() -> int:
     app.set_restore_listener(count_on(board))
     if orders.fate is not None:
         meet(Fate(**orders.fate))
+    if orders.runs_from is not None:
+        setattr(wiring, "RunSettings", runs_from(orders.runs_from))  # noqa: B010 - none of the names it offers
 
     def listen(new: KafkaStreamsState, _: KafkaStreamsState) -> None:
         board["state"] = STATE_NUMBERS[new]

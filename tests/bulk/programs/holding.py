@@ -1,0 +1,46 @@
+"""Writes rows of a bootstrap, and stands still in the midst of the last partition until a file says go on."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from streams.bulk import bootstrap_job
+from streams.bulk.bootstrap_writer import PartitionReport, WriteOrder
+
+if TYPE_CHECKING:
+    from state_stores.bulk_restore.spark_frames import PlacedRow
+
+#: More than are handed to the producer at once: its transaction is open.
+ROWS_BEFORE: Final = 1_500
+
+_write_place = bootstrap_job.write_place
+
+
+def hold_writers(folder: str) -> None:
+    """Have the writers of this process's bootstrap stand still, and say so by a file `held`, until there is a file `go on`."""
+    bootstrap_job.write_place = partial(_held_place, folder)
+
+
+def _held_place(
+    folder: str,
+    order: WriteOrder,
+    settings: Any,
+    keep_last: bool,
+    partition: int,
+    rows: "Iterator[PlacedRow]",
+    count: Any,
+) -> PartitionReport:
+    if partition == order.target.partitions - 1:
+        rows = _held(Path(folder), rows)
+    return _write_place(order, settings, keep_last, partition, rows, count)
+
+
+def _held(folder: Path, rows: "Iterator[PlacedRow]") -> "Iterator[PlacedRow]":
+    for number, row in enumerate(rows):
+        if number == ROWS_BEFORE:
+            (folder / "held").touch()
+            while not (folder / "go on").exists():
+                time.sleep(0.05)
+        yield row

@@ -1,0 +1,62 @@
+"""Forks processes of a program that have everything imported: `python -m tests.integration.programs.nursery MODULE`.
+
+The module has a `main`. Standard input is a socket. With each byte come three files: a process's standard input, its standard
+error, and a pipe on which its number is told, and how it ended when it has. Ends with the socket.
+"""
+
+import contextlib
+import importlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final
+
+_FILES: Final = 3
+
+
+def main() -> int:
+    """Fork until the socket is closed; returns an exit code, in a process that was forked that of the program."""
+    program = importlib.import_module(sys.argv[1]).main
+    requests = socket.socket(fileno=0)
+    signal.signal(signal.SIGCHLD, _reap)
+    while True:
+        data, files, _, _ = socket.recv_fds(requests, 1, _FILES)
+        if not data:
+            return 0
+        if not os.fork():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            requests.close()
+            return _keep(program, *files)
+        for each in files:
+            os.close(each)
+
+
+def _reap(*_: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _keep(program: Callable[[], int | None], orders: int, log: int, told: int) -> int:
+    """Fork a process and tell of its end, as only a parent can; returns in that process only."""
+    number = os.fork()
+    if not number:
+        os.dup2(orders, 0)
+        os.dup2(log, 2)
+        for each in (orders, log, told):
+            os.close(each)
+        return program() or 0
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(BrokenPipeError):  # the test is gone
+        os.write(told, b"%d\n" % number)
+        os.close(orders)
+        os.close(log)
+        _, how = os.waitpid(number, 0)
+        os.write(told, b"%d\n" % os.waitstatus_to_exitcode(how))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""Which process of `make test` gets which tests."""
+
+from pathlib import Path
+
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] # it has no types
+
+from tests.conftest import scope_of
+
+_BULK = Path(__file__).parents[1] / "bulk"
+
+
+def test_modules_that_share_a_spark_go_to_one_process() -> None:
+    """And those that start Sparks of their own to another: they would wait for nothing."""
+    scopes: dict[bool, set[str]] = {True: set(), False: set()}
+    for path in _BULK.glob("test_*.py"):
+        shares = "SparkSession" in path.read_text() or '"spark")' in path.read_text()
+        scopes[shares].add(scope_of(f"tests/bulk/{path.name}::test_it[1]"))
+    assert scopes == {True: {"tests/bulk/"}, False: {"tests/bulk/test_kills.py"}}
+
+
+def test_other_modules_are_scopes_of_their_own() -> None:
+    """As xdist has them, which asks the method that is overridden."""
+    assert scope_of("tests/tasks/test_commit.py::test_it[a::b]") == "tests/tasks/test_commit.py"
+    assert scope_of("tests/tasks/test_commit.py::TestIt::test_it") == "tests/tasks/test_commit.py"
+    assert callable(LoadScopeScheduling._split_scope)
