@@ -167,6 +167,9 @@ class CommitBuffer:
             ordered = sorted(missing)
             self._load(ordered, self._database.get_many(self._family, ordered))
 
+    def _knows(self, key: bytes) -> bool:
+        return key in self.values or key in self._raw or key in self._old
+
     def _load(self, keys: Sequence[bytes], stored: Sequence[bytes | None]) -> None:
         decode, unsealed = self._serde.deserialize, self._unseal
         for key, data in zip(keys, stored, strict=True):

@@ -1,4 +1,20 @@
-"""Bytes of keys: ends of ranges. Pure."""
+"""Bytes of keys: what a serde makes of one, and ends of ranges. Pure."""
+
+from typing import Any
+
+from state_stores.errors import SerdeError
+from state_stores.ports import SerdePort
+
+
+def key_bytes(serde: SerdePort, topic: str, key: Any, store: str, *, what: str = "key") -> bytes:
+    """Return a key as a store has it; raises `SerdeError`, or ValueError for None, naming the store."""
+    try:
+        data = None if key is None else serde.serialize(topic, key)
+    except SerdeError as error:
+        raise error.in_store(store) from error
+    if data is None:
+        raise ValueError(f"store {store}: a {what} must not be None")
+    return data
 
 
 def after(key: bytes) -> bytes:

@@ -14,7 +14,7 @@ from state_stores.errors import InvalidStateStoreError, SerdeError
 from state_stores.frozen import settled
 from state_stores.headers import Headers
 from state_stores.headers_buffer import tell_headers
-from state_stores.key_schema import after, prefix_end
+from state_stores.key_schema import after, key_bytes, prefix_end
 from state_stores.ports import Database, SerdePort
 from state_stores.spec import StoreKind, StoreSpec
 from state_stores.task_store import TaskStore
@@ -58,7 +58,11 @@ class ValueTimestampHeaders(Generic[V]):
 
 
 class ReadOnlyKeyValueStore(Generic[K, V]):
-    """Reads of a key-value store; `KeyValueStore` adds the writes.
+    """Reads of a key-value store (Kafka Streams' ReadOnlyKeyValueStore); `KeyValueStore` adds the writes.
+
+    Every method that takes a key raises `ValueError` if it is None (but as an end of a range), and what the serde raises
+    if it can't take it. That of `KafkaStreams.store` raises `InvalidStateStoreError` when no task of it runs in this
+    process. Iterators need not be closed.
 
     >>> def top(store: ReadOnlyKeyValueStore[str, int]) -> list[str]:
     ...     return [key for key, value in store.range("a", "m") if value > 10]
@@ -84,16 +88,7 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
         raise NotImplementedError
 
     def _key_bytes(self, key: K) -> bytes:
-        data = None if key is None else self._serialized(self._key_serde, key)
-        if data is None:
-            raise ValueError(f"store {self.name}: a key must not be None")
-        return data
-
-    def _serialized(self, serde: SerdePort, key: Any) -> bytes | None:
-        try:
-            return serde.serialize(self._topic, key)
-        except SerdeError as error:
-            raise error.in_store(self.name) from error
+        return key_bytes(self._key_serde, self._topic, key, self.name)
 
     def _bound(self, key: K | None) -> bytes | None:
         return None if key is None else self._key_bytes(key)
@@ -111,7 +106,7 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
     @overload
     def get(self, key: K, default: D) -> V | D: ...
     def get(self, key: K, default: Any = None) -> Any:
-        """Return the value of a key, or `default`."""
+        """Return the value of a key, or `default`; a value is never None."""
         value = self._get(self._key_bytes(key))
         return default if value is None else value
 
@@ -134,11 +129,19 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
     def prefix_scan(
         self, prefix: Any, prefix_serde: SerdePort | None = None
     ) -> Iterator[tuple[K, V]]:
-        """Yield (key, value) of keys whose bytes start with those of `prefix` (by `prefix_serde`, or the key serde)."""
-        serde = prefix_serde or self._key_serde
-        data = None if prefix is None else self._serialized(serde, prefix)
-        if data is None:
-            raise ValueError(f"store {self.name}: a prefix must not be None")
+        """Yield (key, value) of keys whose bytes start with those of `prefix`; raises `ValueError` for None.
+
+        Args:
+            prefix: The beginning of the keys.
+            prefix_serde: Gives the prefix's bytes; the key serde if not given, which fits where a beginning of a key is
+                that of its bytes, as of text.
+        """
+        serde = self._key_serde if prefix_serde is None else prefix_serde
+        if not hasattr(serde, "serialize"):
+            raise TypeError(
+                f"store {self.name}: prefix_serde is of type {type(serde).__name__}; give a serde, as in Serdes.string()"
+            )
+        data = key_bytes(serde, self._topic, prefix, self.name, what="prefix")
         rows = self._iterate(data, prefix_end(data), reverse=False)
         return ((self._key_serde.deserialize(self._topic, key), value) for key, value in rows)
 
@@ -184,6 +187,28 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
 
     >>> def is_new(store: KeyValueStore[str, int], key: str) -> bool:
     ...     return store.put_if_absent(key, 1) is None
+
+    >>> from streams import Processor, Stores, Topology
+    >>> from streams.testing import TopologyTestDriver
+    >>> topology = Topology().add_source("in", "orders", key_serde=str, value_serde=str)
+    >>> _ = topology.add_processor("count", Processor, ["in"])
+    >>> _ = topology.add_state_store(Stores.key_value("counts", key_serde=str, value_serde=int), ["count"])
+    >>> driver = TopologyTestDriver(topology)
+    >>> counts = driver.get_state_store("counts")
+    >>> counts.put("tea", 1)
+    >>> counts.put_all({"milk": 2, "mint": 3})
+    >>> counts.put_if_absent("tea", 9), counts.setdefault("tea", 9)
+    (1, 1)
+    >>> counts["salt"] = 4
+    >>> counts.get("tea"), counts.get("rice"), counts.get("rice", 0), "salt" in counts
+    (1, None, 0, True)
+    >>> list(counts.range("milk", "salt")), list(counts.range(None, "milk"))
+    ([('milk', 2), ('mint', 3), ('salt', 4)], [('milk', 2)])
+    >>> list(counts.prefix_scan("mi")), list(counts.reverse_all())[0], list(counts.keys())
+    ([('milk', 2), ('mint', 3)], ('tea', 1), ['milk', 'mint', 'salt', 'tea'])
+    >>> counts.delete("salt"), counts.pop("salt", None), counts.delete("rice")
+    (4, None, None)
+    >>> driver.close()
     """
 
     def __init__(
@@ -224,7 +249,7 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
             raise error.in_store(self.name) from error
 
     def put(self, key: K, value: V | None) -> None:
-        """Set a value; None deletes it."""
+        """Set a value; None deletes it. A value that the serde can't take raises `SerializationError`."""
         self._set(key, value, self._now())
 
     def delete(self, key: K) -> V | None:
@@ -242,14 +267,26 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
         return existing
 
     def put_all(self, entries: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
-        """Set many values."""
+        """Set many values, one after the other; None deletes. Raises `TypeError` for what is no mapping and no pairs."""
         pairs = (
             cast("Mapping[K, V | None]", entries).items()
             if isinstance(entries, Mapping)
             else entries
         )
-        for key, value in pairs:
+        if not isinstance(pairs, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise self._no_pairs(pairs)
+        for pair in pairs:
+            try:
+                key, value = pair
+            except (TypeError, ValueError):
+                raise self._no_pairs(pair) from None
             self.put(key, value)
+
+    def _no_pairs(self, given: object) -> TypeError:
+        return TypeError(
+            f"store {self.name}: put_all() takes a mapping or (key, value) pairs, not an object of type "
+            f"{type(given).__name__}"
+        )
 
     def update(self, entries: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
         """Set many values, as `put_all` does."""
@@ -306,7 +343,7 @@ class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp[V]]):
         return ((key, ValueAndTimestamp(value, timestamp)) for key, value, timestamp in rows)
 
     def put(self, key: K, value: ValueAndTimestamp[V] | None) -> None:
-        """Set a value and its timestamp; None deletes the key."""
+        """Set a value and its timestamp; None deletes the key. Anything but `ValueAndTimestamp` raises `TypeError`."""
         if value is None:
             self._set(key, None, self._now())
         elif isinstance(value, ValueAndTimestamp):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped

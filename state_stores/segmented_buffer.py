@@ -1,8 +1,8 @@
 """A commit buffer of a window or session store: rows in segments of time, which expire as a whole.
 
 It is keyed by disk key (see `segments`). Whoever knows the exact disk keys uses `fetch`, `get`, `timestamp` and `put` as
-with any buffer; scans of one key go through an index of that key's uncommitted rows, and visit only those segments on
-disk that hold anything.
+with any buffer; scans of one key go through an index of the key's rows (`row_index`), and where that knows nothing they
+visit only those segments on disk that hold anything.
 """
 
 from bisect import bisect_left
@@ -15,6 +15,7 @@ from state_stores.commit_buffer import Drained, Restored
 from state_stores.dirty_index import DirtyIndex
 from state_stores.envelope import unseal
 from state_stores.ports import Database
+from state_stores.row_index import RowIndex
 from state_stores.rows import SortedRows
 from state_stores.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
 from state_stores.spec import StoreSpec
@@ -43,6 +44,10 @@ class SegmentedBuffer(TimedBuffer):
         self._index = DirtyIndex(slice(SEGMENT_BYTES, -self.layout.tail), self._dirty_since)
         #: The segments that may hold rows on disk, in order; None while that is not known.
         self._on_disk: list[int] | None = None
+        #: The rows of each key; made when somebody first scans one, because exact disk keys need none.
+        self._rows: RowIndex | None = None
+        #: How many dirty disk keys it has been told.
+        self._rows_seen = 0
 
     @property
     def live_from_ms(self) -> int:
@@ -61,6 +66,18 @@ class SegmentedBuffer(TimedBuffer):
         low, high = max(low, 0 if expired else self.live_from_ms), min(high, TIME_MAX)
         if high < low:
             return iter(())
+        known = self.known_rows(key, low, high)
+        if known is not None:
+            self.fetch(known)
+            rows = [
+                (disk_key, value, self.timestamps[disk_key])
+                for disk_key in known
+                if (value := self.peek(disk_key)) is not None
+            ]
+            return reversed(rows) if reverse else iter(rows)
+        return self._scanned(key, low, high, reverse=reverse)
+
+    def _scanned(self, key: bytes, low: int, high: int, *, reverse: bool) -> Iterator[SegmentRow]:
         changed = self._changed_of(key, low, high)
         length = self.layout.row_bytes(key)
         disk: list[Iterator[SegmentRow]] = []
@@ -68,6 +85,53 @@ class SegmentedBuffer(TimedBuffer):
             lower, upper = self.layout.key_bounds(segment, key, low, high)
             disk.append(self._disk_rows(lower, upper, changed, reverse=reverse, length=length))
         return self._merged(changed, disk, reverse=reverse)
+
+    def known_rows(self, key: bytes, low: int, high: int) -> list[bytes] | None:
+        """Return the disk keys of a key with low <= time <= high in order, live or not; None if they are too many.
+
+        Some may have no value: they were deleted.
+        """
+        rows = self._rows
+        if rows is None:
+            budget = self._keep_bytes // 2
+            rows = RowIndex(self.layout, budget, self._segments_on_disk(), self._look_up)
+            self._rows, self._rows_seen = rows, 0
+        if len(self.dirty) > self._rows_seen or rows.is_full:
+            self._tell_rows(rows)
+        return rows.of(key, low, high)
+
+    def rows_of(self, key: bytes, low: int, high: int) -> list[bytes]:
+        """Return the disk keys of a key with low <= time <= high in order, live or not; some may have no value."""
+        high = min(high, TIME_MAX)
+        if high < low:
+            return []
+        known = self.known_rows(key, low, high)
+        if known is not None:
+            return known
+        return [row[0] for row in self._scanned(key, low, high, reverse=False)]
+
+    def _tell_rows(self, rows: RowIndex) -> None:
+        rows.add(reversed(self._dirty_since(self._rows_seen)))
+        self._rows_seen = len(self.dirty)
+
+    def _look_up(self, segment: int, key: bytes, limit: int) -> list[bytes]:
+        """Return the disk keys of a key in a segment in order, up to `limit` of those on disk and all uncommitted ones."""
+        layout = self.layout
+        low = segment * layout.interval_ms
+        high = low + layout.interval_ms - 1
+        found = dict.fromkeys(self._changed_of(key, low, high))
+        length = layout.row_bytes(key)
+        read: dict[bytes, bytes] = {}
+        for disk_key, data in self._database.iterate(
+            self._family, *layout.key_bounds(segment, key, low, high)
+        ):
+            if len(disk_key) == length and disk_key not in found:
+                read[disk_key] = data
+                if len(read) >= limit:
+                    break
+        fresh = [disk_key for disk_key in read if not self._knows(disk_key)]
+        self._load(fresh, [read[disk_key] for disk_key in fresh])
+        return sorted((*found, *read))
 
     def scan_range(
         self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
@@ -125,9 +189,16 @@ class SegmentedBuffer(TimedBuffer):
         return mine[bisect_left(mine, first) : bisect_left(mine, end)]
 
     def _segments_between(self, low: int, high: int, *, reverse: bool) -> Sequence[int]:
+        return self.layout.segments_of(self._segments_on_disk(), low, high, reverse=reverse)
+
+    def _segments_on_disk(self) -> list[int]:
         if self._on_disk is None:
             self._on_disk = list(segments_on_disk(self._database, self._family, self.layout))
-        return self.layout.segments_of(self._on_disk, low, high, reverse=reverse)
+        return self._on_disk
+
+    def _forget_disk(self) -> None:
+        """Look at the disk again before anything is said of it."""
+        self._on_disk = self._rows = None
 
     # -- committing ------------------------------------------------------------------------------------------------
 
@@ -156,11 +227,7 @@ class SegmentedBuffer(TimedBuffer):
 
     def _delete_range(self, dead: bytes) -> tuple[bytes, bytes] | None:
         """Return the range of what has expired on disk, if anything has: all before the key `dead`."""
-        on_disk = self._on_disk
-        if on_disk is None:
-            on_disk = self._on_disk = list(
-                segments_on_disk(self._database, self._family, self.layout)
-            )
+        on_disk = self._segments_on_disk()
         if not on_disk or self.layout.prefix(on_disk[0]) >= dead:
             return None
         return self.layout.prefix(on_disk[0]), dead
@@ -174,13 +241,17 @@ class SegmentedBuffer(TimedBuffer):
     def restored(self, rows: Sequence[tuple[bytes, bytes | None]]) -> Restored:
         """Note that these rows were restored from the changelog; return what is written along with them."""
         restored = super().restored(rows)
-        self._on_disk = None
+        self._forget_disk()
         delete_range = self._delete_range(self._kept_from)
-        self._on_disk = None  # the rows are not there yet
+        self._forget_disk()  # the rows are not there yet
         return Restored(delete_range=delete_range, notes=restored.notes)
 
     def applied(self) -> None:
         """The drained changes are committed and in the database: all entries are clean now."""
+        if self._rows is not None:
+            self._tell_rows(self._rows)
+            self._rows.remove(self._deleted)
+            self._rows.expire(self.layout.first_kept(self.observed_stream_time_ms))
         if self._on_disk is not None:
             dead = self.layout.first_kept(self.observed_stream_time_ms)
             found = set(map(self.layout.segment_of, self.dirty)).union(self._on_disk)
@@ -199,11 +270,12 @@ class SegmentedBuffer(TimedBuffer):
     def discard(self) -> None:
         """Forget everything, also uncommitted changes: the next read sees the database."""
         super().discard()
-        self._on_disk = None
+        self._forget_disk()
 
     def _clean(self) -> None:
         super()._clean()
         self._index.clear()
+        self._rows_seen = 0
 
 
 class CommittedSegments:

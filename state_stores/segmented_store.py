@@ -5,9 +5,10 @@ from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
 from state_stores.errors import InvalidStateStoreError
+from state_stores.key_schema import key_bytes
 from state_stores.ports import Database, SerdePort
 from state_stores.segmented_buffer import CommittedSegments, SegmentedBuffer, SegmentRow
-from state_stores.segments import SegmentLayout
+from state_stores.segments import SegmentLayout, check_bounds
 from state_stores.spec import StoreSpec
 from state_stores.task_store import TaskStore
 from state_stores.windowed import Windowed
@@ -57,16 +58,14 @@ class SegmentedReads(Generic[K, V]):
         self._sources = sources
 
     def _key_bytes(self, key: K) -> bytes:
-        data = None if key is None else self._key_serde.serialize(self._topic, key)
-        if data is None:
-            raise ValueError(f"store {self.name}: a key must not be None")
-        return data
+        return key_bytes(self._key_serde, self._topic, key, self.name)
 
     def _bound(self, key: K | None) -> bytes | None:
         return None if key is None else self._key_bytes(key)
 
     def _key_rows(self, key: K, low: int, high: int, *, reverse: bool) -> Iterator[SegmentRow]:
         data = self._key_bytes(key)
+        check_bounds(self.name, low, high)
         # All are opened now: an iterator shows what was there when it was asked for.
         return chain.from_iterable(
             [source.scan_key(data, low, high, reverse=reverse) for source in self._sources()]
@@ -76,6 +75,7 @@ class SegmentedReads(Generic[K, V]):
         self, lo: K | None, hi: K | None, low: int, high: int, *, reverse: bool
     ) -> Iterator[SegmentRow]:
         first, last = self._bound(lo), self._bound(hi)
+        check_bounds(self.name, low, high)
         # Task by task, as Kafka Streams' composite iterator.
         return chain.from_iterable(
             [

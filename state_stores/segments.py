@@ -154,6 +154,18 @@ class SegmentLayout:
         return SEGMENT_BYTES + len(key) + self.tail
 
 
+def check_bounds(
+    store: str, low: object, high: object, names: tuple[str, str] = ("from_ms", "to_ms")
+) -> None:
+    """Raise ValueError unless both ends of a span of time are int milliseconds, which may lie before the epoch."""
+    if type(low) is int and type(high) is int:
+        return
+    name, bound = (names[0], low) if type(low) is not int else (names[1], high)
+    raise ValueError(
+        f"store {store}: {name}={bound!r} is no time; it must be an int of milliseconds since the epoch"
+    )
+
+
 def check_time(store: str, time: object, what: str) -> int:
     """Return a row's time, or raise ValueError saying what is wrong with it."""
     if type(time) is not int or not 0 <= time <= TIME_MAX:

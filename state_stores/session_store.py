@@ -6,7 +6,7 @@ Streams' RocksDBSessionStore and InMemorySessionStore. Sessions of a key are in 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from state_stores.frozen import settled
 from state_stores.headers import Headers
@@ -14,12 +14,15 @@ from state_stores.headers_buffer import tell_headers
 from state_stores.ports import Database
 from state_stores.segmented_buffer import SegmentedBuffer, SegmentRow
 from state_stores.segmented_store import SegmentedReads, SegmentedStore, committed_sources
-from state_stores.segments import TIME_MAX, check_time
+from state_stores.segments import TIME_MAX, check_bounds, check_time
 from state_stores.spec import StoreSpec
 from state_stores.windowed import Windowed
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+#: How `find_sessions` calls the span of time it takes.
+_FOUND_BY: Final = ("earliest_end", "latest_start")
 
 
 @settled
@@ -36,7 +39,10 @@ class AggregationWithHeaders(Generic[V]):
 
 
 class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
-    """Reads of a session store; `SessionStore` adds the writes. Times are ms since the epoch.
+    """Reads of a session store (Kafka Streams' ReadOnlySessionStore); `SessionStore` adds the writes. Times are ms since the epoch.
+
+    A key of None raises `ValueError`, but as an end of a range. That of `KafkaStreams.store` raises
+    `InvalidStateStoreError` when no task of it runs in this process.
 
     >>> def longest(store: ReadOnlySessionStore[str, int], key: str) -> int:
     ...     return max((session.end - session.start for session, _ in store.fetch(key)), default=0)
@@ -52,6 +58,7 @@ class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
 
     def fetch_session(self, key: K, start: int, end: int) -> V | None:
         """Return the value of one session, or None."""
+        check_bounds(self.name, start, end, ("start", "end"))
         for session, value in self._pairs(self._key_rows(key, end, end, reverse=False)):
             if session.start == start:
                 return value
@@ -68,6 +75,7 @@ class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
         self, key: K, earliest_end: int, latest_start: int
     ) -> Iterator[tuple[Windowed[K], V]]:
         """Yield (windowed key, value) of a key's sessions with end >= earliest_end and start <= latest_start."""
+        check_bounds(self.name, earliest_end, latest_start, _FOUND_BY)
         rows = self._key_rows(key, earliest_end, TIME_MAX, reverse=False)
         return self._pairs(self._started(rows, latest_start))
 
@@ -75,6 +83,7 @@ class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
         self, key: K, earliest_end: int, latest_start: int
     ) -> Iterator[tuple[Windowed[K], V]]:
         """Yield the same as `find_sessions`, the latest first."""
+        check_bounds(self.name, earliest_end, latest_start, _FOUND_BY)
         rows = self._key_rows(key, earliest_end, TIME_MAX, reverse=True)
         return self._pairs(self._started(rows, latest_start))
 
@@ -99,16 +108,44 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
     ...         start, end, count = min(start, session.start), max(end, session.end), count + value
     ...         store.remove(session)
     ...     store.put(Windowed(key, start, end), count)
+
+    >>> from streams import Processor, Stores, Topology
+    >>> from streams.testing import TopologyTestDriver
+    >>> topology = Topology().add_source("in", "clicks", key_serde=str, value_serde=str)
+    >>> _ = topology.add_processor("visits", Processor, ["in"])
+    >>> visits = Stores.session("visits", retention=1_000, key_serde=str, value_serde=int)
+    >>> _ = topology.add_state_store(visits, ["visits"])
+    >>> driver = TopologyTestDriver(topology)
+    >>> store = driver.get_state_store("visits")
+    >>> store.put(Windowed("ann", 0, 5), 1), store.put(Windowed("ann", 50, 60), 2), store.put(Windowed("bob", 7, 7), 3)
+    (None, None, None)
+    >>> list(store.fetch("ann")), store.fetch_session("ann", 50, 60)
+    ([(Windowed(key='ann', start=0, end=5), 1), (Windowed(key='ann', start=50, end=60), 2)], 2)
+    >>> list(store.find_sessions("ann", earliest_end=6, latest_start=50)), list(store.find_sessions("ann", 6, 49))
+    ([(Windowed(key='ann', start=50, end=60), 2)], [])
+    >>> extend(store, "ann", 40, gap_ms=10)
+    >>> [windowed.start for windowed, _ in store.backward_fetch("ann")]
+    [40, 0]
+    >>> store.remove(Windowed("ann", 0, 5))
+    >>> [windowed.key for windowed, _ in store.fetch_range(None, None)]
+    ['ann', 'bob']
+    >>> driver.close()
     """
 
     def __init__(
         self, buffer: SegmentedBuffer, now: Callable[[], int], *, may_hold_back: bool = False
     ) -> None:
-        super().__init__(buffer.spec, buffer.topic, lambda: (buffer,))
+        super().__init__(buffer.spec, buffer.topic, lambda: (self.buffer,))
         self._attach(buffer, now, may_hold_back=may_hold_back)
 
     def put(self, windowed: Windowed[K], value: V | None) -> None:
-        """Set the value of a session, or delete it with None; dropped if it has expired."""
+        """Set the value of a session, or delete it with None; dropped if it has expired.
+
+        Raises:
+            TypeError: This is no `Windowed`.
+            ValueError: Its key is None, a time is below 0, or it ends before it starts.
+            SerializationError: A serde can't take the key or the value.
+        """
         if not isinstance(windowed, Windowed):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
             raise TypeError(
                 f"store {self.name}: put() takes a Windowed(key, start, end), not a {type(windowed).__name__}"

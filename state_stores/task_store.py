@@ -1,9 +1,10 @@
 """What every store of a task is: a commit buffer with a name, perhaps a cache, and perhaps a stream time."""
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Never, TypeVar
 
 from state_stores.commit_buffer import CommitBuffer
+from state_stores.errors import InvalidStateStoreError
 from state_stores.held_back import HeldBack
 from state_stores.timed_buffer import TimedBuffer
 
@@ -49,6 +50,11 @@ class TaskStore(Generic[B]):
             self.held.old_values.setdefault(data, old)
         self.held.changed(key, data, existed=existed)
 
+    def close(self) -> None:
+        """Answer no more: every call raises `InvalidStateStoreError` from now on."""
+        closed: Any = _ClosedBuffer(self.buffer.spec.name)
+        self.buffer = closed
+
     def divide(self) -> None:
         """Be as one key range until `unite` (see `TimedBuffer`)."""
         if isinstance(self.buffer, TimedBuffer):
@@ -70,3 +76,15 @@ class TaskStore(Generic[B]):
         if isinstance(buffer, TimedBuffer):
             (observed,) = times
             buffer.observe(observed)
+
+
+class _ClosedBuffer:
+    """Stands where a closed store had its buffer."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Never:
+        raise InvalidStateStoreError(
+            f"store {self._store} is closed, as what it belonged to is; ask what runs now for its store"
+        )

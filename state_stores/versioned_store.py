@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from state_stores.frozen import settled
+from state_stores.key_schema import key_bytes
 from state_stores.ports import Database, SerdePort
 from state_stores.segmented_store import not_running
-from state_stores.segments import check_time
+from state_stores.segments import check_bounds, check_time
 from state_stores.spec import StoreSpec
 from state_stores.task_store import TaskStore
 from state_stores.versioned_buffer import TIME_MAX, CommittedVersions, Version, VersionedBuffer
@@ -103,6 +104,9 @@ def version_history(
 class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
     """Reads of a versioned store; `VersionedKeyValueStore` adds the writes. Times are ms since the epoch.
 
+    A key of None raises `ValueError`. That of `KafkaStreams.store` raises `InvalidStateStoreError` when no task of it runs
+    in this process.
+
     >>> def price_then(store: ReadOnlyVersionedKeyValueStore[str, float], item: str, at_ms: int) -> float | None:
     ...     version = store.get(item, as_of=at_ms)
     ...     return None if version is None else version.value
@@ -122,6 +126,8 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
         Of a time before the history only a key's latest version is found, if it is as old as that.
         """
         data = self._key_bytes(key)
+        if as_of is not None:
+            check_bounds(self.name, as_of, as_of, ("as_of", "as_of"))
         for source in self._sources():
             found = version_as_of(source, data, as_of)
             if found is not None:
@@ -137,15 +143,15 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
         """
         data = self._key_bytes(key)
         begin, end = 0 if from_ms is None else from_ms, TIME_MAX if to_ms is None else to_ms
-        for source in self._sources():
-            for found in version_history(source, data, begin, end):
-                yield VersionedRecord(*found)
+        check_bounds(self.name, begin, end)
+        return (
+            VersionedRecord(*found)
+            for source in self._sources()
+            for found in version_history(source, data, begin, end)
+        )
 
     def _key_bytes(self, key: K) -> bytes:
-        data = None if key is None else self._key_serde.serialize(self._topic, key)
-        if data is None:
-            raise ValueError(f"store {self.name}: a key must not be None")
-        return data
+        return key_bytes(self._key_serde, self._topic, key, self.name)
 
 
 class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[VersionedBuffer]):
@@ -162,12 +168,18 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
     ...     store = driver.get_state_store("prices")
     ...     store.put("tea", 2.5, timestamp=100), store.put("tea", 2.0, timestamp=50)
     ...     store.get("tea", as_of=99)
+    ...     [version.value for version in store.history("tea", to_ms=99)]
+    ...     store.delete("tea", timestamp=200), store.get("tea"), store.get("tea", as_of=199)
+    ...     store.put("tea", 3.0, timestamp=2_000), store.put("tea", 1.0, timestamp=999)
     (None, 100)
     VersionedRecord(value=2.0, timestamp=50, valid_to=100)
+    [2.0]
+    (VersionedRecord(value=2.5, timestamp=100, valid_to=None), None, VersionedRecord(value=2.5, timestamp=100, valid_to=200))
+    (None, -2)
     """
 
     def __init__(self, buffer: VersionedBuffer, now: Callable[[], int]) -> None:
-        super().__init__(buffer.spec, buffer.topic, lambda: (buffer,))
+        super().__init__(buffer.spec, buffer.topic, lambda: (self.buffer,))
         self._attach(buffer, now, may_hold_back=False)
 
     @property
@@ -185,6 +197,10 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
         Returns:
             Until when it is valid; None if it is the latest version; -2 if it is older than the history, and was not
             kept.
+
+        Raises:
+            ValueError: The key is None, or the timestamp (ms since the epoch) is below 0.
+            SerializationError: A serde can't take the key or the value.
         """
         return self.put_bytes(self._key_bytes(key), value, timestamp)
 

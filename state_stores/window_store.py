@@ -23,7 +23,10 @@ V = TypeVar("V")
 
 
 class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
-    """Reads of a window store; `WindowStore` adds the writes. Times are ms since the epoch.
+    """Reads of a window store (Kafka Streams' ReadOnlyWindowStore); `WindowStore` adds the writes. Times are ms since the epoch.
+
+    A key of None raises `ValueError`, but as an end of a range. That of `KafkaStreams.store` raises
+    `InvalidStateStoreError` when no task of it runs in this process.
 
     >>> def last_hour(store: ReadOnlyWindowStore[str, int], key: str, now_ms: int) -> int:
     ...     return sum(count for _, count in store.fetch(key, now_ms - 3_600_000, now_ms))
@@ -116,19 +119,48 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     ...     seen = any(store.fetch(key, at_ms - 60_000, at_ms))
     ...     store.put(key, 1, at_ms)
     ...     return seen
+
+    >>> from streams import Processor, Stores, Topology
+    >>> from streams.testing import TopologyTestDriver
+    >>> topology = Topology().add_source("in", "orders", key_serde=str, value_serde=str)
+    >>> _ = topology.add_processor("count", Processor, ["in"])
+    >>> counts = Stores.window("counts", retention=1_000, window_size=10, key_serde=str, value_serde=int)
+    >>> _ = topology.add_state_store(counts, ["count"])
+    >>> driver = TopologyTestDriver(topology)
+    >>> store = driver.get_state_store("counts")
+    >>> for key, start in (("tea", 0), ("tea", 10), ("salt", 10)):
+    ...     store.put(key, start + 1, start)
+    >>> store.fetch("tea", 10), store.fetch("tea", 20), list(store.fetch("tea", 0, 10))
+    (11, None, [(0, 1), (10, 11)])
+    >>> list(store.backward_fetch("tea", 0, 99))
+    [(10, 11), (0, 1)]
+    >>> list(store.fetch_all(5, 10))
+    [(Windowed(key='salt', start=10, end=20), 11), (Windowed(key='tea', start=10, end=20), 11)]
+    >>> [windowed.key for windowed, _ in store.fetch_range("s", "t", 0, 99)], len(list(store.all()))
+    (['salt'], 3)
+    >>> store.put("tea", None, 0)
+    >>> store.put("tea", 1, 5_000), list(store.fetch("tea", 0, 9_999))
+    (None, [(5000, 1)])
+    >>> driver.close()
     """
 
     def __init__(
         self, buffer: SegmentedBuffer, now: Callable[[], int], *, may_hold_back: bool = False
     ) -> None:
-        super().__init__(buffer.spec, buffer.topic, lambda: (buffer,))
+        super().__init__(buffer.spec, buffer.topic, lambda: (self.buffer,))
         self._attach(buffer, now, may_hold_back=may_hold_back)
         self._retains_duplicates = buffer.spec.retain_duplicates
+        #: What the operator that puts its records here notes of the batch at hand, for those that read them.
+        self.notes: Any = None
 
     def put(self, key: K, value: V | None, start: int) -> None:
         """Set the value of a key's window, or delete it with None; dropped if it has expired.
 
         In a store that retains duplicates the value is added to those that are there, and None is ignored.
+
+        Raises:
+            ValueError: The key is None, or `start` (ms since the epoch) is below 0.
+            SerializationError: A serde can't take the key or the value.
         """
         self._put(key, self._key_bytes(key), value, start, self._now())
 
@@ -187,7 +219,12 @@ class TimestampedWindowStore(WindowStore[K, ValueAndTimestamp[V]]):
     """
 
     def put(self, key: K, value: ValueAndTimestamp[V] | None, start: int) -> None:
-        """Set the value and timestamp of a key's window, or delete it with None; dropped if it has expired."""
+        """Set the value and timestamp of a key's window, or delete it with None; dropped if it has expired.
+
+        Raises:
+            TypeError: It is no `ValueAndTimestamp`.
+            ValueError: The key is None, or `start` (ms since the epoch) is below 0.
+        """
         data = self._key_bytes(key)
         if value is None:
             self._put(key, data, None, start, self._now())

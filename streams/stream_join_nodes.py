@@ -6,8 +6,9 @@ other side's, and both results go to one node (KStreamImplJoin, StreamStreamJoin
 
 from dataclasses import dataclass
 
+from state_stores.ports import SerdePort
 from state_stores.spec import StoreKind, StoreSpec
-from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
+from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, DefaultSerde, filled
 from streams.errors import TopologyError
 from streams.functions import UserFunction
 from streams.logical_graph import AnySerde, GraphNode, LogicalGraph, ProcessorNode, TableStore
@@ -29,6 +30,12 @@ class JoinStore(TableStore):
     """The window store of one side. Its changelog is not compacted, because all values of a key and time are kept."""
 
     join_windows: JoinWindows
+    #: What stands for serdes that nobody gave.
+    placeholders: tuple[DefaultSerde, DefaultSerde]
+
+    def values_serde(self) -> SerdePort:
+        """Return the serde of its values, or what stands for it."""
+        return filled(self.value_serde, self.placeholders[1])
 
     def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - the signature of a table's store
         """Return the store as it is to be."""
@@ -36,8 +43,8 @@ class JoinStore(TableStore):
         return StoreSpec(
             name=self.name,
             kind=StoreKind.WINDOW,
-            key_serde=filled(self.key_serde, KEY_DEFAULT),
-            value_serde=filled(self.value_serde, VALUE_DEFAULT),
+            key_serde=filled(self.key_serde, self.placeholders[0]),
+            value_serde=self.values_serde(),
             persistent=wishes.persistent,
             logging=wishes.logging,
             changelog_config={**wishes.changelog_config, "cleanup.policy": "delete"},
@@ -116,10 +123,7 @@ class StreamJoinNode(GraphNode):
             (self.this_name, self.this_window, self.other_store, left, waiting is not None),
             (self.other_name, self.other_window, self.this_store, right, self.is_outer),
         )
-        serdes = tuple(
-            filled(store.value_serde, VALUE_DEFAULT)
-            for store in (self.this_store, self.other_store)
-        )
+        serdes = tuple(store.values_serde() for store in (self.this_store, self.other_store))
         for name, parent, store, side, keeps in sides:
             arguments = (store.name, self.joiner, side, keeps, waiting, *serdes)
             topology.add_node(

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from streams.call import Call
+from streams.default_serdes import DefaultSerde
 from streams.durations import Duration, to_ms
 from streams.errors import TopologyError
 from streams.functions import FunctionKind, UserFunction
@@ -128,6 +129,16 @@ class Join:
                 f"{self.call.context}: the {what} comes from a different builder; make both with one StreamsBuilder"
             )
 
+    def placeholders(self, *, other: bool) -> tuple[DefaultSerde, DefaultSerde]:
+        """Return what stands for the serdes of one side if nobody gave them: it says which argument does."""
+        to, option, side = f"to {self.call.operator}()", "value_serde=", "this stream"
+        if other:
+            option, side = "other_value_serde=", "the other stream"
+        return (
+            DefaultSerde("key", f"key_serde= {to}"),
+            DefaultSerde("value", f"{option} {to}, for the values of {side}"),
+        )
+
     def bytes_store(self, name: str) -> BytesStore:
         """Return a store whose rows the operator writes itself."""
         return BytesStore(
@@ -202,6 +213,7 @@ def join_streams(join: Join, left: StreamPart, right: StreamPart) -> GraphNode:
             value_serde=value_serde,
             needed=True,
             join_windows=windows,
+            placeholders=join.placeholders(other=store_name == names.other_store),
         )
         node = ProcessorNode(
             name=window,

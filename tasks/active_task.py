@@ -3,6 +3,7 @@
 The worker's loop tells it what arrived and when to work; it never polls, produces or reads a clock by itself.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -24,7 +25,7 @@ from tasks.processing.app_configs import NO_CONFIGS, AppConfigs
 from tasks.processing.coroutines import close_loop
 from tasks.processing.error_policy import ErrorPolicy, input_failure
 from tasks.processing.graph import TaskGraph
-from tasks.processing.record_batch import RecordBatch, SourceRecords
+from tasks.processing.record_batch import JointRecords, RecordBatch, SourceRecords
 from tasks.processing.sink import Collector
 from tasks.processing.source import SourceNode
 from tasks.processing.topology_spec import ProcessorSpec, SourceSpec, TimestampExtractor
@@ -234,8 +235,11 @@ class ActiveTask:
     def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:
         """Process the next run of at most `limit` records; return how many were done, 0 if nothing is buffered.
 
-        Stops early when a processor asks for a commit or, between single records, when `late()` says so.
+        Stops early when a processor asks for a commit or, between single records, when `late()` says so. Runs of several
+        inputs are processed as one where the graph takes them so.
         """
+        if len(self.inputs) > 1 and self.graph.takes_joint and not self._catches_up:
+            return self._process_together(limit)
         records = self.group.take(limit)
         return 0 if records is None else self.process_taken(records, late)
 
@@ -251,18 +255,54 @@ class ActiveTask:
         self.counters.processed += done
         return done
 
+    def _process_together(self, limit: int) -> int:
+        taken = self.group.take_together(limit)
+        if len(taken) == 1:
+            return self.process_taken(taken[0][0])
+        decoded: list[tuple[str, RecordBatch, list[int]]] = []
+        sources: list[SourceRecords] = []
+        for records, places in taken:
+            partition = TopicPartition(records.topic, records.partition)
+            source = self._sources[records.topic]
+            batch = source.decode(records, self.partition_times_ms[partition])
+            if len(batch):
+                assert batch.source is not None, "a source batch has a source"
+                self._observe(partition, batch)
+                # What was decoded ahead is a part of more records.
+                first = bisect_left(batch.source.offsets, records.offsets[0])
+                sources.append(batch.source)
+                decoded.append(
+                    (source.spec.name, batch, [places[row - first] for row in batch.rows])
+                )
+        if decoded:
+            joint = JointRecords(sources)
+            for (_, batch, _), start in zip(decoded, joint.starts, strict=True):
+                batch.rows = [row + start for row in batch.rows]
+                batch.source = joint
+            self.graph.run_together(decoded)
+        done = 0
+        for records, _ in taken:
+            partition = TopicPartition(records.topic, records.partition)
+            self.next_offsets[partition] = records.offsets[-1] + 1
+            done += len(records)
+        self.counters.processed += done
+        return done
+
+    def _observe(self, partition: TopicPartition, batch: RecordBatch) -> None:
+        latest = max(batch.timestamps)
+        self.partition_times_ms[partition] = max(self.partition_times_ms[partition], latest)
+        processing = self.processing
+        processing.stream_time_ms = max(processing.stream_time_ms, latest)
+
     def _process_run(self, records: SourceRecords) -> None:
         partition = TopicPartition(records.topic, records.partition)
         source = self._sources[records.topic]
         batch = source.decode(records, self.partition_times_ms[partition])
         if len(batch):
-            latest = max(batch.timestamps)
-            self.partition_times_ms[partition] = max(self.partition_times_ms[partition], latest)
-            processing = self.processing
-            processing.stream_time_ms = max(processing.stream_time_ms, latest)
+            self._observe(partition, batch)
             if self._catches_up:
                 batch = self._catch_up(source.spec.name, records, batch)
-            processing.graph.run(source.spec.name, batch)
+            self.graph.run(source.spec.name, batch)
         self.next_offsets[partition] = records.offsets[-1] + 1
 
     def _process_singly(self, records: SourceRecords, late: Callable[[], bool]) -> int:

@@ -227,6 +227,7 @@ def _everything(commit: Commit) -> list[OutputColumns]:
 
 def _one(columns: OutputColumns, index: int) -> OutputColumns:
     partitions = columns.partitions
+    topic, partition, offset = columns.input_of(index)
     return OutputColumns(
         topic=columns.topic,
         partitions=partitions if isinstance(partitions, int) else [partitions[index]],
@@ -236,9 +237,9 @@ def _one(columns: OutputColumns, index: int) -> OutputColumns:
         headers=None if columns.headers is None else [columns.headers[index]],
         node=columns.node,
         task_id=columns.task_id,
-        source_topic=columns.source_topic,
-        source_partition=columns.source_partition,
-        source_offsets=None if columns.source_offsets is None else [columns.source_offsets[index]],
+        source_topic=topic,
+        source_partition=partition,
+        source_offsets=None if offset is None else [offset],
         internal=columns.internal,
         dead_letter=columns.dead_letter,
     )

@@ -125,14 +125,15 @@ class OutputCollector:
         assert self.policy is not None
         key, value = columns.keys[index], columns.values[index]
         headers: Headers = () if columns.headers is None else columns.headers[index]
+        topic, partition, offset = columns.input_of(index)
         source = self._input_of(columns, index)
         context = ErrorContext(
             stage="production",
             node=columns.node,
             task_id=columns.task_id,
-            topic=columns.source_topic,
-            partition=columns.source_partition,
-            offset=None if columns.source_offsets is None else columns.source_offsets[index],
+            topic=topic,
+            partition=partition,
+            offset=offset,
             timestamp=columns.timestamps[index],
             headers=headers if source is None else source.headers,
             raw_key=None if source is None else source.key,
@@ -151,17 +152,13 @@ class OutputCollector:
 
     def _input_of(self, columns: OutputColumns, index: int) -> InputRecord | None:
         """Return the input record behind an output, if somebody looks at it and it can be had."""
-        topic, partition, offsets = (
-            columns.source_topic,
-            columns.source_partition,
-            columns.source_offsets,
-        )
-        if self._inputs is None or topic is None or partition is None or offsets is None:
+        topic, partition, offset = columns.input_of(index)
+        if self._inputs is None or topic is None or partition is None or offset is None:
             return None
         assert self.policy is not None
         if not self.policy.looks_at_input(dead_letter=columns.dead_letter):
             return None
-        return self._inputs.find(TopicPartition(topic, partition), offsets[index])
+        return self._inputs.find(TopicPartition(topic, partition), offset)
 
     def close(self) -> None:
         """Close the client that reads inputs again, if there is one; idempotent."""
@@ -193,6 +190,9 @@ def drop(columns: OutputColumns, indices: Sequence[int]) -> None:
         columns.headers = [columns.headers[i] for i in kept]
     if columns.source_offsets is not None:
         columns.source_offsets = [columns.source_offsets[i] for i in kept]
+    inputs = columns.inputs
+    if inputs is not None:
+        columns.inputs = lambda index: inputs(kept[index])
 
 
 #: Stages a dead letter; made by the worker from `OutputCollector.add`.

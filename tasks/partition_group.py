@@ -9,6 +9,7 @@ Whether it is time to go on while an input is empty is Kafka Streams' `readyToPr
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heapreplace
 from itertools import takewhile
 from typing import Final
 
@@ -91,6 +92,10 @@ class PartitionBuffer:
         else:
             self.bytes -= size - sum(piece_size for _, piece_size in pieces)
         self._chunks.extendleft(reversed(pieces))
+
+    def times(self, limit: int) -> Sequence[int]:
+        """Return the timestamps that order the records that `take` could give now."""
+        return _order_ms(self._chunks[0][0])[self._start : self._start + limit]
 
     def take(self, limit: int, before_ms: int | None) -> SourceRecords:
         """Remove and return up to `limit` records of the first chunk, all earlier than `before_ms` but the first."""
@@ -219,6 +224,37 @@ class PartitionGroup:
             next_ms, next_partition = heads[1]
             before_ms = next_ms + 1 if partition < next_partition else next_ms
         return self.buffers[partition].take(limit, before_ms)
+
+    def take_together(self, limit: int) -> list[tuple[SourceRecords, Sequence[int]]]:
+        """Remove and return what several calls of `take` would, by partition, with the place of each record among all.
+
+        At most `limit` records, and none behind the end of a partition's run: whether to go on there, `ready` has to say.
+        """
+        buffers = [
+            self.buffers[partition]
+            for partition in sorted(self.buffers)
+            if self.buffers[partition].head_timestamp(limit) is not None
+        ]
+        if len(buffers) < 2:  # noqa: PLR2004 - nothing to put together
+            records = self.take(limit)
+            return [] if records is None else [(records, range(len(records)))]
+        self.enforced += self.enforcing
+        times = [buffer.times(limit) for buffer in buffers]
+        places: list[list[int]] = [[] for _ in buffers]
+        heads = [(column[0], number) for number, column in enumerate(times)]
+        heapify(heads)
+        for place in range(limit):
+            number = heads[0][1]
+            mine, column = places[number], times[number]
+            mine.append(place)
+            if len(mine) == len(column):
+                break
+            heapreplace(heads, (column[len(mine)], number))
+        return [
+            (buffer.take(len(mine), None), mine)
+            for buffer, mine in zip(buffers, places, strict=True)
+            if mine
+        ]
 
 
 def _order_ms(chunk: SourceRecords) -> Sequence[int]:

@@ -7,11 +7,11 @@ result has the larger of the two timestamps; a record without a partner comes ou
 is over, in the place of the record that made it so; what the store has let go of finds nobody.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
-from state_stores.commit_buffer import is_shareable
 from state_stores.ports import SerdePort
 from state_stores.window_store import WindowStore
 from streams.functions import UserFunction
@@ -19,7 +19,7 @@ from streams.operators.materialized import MaterializedOperator
 from streams.operators.non_joined import NonJoinedSettings, NonJoinedStore
 from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.record_batch import JointRecords, RecordBatch, has_none
 
 #: Timestamp and value of each partner of a record, in the order of time.
 Partners = Sequence[tuple[int, Any]]
@@ -32,6 +32,40 @@ class JoinSide(NamedTuple):
     before_ms: int
     after_ms: int
     grace_ms: int
+
+
+class _Trail:
+    """What the puts of a joint batch did to a store, one after the other, for readers that are between them.
+
+    Args:
+        source: The batch's source.
+        observed_ms: The store's time before the batch.
+    """
+
+    def __init__(self, source: JointRecords, observed_ms: int) -> None:
+        self.source = source
+        self._observed_ms = observed_ms
+        #: The places of the puts, and the store's time after each.
+        self._places: list[int] = []
+        self._times_ms: list[int] = []
+        #: The place of each row.
+        self._rows: dict[bytes, int] = {}
+
+    def add(self, place: int, disk_key: bytes, observed_ms: int) -> None:
+        """Note a row that was put."""
+        self._places.append(place)
+        self._times_ms.append(observed_ms)
+        self._rows[disk_key] = place
+
+    def observed_ms(self, place: int) -> int:
+        """Return the store's time before the record at this place."""
+        before = bisect_left(self._places, place)
+        return self._times_ms[before - 1] if before else self._observed_ms
+
+    def before(self, place: int, disk_keys: list[bytes]) -> list[bytes]:
+        """Return those of some rows that are there before the record at this place."""
+        rows = self._rows
+        return [each for each in disk_keys if rows.get(each, -1) < place]
 
 
 class _OverWindows(MaterializedOperator):
@@ -73,14 +107,14 @@ class _OverWindows(MaterializedOperator):
         batch.key_bytes, batch.key_serde = key_bytes, serde
         return batch
 
-    def put(self, batch: RecordBatch, index: int, key_bytes: bytes) -> None:
-        """Put one record into the store; one that does not serialise goes to the processing handler."""
+    def put(self, batch: RecordBatch, index: int, key_bytes: bytes) -> bool:
+        """Put one record into the store, return whether it is there; one that does not serialise goes to the handler."""
         timestamp = batch.timestamps[index]
         try:
             kept = self.store.put_bytes(key_bytes, batch.values[index], timestamp, timestamp)
         except FAILURES as error:  # the value's serde failed: the processing handler decides
             self.context.failed(batch, index, error)
-            return
+            return False
         if not kept:  # which the store counts
             seen = self.store.observed_stream_time_ms
             self.tell_late(
@@ -88,17 +122,29 @@ class _OverWindows(MaterializedOperator):
                 index,
                 f"came too late to be kept for later partners in store {self._store_name}: stream time is {seen}",
             )
+        return kept
 
 
 class JoinWindow(_OverWindows):
     """Keeps the records of one side for the other to find, and gives them on."""
 
+    takes_joint = True
+
     def process(self, batch: RecordBatch) -> Output:
         """Return the same records."""
         batch, key_bytes = self.with_any_key_bytes(batch)
+        store, source, order = self.store, batch.source, batch.order
+        trail: _Trail | None = None
+        if isinstance(source, JointRecords):
+            trail = _Trail(source, store.observed_stream_time_ms)
+        store.notes = trail
         for index, data in enumerate(key_bytes):
-            if data is not None:
-                self.put(batch, index, data)
+            if data is None or not self.put(batch, index, data) or trail is None:
+                continue
+            if batch.values[index] is not None:
+                assert order is not None, "a joint batch has an order"
+                row = store.disk_key(data, batch.timestamps[index], store.buffer.seq)
+                trail.add(order[index][0], row, store.observed_stream_time_ms)
         return self.canonical(batch, key_bytes)
 
 
@@ -160,6 +206,8 @@ class StreamJoin(_OverWindows):
         self._settings = non_joined
         self._serdes = (left_serde, right_serde)
         self._non_joined: NonJoinedStore | None = None
+        # What waits is told by both sides' records in turn.
+        self.takes_joint = non_joined is None
 
     def init(self, context: NodeContext) -> None:
         """Look up the stores."""
@@ -210,16 +258,35 @@ class StreamJoin(_OverWindows):
         return results.batch(batch, self.buffer.spec.key_serde)
 
     def _partners(self, batch: RecordBatch, key_bytes: Sequence[bytes | None]) -> list[Partners]:
-        side = self._side
-        ranges = [
-            None
-            if data is None or value is None
-            else (data, max(0, timestamp - side.before_ms), max(0, timestamp + side.after_ms))
-            for data, value, timestamp in zip(
-                key_bytes, batch.values, batch.timestamps, strict=True
-            )
+        """Return the partners of each record: those that are there at its turn."""
+        before_ms, after_ms, buffer = self._side.before_ms, self._side.after_ms, self.store.buffer
+        trail, order = self.store.notes, batch.order
+        if trail is not None and trail.source is not batch.source:
+            trail = None
+        live_ms = buffer.live_from_ms
+        rows: list[list[bytes]] = []
+        place = 0
+        for index, (data, value, timestamp) in enumerate(
+            zip(key_bytes, batch.values, batch.timestamps, strict=True)
+        ):
+            if data is None or value is None:
+                rows.append([])
+                continue
+            if trail is not None:
+                assert order is not None, "a joint batch has an order"
+                place = order[index][0]
+                live_ms = buffer.layout.live_from_ms(trail.observed_ms(place))
+            low, high = max(live_ms, timestamp - before_ms), max(0, timestamp + after_ms)
+            found = buffer.rows_of(data, low, high)
+            rows.append(trail.before(place, found) if trail is not None and found else found)
+        buffer.fetch([*chain.from_iterable(rows)])
+        time_of, peek = buffer.layout.time_of, buffer.peek
+        return [
+            [(time_of(each), value) for each in found if (value := peek(each)) is not None]
+            if found
+            else ()
+            for found in rows
         ]
-        return fetch_ranges(self.store, ranges)
 
     def _join(
         self,
@@ -353,51 +420,3 @@ class SelfJoin(_OverWindows):
 
 def _call(joiner: UserFunction, key: Any, left: Any, right: Any) -> Any:
     return joiner.call(key, left, right) if joiner.takes_key else joiner.call(left, right)
-
-
-#: Serialised key, first and last timestamp (both inclusive).
-Range = tuple[bytes, int, int]
-
-
-def fetch_ranges(store: WindowStore[Any, Any], ranges: Sequence[Range | None]) -> list[Partners]:
-    """Return what a window store has in each range, with as few look-ups as the ranges' overlaps allow.
-
-    Values that can be changed in place are decoded anew for each range.
-    """
-    by_key: dict[bytes, list[int]] = {}
-    for index, wanted in enumerate(ranges):
-        if wanted is not None and wanted[1] <= wanted[2]:
-            by_key.setdefault(wanted[0], []).append(index)
-    found: list[Partners] = [()] * len(ranges)
-    for key, indices in by_key.items():
-        bounds = [cast("Range", ranges[index])[1:] for index in indices]
-        rows = [row for low, high in _united(bounds) for row in _rows(store, key, low, high)]
-        if not rows:
-            continue
-        if not all(is_shareable(value) for _, value in rows) and len(indices) > 1:
-            for index, (low, high) in zip(indices, bounds, strict=True):
-                found[index] = _rows(store, key, low, high)
-            continue
-        starts = [start for start, _ in rows]
-        for index, (low, high) in zip(indices, bounds, strict=True):
-            found[index] = rows[bisect_left(starts, low) : bisect_right(starts, high)]
-    return found
-
-
-def _rows(store: WindowStore[Any, Any], key: bytes, low: int, high: int) -> list[tuple[int, Any]]:
-    return [(start, value) for start, value, _ in store.fetch_bytes(key, low, high)]
-
-
-def _united(bounds: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
-    """Return the ranges that together are these, without overlaps, in order.
-
-    >>> _united([(5, 9), (0, 3), (8, 12)])
-    [(0, 3), (5, 12)]
-    """
-    united: list[tuple[int, int]] = []
-    for low, high in sorted(bounds):
-        if united and low <= united[-1][1]:
-            united[-1] = (united[-1][0], max(united[-1][1], high))
-        else:
-            united.append((low, high))
-    return united

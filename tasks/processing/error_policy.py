@@ -340,7 +340,10 @@ def _printable(text: str) -> str:
 
 def _next_step(stage: ErrorStage, action: ErrorAction, *, internal: bool) -> str:
     if internal:
-        return ". The record belongs to the application's own state and is never skipped; raise the topic's limits"
+        return (
+            ". The record belongs to the application's own state and is never skipped; mend what the error names, or raise "
+            "the topic's limits if it is too large"
+        )
     if action == "retry":
         return f'. The {stage}_exception_handler answered "retry", which is for outputs that a time-out kept back'
     return (

@@ -23,7 +23,8 @@ def execution_mode(subtopology: SubtopologySpec) -> ExecutionMode:
     Batches give the same result as long as no node can see how far another one has come. Processors of the user's own
     may forward, schedule and commit at any moment. And below one source no two nodes may use a store that one of them
     writes: the second would see what the first did to the whole batch. Below different sources they may (joins,
-    cogroup), because a batch comes from one partition, and the next one only when all nodes are done with it.
+    cogroup), because a batch comes from one partition, and the next one only when all nodes are done with it; nodes that take
+    batches of several (`Operator.takes_joint`) keep to the order of the records among themselves.
     """
     processors = [node for node in subtopology.nodes if isinstance(node, ProcessorSpec)]
     for node in processors:

@@ -7,7 +7,7 @@ Streams. Both use the same operators, so they differ only in the order of calls 
 (DESIGN §2); `tests/tasks/processing/test_executors.py` holds them to that.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -53,6 +53,7 @@ class TaskGraph:
     """The nodes of one task. Only the task's thread calls it.
 
     Attributes:
+        takes_joint: It takes batches of several partitions at once.
         awaits: It waits for coroutines of the user's, and does nothing that may block: it can run on an event loop.
     """
 
@@ -76,6 +77,7 @@ class TaskGraph:
             self._add(node_spec, make_sink, host)
         self._order_start = self._number_paths()
         wrapped = any(isinstance(each, ProcessorSpec) and each.wrap for each in spec.nodes)
+        self.takes_joint = self._takes_joint(wrapped=wrapped)
         operators = [node.operator for node in self.nodes.values() if node.operator is not None]
         self.awaits = (
             not self.batched
@@ -117,7 +119,25 @@ class TaskGraph:
         for parent in () if isinstance(node_spec, SourceSpec) else node_spec.parents:
             self.nodes[parent].children.append(node)
 
-    def _number_paths(self) -> Callable[[int], list[Any]] | None:
+    def _takes_joint(self, *, wrapped: bool) -> bool:
+        """Return whether the order of the records of all sources is kept where it matters: where paths meet, in shared stores.
+
+        And in the topics: no two sinks may write to the same one.
+        """
+        topics = [each.topic for each in self.spec.nodes if isinstance(each, SinkSpec)]
+        named = all(isinstance(topic, str) for topic in topics)
+        return (
+            self._order_start is not None
+            and not wrapped
+            and (len(topics) < 2 or (named and len(set(topics)) == len(topics)))  # noqa: PLR2004 - one sink is in order
+            and all(
+                node.operator.takes_joint
+                for node in self.nodes.values()
+                if node.operator is not None
+            )
+        )
+
+    def _number_paths(self) -> Callable[[Iterable[int]], list[Any]] | None:
         """Find where paths that parted meet again; return what makes the first order of a batch, or None."""
         parents: dict[str, int] = dict.fromkeys(self.nodes, 0)
         for node in self.nodes.values():
@@ -131,11 +151,7 @@ class TaskGraph:
             node.numbers_children = len(node.children) > 1 and not exclusive
             expands = node.operator is not None and node.operator.expands
             tuples = tuples or node.numbers_children or expands
-        return (
-            (lambda count: [(index,) for index in range(count)])
-            if tuples
-            else (lambda count: list(range(count)))
-        )
+        return (lambda places: [(place,) for place in places]) if tuples else list
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -175,8 +191,20 @@ class TaskGraph:
     def _run_below(self, start: Node, output: Output) -> None:
         waiting: dict[str, list[RecordBatch]] = {}
         if self._order_start is not None and isinstance(output, RecordBatch):
-            output.order = self._order_start(len(output))
+            output.order = self._order_start(range(len(output)))
         self._deliver(start, output, waiting)
+        self._run_waiting(waiting)
+
+    def run_together(self, batches: Sequence[tuple[str, RecordBatch, Sequence[int]]]) -> None:
+        """Run batches of several partitions at once: (source, batch, the places of its records among all)."""
+        assert self._order_start is not None, "only what takes joint batches is given some"
+        waiting: dict[str, list[RecordBatch]] = {}
+        for name, batch, places in batches:
+            batch.order = self._order_start(places)
+            self._deliver(self.nodes[name], batch, waiting)
+        self._run_waiting(waiting)
+
+    def _run_waiting(self, waiting: dict[str, list[RecordBatch]]) -> None:
         if not waiting:
             return
         for node in self.nodes.values():

@@ -89,6 +89,9 @@ class Operator(ABC):
     keeps_times: ClassVar[bool] = False
     #: Judges records by the largest timestamp of those that came in before them with a key.
     observes_time: ClassVar[bool] = False
+    #: Takes batches of several partitions (`JointRecords`) as if their records came one by one in the batches' `order`, also
+    #: towards other nodes that use its stores. A node that doesn't say so gets batches of one partition.
+    takes_joint: bool = False
     #: Whether the time (of such an operator, or of its store) goes on with records that have no value, too.
     times_null_values: ClassVar[bool] = True
 

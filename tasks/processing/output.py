@@ -1,10 +1,10 @@
 """Records on their way out, as columns of raw bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tasks.processing.record import Headers
+from tasks.processing.record import Headers, RecordMetadata
 
 #: Partition number that lets the client choose by Kafka's murmur2 of the key (random for null keys).
 ANY_PARTITION = -1
@@ -19,7 +19,8 @@ class OutputColumns:
 
     `partitions` is one number for all records, or one per record; `ANY_PARTITION` leaves it to the client.
     `source_topic`, `source_partition` and `source_offsets` say which input each record came from (for the production
-    exception handler); `source_offsets` is None for records without one. `internal` records belong to the application's
+    exception handler); `source_offsets` is None for records without one. Where they came from several partitions, `inputs`
+    says it of a record by its index instead. `internal` records belong to the application's
     own state and are never skipped; for a `dead_letter` that fails no other dead letter is written.
     """
 
@@ -34,11 +35,19 @@ class OutputColumns:
     source_topic: str | None = None
     source_partition: int | None = None
     source_offsets: Sequence[int] | None = None
+    inputs: Callable[[int], RecordMetadata] | None = None
     internal: bool = False
     dead_letter: bool = False
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def input_of(self, index: int) -> tuple[str | None, int | None, int | None]:
+        """Return topic, partition and offset of the input behind a record, as far as there is one."""
+        if self.inputs is not None:
+            return self.inputs(index)
+        offset = None if self.source_offsets is None else self.source_offsets[index]
+        return self.source_topic, self.source_partition, offset
 
     def own(self) -> "OutputColumns":
         """Return the same records in lists of their own, which `take_in` may add to."""
@@ -63,6 +72,8 @@ class OutputColumns:
             or self.partitions != more.partitions
             or self.source_partition != more.source_partition
             or self.source_topic != more.source_topic
+            or self.inputs is not None
+            or more.inputs is not None
             or self.internal is not more.internal
             or self.dead_letter is not more.dead_letter
             or (self.headers is None) is not (more.headers is None)

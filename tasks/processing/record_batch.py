@@ -4,8 +4,9 @@ A batch is a run of records of one source partition (or of one cache flush), in 
 length. Columns are shared between batches, so nobody changes a column in place after passing it on.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import chain, compress, repeat
+from itertools import accumulate, chain, compress, repeat
 from operator import is_
 from typing import Any
 
@@ -79,6 +80,38 @@ class SourceRecords:
             self.headers[start:stop] if self.headers is not None else None,
             position_times=None if self.position_times is None else self.position_times[start:stop],
         )
+
+
+class JointRecords(SourceRecords):
+    """The raw records of several partitions that go through a graph together; each partition's rows are side by side.
+
+    A batch with this source has an `order`, whose first numbers are the places of the records in the order in which their
+    task takes them.
+    """
+
+    __slots__ = ("_parts", "starts")
+
+    def __init__(self, parts: Sequence[SourceRecords]) -> None:
+        with_headers = any(part.headers is not None for part in parts)
+        super().__init__(
+            "",
+            -1,
+            list(chain.from_iterable(part.offsets for part in parts)),
+            list(chain.from_iterable(part.raw_keys for part in parts)),
+            list(chain.from_iterable(part.raw_values for part in parts)),
+            list(chain.from_iterable(part.timestamps for part in parts)),
+            list(chain.from_iterable(part.headers or [()] * len(part) for part in parts))
+            if with_headers
+            else None,
+        )
+        self._parts = parts
+        #: The first row of each part.
+        self.starts = list(accumulate(map(len, parts[:-1]), initial=0))
+
+    def metadata(self, row: int) -> RecordMetadata:
+        """Return where the record of one row stands in its topic."""
+        part = self._parts[bisect_right(self.starts, row) - 1]
+        return RecordMetadata(part.topic, part.partition, self.offsets[row])
 
 
 class RecordBatch:

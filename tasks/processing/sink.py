@@ -1,6 +1,7 @@
 """From a batch to staged output columns: topic names, partitions, serialisation."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import index as index_of
 from typing import Any, Protocol, overload
 
@@ -11,7 +12,8 @@ from tasks.processing.coroutines import refuse_awaitable
 from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import Operator, Output
 from tasks.processing.output import ANY_PARTITION, OutputColumns
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.record import RecordMetadata
+from tasks.processing.record_batch import JointRecords, RecordBatch, has_none
 from tasks.processing.topology_spec import SinkSpec
 
 
@@ -33,6 +35,8 @@ OnUnserializable = Callable[[str, RecordBatch, int, Exception], None]
 
 class Sink(Operator):
     """Serialises batches for one topic, or for the topics a function names."""
+
+    takes_joint = True
 
     def __init__(
         self,
@@ -140,6 +144,7 @@ class Sink(Operator):
         partitions: int | list[int],
     ) -> None:
         source = batch.source
+        joint = source if isinstance(source, JointRecords) else None
         self._collector.add(
             OutputColumns(
                 topic=topic,
@@ -150,9 +155,10 @@ class Sink(Operator):
                 headers=batch.headers,
                 node=self.spec.name,
                 task_id=self.context.task_id,
-                source_topic=None if source is None else source.topic,
-                source_partition=None if source is None else source.partition,
+                source_topic=None if source is None or joint is not None else source.topic,
+                source_partition=None if source is None or joint is not None else source.partition,
                 source_offsets=None if source is None else _Offsets(source.offsets, batch.rows),
+                inputs=None if joint is None else partial(_input_of, joint, batch.rows),
             ),
             internal=self.spec.internal,
         )
@@ -161,7 +167,7 @@ class Sink(Operator):
         if not isinstance(chosen, str) or not chosen:
             refuse_awaitable(chosen, f"the topic function of {self._named()}")
             raise TypeError(
-                "the topic function must return the name of a topic, not "
+                f"the topic function of {self._named()} must return the name of a topic, not "
                 + ("an empty text" if chosen == "" else type(chosen).__name__)
             )
         return chosen
@@ -173,17 +179,27 @@ class Sink(Operator):
             refuse_awaitable(chosen, f"the partitioner of {self._named()}")
         several = chosen if isinstance(chosen, Iterable) else (chosen,)
         # Each once, as of Kafka Streams' sets.
-        partitions = list(dict.fromkeys(map(index_of, several)))
+        try:
+            partitions = list(dict.fromkeys(map(index_of, several)))
+        except TypeError:
+            raise TypeError(
+                f"the partitioner of {self._named()} returned an object of type {type(chosen).__name__}; return a partition's "
+                "number, several of them, [] to drop the record, or None for Kafka's own choice"
+            ) from None
         for partition in partitions:
             if not 0 <= partition < count:
                 raise ValueError(
-                    f"the partitioner chose partition {partition}; the topic has 0 to {count - 1}"
+                    f"the partitioner of {self._named()} chose partition {partition}; the topic has 0 to {count - 1}"
                 )
         return partitions
 
     def _named(self) -> str:
         location = f" ({self.spec.location})" if self.spec.location else ""
         return f"{self.spec.name}{location}"
+
+
+def _input_of(source: JointRecords, rows: Sequence[int], index: int) -> RecordMetadata:
+    return source.metadata(rows[index])
 
 
 class _Offsets(Sequence[int]):

@@ -87,6 +87,28 @@ def test_runs_are_the_order_of_single_records(
     assert group.records == 0
 
 
+@given(inputs=INPUTS, limits=st.lists(st.integers(1, 15), min_size=1))
+def test_what_is_taken_together_tells_the_order_of_single_records(
+    inputs: list[list[list[int]]], limits: list[int]
+) -> None:
+    """The places are those that the records would have had, and none is taken behind the end of a run."""
+    group = filled(inputs)
+    left: list[Row] = []
+    turn = 0
+    while taken := group.take_together(limits[turn % len(limits)]):
+        placed = [
+            (place, row)
+            for chunk, places in taken
+            for place, row in zip(places, rows(chunk), strict=True)
+        ]
+        assert 1 <= len(placed) <= limits[turn % len(limits)]
+        assert sorted(place for place, _ in placed) == list(range(len(placed)))
+        left += [row for _, row in sorted(placed)]
+        turn += 1
+    assert left == record_by_record(inputs)
+    assert group.records == 0
+
+
 class GroupMachine(RuleBasedStateMachine):
     """Adding, taking and putting back in any order, beside plain queues."""
 

@@ -107,6 +107,76 @@ def test_batches_give_what_single_records_give(
     event(f"{kind}, {'some' if single else 'no'} results")
 
 
+def pipe_together(driver: TopologyTestDriver, rows: Sequence[Row], cut: int) -> list[Result]:
+    """Pipe records of both topics `cut` at a time, so that both inputs are buffered; return what came out."""
+    output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
+    for start in range(0, len(rows), cut):
+        for topic in ("left", "right"):
+            source = driver.create_input_topic(topic, key_serde=JSON, value_serde=JSON)
+            raws = [
+                source._raw(key, value, timestamp, ())
+                for name, key, value, timestamp in rows[start : start + cut]
+                if name == topic
+            ]
+            if raws:
+                driver._enqueue(topic, raws)
+        driver._settle(driver._tasks)
+    return [(record.key, record.value, record.timestamp) for record in output.read_records()]
+
+
+TOGETHER: dict[str, Callable[[JoinWindows], Program]] = {
+    **KINDS,
+    "merged": lambda within: lambda left, right: left.join(right, pair, within=within).merge(left),
+    "derived": lambda within: (
+        lambda left, right: (
+            left.merge(right.filter(_is_odd))
+            .flat_map_values(lambda value: [value, 13, value])
+            .join(right.filter_not(_is_odd), picky, within=within, value_serde=JSON)
+        )
+    ),
+    "expanded": lambda within: (
+        lambda left, right: (
+            left.filter_not(_is_odd)
+            .flat_map_values(lambda value: [value, 13, value])
+            .join(right, picky, within=within, value_serde=JSON)
+        )
+    ),
+}
+
+
+def _is_odd(_key: Any, value: Any) -> bool:
+    return isinstance(value, int) and value % 2 == 1
+
+
+@settings(max_examples=40)
+@given(rows=ROWS, within=WINDOWS, kind=st.sampled_from(sorted(TOGETHER)), cut=st.integers(2, 25))
+def test_inputs_that_come_together_give_what_single_records_give(
+    rows: list[Row], within: JoinWindows, kind: str, cut: int
+) -> None:
+    """Whichever side a record comes from, it finds what has come before it, and nothing that comes after."""
+    program = TOGETHER[kind](within)
+    results: list[list[Result]] = []
+    failures: list[list[tuple[Any, ...]]] = []
+    for record_by_record in (True, False):
+        handled: list[tuple[Any, ...]] = []
+
+        def handler(
+            context: Any, record: Any, _error: Exception, handled: list[tuple[Any, ...]] = handled
+        ) -> ErrorResponse:
+            at = (context.topic, context.partition, context.offset)
+            handled.append((context.node, *at, context.raw_value, repr(record.value)))
+            return ErrorResponse(action="continue")
+
+        with driver_of(
+            program, record_by_record=record_by_record, processing_exception_handler=handler
+        ) as driver:
+            results.append(pipe_together(driver, rows, cut))
+        failures.append(sorted(handled))
+    assert results[0] == results[1]
+    assert failures[0] == failures[1]
+    event(f"{kind}, {'some' if results[0] else 'no'} results")
+
+
 def model_of(rows: Sequence[Row], within: JoinWindows) -> list[tuple[str, Any, Any, int]]:
     """Return every pair of records that are near each other, if none is ever too late."""
     kept = [row for row in rows if row[1] is not None and row[2] is not None]

@@ -3,7 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.output_collector import drop
 from tasks.processing.output import ANY_PARTITION, OutputColumns, OutputRuns
+from tasks.processing.record import RecordMetadata
+from tasks.processing.record_batch import JointRecords, SourceRecords
 
 #: Topic, partition, node, whether there are headers, whether it is the application's own, and how many records.
 _ADDED = st.lists(
@@ -65,3 +68,34 @@ def _rows(columns: OutputColumns) -> list[object]:
         )
         for index in range(len(columns))
     ]
+
+
+def test_outputs_of_several_inputs_tell_which_one_each_came_from() -> None:
+    """Also when some were dropped, and others came before in the same topic."""
+    parts = [
+        SourceRecords(topic, 3, offsets, [None] * 2, [b"v"] * 2, [0, 0], headers)
+        for topic, offsets, headers in (
+            ("left", range(5, 7), None),
+            ("right", range(8, 10), [(), (("h", b"1"),)]),
+        )
+    ]
+    joint = JointRecords(parts)
+    assert joint.headers == [(), (), (), (("h", b"1"),)]
+    rows = [2, 0, 3, 1]
+    mixed = OutputColumns(
+        topic="out",
+        partitions=0,
+        keys=[None] * 4,
+        values=[b"v"] * 4,
+        timestamps=[0] * 4,
+        inputs=lambda index: joint.metadata(rows[index]),
+    )
+    expected = [("right", 3, 8), ("left", 3, 5), ("right", 3, 9), ("left", 3, 6)]
+    assert [mixed.input_of(index) for index in range(4)] == expected
+    runs = OutputRuns()
+    runs.add(mixed)
+    runs.add(mixed)
+    for columns in runs.take():
+        drop(columns, [1])
+        assert [columns.input_of(index) for index in range(3)] == [expected[0], *expected[2:]]
+    assert isinstance(mixed.input_of(0), RecordMetadata)

@@ -576,7 +576,7 @@ class YieldingAsync(Processor[Any, Any, Any, Any]):
         (YieldingAsync, "generator"),
         (lambda: None, "NoneType"),
         (dict, "dict"),
-        (FixedKeyProcessor, r"FixedKeyProcessor, not a Processor; give it to process_values"),
+        (FixedKeyProcessor, r"FixedKeyProcessor, not a Processor; .*give it to process_values"),
         (partial(FixedKeyProcessor), r"give it to process_values"),
     ],
 )

@@ -1,0 +1,181 @@
+"""Which rows each key of a window or session store has, in memory: so that looking one key up needs no scan of the disk.
+
+It knows disk keys only; their values are where all values are, in the buffer or one multi-get away. Of a segment that
+was not on disk when the index began it knows every row. Of another one it knows the rows of those keys that were
+looked up since. What takes too much memory is forgotten, the oldest segments first, and looked up again.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable
+
+from state_stores.segments import SEGMENT_BYTES, SegmentLayout
+
+#: What a row takes beside its disk key, and what a key takes: list, dictionary entry, objects.
+_ROW_BYTES = 64
+_KEY_BYTES = 250
+
+#: A key with more rows in a segment is not kept: who reads that much is better off with a scan.
+_ROWS_MAX = 4_096
+
+
+class _Segment:
+    """What is known of one segment."""
+
+    __slots__ = ("complete", "many", "rows", "scanned", "size_bytes")
+
+    def __init__(self, *, complete: bool) -> None:
+        #: Whether keys that are not in `rows` have none.
+        self.complete = complete
+        #: The disk keys of each key, in order; of keys that were not looked up perhaps not all.
+        self.rows: dict[bytes, list[bytes]] = {}
+        #: Keys that were looked up; only used where the segment is not complete.
+        self.scanned: set[bytes] = set()
+        #: Keys with too many rows.
+        self.many: set[bytes] = set()
+        self.size_bytes = 0
+
+
+class RowIndex:
+    """The disk keys of a store's rows by segment and key.
+
+    Args:
+        layout: How rows are laid out.
+        budget_bytes: What the index may take.
+        on_disk: The segments that may hold rows on disk now.
+        find: Returns the disk keys of a key in a segment in order, those on disk and those that are uncommitted, at most so
+            many; it is asked once for each.
+    """
+
+    def __init__(
+        self,
+        layout: SegmentLayout,
+        budget_bytes: int,
+        on_disk: Iterable[int],
+        find: Callable[[int, bytes, int], list[bytes]],
+    ) -> None:
+        self._layout = layout
+        self._budget_bytes = budget_bytes
+        self._find = find
+        self._segments = {number: _Segment(complete=False) for number in sorted(on_disk)}
+        #: Their numbers in order.
+        self._order = list(self._segments)
+        self._size_bytes = 0
+
+    def add(self, disk_keys: Iterable[bytes]) -> None:
+        """Note rows that were put, each once or several times."""
+        segment_of, key = self._layout.segment_of, slice(SEGMENT_BYTES, -self._layout.tail)
+        for disk_key in disk_keys:
+            number = segment_of(disk_key)
+            segment = self._segments.get(number)
+            if segment is None:
+                # It was not on disk when the index began, and nobody else writes.
+                segment = self._segments[number] = _Segment(complete=True)
+                insort(self._order, number)
+            self._grow(segment, _insert(segment, disk_key[key], disk_key))
+        self._shed()
+
+    def remove(self, disk_keys: Iterable[bytes]) -> None:
+        """Note that rows are gone."""
+        layout = self._layout
+        for disk_key in disk_keys:
+            segment = self._segments.get(layout.segment_of(disk_key))
+            key = layout.key_of(disk_key)
+            mine = None if segment is None else segment.rows.get(key)
+            if segment is None or mine is None:
+                continue
+            place = bisect_left(mine, disk_key)
+            if place < len(mine) and mine[place] == disk_key:
+                del mine[place]
+                self._grow(segment, -len(disk_key) - _ROW_BYTES)
+            if not mine:
+                del segment.rows[key]
+                self._grow(segment, -len(key) - _KEY_BYTES)
+
+    def expire(self, first_kept: int) -> None:
+        """Forget the segments before one: they are deleted."""
+        while self._order and self._order[0] < first_kept:
+            self._size_bytes -= self._segments.pop(self._order.pop(0)).size_bytes
+
+    def _grow(self, segment: _Segment, size_bytes: int) -> None:
+        segment.size_bytes += size_bytes
+        self._size_bytes += size_bytes
+
+    def of(self, key: bytes, low: int, high: int) -> list[bytes] | None:
+        """Return the disk keys of a key with low <= time <= high in order; None if they are too many to be known.
+
+        Among them may be some that were deleted.
+        """
+        layout = self._layout
+        found: list[bytes] = []
+        for number in layout.segments_of(self._order, low, high, reverse=False):
+            segment = self._segments[number]
+            if not segment.complete and key not in segment.scanned:
+                self._look_up(number, segment, key)
+            mine = segment.rows.get(key)
+            if mine is None:
+                if key in segment.many:
+                    return None
+                continue
+            first, end = layout.key_bounds(number, key, low, high)
+            if mine[0] < first or mine[-1] >= end:
+                found += mine[bisect_left(mine, first) : bisect_left(mine, end)]
+            else:
+                found += mine
+        return found
+
+    def _look_up(self, number: int, segment: _Segment, key: bytes) -> None:
+        mine = self._find(number, key, _ROWS_MAX + 1)
+        grown = len(key) + _KEY_BYTES - _forget(segment, key)
+        segment.scanned.add(key)
+        if len(mine) > _ROWS_MAX:
+            segment.many.add(key)
+        elif mine:
+            segment.rows[key] = mine
+            grown += _bytes_of(key, mine)
+        self._grow(segment, grown)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether it takes more than it may: then `add` makes room."""
+        return self._size_bytes > self._budget_bytes
+
+    def _shed(self) -> None:
+        """Forget the oldest segments until half of the budget is free, if it takes too much."""
+        if not self.is_full:
+            return
+        for number in self._order:
+            if self._size_bytes <= self._budget_bytes // 2:
+                return
+            self._size_bytes -= self._segments[number].size_bytes
+            self._segments[number] = _Segment(complete=False)
+
+
+def _insert(segment: _Segment, key: bytes, disk_key: bytes) -> int:
+    """Add a row of a key; return how much memory that takes."""
+    mine = segment.rows.get(key)
+    if mine is None:
+        if key in segment.many:
+            return 0
+        segment.rows[key] = [disk_key]
+        return len(key) + _KEY_BYTES + len(disk_key) + _ROW_BYTES
+    if disk_key > mine[-1]:
+        mine.append(disk_key)
+    else:
+        place = bisect_left(mine, disk_key)
+        if mine[place] == disk_key:
+            return 0
+        mine.insert(place, disk_key)
+    if len(mine) > _ROWS_MAX:
+        segment.many.add(key)
+        return len(disk_key) + _ROW_BYTES - _forget(segment, key) + len(key) + _KEY_BYTES
+    return len(disk_key) + _ROW_BYTES
+
+
+def _forget(segment: _Segment, key: bytes) -> int:
+    """Forget the rows of a key; return how much memory that frees."""
+    mine = segment.rows.pop(key, None)
+    return 0 if mine is None else _bytes_of(key, mine)
+
+
+def _bytes_of(key: bytes, mine: list[bytes]) -> int:
+    return len(key) + _KEY_BYTES + len(mine) * (_ROW_BYTES + len(mine[0]))
