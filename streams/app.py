@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from streams.arguments import check_flag, check_series
 from streams.client.application import Application, SystemClock
 from streams.client.application_state import ENDED, SIGNALS_S, ApplicationState, StateListener
 from streams.client.figures import figures_of
@@ -23,7 +24,7 @@ from streams.config import StreamsConfig
 from streams.config.streams_config import given_config
 from streams.durations import to_ms
 from streams.errors import ApplicationShutdownError, ConfigError, StreamsError
-from streams.listeners import RestoreListener, StandbyUpdateListener
+from streams.listeners import RestoreListener, StandbyUpdateListener, called
 from streams.run_options import RunOptions
 from streams.serdes import SerdeLike
 from streams.states import KafkaStreamsState
@@ -62,7 +63,19 @@ class KafkaStreams:
     <KafkaStreamsState.CREATED: 'CREATED'>
 
     All processes with the same `application_id` are one group, which shares the tasks among them. `run()` is the usual
-    way: it starts, waits for SIGTERM or SIGINT, lets the tasks move to others, commits and closes.
+    way: it starts, waits for SIGTERM or SIGINT, lets the tasks move to others, commits and closes. What it needs to know is
+    told before:
+
+    >>> app.set_state_listener(lambda new, old: print(old, "->", new))
+    >>> app.set_uncaught_exception_handler(lambda error: "replace_thread")
+    >>> app.set_restore_listener(lambda event: print(event.store, event.kind, event.restored))
+    >>> app.tasks(), app.local_store_lags(), app.metrics()["state"]
+    ([], {}, 'CREATED')
+    >>> app.pause([0])  # its sub-topology 0 will rest until resume()
+    >>> app.close(timeout=1_000)
+    CREATED -> PENDING_SHUTDOWN
+    PENDING_SHUTDOWN -> NOT_RUNNING
+    True
     """
 
     def __init__(
@@ -123,7 +136,7 @@ class KafkaStreams:
 
     def set_state_listener(self, listener: StateListener) -> None:
         """Call `listener(new, old)` at every change of state; set it before `start`."""
-        self._state.listener = listener
+        self._state.listener = called(listener, "set_state_listener", "(new, old)")
 
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
         """Let `handler(error)` decide about an error that ended a worker; set it before `start`.
@@ -133,23 +146,20 @@ class KafkaStreams:
         with fixed assignment, or before the worker has joined its group, only those of this process. Any other answer
         ends the workers of this process with state ERROR.
         """
-        self._exception_handler = handler
+        self._exception_handler = called(handler, "set_uncaught_exception_handler", "(error)")
 
     def set_restore_listener(
         self, listener: RestoreListener | Callable[[RestoreEvent], None]
     ) -> None:
         """Tell `listener` (its `on_restore`, or itself) how restoring goes on; set it before `start`."""
-        self._restore_listener = (
-            listener.on_restore if isinstance(listener, RestoreListener) else listener
-        )
+        self._restore_listener = called(listener, "set_restore_listener", "(event)", "on_restore")
 
     def set_standby_update_listener(
         self, listener: StandbyUpdateListener | Callable[[StandbyUpdateEvent], None]
     ) -> None:
         """Tell `listener` (its `on_standby_update`, or itself) how copies of stores go on; set it before `start`."""
-        self._standby_listener = (
-            listener.on_standby_update if isinstance(listener, StandbyUpdateListener) else listener
-        )
+        setter = "set_standby_update_listener"
+        self._standby_listener = called(listener, setter, "(event)", "on_standby_update")
 
     def start(self) -> None:
         """Start in the background; returns at once. Raises `StreamsError` if it was started or closed before."""
@@ -169,9 +179,9 @@ class KafkaStreams:
         The group gives the tasks to others at once. With `leave_group=False` they wait `rejoin_timeout_ms` for this member
         to come back. (No effect with fixed assignment.) None waits as long as it takes. Idempotent.
         """
-        return self._end(
-            Departure(rejoin=not leave_group), None if timeout is None else to_ms(timeout)
-        )
+        check_flag(leave_group, "leave_group", "close", error=StreamsError)
+        timeout_ms = None if timeout is None else to_ms(timeout, "close: timeout")
+        return self._end(Departure(rejoin=not leave_group), timeout_ms)
 
     def drain(self, timeout: timedelta | int | None = None) -> bool:
         """Let the tasks move to other members while they go on, then close; return whether that was done in time.
@@ -183,12 +193,17 @@ class KafkaStreams:
             timeout: How long the moves may take, in ms or as timedelta; None takes `drain_timeout_ms`. Closing may take
                 a few seconds more.
         """
-        drain_ms = self._config.drain_timeout_ms if timeout is None else to_ms(timeout)
+        drain_ms = self._drain_ms(timeout, "drain")
         if self._application.is_fixed:
             return self._end(Departure(), drain_ms + _CLOSE_MS)
         if self._config.group_instance_id is not None:
             return self._end(Departure(rejoin=True), drain_ms + _CLOSE_MS)
         return self._end(Departure(drain_ms=drain_ms), drain_ms + _CLOSE_MS)
+
+    def _drain_ms(self, timeout: timedelta | int | None, call: str) -> int:
+        if timeout is None:
+            return self._config.drain_timeout_ms
+        return to_ms(timeout, f"{call}: timeout")
 
     def run(self) -> None:
         """Start, wait for SIGTERM or SIGINT, drain and close. Raises what ended the application, if an error did.
@@ -259,8 +274,11 @@ class KafkaStreams:
 
     def _chosen(self, subtopologies: Iterable[int] | None) -> frozenset[int]:
         known = frozenset(each.id for each in self._application.spec.subtopologies)
-        chosen = known if subtopologies is None else frozenset(subtopologies)
-        unknown = sorted(chosen - known)
+        chosen = known
+        if subtopologies is not None:
+            numbers = check_series(subtopologies, "numbers", "subtopologies", error=StreamsError)
+            chosen = frozenset(numbers)
+        unknown = sorted(chosen - known, key=str)
         if unknown:
             raise StreamsError(
                 f"there is no sub-topology {', '.join(map(str, unknown))}; this topology has "
@@ -291,6 +309,9 @@ class KafkaStreams:
 
         Raises:
             InvalidStateStoreError: There is no such store, or (when reading) no running task of it here.
+
+        >>> def count_of(app: KafkaStreams, word: str) -> int:
+        ...     return app.store("counts").get(word, 0)
         """
         return store_view(self._application, self._shown, name, stale=stale)
 
@@ -327,6 +348,10 @@ class KafkaStreams:
             SerializationError: The serde can't take the key.
             StreamsError: The application was not started or is closed, its tasks are placed by hand, or the key has no
                 single partition.
+
+        >>> def where_is(app: KafkaStreams, user: str) -> str:
+        ...     host = app.query_metadata_for_key("counts", user, str).active_host
+        ...     return "nowhere now" if host is None else f"http://{host.host}:{host.port}/counts/{user}"
         """
         return self._directory().where_is(store, key, key_serde, partitioner)
 
@@ -398,7 +423,7 @@ class KafkaStreams:
         Raises:
             StreamsError: It did not end in time; it goes on ending.
         """
-        drain_ms = self._config.drain_timeout_ms if timeout is None else to_ms(timeout)
+        drain_ms = self._drain_ms(timeout, "remove_stream_thread")
         with self._lock:
             if len(self._threads) < 2:  # noqa: PLR2004 - the last one is ended by `close`
                 return None

@@ -30,7 +30,10 @@ Topics = str | Sequence[str] | re.Pattern[str]
 
 
 class StreamsBuilder:
-    """Collects streams and tables; `build()` makes a topology of them.
+    """Collects streams and tables; `build()` makes a topology of them (Kafka Streams' StreamsBuilder).
+
+    Its methods raise `TopologyError`, with their own name and your line, for a topic or a name that can't be one, for what
+    is no serde, for a name that is taken, and for a topic that is read in two ways that don't go together.
 
     >>> from streams import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -218,7 +221,7 @@ class StreamsBuilder:
         """
         call = Call.here("table")
         check_name(topic, "topic", call.context)
-        materialized = Materialized.of(store, call.context)
+        materialized = Materialized.of_table(store, call.context)
         call.name(name)
         kept = self._graph.table_store(
             materialized, prefix=f"{topic}-", name=name, serdes=(None, None), needed=False
@@ -401,6 +404,11 @@ class StreamsBuilder:
         >>> builder.build().source_topics
         ('in',)
         """
+        if config is not None:
+            # Whoever has a config has imported this; who has none starts sooner without.
+            from streams.config.streams_config import given_config  # noqa: PLC0415 - as above
+
+            config = given_config(config, Call.here("build").context)
         if config is not None and config.ensure_explicit_naming:
             self._graph.check_names_are_given()
         topology = optimized(self._graph, config).build()

@@ -95,7 +95,7 @@ class CogroupMergeNode(ProcessorNode):
 
 
 class CogroupedKStream(Generic[K, A]):
-    """Several grouped streams to be aggregated into one table; made by `KGroupedStream.cogroup`.
+    """Several grouped streams to be aggregated into one table; made by `KGroupedStream.cogroup` (KIP-150).
 
     >>> from streams import StreamsBuilder
     >>> builder = StreamsBuilder()

@@ -48,11 +48,13 @@ class DefaultSerdes(Protocol):
 class DefaultSerde:
     """Stands where no serde was given, until the configured default takes its place. Never runs."""
 
-    __slots__ = ("part",)
+    __slots__ = ("giver", "part")
 
-    def __init__(self, part: str) -> None:
+    def __init__(self, part: str, giver: str = "") -> None:
         #: "key" or "value".
         self.part = part
+        #: What to give, and where, if that is not what the node's kind says.
+        self.giver = giver
 
     #: Says nothing against key ranges while a topology is only described; what takes its place may.
     canonical = True
@@ -162,7 +164,7 @@ def _settled(serde: SerdePort, default: SerdePort | None, context: str, giver: s
         return serde
     if default is None:
         raise TopologyError(
-            f"{context}: no {serde.part} serde; give {serde.part}_serde= {giver}, or set "
+            f"{context}: no {serde.part} serde; give {serde.giver or f'{serde.part}_serde= {giver}'}, or set "
             f"default_{serde.part}_serde in the config that build() gets"
         )
     return default

@@ -42,11 +42,22 @@ class UserFunction(msgspec.Struct, frozen=True):
             joiners: `call(key, left, right)` instead of `call(left, right)`; always true for aggregators and
             mergers, never for initializers and reducers.
         name: What to call it in messages.
+        where: The operator and the user's line, for messages.
     """
 
     call: Callable[..., Any]
     takes_key: bool
     name: str
+    where: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Return what messages about its results begin with.
+
+        >>> adapt(str.upper, kind="mapper", node="map", location="app.py:3").shown
+        'map (app.py:3): str.upper'
+        """
+        return f"{self.where}: {self.name}" if self.where else self.name
 
 
 class _Form(msgspec.Struct, frozen=True):
@@ -151,7 +162,7 @@ def adapt(
             f"{where}: {kind} {name}{signature.text} {takes}; it must take {wanted}"
             " (parameters with defaults do not count)"
         )
-    return UserFunction(Awaiting(call) if awaited else call, form.takes_key, name)
+    return UserFunction(Awaiting(call) if awaited else call, form.takes_key, name, where)
 
 
 def function_name(function: Callable[..., Any]) -> str:

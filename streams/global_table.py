@@ -30,6 +30,7 @@ from streams.operators.table import TableSource
 from streams.serdes import SerdeLike
 from streams.topology import Topology
 from tasks.processing.operator import OperatorSupplier
+from tasks.processing.processor import Processor
 from tasks.processing.topology_spec import SourceSpec
 
 K = TypeVar("K")
@@ -124,7 +125,11 @@ def global_table(
 ) -> GlobalKTable[Any, Any]:
     """Add a global table to the graph; names count as Kafka Streams': store, source, table."""
     check_name(topic, "topic", call.context)
-    materialized = Materialized.of(store, call.context)
+    materialized = Materialized.of_table(store, call.context)
+    if materialized.changelog_config:
+        raise TopologyError(
+            f"{call.context}: a global table is read from its topic and has no changelog; leave changelog_config= out"
+        )
     if not materialized.fits_windows:
         raise TopologyError(
             f"{call.context}: a global table can't be of store_type={materialized.store_type!r}; "
@@ -162,7 +167,7 @@ def global_store(
     """Add a global store with a processor of the user's to the graph; names count as Kafka Streams': source, processor."""
     check_name(topic, "topic", call.context)
     check_store_builder(builder, call.context)
-    check_supplier(supplier, call.context)
+    check_supplier(supplier, call.context, Processor)
     serdes = (call.serde(key_serde, "key_serde"), call.serde(value_serde, "value_serde"))
     node = GlobalStoreNode(
         source=_source(graph, call, topic, serdes, None),

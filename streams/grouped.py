@@ -23,7 +23,23 @@ A = TypeVar("A")
 
 
 class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
-    """A stream grouped by key; made by `group_by_key` or `group_by`.
+    """A stream grouped by key; made by `group_by_key` or `group_by` (Kafka Streams' KGroupedStream).
+
+    Records whose key or value is None are dropped and counted. A result's timestamp is the larger of the old result's
+    and the record's (ms). Methods raise `TopologyError` as those of `KStream` do.
+
+    >>> from streams import StreamsBuilder
+    >>> from streams.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> grouped = builder.stream("in", key_serde=str, value_serde=int).group_by_key()
+    >>> grouped.reduce(max).to_stream().foreach(lambda key, largest: print(key, largest))
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     source = driver.create_input_topic("in", key_serde=str, value_serde=int)
+    ...     source.pipe_key_values([("a", 3), ("b", 1), ("a", 5), (None, 9), ("b", None), ("a", 4)])
+    a 3
+    b 1
+    a 5
+    a 5
 
     >>> from streams import StreamsBuilder
     >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)

@@ -64,7 +64,24 @@ class TableGroupPart:
 
 
 class KGroupedTable(Generic[K, V]):
-    """A table grouped by other keys; made by `KTable.group_by`.
+    """A table grouped by other keys; made by `KTable.group_by` (Kafka Streams' KGroupedTable).
+
+    A change of a row takes the old one out of its group and puts the new one in; in the same group that is one step
+    (KIP-904). Methods raise `TopologyError` as those of `KStream` do.
+
+    >>> from streams import StreamsBuilder
+    >>> from streams.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> cities = builder.table("users", key_serde=str, value_serde=str)
+    >>> living = cities.group_by(lambda user, city: (city, user), key_serde=str, value_serde=str).count()
+    >>> living.to_stream().foreach(lambda city, users: print(city, users))
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     source = driver.create_input_topic("users", key_serde=str, value_serde=str)
+    ...     source.pipe_key_values([("ann", "Ulm"), ("bob", "Ulm"), ("ann", "Bonn")])
+    Ulm 1
+    Ulm 2
+    Ulm 1
+    Bonn 1
 
     >>> from streams import StreamsBuilder
     >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)

@@ -6,10 +6,11 @@ serde, and operators that may change the value forget the value's, because the o
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
+from streams.arguments import check_callable
 from streams.call import Call
 from streams.default_serdes import serdes_or_default
 from streams.errors import TopologyError
@@ -27,9 +28,9 @@ from streams.logical_graph import (
     TableNode,
 )
 from streams.materialized import Materialized
-from streams.node_arguments import PARTITIONER, check_callable, check_target
+from streams.node_arguments import PARTITIONER, check_target
 from streams.operators import stateless
-from streams.serdes import SerdeInto, SerdeLike, SerdeOf
+from streams.serdes import PlainT, SerdeInto, SerdeLike, SerdeMethods, SerdeOf
 from streams.stream_aggregations import GroupPart
 from streams.stream_part import StreamPart
 from tasks.processing.operator import OperatorSupplier
@@ -40,10 +41,28 @@ K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
+K_contra = TypeVar("K_contra", contravariant=True)
+V_contra = TypeVar("V_contra", contravariant=True)
+
+
+class _OfValue(Protocol[V_contra]):
+    """A predicate of the value. In a union with a callable type, mypy reads a lambda as that one, not as of anything."""
+
+    def __call__(self, value: V_contra, /) -> object: ...
+
+
+class _OfBoth(Protocol[K_contra, V_contra]):
+    """A predicate of key and value, likewise."""
+
+    def __call__(self, key: K_contra, value: V_contra, /) -> object: ...
 
 
 class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]):
-    """A stream of records; made by `StreamsBuilder.stream` and by its own methods.
+    """A stream of records; made by `StreamsBuilder.stream` and by its own methods (Kafka Streams' KStream).
+
+    Every method raises `TopologyError`, with its own name and your line, for a function whose signature does not fit, for
+    what is no serde, and for a name that can't be one or is taken. That a serde is missing `build()` says. What a
+    function raises for a record goes to the `processing_exception_handler`.
 
     >>> from streams import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -91,7 +110,15 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
     @overload
     def split(
         self,
-        branches: Mapping[str, Callable[[V], object] | Callable[[K, V], object]],
+        branches: Mapping[str, Callable[[V], object] | _OfBoth[K, V]],
+        default: str | None = None,
+        *,
+        name: str | None = None,
+    ) -> "dict[str, KStream[K, V]]": ...
+    @overload
+    def split(  # type: ignore[overload-cannot-match] # it overlaps the one above, but mypy reads lambdas by it
+        self,
+        branches: Mapping[str, _OfValue[V] | Callable[[K, V], object]],
         default: str | None = None,
         *,
         name: str | None = None,
@@ -146,6 +173,9 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
 
         A serde is kept only where all have the same.
 
+        Raises:
+            TopologyError: There is no other stream, or one is of another builder.
+
         >>> from streams import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> left = builder.stream("left", key_serde=str, value_serde=str)
@@ -184,6 +214,9 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             key_serde: Serde of keys; the stream's if not given.
             value_serde: Serde of values, likewise.
             partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for Kafka's default.
+
+        Raises:
+            TopologyError: `partitions` is no int from 1, or not that of what this is joined with (`build()` says that).
 
         >>> from streams import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
@@ -293,7 +326,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         call = Call.here("to_table")
         graph, parent = self._part.graph, self._part.node
         node_name = graph.node_name("KSTREAM-TOTABLE-", call.name(name))
-        materialized = Materialized.of(store, call.context)
+        materialized = Materialized.of_table(store, call.context)
         kept = graph.table_store(
             materialized,
             prefix="KSTREAM-TOTABLE-",
@@ -347,9 +380,45 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
     @overload
     def group_by(
         self,
+        mapper: Callable[[V], Coroutine[Any, Any, PlainT | None]],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[PlainT, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[K, V], Coroutine[Any, Any, PlainT | None]],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[PlainT, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[V], PlainT | None],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[PlainT, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[K, V], PlainT | None],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[PlainT, V]: ...
+    @overload
+    def group_by(
+        self,
         mapper: Callable[[V], Coroutine[Any, Any, K2 | None]],
         *,
-        key_serde: SerdeLike[K2] | None = None,
+        key_serde: SerdeMethods[K2] | None = None,
         value_serde: SerdeOf[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K2, V]: ...
@@ -358,7 +427,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         self,
         mapper: Callable[[K, V], Coroutine[Any, Any, K2 | None]],
         *,
-        key_serde: SerdeLike[K2] | None = None,
+        key_serde: SerdeMethods[K2] | None = None,
         value_serde: SerdeOf[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K2, V]: ...
@@ -367,7 +436,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         self,
         mapper: Callable[[V], K2 | None],
         *,
-        key_serde: SerdeLike[K2] | None = None,
+        key_serde: SerdeMethods[K2] | None = None,
         value_serde: SerdeOf[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K2, V]: ...
@@ -376,7 +445,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         self,
         mapper: Callable[[K, V], K2 | None],
         *,
-        key_serde: SerdeLike[K2] | None = None,
+        key_serde: SerdeMethods[K2] | None = None,
         value_serde: SerdeOf[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K2, V]: ...

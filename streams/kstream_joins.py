@@ -491,6 +491,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         made = part.graph.repartition(
             given or part.node.name, (key, value), generated=given is None, call=join.call
         )
+        made.placeholders = join.placeholders(other=suffix == "-right")
         if given is not None or self._repartition is None:
             part.graph.add(made, part.node)
             self._repartition = made

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import msgspec
 
 from streams.call import Call
+from streams.errors import TopologyError
 from streams.functions import UserFunction
 from streams.logical_graph import ProcessorNode
 from streams.operators import stateless
@@ -282,11 +283,18 @@ class KStreamMappings(ABC, Generic[K, V]):
             to: A file to append to, which is made at once; standard output if not given.
             name: The node's name.
 
+        Raises:
+            TopologyError: `label` is no text, or there can be no such file.
+
         >>> from streams import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).print("seen")
         """
         call = Call.here("print")
         path = None if to is None else printed_file(to, call.context)
+        if not isinstance(label, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise TopologyError(
+                f"{call.context}: label is of type {type(label).__name__}; give a str to print before each record"
+            )
         printer = Printer(label or self._part.node.name, path)
         function = UserFunction(call=printer, takes_key=True, name="print")
         supplier = OperatorSupplier(stateless.Foreach, (function,))

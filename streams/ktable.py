@@ -31,7 +31,7 @@ from streams.operators.suppress import (
 from streams.operators.table import TableFilter, TableMapValues
 from streams.operators.table_view import FilterView, MapValuesView, StoreView, TableView
 from streams.operators.transform_values import TableTransformValues, TransformValuesView
-from streams.serdes import SerdeLike, as_serde
+from streams.serdes import PlainT, SerdeLike, SerdeMethods, as_serde
 from streams.stream_part import StreamPart
 from streams.suppress_store import BufferStore, windows_above
 from streams.suppressed import Suppressed
@@ -121,7 +121,10 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KTable(KTableJoins[K, V], Generic[K, V]):
-    """A table of rows by key; made by `StreamsBuilder.table`, `to_table`, or an aggregation.
+    """A table of rows by key; made by `StreamsBuilder.table`, `to_table`, or an aggregation (Kafka Streams' KTable).
+
+    Its methods raise `TopologyError` as those of `KStream` do. About a deleted row `to_stream` and `transform_values` ask
+    their functions, with None; the others do not.
 
     >>> from streams import StreamsBuilder
     >>> StreamsBuilder().table("users", store="users", key_serde=str, value_serde=str)
@@ -351,9 +354,27 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
     @overload
     def group_by(
         self,
+        selector: Callable[[V], tuple[PlainT | None, V2 | None] | None],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeLike[V2] | None = None,
+        name: str | None = None,
+    ) -> "KGroupedTable[PlainT, V2]": ...
+    @overload
+    def group_by(
+        self,
+        selector: Callable[[K, V], tuple[PlainT | None, V2 | None] | None],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeLike[V2] | None = None,
+        name: str | None = None,
+    ) -> "KGroupedTable[PlainT, V2]": ...
+    @overload
+    def group_by(
+        self,
         selector: Callable[[V], tuple[K2 | None, V2 | None] | None],
         *,
-        key_serde: SerdeLike[K2] | None = None,
+        key_serde: SerdeMethods[K2] | None = None,
         value_serde: SerdeLike[V2] | None = None,
         name: str | None = None,
     ) -> "KGroupedTable[K2, V2]": ...
@@ -362,7 +383,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         self,
         selector: Callable[[K, V], tuple[K2 | None, V2 | None] | None],
         *,
-        key_serde: SerdeLike[K2] | None = None,
+        key_serde: SerdeMethods[K2] | None = None,
         value_serde: SerdeLike[V2] | None = None,
         name: str | None = None,
     ) -> "KGroupedTable[K2, V2]": ...
@@ -509,7 +530,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         """Return the store that `store=` speaks of; it is needed only if it has a name."""
         if store is None:
             return None
-        materialized = Materialized.of(store, call.context)
+        materialized = Materialized.of_table(store, call.context)
         serdes = settled_serdes(materialized, self._part.key_serde, value_serde)
         return self._part.graph.table_store(
             materialized, prefix=prefix, name=None, serdes=serdes, needed=False

@@ -1,7 +1,11 @@
 """What programs may give to be told how stores are restored and how copies of them follow."""
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from inspect import isclass
+from typing import Any, Protocol, runtime_checkable
 
+from streams.arguments import check_callable
+from streams.errors import StreamsError
 from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
 
 
@@ -36,3 +40,26 @@ class StandbyUpdateListener(Protocol):
     def on_standby_update(self, event: StandbyUpdateEvent) -> None:
         """Called from the restoring thread: keep it short."""
         ...
+
+
+def called(
+    listener: Any, setter: str, parameters: str, method: str = ""
+) -> Callable[..., Any] | None:
+    """Return what is called of a listener: a function, or where it has one its `method`; None for none.
+
+    >>> called(5, "set_state_listener", "(new, old)")
+    Traceback (most recent call last):
+    ...
+    state_stores.errors.StreamsError: set_state_listener: the listener is of type int, not a function; give a callable of 2 parameters: (new, old)
+    """
+    what = f"the listener (a function, or an object with {method})" if method else "the listener"
+    if isclass(listener):
+        name = listener.__name__
+        raise StreamsError(
+            f"{setter}: {what} is the class {name}; give an object of it, as in {name}()"
+        )
+    function = getattr(listener, method, listener) if method else listener
+    checked: Callable[..., Any] | None = check_callable(
+        function, what, parameters, setter, error=StreamsError
+    )
+    return checked

@@ -18,7 +18,7 @@ from typing import Any, Final
 from state_stores.ports import SerdePort
 from state_stores.spec import StoreSpec
 from streams.call import Call
-from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
+from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, DefaultSerde, filled
 from streams.errors import TopologyError
 from streams.materialized import Materialized, StoreBuilder
 from streams.names import REPARTITION_SUFFIX, check_name, where
@@ -292,11 +292,12 @@ class RepartitionNode(GraphNode):
     partitions: int | None = None
     partitioner: Partitioner | None = None
     optimizable: bool = True
+    placeholders: tuple[DefaultSerde, DefaultSerde] = (KEY_DEFAULT, VALUE_DEFAULT)
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
         """Add the topic and the nodes at its two ends."""
-        key = filled(self.key_serde, KEY_DEFAULT)
-        value = filled(self.value_serde, VALUE_DEFAULT)
+        key = filled(self.key_serde, self.placeholders[0])
+        value = filled(self.value_serde, self.placeholders[1])
         topology.add_repartition_topic(self.topic, self.partitions)
         topology.add_node(
             ProcessorSpec(

@@ -15,6 +15,7 @@ from streams.serdes import SerdeLike
 from streams.store_options import (
     check_belongs,
     check_changelog_config,
+    check_flags,
     check_max_entries,
     check_serde,
     optional_ms,
@@ -60,8 +61,23 @@ class Materialized(Generic[K, V]):
     Durations are `datetime.timedelta` or int milliseconds. For type checkers it is `Materialized[K, V]` of the types of its
     serdes, which must be the table's; `Never` stands for one that is not given.
 
+    Raises:
+        TopologyError: A name that can't be one, what is no serde, or options that do not go together.
+
     >>> Materialized("counts", store_type="in_memory", caching=False).name
     'counts'
+
+    A row that ends an hour after its record, and a table that knows what was true at any time of the last day:
+
+    >>> from datetime import timedelta
+    >>> from streams import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> seen = Materialized("seen", ttl=timedelta(hours=1))
+    >>> builder.table("visits", key_serde=str, value_serde=str, store=seen).queryable_store_name
+    'seen'
+    >>> prices = Materialized("prices", store_type="versioned", history_retention=timedelta(days=1))
+    >>> builder.table("prices", key_serde=str, value_serde=float, store=prices).queryable_store_name
+    'prices'
     """
 
     name: str | None = None
@@ -91,7 +107,8 @@ class Materialized(Generic[K, V]):
             )
         check_serde(self.key_serde, "key_serde", context)
         check_serde(self.value_serde, "value_serde", context)
-        check_changelog_config(self.changelog_config, context)
+        check_flags(context, caching=self.caching, logging=self.logging)
+        check_changelog_config(self.changelog_config, context, logging=self.logging)
         self._check_limits(context)
 
     def _check_limits(self, context: str) -> None:
@@ -146,6 +163,21 @@ class Materialized(Generic[K, V]):
             f"{context}: store is of type {type(store).__name__}; give a name or Materialized(...)"
         )
 
+    @classmethod
+    def of_table(cls, store: "StoreArgument[Any, Any]", context: str) -> "Materialized[Any, Any]":
+        """Return what the `store=` of a table without windows means; raises `TopologyError` for anything else."""
+        wishes = cls.of(store, context)
+        wishes.check_has_no_windows(context)
+        return wishes
+
+    def check_has_no_windows(self, context: str) -> None:
+        """Raise `TopologyError` if there is a wish that only windowed tables can fulfil."""
+        if self.retention is not None:
+            raise TopologyError(
+                f"{context}: retention= is for windowed tables; rows of other tables live until they are deleted "
+                "(ttl= ends them by time)"
+            )
+
     def spec(
         self,
         name: str,
@@ -162,11 +194,7 @@ class Materialized(Generic[K, V]):
             value_serde: Serde of values.
             context: The operator and the user's line, for errors.
         """
-        if self.retention is not None:
-            raise TopologyError(
-                f"{context}: retention= is for windowed tables; rows of other tables live until they are deleted "
-                "(ttl= ends them by time)"
-            )
+        self.check_has_no_windows(context)
         versioned = self.store_type == "versioned"
         spec = self._spec(
             StoreKind.VERSIONED if versioned else StoreKind.TIMESTAMPED_KEY_VALUE,

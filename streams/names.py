@@ -6,9 +6,10 @@ topology.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Final, TypeGuard
+from typing import Final
 
 from state_stores.names import check_store_name, check_topic_name
+from streams.arguments import is_series
 from streams.errors import TopologyError
 
 #: What Kafka appends to the name of a topic that a stream is sent through to be partitioned anew.
@@ -48,7 +49,7 @@ def check_name(name: object, what: str, context: str) -> str:
 
 def check_names(names: object, what: str, context: str) -> tuple[str, ...]:
     """Return a sequence of names as a tuple; raise `TopologyError` for one string, an illegal name or a duplicate."""
-    if not _is_series(names):
+    if not is_series(names):
         raise TopologyError(
             f"{context}: {what} is of type {type(names).__name__}; give a list of names"
         )
@@ -58,10 +59,6 @@ def check_names(names: object, what: str, context: str) -> tuple[str, ...]:
         if checked.count(name) > 1:
             raise TopologyError(f"{context}: {singular} {name!r} is given twice; leave one out")
     return checked
-
-
-def _is_series(names: object) -> TypeGuard[Iterable[object]]:
-    return isinstance(names, Iterable) and not isinstance(names, str | bytes)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

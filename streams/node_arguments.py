@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeGuard
 
+from streams.arguments import check_callable
 from streams.default_serdes import serdes_or_default
 from streams.durations import to_ms
 from streams.errors import TopologyError
-from streams.functions import accepts, is_async
+from streams.functions import accepts
 from streams.materialized import StoreBuilder
 from streams.names import check_name, check_names, where
 from streams.serdes import SerdeLike
@@ -93,28 +94,6 @@ def check_target(topic: object, context: str) -> Any:
     return check_name(topic, "topic", context)
 
 
-def check_callable(function: Any, what: str, parameters: str, context: str) -> Any:
-    """Return a function that can be called with such parameters, or None; raises `TopologyError` otherwise.
-
-    `parameters` is written as in "(key, value, context)". An async function is refused: nobody would wait for it.
-    """
-    if function is None:
-        return None
-    count = parameters.count(",") + 1
-    if not callable(function):
-        raise TopologyError(
-            f"{context}: {what} is of type {type(function).__name__}, not a function; give a callable of "
-            f"{count} parameters: {parameters}"
-        )
-    if not accepts(function, count):
-        raise TopologyError(f"{context}: {what} must take {count} parameters: {parameters}")
-    if is_async(function):
-        raise TopologyError(
-            f"{context}: {what} is an async function, which nobody waits for here; give a plain function"
-        )
-    return function
-
-
 def check_extractor(extractor: object, context: str) -> TimestampExtractor | None:
     """Return a timestamp extractor; a class whose objects are extractors stands for one of them."""
     if inspect.isclass(extractor) and callable(getattr(extractor, "__call__", None)):  # noqa: B004 - of its objects
@@ -149,17 +128,17 @@ def check_supplier(supplier: object, context: str, kind: type[Any] | None = None
             "processor, as in `lambda: MyProcessor(limit)`"
         )
     if inspect.isclass(supplier):
-        made: object = supplier
-    else:
-        first, second = _made(supplier, context), _made(supplier, context)
-        if first is second and first is not None:
-            raise TopologyError(
-                f"{context}: the supplier returned one object twice, but each task needs its own; make a new one at each "
-                f"call, as in `lambda: {type(first).__name__}(...)`"
-            )
-        made = first
-    _check_made(made if inspect.isclass(made) else type(made), kind, context)
-    _check_methods(made, context)
+        _check_made(supplier, kind, context)
+        _check_methods(supplier, context)
+        return
+    first, second = _made(supplier, context), _made(supplier, context)
+    _check_made(first if inspect.isclass(first) else type(first), kind, context)
+    if first is second and first is not None:
+        raise TopologyError(
+            f"{context}: the supplier returned one object twice, but each task needs its own; make a new one at each "
+            f"call, as in `lambda: {type(first).__name__}(...)`"
+        )
+    _check_methods(first, context)
 
 
 def _made(supplier: Callable[[], object], context: str) -> object:
@@ -174,8 +153,8 @@ def _made(supplier: Callable[[], object], context: str) -> object:
 
 #: What takes which kind of object.
 _FITTING: Final[dict[type[Any], str]] = {
-    Processor: "process()",
-    FixedKeyProcessor: "process_values()",
+    Processor: "process() of a stream",
+    FixedKeyProcessor: "process_values() of a stream",
     ValueTransformerWithKey: "transform_values() of a table",
 }
 
@@ -183,10 +162,10 @@ _FITTING: Final[dict[type[Any], str]] = {
 def _check_made(made: type[Any], kind: type[Any] | None, context: str) -> None:
     if kind is None or issubclass(made, kind):
         return
-    step = f"give a {kind.__name__} class"
+    step = f"give a {kind.__name__} class, or a function that makes one"
     for other, fitting in _FITTING.items():
         if issubclass(made, other):
-            step = f"give it to {fitting}"
+            step = f"derive it from {kind.__name__}, or give it to {fitting}"
     raise TopologyError(
         f"{context}: the supplier makes an object of type {made.__name__}, not a {kind.__name__}; {step}"
     )

@@ -75,6 +75,14 @@ def retrying(
     >>> retrying(ask, attempts=3, backoff=1, on=OSError)(1)
     8
     """
+    if function is not None and not callable(function):
+        raise TopologyError(
+            f"retrying: the function is of type {type(function).__name__}; give a callable, or use @retrying(attempts=...)"
+        )
+    if not all(map(_is_error, on if isinstance(on, tuple) else (on,))):
+        raise TopologyError(
+            f"retrying: on={on!r} is no class of errors; give one, as in on=ConnectionError, or a tuple of them"
+        )
     if type(attempts) is not int or attempts < 1:
         raise TopologyError(f"attempts={attempts!r}: give how often to call at most, 1 or more")
     waits = _Waits(
@@ -95,6 +103,10 @@ def retrying(
         return _of_calls(function, waits, on)
 
     return wrap if function is None else wrap(function)
+
+
+def _is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
 
 
 class _Waits:

@@ -5,6 +5,7 @@ from inspect import isabstract, isclass
 from typing import Any, TypeGuard
 
 from state_stores.custom_store import StateStore
+from streams.arguments import check_flag
 from streams.durations import Duration, to_ms
 from streams.errors import TopologyError
 from streams.functions import accepts
@@ -73,8 +74,14 @@ def _is_mapping(config: object) -> TypeGuard[Mapping[object, object]]:
     return isinstance(config, Mapping)
 
 
-def check_changelog_config(config: object, context: str) -> None:
-    """Raise unless these are topic settings as Kafka takes them."""
+def check_flags(context: str, **flags: object) -> None:
+    """Raise unless each of these options is True or False."""
+    for option, value in flags.items():
+        check_flag(value, option, context)
+
+
+def check_changelog_config(config: object, context: str, *, logging: bool) -> None:
+    """Raise unless these are topic settings as Kafka takes them, of a store that has such a topic."""
     if not _is_mapping(config):
         raise TopologyError(
             f"{context}: changelog_config is of type {type(config).__name__}; give a mapping of topic settings"
@@ -85,3 +92,8 @@ def check_changelog_config(config: object, context: str) -> None:
                 f"{context}: changelog_config[{option!r}] is of type {type(value).__name__}; Kafka takes topic settings as "
                 'text, as in {"min.insync.replicas": "2"}'
             )
+    if config and not logging:
+        raise TopologyError(
+            f"{context}: logging=False means that there is no changelog topic, but changelog_config= gives settings for it; "
+            "leave one of them out"
+        )

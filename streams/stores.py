@@ -14,6 +14,7 @@ from streams.names import check_name, where
 from streams.serdes import SerdeLike
 from streams.store_options import (
     check_changelog_config,
+    check_flags,
     check_makes_stores,
     check_max_entries,
     checked_serde,
@@ -42,6 +43,10 @@ class StoreOptions(TypedDict, total=False):
 
 class Stores:
     """Stores for processors of one's own; a processor gets one with `context.get_state_store(name)`.
+
+    Kafka Streams' Stores and StoreBuilder in one. Durations are `datetime.timedelta` or int milliseconds. Every method raises
+    `TopologyError`, with your line, for a name that can't be one, what is no serde, a duration that is none or too short,
+    and options that do not go together.
 
     >>> Stores.key_value("seen", key_serde=str, value_serde=int).spec.name
     'seen'
@@ -386,16 +391,20 @@ class _Asked:
                 f"{self.text}: there is no option {', '.join(unknown)}; beside those of its kind a store takes "
                 f"{', '.join(StoreOptions.__annotations__)}"
             )
-        settings: Mapping[str, str] = options.get("changelog_config") or {}
-        check_changelog_config(settings, self.text)
+        given = options.get("changelog_config")
+        settings: Mapping[str, str] = {} if given is None else given
+        persistent = options.get("persistent", True)
+        caching, logging = options.get("caching", False), options.get("logging", True)
+        check_flags(self.text, persistent=persistent, caching=caching, logging=logging)
+        check_changelog_config(settings, self.text, logging=logging)
         spec = StoreSpec(
             name=check_name(name, "store", self.text),
             kind=kind,
             key_serde=checked_serde(serdes[0], "key_serde", self.text),
             value_serde=checked_serde(serdes[1], "value_serde", self.text),
-            persistent=options.get("persistent", True),
-            caching=options.get("caching", False),
-            logging=options.get("logging", True),
+            persistent=persistent,
+            caching=caching,
+            logging=logging,
             changelog_config=dict(settings),
             **limits,
         )
@@ -431,6 +440,7 @@ def _window_store(
     retain_duplicates: bool = False,
     keeps_headers: bool = False,
 ) -> StoreBuilder:
+    check_flags(context.text, retain_duplicates=retain_duplicates)
     window_size_ms = to_ms(durations[1], f"{context.text}: window_size")
     retention_ms = to_ms(durations[0], f"{context.text}: retention", minimum_ms=1)
     if retention_ms < window_size_ms:

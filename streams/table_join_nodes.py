@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from streams.arguments import check_callable
 from streams.call import Call
 from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
 from streams.functions import FunctionKind
 from streams.logical_graph import ForeignKeyTopicNode, GraphNode, ProcessorNode, TableStore
 from streams.materialized import Materialized
 from streams.names import where
-from streams.node_arguments import PARTITIONER, check_callable
+from streams.node_arguments import PARTITIONER
 from streams.operators.foreign_key_join import (
     ForeignKeyOperator,
     ForeignKeyTopics,

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from state_stores.spec import StoreSpec
+from streams.arguments import check_callable
 from streams.default_serdes import (
     DefaultSerdes,
     serdes_or_default,
@@ -28,7 +29,6 @@ from streams.names import check_name, did_you_mean, where
 from streams.node_arguments import (
     PARTITIONER,
     TopicChooser,
-    check_callable,
     check_parents,
     check_store_builder,
     check_supplier,
@@ -64,7 +64,10 @@ from tasks.processing.topology_spec import (
 
 
 class Topology(TopologyStores):
-    """A graph of named sources, processors and sinks, with the stores that processors share.
+    """A graph of named sources, processors and sinks, with the stores that processors share (Kafka Streams' Topology).
+
+    Every method that adds something returns the topology, and raises `TopologyError`, with its own name and your line,
+    for a name that is taken, a parent or a store that is not there, and for what is no serde, no builder or no supplier.
 
     >>> from streams import Processor, Topology
     >>> class Shout(Processor[str, str, str, str]):
@@ -224,7 +227,7 @@ class Topology(TopologyStores):
     def connect_processor_and_state_stores(
         self, processor: str, stores: str | Sequence[str]
     ) -> Self:
-        """Let a processor use stores that were added before.
+        """Let a processor use stores that were added before; `TopologyError` for one that is global, which needs no such word.
 
         >>> from streams import Stores
         >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])

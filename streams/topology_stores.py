@@ -82,7 +82,7 @@ class TopologyStores(ABC):
         context = where(f"add_global_store {processor_name!r}", location)
         check_name(topic, "topic", context)
         check_name(processor_name, "processor_name", context)
-        check_supplier(supplier, context)
+        check_supplier(supplier, context, Processor)
         source = source_spec(
             name=check_name(source_name, "source_name", context),
             topics=topic,
@@ -123,6 +123,10 @@ class TopologyStores(ABC):
             key_serde: Serde of keys; the configured default if not given.
             value_serde: Serde of values, likewise.
             timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
+
+        Raises:
+            TopologyError: A store that forgets by itself (of windows or sessions, with a ttl or `max_entries`), or a
+                processor whose `process` is a coroutine function.
 
         >>> from streams import Stores, Topology
         >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float)

@@ -179,6 +179,9 @@ class WindowedKStream(Generic[K, V]):
 class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
     """A grouped stream cut into time windows (tumbling, hopping, sliding, calendar, unlimited); made by `windowed_by`.
 
+    Kafka Streams' TimeWindowedKStream. Records without a key, and those that come when their windows are closed, are
+    dropped and counted. Methods raise `TopologyError` as those of `KStream` do.
+
     >>> from streams import CalendarWindows, StreamsBuilder
     >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
     >>> words.group_by_key().windowed_by(CalendarWindows("day", tz="Europe/Berlin")).count()
@@ -220,13 +223,25 @@ class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
 class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
     """A grouped stream cut into sessions; made by `windowed_by(SessionWindows(...))`.
 
-    When a record joins sessions, they are deleted, and the session they became is put: without a cache downstream sees
-    a None for each of them first.
+    Kafka Streams' SessionWindowedKStream. When a record joins sessions, they are deleted, and the session they became is
+    put: without a cache downstream sees a None for each of them first. Methods raise `TopologyError` as those of
+    `KStream` do.
 
     >>> from streams import SessionWindows, StreamsBuilder
-    >>> clicks = StreamsBuilder().stream("clicks", key_serde=str, value_serde=str)
-    >>> clicks.group_by_key().windowed_by(SessionWindows(30 * 60_000)).count()
-    <KTable KSTREAM-AGGREGATE-0000000002>
+    >>> from streams.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> clicks = builder.stream("clicks", key_serde=str, value_serde=str).group_by_key()
+    >>> visits = clicks.windowed_by(SessionWindows(10, grace=30)).reduce(lambda one, two: one + two)
+    >>> visits.to_stream().foreach(lambda key, pages: print(key.key, key.start, key.end, pages))
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     source = driver.create_input_topic("clicks", key_serde=str, value_serde=str)
+    ...     for page, time_ms in (("x", 0), ("y", 20), ("z", 10)):
+    ...         source.pipe_input("ann", page, time_ms)
+    ann 0 0 x
+    ann 20 20 y
+    ann 0 0 None
+    ann 20 20 None
+    ann 0 20 xyz
     """
 
     def aggregate(

@@ -283,7 +283,19 @@ class StreamsConfig(BaseModel, frozen=True):
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], /, **options: Unpack[StreamsOptions]) -> Self:
-        """Return the settings of a file, under keywords and environment variables as always."""
+        r"""Return the settings of a file, under keywords and environment variables as always.
+
+        Raises:
+            ConfigError: There is no such file, it is no TOML, or an option in it is unknown or wrong.
+
+        >>> from tempfile import NamedTemporaryFile
+        >>> with NamedTemporaryFile(suffix=".toml") as file:
+        ...     _ = file.write(b'application_id = "shop"\ncommit_interval_ms = 500')
+        ...     file.flush()
+        ...     config = StreamsConfig.from_toml(file.name, application_id="shop-2")
+        >>> config.application_id, config.commit_interval_ms, config.source_of("application_id")
+        ('shop-2', 500, 'keyword')
+        """
         return cls(collect(cls.model_fields, options, Path(path).expanduser()))
 
     def replace(self, **changes: Unpack[StreamsOptions]) -> Self:
@@ -298,7 +310,12 @@ class StreamsConfig(BaseModel, frozen=True):
         return type(self)(Settings(values, kept | changed.origins))
 
     def describe(self) -> list[OptionRow]:
-        """Return a row per option (and key of a table): value with secrets hidden, source, description."""
+        """Return a row per option (and key of a table): value with secrets hidden, source, description.
+
+        >>> rows = StreamsConfig(application_id="shop").describe()
+        >>> [(row.option, row.value, row.source) for row in rows if row.option == "application_id"]
+        [('application_id', 'shop', 'keyword')]
+        """
         fields = type(self).model_fields
         values = {name: getattr(self, name) for name in fields}
         return list(rows(values, self._origins, attribute_docstrings(StreamsConfig)))

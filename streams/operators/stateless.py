@@ -4,7 +4,7 @@ Each is one pass at C speed over the columns; a user function that raises costs 
 called twice for a record.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from types import CoroutineType
 from typing import Any, TypeGuard
@@ -94,6 +94,7 @@ class StatelessOperator(Operator):
     """An operator that remembers nothing, so its task may be cut into key ranges."""
 
     needs_whole_task = ""
+    takes_joint = True
 
 
 class PassThrough(StatelessOperator):
@@ -176,7 +177,7 @@ class MapValuesBatch(StatelessOperator):
             values = _collected(self._function.call(list(batch.values)), self._function)
             if len(values) != len(batch):
                 raise ValueError(  # it fails as the call itself does
-                    f"{self._function.name} returned {len(values)} values for {len(batch)}; return one for each, in the "
+                    f"{self._function.shown} returned {len(values)} values for {len(batch)}; return one for each, in the "
                     "same order"
                 )
         except FAILURES as error:  # user code: the processing handler decides
@@ -322,7 +323,7 @@ def _collected(result: Any, function: UserFunction) -> list[Any]:
         values: Iterator[Any] = iter(result)
     except TypeError:
         raise TypeError(
-            f"{function.name} returned no values but {type(result).__name__}{_hint(result)}; return a list, one value for each"
+            f"{function.shown} returned no values but {type(result).__name__}{_hint(result)}; return a list, one value for each"
         ) from None
     return list(values)
 
@@ -348,7 +349,7 @@ def deciding(predicate: UserFunction) -> UserFunction:
         if flag is True or flag is False:
             return flag
         if _is_coroutine(flag):
-            raise TypeError(f"{predicate.name} returned a coroutine, not a bool{_hint(flag)}")
+            raise TypeError(f"{predicate.shown} returned a coroutine, not a bool{_hint(flag)}")
         return bool(flag)
 
     return msgspec.structs.replace(predicate, call=decided)
@@ -382,7 +383,7 @@ def _pair(result: Any, function: UserFunction) -> tuple[Any, Any]:
         key, value = result
     except (TypeError, ValueError):
         raise TypeError(
-            f"{function.name} must return (key, value), not {type(result).__name__}{_hint(result)}"
+            f"{function.shown} must return (key, value), not {type(result).__name__}{_hint(result)}"
         ) from None
     return key, value
 
@@ -394,10 +395,19 @@ def _listed(function: UserFunction, collect: Callable[..., list[Any]]) -> UserFu
     def listed(*record: Any) -> list[Any]:
         result: Any = call(*record)
         if result is None or isinstance(result, str | bytes) or _is_coroutine(result):
-            raise TypeError(
-                f"{function.name} must return an iterable of results, not {type(result).__name__}{_hint(result)}"
-            )
-        return collect(result, function) if collect is _pairs else collect(result)
+            raise no_results(result)
+        try:
+            return collect(result, function) if collect is _pairs else collect(result)
+        except TypeError:
+            if isinstance(result, Iterable) or hasattr(result, "__getitem__"):
+                raise  # it is of an item, or of the generator's own
+            raise no_results(result) from None
+
+    def no_results(result: object) -> TypeError:
+        return TypeError(
+            f"{function.shown} must return an iterable of results, not {type(result).__name__}{_hint(result)}; return a "
+            "list, [] for none"
+        )
 
     return msgspec.structs.replace(function, call=listed)
 

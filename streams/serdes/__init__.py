@@ -2,6 +2,7 @@
 
 from streams.serdes.catalogue import (
     SERDE_NAMES,
+    PlainT,
     SerdeInto,
     SerdeLike,
     SerdeMethods,
@@ -14,6 +15,7 @@ from streams.serdes.serde import Serde, for_keys
 
 __all__ = [
     "SERDE_NAMES",
+    "PlainT",
     "Serde",
     "SerdeInto",
     "SerdeLike",

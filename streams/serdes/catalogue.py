@@ -45,37 +45,65 @@ class Serdes:
 
     @staticmethod
     def bytes() -> "Serde[bytes]":
-        """Return the serde of bytes as they are."""
+        """Return the serde of bytes as they are; `bytes` stands for it.
+
+        >>> Serdes.bytes().deserialize("t", b"raw")
+        b'raw'
+        """
         return BYTES
 
     @staticmethod
     def string() -> Serde[str]:
-        """Return the serde of UTF-8 text; bytes that are no UTF-8 are an error."""
+        """Return the serde of UTF-8 text, as Kafka's StringSerializer; `str` stands for it. Other bytes are an error.
+
+        >>> Serdes.string().deserialize("t", b"text")
+        'text'
+        """
         return STRING
 
     @staticmethod
     def int32() -> Serde[int]:
-        """Return the serde of 4-byte signed integers, as Kafka's IntegerSerializer."""
+        r"""Return the serde of 4-byte signed integers, as Kafka's IntegerSerializer; a larger number is an error.
+
+        >>> Serdes.int32().serialize("t", -2)
+        b'\xff\xff\xff\xfe'
+        """
         return INT32
 
     @staticmethod
     def int64() -> Serde[int]:
-        """Return the serde of 8-byte signed integers, as Kafka's LongSerializer."""
+        r"""Return the serde of 8-byte signed integers, as Kafka's LongSerializer; `int` stands for it.
+
+        >>> Serdes.int64().serialize("t", 1)
+        b'\x00\x00\x00\x00\x00\x00\x00\x01'
+        """
         return INT64
 
     @staticmethod
     def float64() -> Serde[float]:
-        """Return the serde of 8-byte floating-point numbers, as Kafka's DoubleSerializer."""
+        """Return the serde of 8-byte floating-point numbers, as Kafka's DoubleSerializer; `float` stands for it.
+
+        >>> Serdes.float64().deserialize("t", bytes.fromhex("3ff8000000000000"))
+        1.5
+        """
         return FLOAT64
 
     @staticmethod
     def boolean() -> Serde[bool]:
-        """Return the serde of booleans in one byte, as Kafka's BooleanSerializer."""
+        r"""Return the serde of booleans in one byte, as Kafka's BooleanSerializer; `bool` stands for it.
+
+        >>> Serdes.boolean().serialize("t", True)
+        b'\x01'
+        """
         return BOOLEAN
 
     @staticmethod
     def uuid() -> Serde[uuid.UUID]:
-        """Return the serde of UUIDs as text, as Kafka's UUIDSerializer."""
+        """Return the serde of UUIDs as text, as Kafka's UUIDSerializer; `uuid.UUID` stands for it.
+
+        >>> Serdes.uuid().serialize("t", uuid.UUID(int=1))
+        b'00000000-0000-0000-0000-000000000001'
+        """
         return UUID
 
     @overload
@@ -237,6 +265,10 @@ class SerdeWriting(Protocol[T_contra]):
         """Return the value of some bytes."""
         ...
 
+
+#: A plain type that stands for its serde, beside a function of the user: it is the type that the function gives, not one
+#: that is wide enough for both, as pyright would make it of `type[T]`.
+PlainT = TypeVar("PlainT", bytes, str, int, float, bool, uuid.UUID)
 
 #: What is accepted where a serde is asked for: a serde, any object with its two methods, or a plain type.
 SerdeLike = SerdeMethods[T] | type[T]

@@ -37,6 +37,8 @@ class Serde(Generic[T]):
     ... )
     >>> celsius.deserialize("readings", celsius.serialize("readings", 21.5) or b"")
     21.5
+    >>> celsius.serialize_batch("readings", [21.5, 22.0]), celsius.deserialize_batch("readings", [b"21.5"])
+    ([b'21.5', b'22.0'], [21.5])
     """
 
     name: str = "custom"
@@ -88,7 +90,11 @@ class Serde(Generic[T]):
         return False
 
     def serialize(self, topic: str, value: T, /) -> bytes | None:
-        """Return the bytes of a value; None makes the record's value null (a tombstone)."""
+        """Return the bytes of a value; None makes the record's value null (a tombstone).
+
+        Raises:
+            SerializationError: It does not fit; the error says nothing of the value.
+        """
         if self._serializer is None:
             raise NotImplementedError(f"serde {self.name!r} has no serialize function")
         try:
@@ -97,7 +103,7 @@ class Serde(Generic[T]):
             raise self.failed("serialise", topic, _kind_of(error)) from error
 
     def deserialize(self, topic: str, data: bytes, /) -> T:
-        """Return the value of some bytes."""
+        """Return the value of some bytes; raises `SerializationError` for bytes that it can't read."""
         if self._deserializer is None:
             raise NotImplementedError(f"serde {self.name!r} has no deserialize function")
         try:

@@ -21,12 +21,16 @@ from state_stores.ports import Database, SerdePort
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
+from state_stores.task_store import TaskStore
+from streams.arguments import check_flag, check_time_ms
 from streams.assembly import TaskFactory, error_handlers, make_global_stores
 from streams.config import StreamsConfig
 from streams.config.streams_config import given_config
 from streams.durations import to_ms
 from streams.errors import StreamsError
+from streams.names import check_name
 from streams.serdes import SerdeLike, as_serde
+from streams.testing.checks import checked_headers, rows
 from streams.topics import spec_of
 from streams.topology import Topology, given_topology
 from tasks.active_task import ActiveTask
@@ -50,7 +54,7 @@ _UNLIMITED_BYTES = 1 << 31
 @settled
 @dataclass(frozen=True, slots=True)
 class TestRecord(Generic[K, V]):
-    """A record read from an output topic: key, value, timestamp (ms) and headers."""
+    """A record read from an output topic: key, value, timestamp (ms since the epoch) and headers as (name, bytes)."""
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
 
@@ -124,7 +128,12 @@ class TopologyTestDriver:
         """
         self._stack = ExitStack()
         self._closed = False
-        self._now_ms = initial_wall_clock_ms
+        self._tasks: list[ActiveTask] = []
+        what = "initial_wall_clock_ms"
+        self._now_ms = check_time_ms(
+            initial_wall_clock_ms, what, "TopologyTestDriver", error=StreamsError
+        )
+        check_flag(record_by_record, "record_by_record", "TopologyTestDriver", error=StreamsError)
         if config is None:
             config = StreamsConfig(
                 application_id="topology-test-driver",
@@ -134,10 +143,6 @@ class TopologyTestDriver:
         self._config = given_config(config, "TopologyTestDriver")
         if "emit_interval_ms" not in self._config.model_fields_set:
             self._config = self._config.replace(emit_interval_ms=0)
-        if initial_wall_clock_ms < 0:
-            raise ValueError(
-                f"initial_wall_clock_ms={initial_wall_clock_ms}; give a time from 0 (ms since the epoch)"
-            )
         spec = spec_of(given_topology(topology, "TopologyTestDriver"), self._config)
         topics = {
             topic: 1
@@ -234,26 +239,24 @@ class TopologyTestDriver:
         key_serde: SerdeLike[K],
         value_serde: SerdeLike[V],
         start_timestamp_ms: int | None = None,
-        auto_advance_ms: int = 0,
+        auto_advance_ms: timedelta | int = 0,
     ) -> "TestInputTopic[K, V]":
-        """Return a topic to pipe records into.
+        """Return a topic to pipe records into; raises `StreamsError` if the topology does not read it.
 
         Args:
             name: The topic; it must be a source topic of the topology (or match a pattern of one).
             key_serde: Serde of keys.
             value_serde: Serde of values.
             start_timestamp_ms: Timestamp of the first record that is piped without one; the wall clock if None.
-            auto_advance_ms: How much later each further record is; from 0.
+            auto_advance_ms: How much later each further record is; from 0, also a `timedelta`.
         """
-        if auto_advance_ms < 0:
-            raise ValueError(
-                f"auto_advance_ms={auto_advance_ms}; give 0 or more ms, and pipe earlier records with timestamp="
-            )
-        if not self._is_global(name):
+        self.check_open()
+        advance_ms = to_ms(auto_advance_ms, "auto_advance_ms", error=StreamsError)
+        if start_timestamp_ms is not None:
+            check_time_ms(start_timestamp_ms, "start_timestamp_ms", repr(name), error=StreamsError)
+        if not self._is_global(check_name(name, "topic", "create_input_topic")):
             self._consumer(name)
-        return TestInputTopic(
-            self, name, (key_serde, value_serde), start_timestamp_ms, auto_advance_ms
-        )
+        return TestInputTopic(self, name, (key_serde, value_serde), start_timestamp_ms, advance_ms)
 
     def create_output_topic(
         self, name: str, *, key_serde: SerdeLike[K], value_serde: SerdeLike[V]
@@ -262,6 +265,8 @@ class TopologyTestDriver:
 
         Reading raises `StreamsError` if nothing can ever be written to it: no sink names it.
         """
+        self.check_open()
+        check_name(name, "topic", "create_output_topic")
         records = self._outputs.setdefault(name, deque())
         return TestOutputTopic(self, records, name, (key_serde, value_serde))
 
@@ -286,6 +291,7 @@ class TopologyTestDriver:
 
     def check_output(self, topic: str) -> None:
         """Raise `StreamsError` for a topic that nothing can ever be written to, as Kafka Streams' driver does."""
+        self.check_open()
         if self._writes_anywhere or topic in self._written:
             return
         raise StreamsError(
@@ -313,7 +319,7 @@ class TopologyTestDriver:
 
     def pipe(self, topic: str, records: list[_Raw]) -> None:
         """Process raw records of one topic as one batch, then commit; `TestInputTopic` is the usual way in."""
-        self._check_open()
+        self.check_open()
         if self._global_stores is not None:
             self._global_stores.commit(known_ms=self._now_ms)  # what the test changed in them
         if self._is_global(topic):
@@ -330,7 +336,8 @@ class TopologyTestDriver:
         assert self._global_stores is not None
         self._global_stores.apply(self._consumed(topic, records), known_ms=self._now_ms)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise `StreamsError` if the driver is closed."""
         if self._closed:
             raise StreamsError("the driver is closed; make a new one")
 
@@ -385,9 +392,9 @@ class TopologyTestDriver:
         return self._now_ms
 
     def advance_wall_clock_time(self, duration: timedelta | int) -> None:
-        """Move the wall clock and run the punctuations that are due; 0 is legal."""
-        self._check_open()
-        self._now_ms += to_ms(duration)
+        """Move the wall clock (ms or timedelta; 0 is legal) and run the punctuations that are due."""
+        self.check_open()
+        self._now_ms += to_ms(duration, error=StreamsError)
         for task in self._tasks:
             task.punctuate_wall_clock(self._now_ms)
         self._settle(self._tasks)
@@ -395,13 +402,14 @@ class TopologyTestDriver:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state_store(self, name: str) -> Any:
-        """Return a store, to read and write; a table's is its timestamped store."""
+        """Return a store, to read and write; a table's is its timestamped one. Raises `StreamsError` if there is none."""
+        self.check_open()
         stores = self.get_all_state_stores()
-        if name not in stores:
+        if str(name) not in stores:  # users may be untyped
             raise StreamsError(
                 f"there is no store {name} (stores: {', '.join(sorted(stores)) or 'none'})"
             )
-        return stores[name]
+        return stores[str(name)]
 
     def get_all_state_stores(self) -> Mapping[str, Any]:
         """Return all stores by name."""
@@ -419,7 +427,11 @@ class TopologyTestDriver:
     def close(self) -> None:
         """Close processors and stores and remove the temporary state; idempotent."""
         self._closed = True
+        stores = [store for task in self._tasks for store in task.stores.stores.values()]
         self._stack.close()
+        for store in stores:
+            if isinstance(store, TaskStore):
+                store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -434,7 +446,22 @@ class TopologyTestDriver:
 
 
 class TestInputTopic(Generic[K, V]):
-    """Pipes records into a source topic."""
+    """Pipes records into a source topic; made by `create_input_topic`. A serde that can't take a record raises its error.
+
+    >>> from streams import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> builder.stream("in", key_serde=str, value_serde=int).to("out")
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     source = driver.create_input_topic("in", key_serde=str, value_serde=int, start_timestamp_ms=100, auto_advance_ms=1)
+    ...     source.pipe_input("a", 1, headers=[("trace", b"1")])
+    ...     source.pipe_key_values([("b", 2), ("c", 3)])
+    ...     source.advance_time(1_000)
+    ...     source.pipe_input("d", 4)
+    ...     source.pipe_batch([("e", 5, 7), ("f", None, 8)])
+    ...     output = driver.create_output_topic("out", key_serde=str, value_serde=int)
+    ...     [(record.key, record.timestamp) for record in output.read_records()]
+    [('a', 100), ('b', 101), ('c', 102), ('d', 1103), ('e', 7), ('f', 8)]
+    """
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
 
@@ -461,25 +488,27 @@ class TestInputTopic(Generic[K, V]):
 
     def pipe_key_values(self, pairs: Iterable[tuple[K | None, V | None]]) -> None:
         """Pipe (key, value) pairs one by one."""
-        for key, value in pairs:
+        for key, value in rows(pairs, "pipe_key_values", "key", "value"):
             self.pipe_input(key, value)
 
     def pipe_batch(self, records: Iterable[tuple[K | None, V | None, int]]) -> None:
         """Pipe (key, value, timestamp) records as one batch, with one commit after all of them."""
-        raws = [self._raw(key, value, timestamp, ()) for key, value, timestamp in records]
+        given = rows(records, "pipe_batch", "key", "value", "timestamp")
+        raws = [self._raw(key, value, timestamp, ()) for key, value, timestamp in given]
         if raws:
             self._driver.pipe(self.name, raws)
 
     def advance_time(self, duration: timedelta | int) -> None:
         """Move the timestamp of the next record that is piped without one."""
-        self._next_ms = self._now_ms() + to_ms(duration)
+        self._driver.check_open()
+        self._next_ms = self._now_ms() + to_ms(duration, error=StreamsError)
 
     def _now_ms(self) -> int:
         return self._driver.wall_clock_ms if self._next_ms is None else self._next_ms
 
     def _raw(self, key: K | None, value: V | None, timestamp: int | None, headers: Headers) -> _Raw:
         if timestamp is not None and type(timestamp) is not int:
-            raise TypeError(f"timestamp={timestamp!r}: a timestamp is int ms since the epoch")
+            raise StreamsError(f"timestamp={timestamp!r}: a timestamp is int ms since the epoch")
         if timestamp is None:
             timestamp = self._now_ms()
             if self._next_ms is not None or self._advance_ms:
@@ -488,31 +517,22 @@ class TestInputTopic(Generic[K, V]):
             None if key is None else self._key_serde.serialize(self.name, key),
             None if value is None else self._value_serde.serialize(self.name, value),
             timestamp,
-            _checked_headers(headers),
+            checked_headers(headers),
         )
 
 
-def _checked_headers(headers: object) -> Headers:
-    """Return headers as a tuple; raises TypeError for a dict, or for values that are text."""
-    if isinstance(headers, tuple | list) and all(
-        map(_is_header, cast("Iterable[object]", headers))
-    ):
-        return tuple(cast("Headers", headers))
-    raise TypeError(
-        f"headers={headers!r}: give a sequence of (name, value) with values of bytes or None, as (('trace', b'1'),)"
-    )
-
-
-def _is_header(header: object) -> bool:
-    match header:
-        case (str(), bytes() | None):
-            return isinstance(header, tuple)
-        case _:
-            return False
-
-
 class TestOutputTopic(Generic[K, V]):
-    """Reads what the topology wrote to a topic."""
+    """Reads what the topology wrote to a topic; made by `create_output_topic`. What was read is gone.
+
+    >>> from streams import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> builder.stream("in", key_serde=str, value_serde=int).to("out")
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     driver.create_input_topic("in", key_serde=str, value_serde=int).pipe_key_values([("a", 1), ("b", 2), ("c", 3)])
+    ...     output = driver.create_output_topic("out", key_serde=str, value_serde=int)
+    ...     output.queue_size, output.read_value(), output.read_key_value(), output.read_key_values(), output.is_empty
+    (3, 1, ('b', 2), [('c', 3)], True)
+    """
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
 

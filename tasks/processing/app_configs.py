@@ -28,6 +28,10 @@ class AppConfigs(Mapping[str, Any]):
 
     def with_prefix(self, prefix: str) -> Self:
         """Return the settings whose names begin with a prefix, without it."""
+        if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise TypeError(
+                f"app_configs_with_prefix takes a str, as in 'consumer.', not {type(prefix).__name__}"
+            )
 
         def cut(table: Mapping[str, Any]) -> dict[str, Any]:
             return {

@@ -49,7 +49,25 @@ class Cancellable(ABC):
 
 
 class ProcessingContext(ABC):
-    """What processors of both kinds may ask of the task that runs them."""
+    """What processors of both kinds may ask of the task that runs them (Kafka Streams' ProcessingContext).
+
+    All of it belongs to the task's thread: nothing of it may be called from another one.
+
+    >>> from streams import StreamsBuilder, StreamsConfig
+    >>> from streams.testing import TopologyTestDriver
+    >>> class Show(FixedKeyProcessor[str, str, str]):
+    ...     def process(self, record: FixedKeyRecord[str, str]) -> None:
+    ...         context = self.context
+    ...         print(context.application_id, context.task_id, context.current_system_time_ms(), context.state_dir.name)
+    ...         print(context.app_configs()["commit_interval_ms"], context.app_configs_with_prefix("consumer."))
+    >>> builder = StreamsBuilder()
+    >>> _ = builder.stream("in", key_serde=str, value_serde=str).process_values(Show)
+    >>> config = StreamsConfig(application_id="shop", bootstrap_servers="unused:9092", consumer={"fetch.min.bytes": 64})
+    >>> with TopologyTestDriver(builder.build(), config, initial_wall_clock_ms=7) as driver:
+    ...     driver.create_input_topic("in", key_serde=str, value_serde=str).pipe_input("k", "v")
+    shop 0_0 7 0_0
+    100 AppConfigs({'fetch.min.bytes': 64})
+    """
 
     @property
     @abstractmethod
@@ -85,13 +103,17 @@ class ProcessingContext(ABC):
     @property
     @abstractmethod
     def record_metadata(self) -> RecordMetadata | None:
-        """Return where the current record stands; None in a punctuation."""
+        """Return topic, partition and offset of the input record that is processed; None in a punctuation."""
 
     @abstractmethod
     def get_state_store(self, name: str) -> Any:
         """Return a store connected to this processor, or a global one, which is only read.
 
-        Raises `StreamsError` for a store that is neither, naming what to connect.
+        A name of `add_state_store` comes as the store that its builder makes, one of `add_read_only_state_store` without
+        its writes. It may be asked for in `init` and kept.
+
+        Raises:
+            StreamsError: It is neither; the message says what to connect.
         """
 
     @abstractmethod
@@ -114,11 +136,15 @@ class ProcessingContext(ABC):
             callback: A plain function of the time (ms since the epoch).
             start: Anchors the grid (ms since the epoch): the first call is at `start`, or if that is past, at the next
                 `start + n * interval` (KIP-1146).
+
+        Raises:
+            TypeError: `interval` is no number of ms and no timedelta, `start` no int, `callback` no plain function.
+            ValueError: `interval` is below 1 ms, `start` below 0, or there is no such clock.
         """
 
     @abstractmethod
     def commit(self) -> None:
-        """Ask for a commit soon, after the current record."""
+        """Ask for a commit soon, after the current record; returns before it is done (it is the whole worker's)."""
 
     @abstractmethod
     def current_stream_time_ms(self) -> int:
@@ -130,11 +156,43 @@ class ProcessingContext(ABC):
 
 
 class ProcessorContext(ProcessingContext, Generic[KOut, VOut]):
-    """What a processor may ask of the task that runs it.
+    """What a processor may ask of the task that runs it (Kafka Streams' ProcessorContext).
 
     >>> class Stamp(Processor[str, str, str, int]):
     ...     def process(self, record: Record[str, str]) -> None:
     ...         self.context.forward(record.replace(value=self.context.current_stream_time_ms()))
+
+    With a store and a timer, run by a test driver:
+
+    >>> from streams import Stores, StreamsBuilder
+    >>> from streams.testing import TopologyTestDriver
+    >>> class PerMinute(Processor[str, str, str, int]):
+    ...     def init(self, context: ProcessorContext[str, int]) -> None:
+    ...         super().init(context)
+    ...         self.counts = context.get_state_store("counts")
+    ...         context.schedule(60_000, PunctuationType.STREAM_TIME, self.emit)
+    ...     def process(self, record: Record[str, str]) -> None:
+    ...         self.counts.put(record.key, self.counts.get(record.key, 0) + 1)
+    ...         print(self.context.task_id, self.context.record_metadata, self.context.current_stream_time_ms())
+    ...     def emit(self, now_ms: int) -> None:
+    ...         for key, count in list(self.counts.all()):
+    ...             self.context.forward(Record(key, count, now_ms))
+    ...             self.counts.delete(key)
+    ...         self.context.commit()
+    >>> builder = StreamsBuilder()
+    >>> _ = builder.add_state_store(Stores.key_value("counts", key_serde=str, value_serde=int))
+    >>> lines = builder.stream("in", key_serde=str, value_serde=str)
+    >>> lines.process(PerMinute, stores=["counts"]).foreach(lambda key, count: print(key, count))
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     source = driver.create_input_topic("in", key_serde=str, value_serde=str)
+    ...     source.pipe_input("k", "v", timestamp=1_000)
+    ...     source.pipe_key_values([("k", "w")])
+    ...     source.pipe_input("k", "x", timestamp=61_000)
+    0_0 RecordMetadata(topic='in', partition=0, offset=0) 1000
+    k 1
+    0_0 RecordMetadata(topic='in', partition=0, offset=1) 1000
+    0_0 RecordMetadata(topic='in', partition=0, offset=2) 61000
+    k 2
     """
 
     @abstractmethod
@@ -142,6 +200,11 @@ class ProcessorContext(ProcessingContext, Generic[KOut, VOut]):
         """Pass a record to all children, or to the one named `child`, at once.
 
         From an `async` processor it goes when the coroutine has ended, in the order of the calls.
+
+        Raises:
+            TypeError: This is no `Record`, or its headers are no (name, bytes) pairs.
+            ValueError: Its timestamp is no int of ms since the epoch from 0 on, or there is no such child.
+            Exception: What failed below for good; it passes also through code that catches it.
         """
 
 

@@ -317,6 +317,10 @@ class _Context(ProcessingContext):
                 self._host.at_record(self.current[2])
 
     def get_state_store(self, name: str) -> Any:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise StreamsError(
+                f"processor {self._node.node_name}: a store's name is a str, not {type(name).__name__}"
+            )
         if name in self._stores:
             store = self._node.store(name)
             writes = self._stores[name]
@@ -337,6 +341,11 @@ class _Context(ProcessingContext):
         callback: Callable[[int], None],
         start: int | None = None,
     ) -> Cancellable:
+        if type(interval) is not int and not isinstance(interval, timedelta):
+            raise TypeError(
+                f"{self._node.node_name}: a schedule's interval is int milliseconds or a timedelta, not "
+                f"{type(interval).__name__}"
+            )
         interval_ms = (
             interval if isinstance(interval, int) else interval // timedelta(milliseconds=1)
         )
@@ -356,7 +365,9 @@ class _Context(ProcessingContext):
                 f"{self._node.node_name}: a schedule's start is a time from 0 (ms since the epoch), not {start}; leave it "
                 "out to begin now"
             )
-        if clock not in set(PunctuationType):  # also what untyped code may spell, and nothing else
+        if clock not in tuple(
+            PunctuationType
+        ):  # also what untyped code may spell, and nothing else
             raise ValueError(
                 f"{self._node.node_name}: a schedule has no clock {clock!r}; give PunctuationType.STREAM_TIME or "
                 "PunctuationType.WALL_CLOCK_TIME"

@@ -47,7 +47,17 @@ class ProcessorWrapper:
         processor_name: str,  # noqa: ARG002 - for those who override it
         supplier: Callable[[], Processor[Any, Any, Any, Any]],
     ) -> Callable[[], Processor[Any, Any, Any, Any]]:
-        """Return what makes the processors of a node of the user's own, one per task."""
+        """Return what makes the processors of a node of the user's own, one per task.
+
+        >>> class Announced(ProcessorWrapper):
+        ...     def wrap_processor_supplier(self, processor_name, supplier):
+        ...         def announce():
+        ...             print("made for", processor_name)
+        ...             return supplier()
+        ...         return announce
+        >>> Announced().wrap_processor_supplier("work", Processor)().close()
+        made for work
+        """
         return supplier
 
     def wrap_fixed_key_processor_supplier(

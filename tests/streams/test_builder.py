@@ -164,14 +164,16 @@ def test_settings_of_a_table_reach_its_store() -> None:
             "tuned",
             store_type="in_memory",
             caching=False,
-            logging=False,
             changelog_config={"min.insync.replicas": "2"},
         )
     )
+    grouped.count(store=Materialized("unlogged", logging=False))
     made = stores(builder.build())
     assert made["plain"].kind is StoreKind.TIMESTAMPED_KEY_VALUE
     assert (made["plain"].persistent, made["plain"].caching, made["plain"].logging) == (True,) * 3
-    assert (made["tuned"].persistent, made["tuned"].caching, made["tuned"].logging) == (False,) * 3
+    assert (made["tuned"].persistent, made["tuned"].caching, made["unlogged"].logging) == (
+        False,
+    ) * 3
     assert made["tuned"].changelog_config == {"min.insync.replicas": "2"}
 
 

@@ -41,11 +41,11 @@ def test_stores_of_processors(make: Callable[..., Any], kind: StoreKind) -> None
         value_serde=int,
         persistent=False,
         caching=True,
-        logging=False,
         changelog_config={"retention.ms": "1"},
     )
-    assert (tuned.spec.persistent, tuned.spec.caching, tuned.spec.logging) == (False, True, False)
+    assert (tuned.spec.persistent, tuned.spec.caching, tuned.spec.logging) == (False, True, True)
     assert tuned.spec.changelog_config == {"retention.ms": "1"}
+    assert not make("s", key_serde=str, value_serde=int, logging=False).spec.logging
 
 
 def test_every_kind_of_store_of_a_processor() -> None:

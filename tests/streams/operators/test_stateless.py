@@ -189,7 +189,10 @@ def test_by_default_a_failing_function_stops_the_worker(
             lambda s: s.flat_map_values(lambda v: "text"),
             "must return an iterable of results, not str",
         ),
-        (lambda s: s.flat_map_values(lambda v: 5), "not iterable"),
+        (
+            lambda s: s.flat_map_values(lambda v: 5),
+            "must return an iterable of results, not int; return a list",
+        ),
     ],
 )
 def test_results_of_a_wrong_shape_fail_like_the_call(use: Any, message: str) -> None:

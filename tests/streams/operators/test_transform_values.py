@@ -188,7 +188,7 @@ def test_suppliers_of_other_things_are_refused() -> None:
     with pytest.raises(TopologyError, match=where + "the supplier is an object of type Noting"):
         table.transform_values(Noting())
     with pytest.raises(
-        TopologyError, match=where + r".* Processor, not a Value.*; give it to proc"
+        TopologyError, match=where + r".* Processor, not a Value.* or give it to proc"
     ):
         table.transform_values(Processor)
     with pytest.raises(TopologyError, match=where + "the supplier is of type int; give a ValueTr"):

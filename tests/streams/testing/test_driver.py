@@ -272,7 +272,7 @@ def test_headers_of_another_shape_are_refused(headers: Any) -> None:
     """Not every pair of characters is a header."""
     with TopologyTestDriver(counting()) as driver:
         source = driver.create_input_topic("in", **TEXT)
-        with pytest.raises(TypeError, match="give a sequence of"):
+        with pytest.raises(StreamsError, match="give a sequence of"):
             source.pipe_input("k", "v", 1, headers)
 
 
@@ -335,12 +335,18 @@ def test_a_topic_that_a_function_may_choose_can_be_read() -> None:
 
 def test_times_that_can_not_be_are_refused() -> None:
     """The error names the parameter and what to give."""
-    with pytest.raises(ValueError, match="initial_wall_clock_ms=-1; give a time from 0"):
+    with pytest.raises(
+        StreamsError, match=r"initial_wall_clock_ms=-1 is no time; give int ms .* from 0"
+    ):
         TopologyTestDriver(copying(), initial_wall_clock_ms=-1)
     with TopologyTestDriver(copying()) as driver:
-        with pytest.raises(ValueError, match="auto_advance_ms=-1; give 0 or more ms"):
+        with pytest.raises(
+            StreamsError, match="auto_advance_ms=-1 is too short; give at least 0 ms"
+        ):
             driver.create_input_topic("in", **TEXT, auto_advance_ms=-1)
         source = driver.create_input_topic("in", **TEXT)
         for time in (1.5, "5", True):
-            with pytest.raises(TypeError, match=rf"timestamp={time!r}: .* int ms since the epoch"):
+            with pytest.raises(
+                StreamsError, match=rf"timestamp={time!r}: .* int ms since the epoch"
+            ):
                 source.pipe_input("k", "v", time)  # type: ignore[arg-type]

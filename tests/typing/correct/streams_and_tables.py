@@ -59,6 +59,16 @@ def same(key: str, number: int) -> bool:
     return key == str(number)
 
 
+def first_letter(line: str) -> str | None:
+    """Group lines by how they begin; empty ones are in no group."""
+    return line[:1] or None
+
+
+async def measured(line: str) -> int:
+    """Group lines by their length."""
+    return len(line)
+
+
 assert_type(lines.map_values(shorten), KStream[str, str])
 
 # Several streams.
@@ -67,6 +77,9 @@ assert_type(by_value, dict[str, KStream[str, int]])
 by_both = numbers.split({"own": lambda key, n: key == str(n)})
 assert_type(by_both, dict[str, KStream[str, int]])
 assert_type(numbers.split({"whole": bool, "own": same}), dict[str, KStream[str, int]])
+numbers.split({"whole": bool, "own": lambda n: n > 9})
+numbers.split({"whole": bool, "own": lambda key, n: key == str(n)})
+numbers.split({"own": same, "other": lambda key, n: key == str(n)})
 assert_type(lines.merge(lines, lines), KStream[str, str])
 assert_type(lines.repartition(partitions=3, key_serde=str), KStream[str, str])
 lines.to("out", key_serde=Serdes.string())
@@ -75,6 +88,11 @@ lines.to(lambda key, line, context: f"{key}-{line}-{context.topic}")
 # Groups and tables.
 assert_type(lines.group_by_key(), KGroupedStream[str, str])
 assert_type(lines.group_by(len, key_serde=int), KGroupedStream[int, str])
+assert_type(lines.group_by(len, key_serde=Serdes.int32()), KGroupedStream[int, str])
+assert_type(lines.group_by(lambda line: line == "a", key_serde=bool), KGroupedStream[bool, str])
+assert_type(lines.group_by(first_letter, key_serde=str), KGroupedStream[str, str])
+assert_type(lines.group_by(measured, key_serde=int), KGroupedStream[int, str])
+builder.stream("anything").group_by(lambda row: row["city"], key_serde=str)
 assert_type(lines.group_by(lambda line: line[0]), KGroupedStream[str, str])
 counts = lines.group_by(lambda key, line: key + line).count(store="counts")
 assert_type(counts, KTable[str, int])

@@ -7,6 +7,7 @@ from streams import (
     BufferConfig,
     KGroupedTable,
     KTable,
+    Serdes,
     StreamsBuilder,
     Suppressed,
     TimeWindows,
@@ -41,6 +42,8 @@ def by_length(city: str) -> tuple[int, str] | None:
 
 
 assert_type(users.group_by(by_length), KGroupedTable[int, str])
+assert_type(users.group_by(by_length, key_serde=int), KGroupedTable[int, str])
+assert_type(users.group_by(by_length, key_serde=Serdes.int32()), KGroupedTable[int, str])
 
 buffer = BufferConfig.max_records(10).with_max_bytes(1 << 20).shut_down_when_full()
 in_windows = builder.stream("a", key_serde=str, value_serde=str).group_by_key()

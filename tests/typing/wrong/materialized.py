@@ -36,6 +36,9 @@ lines.to_table(store=typed)  # error
 lines.group_by_key(key_serde=int)  # error
 lines.select_key(len).group_by_key(key_serde=str)  # error
 lines.group_by(len, key_serde=Serdes.string())  # error
+lines.group_by(len, key_serde=str)  # error
+lines.group_by(lambda line: len(line) + 1, key_serde=str)  # error
+lines.group_by(lambda key, line: len(key + line), key_serde=bytes)  # error
 lines.group_by(len, value_serde=int)  # error
 lines.join(lines, both, within=near, key_serde=int)  # error
 lines.join(numbers, lambda one, two: two, within=near, other_value_serde=str)  # error

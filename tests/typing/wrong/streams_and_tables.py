@@ -21,6 +21,11 @@ def joined(key: str, line: str, total: str) -> str:
     return key + line + total
 
 
+def same(key: str, number: int) -> bool:
+    """A predicate of both."""
+    return key == str(number)
+
+
 lines.filter(lambda a, b, c: True)  # error
 lines.map_values(lambda line: line + 1)  # error
 numbers.filter(str.isspace)  # error
@@ -39,3 +44,11 @@ lines.group_by_key().aggregate(int, joined)  # error
 lines.foreach(print).map_values(len)  # error
 users.filter(lambda user: user > 5)  # error
 numbers.to_table().map_values(str.strip)  # error
+numbers.split({"text": str.isspace})  # error
+numbers.split({"text": lambda n: n.isspace()})  # error
+numbers.split({"big": lambda n: n > 9, "text": lambda n: n.isspace()})  # error
+numbers.split({"text": lambda key, n: n.isspace()})  # error
+numbers.split({"own": same, "text": lambda key, n: n.isspace()})  # error
+numbers.split({"whole": bool, "text": lambda n: n.isspace()})  # error
+numbers.split({"own": same, "whole": bool, "text": str.isspace})  # error
+numbers.split({"all": lambda a, b, c: True})  # error

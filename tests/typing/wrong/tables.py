@@ -16,6 +16,8 @@ class Length(ValueTransformerWithKey[str, str, int]):
 
 
 users.group_by(lambda name, city: city)  # error
+users.group_by(lambda city: (len(city), city), key_serde=str, value_serde=str)  # error
+users.group_by(lambda name, city: (len(city), city), key_serde=str)  # error
 stock.group_by(lambda item, pieces: (item, pieces)).reduce(max)  # error
 stock.suppress(BufferConfig.unbounded())  # error
 stock.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))  # error
