@@ -313,6 +313,7 @@ class KafkaStreams:
         >>> def count_of(app: KafkaStreams, word: str) -> int:
         ...     return app.store("counts").get(word, 0)
         """
+        check_flag(stale, "stale", "store", error=StreamsError)
         return store_view(self._application, self._shown, name, stale=stale)
 
     def local_store_lags(self) -> dict[str, dict[int, int]]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from state_stores.spec import StoreSpec
-from streams.arguments import check_callable
+from streams.arguments import check_callable, check_flag
 from streams.default_serdes import (
     DefaultSerdes,
     serdes_or_default,
@@ -386,6 +386,7 @@ class Topology(TopologyStores):
             Source: read (topics: [in])
               --> none
         """
+        check_flag(execution, "execution", "describe")
         return TopologyDescription.of(self.draft(), execution=execution)
 
     def spec(self, config: DefaultSerdes | None = None) -> TopologySpec:

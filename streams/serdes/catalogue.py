@@ -1,7 +1,7 @@
 """The serdes that come with Tidewheel, and what else is accepted where a serde is asked for."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast, overload
 
@@ -32,6 +32,13 @@ def _windowed_of(
     if isinstance(size, FixedWindows | SlidingWindows):
         return TimeWindowedSerde(inner, size.end_of)
     return TimeWindowedSerde(inner, end_after(to_ms(size, "Serdes.windowed: size", minimum_ms=1)))
+
+
+def _kept(cached: Any, *arguments: Any) -> Serde[Any]:
+    """Return what a cached function makes of some arguments; what can't be kept (a dict) it refuses by itself, with words."""
+    hashable = all(isinstance(each, Hashable) for each in arguments)
+    made: Serde[Any] = (cached if hashable else cached.__wrapped__)(*arguments)
+    return made
 
 
 class Serdes:
@@ -123,7 +130,7 @@ class Serdes:
         >>> Serdes.json(Order).deserialize("orders", b'{"id": 7}')
         Order(id=7)
         """
-        return JSON if type is None else _json_of(type)
+        return JSON if type is None else _kept(_json_of, type)
 
     @overload
     @staticmethod
@@ -138,7 +145,7 @@ class Serdes:
         >>> Serdes.msgpack().deserialize("t", Serdes.msgpack().serialize("t", {"a": [1, 2]}) or b"")
         {'a': [1, 2]}
         """
-        return _msgpack_of(Any if type is None else type)
+        return _kept(_msgpack_of, Any if type is None else type)
 
     @staticmethod
     def avro(schema: Schema, registry: Registry | None = None) -> Serde[Any]:
@@ -215,7 +222,7 @@ class Serdes:
         >>> minutes.deserialize("counts", minutes.serialize("counts", Windowed("a", 0, 60_000)) or b"")
         Windowed(key='a', start=0, end=60000)
         """
-        return _windowed_of(as_serde(inner, "Serdes.windowed: inner"), size)
+        return _kept(_windowed_of, as_serde(inner, "Serdes.windowed: inner"), size)
 
     @staticmethod
     def session_windowed(inner: "SerdeLike[T]") -> Serde[Windowed[T]]:

@@ -12,6 +12,7 @@ from tests.simulation.simulator import Simulation
 from tests.simulation.world import Violation
 
 LAST_EVENTS = 60
+_TOLD_EVERY = 200
 
 
 def live(seed: int, *, faults: bool = True, refine: bool = True) -> Metrics:
@@ -38,6 +39,7 @@ def failure(simulation: Simulation, error: Exception, *, faults: bool, refine: b
 
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -111,6 +113,9 @@ def _many(chosen: argparse.Namespace, *, faults: bool, refine: bool) -> int:
             _say(f"seed {seed}: {text.splitlines()[0][:300]}" if chosen.keep_going else text)
             if not chosen.keep_going:
                 return 1
+        done = seed - chosen.first + 1
+        if done % _TOLD_EVERY == 0:
+            _say(f"{done} of {chosen.lifetimes} lifetimes, {failed} failed")
     took_s, used_s = time.monotonic() - began, time.process_time() - used
     _say(total.text())
     _say(

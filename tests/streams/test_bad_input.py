@@ -14,6 +14,7 @@ from streams.config import StreamsConfig
 from streams.errors import ConfigError, RecordFailedError, StreamsError, TopologyError
 from streams.materialized import Materialized
 from streams.retries import retrying
+from streams.serdes import Serdes
 from streams.stores import Stores
 from streams.testing import TopologyTestDriver
 from streams.topology import Topology
@@ -49,6 +50,8 @@ class Same(ValueTransformerWithKey[str, str, str]):
 
 #: As untyped code may give it.
 TRANSFORMER: Final[Any] = Same
+ANYTHING: Final[Any] = Serdes
+NOT_A_FLAG: Final[Any] = "x"
 
 
 def copying() -> Topology:
@@ -452,3 +455,21 @@ def test_calls_of_an_application_are_checked() -> None:
         app.close(leave_group=0)  # type: ignore[arg-type]
     with pytest.raises(StreamsError, match="subtopologies: an object of type int has no numbers"):
         app.pause(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: ANYTHING.json({}), r"json\({}\): can't decode into this type"),
+        (lambda: ANYTHING.msgpack([]), r"msgpack\(\[\]\): can't decode into this type"),
+        (lambda: ANYTHING.windowed(str, {}), "Serdes.windowed: size={} is not a duration"),
+        (
+            lambda: copying().describe(execution=NOT_A_FLAG),
+            "execution='x' is of type str; give True or",
+        ),
+    ],
+)
+def test_what_serdes_and_descriptions_are_made_of(made: Callable[[], object], said: str) -> None:
+    """Also what can't be hashed."""
+    with pytest.raises(TopologyError, match=said):
+        made()
