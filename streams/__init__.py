@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from streams.errors import (
         ApplicationShutdownError,
         ConfigError,
+        CopartitioningError,
         FencedError,
         IncompatibleMemberError,
         InternalTopicError,
@@ -129,6 +130,7 @@ __all__ = [
     "CogroupedKStream",
     "ConfigError",
     "ConsumedRecord",
+    "CopartitioningError",
     "DeadLetter",
     "DslStoreSuppliers",
     "ErrorContext",
@@ -242,6 +244,7 @@ _HOME = {
     "GlobalKTable": "streams.global_table",
     "HostInfo": "streams.streams_metadata",
     "IncompatibleMemberError": "streams.errors",
+    "CopartitioningError": "streams.errors",
     "InternalTopicError": "streams.errors",
     "InvalidStateStoreError": "streams.errors",
     "JoinWindows": "streams.windows",

@@ -14,6 +14,7 @@
     ├── MissingSourceTopicError    a source topic does not exist
     ├── MissingOutputTopicError    a topic that is written to does not exist
     ├── InternalTopicError         an internal topic has another number of partitions than is needed now
+    ├── CopartitioningError        topics whose keys come together have different numbers of partitions
     ├── RecordFailedError          a record's exception handler said "fail"
     ├── ApplicationShutdownError   an uncaught exception handler has ended the whole application
     └── IncompatibleMemberError    this program can't join the group it was started for
@@ -31,6 +32,7 @@ from state_stores.errors import (
     StreamsError,
 )
 from tasks.errors import (
+    CopartitioningError,
     FencedError,
     InternalTopicError,
     MissingOutputTopicError,
@@ -44,6 +46,7 @@ from tasks.errors import (
 __all__ = [
     "ApplicationShutdownError",
     "ConfigError",
+    "CopartitioningError",
     "FencedError",
     "IncompatibleMemberError",
     "InternalTopicError",

@@ -10,6 +10,7 @@ from typing import Final
 from streams.errors import (
     ApplicationShutdownError,
     ConfigError,
+    CopartitioningError,
     FencedError,
     IncompatibleMemberError,
     InternalTopicError,
@@ -38,6 +39,7 @@ class ExitCode(IntEnum):
     INCOMPATIBLE_MEMBER = 11
     APPLICATION_SHUTDOWN = 12
     INTERNAL_TOPICS = 13
+    COPARTITIONING = 14
     INTERRUPTED = 130
 
     @property
@@ -66,6 +68,7 @@ _MEANINGS: Final = {
     ExitCode.INCOMPATIBLE_MEMBER: "the topology, assignor or version does not fit the running group; never restarted",
     ExitCode.APPLICATION_SHUTDOWN: "a worker's uncaught exception handler has ended the whole application; never restarted",
     ExitCode.INTERNAL_TOPICS: "an internal topic has another number of partitions than is needed now; never restarted",
+    ExitCode.COPARTITIONING: "topics whose keys come together have different numbers of partitions (run: only with --no-restart)",
     ExitCode.INTERRUPTED: "a Ctrl-C while it was stopping ended it at once",
 }
 
@@ -93,6 +96,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (MissingSourceTopicError, ExitCode.MISSING_SOURCE_TOPIC),
     (MissingOutputTopicError, ExitCode.MISSING_OUTPUT_TOPIC),
     (InternalTopicError, ExitCode.INTERNAL_TOPICS),
+    (CopartitioningError, ExitCode.COPARTITIONING),
     (StoreLockedError, ExitCode.REFUSED),
     (ConnectionError, ExitCode.KAFKA_UNREACHABLE),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),

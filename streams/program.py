@@ -270,7 +270,8 @@ def _candidates(module: ModuleType) -> list[str]:
 
 def _hint(name: str, module: ModuleType) -> str:
     found = _candidates(module)
-    near = did_you_mean(name, [*found, *(n for n in vars(module) if not n.startswith("_"))])
+    known = [*found, *(each for each in vars(module) if not each.startswith("_"))]
+    near = did_you_mean(name, [each for each in known if each != name])
     if near:
         return f"; {near}"
     return f"; there is {', '.join(found)}" if found else "; it has no topology"

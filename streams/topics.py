@@ -2,10 +2,11 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from rebalance.model import TaskId
 from streams.config import StreamsConfig
-from streams.errors import StreamsError, TopologyError
+from streams.errors import ConfigError, StreamsError, TopologyError
 from streams.names import where
 from streams.run_options import RunOptions
 from streams.topology import Topology
@@ -83,7 +84,9 @@ def prepare_topics(
     `StreamsError` for internal topics of another shape, and for changelogs that must have been deleted.
     """
     topics = _source_topics(spec, admin, options, stopped, clock)
-    return None if topics is None else plan_with_topics(spec, config, admin, topics, topology_hash)
+    if topics is None:
+        return None
+    return plan_with_topics(spec, config, admin, topics, topology_hash, options.tasks or ())
 
 
 def plan_with_topics(
@@ -92,10 +95,11 @@ def plan_with_topics(
     admin: Admin,
     topics: Mapping[str, int],
     topology_hash: bytes,
+    tasks: Collection[TaskId] = (),
 ) -> ApplicationPlan:
     """Return the plan of the application on a cluster with these topics, and create the internal ones that are missing.
 
-    Raises as `prepare_topics` does. A sub-topology whose pattern matches nothing yet needs no topics.
+    Raises as `prepare_topics` does, and `ConfigError` before anything is created if some of `tasks` are none of the plan's. A sub-topology whose pattern matches nothing yet needs no topics.
     """
     plan = plan_application(
         spec,
@@ -104,6 +108,12 @@ def plan_with_topics(
         replication_factor=config.replication_factor,
         factor=config.parallelising_factor,
     )
+    unknown = sorted(set(tasks).difference(plan.tasks))
+    if unknown:
+        raise ConfigError(
+            f"--tasks names {', '.join(map(str, unknown))}, but the application's tasks are "
+            f"{', '.join(map(str, plan.tasks))}"
+        )
     wanted = [
         topic
         for topic in (*plan.repartition_topics, *plan.changelog_topics)

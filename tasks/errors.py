@@ -82,6 +82,18 @@ class InternalTopicError(StreamsError):
     """
 
 
+class CopartitioningError(StreamsError):
+    """Topics whose keys come together have different numbers of partitions; names each with its number.
+
+    Kafka Streams: "Following topics do not have the same number of partitions", of its CopartitionedTopicsEnforcer.
+
+    >>> raise CopartitioningError('sub-topology 0 needs topics with equal partition counts, but a has 2, b has 3')
+    Traceback (most recent call last):
+    ...
+    tasks.errors.CopartitioningError: sub-topology 0 needs topics with equal partition counts, but a has 2, b has 3
+    """
+
+
 class MissingOutputTopicError(StreamsError):
     """A topic that is written to does not exist; output topics are never created by themselves.
 

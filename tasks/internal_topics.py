@@ -15,7 +15,7 @@ import msgspec
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from tasks.errors import InternalTopicError, MissingSourceTopicError
+from tasks.errors import CopartitioningError, InternalTopicError, MissingSourceTopicError
 from tasks.ports import NewTopic
 from tasks.processing.topology_spec import GlobalStoreSpec, SubtopologySpec, TopologySpec
 
@@ -285,9 +285,9 @@ def _check_copartitioning(
         sizes = {topic: read.get(topic, read.get(prefix + topic)) for topic in sorted(group)}
         if len(set(sizes.values())) > 1:
             described = ", ".join(f"{topic} has {count}" for topic, count in sizes.items())
-            raise StreamsError(
+            raise CopartitioningError(
                 f"sub-topology {subtopology.id} needs topics with equal partition counts, but {described}; "
-                "repartition() one of the streams"
+                "give them equal counts, or repartition() one of the streams"
             )
 
 

@@ -65,12 +65,6 @@ def fixed_assignment(plan: ApplicationPlan, options: RunOptions) -> frozenset[Ta
     chosen = options.tasks
     if chosen is None:
         return fixed_tasks(plan.tasks, slot=options.slot or 0, workers=options.workers)
-    unknown = sorted(set(chosen).difference(plan.tasks))
-    if unknown:
-        raise ConfigError(
-            f"--tasks names {', '.join(map(str, unknown))}, but the application's tasks are "
-            f"{', '.join(map(str, plan.tasks))}"
-        )
     return frozenset(chosen)
 
 

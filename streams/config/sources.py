@@ -139,7 +139,7 @@ def _from_file(known: Collection[str], file: Path) -> Iterator[_Setting]:
             content = tomllib.load(stream)
     except OSError as error:
         raise ConfigError(
-            f"settings file {str(file)!r} can't be read ({error.strerror}); correct the path or unset {FILE_VARIABLE}"
+            f"settings file {str(file)!r} can't be read ({error.strerror}); correct the path, which --config or {FILE_VARIABLE} gives"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         # The message has line and column; it quotes one character at most.

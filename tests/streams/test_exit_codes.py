@@ -5,6 +5,7 @@ import pytest
 from streams.errors import (
     ApplicationShutdownError,
     ConfigError,
+    CopartitioningError,
     FencedError,
     IncompatibleMemberError,
     InternalTopicError,
@@ -30,6 +31,7 @@ from streams.exit_codes import ExitCode, exit_code_of, markdown_table
         (MissingSourceTopicError(""), ExitCode.MISSING_SOURCE_TOPIC),
         (MissingOutputTopicError(""), ExitCode.MISSING_OUTPUT_TOPIC),
         (InternalTopicError(""), ExitCode.INTERNAL_TOPICS),
+        (CopartitioningError(""), ExitCode.COPARTITIONING),
         (StoreLockedError(""), ExitCode.REFUSED),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
         (StreamsError(""), ExitCode.FAILED),

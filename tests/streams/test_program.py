@@ -77,7 +77,10 @@ def test_a_file_inside_a_package_is_imported_as_part_of_it(program: Path, tmp_pa
         ("../shop_program:topology", "there is no module '../shop_program'"),
         ("/nowhere:topology", "there is no module '/nowhere'"),
         ("shop_program.py:", "it has shop_program.py:builder, shop_program.py:topology"),
-        ("shop_program:number", "is of type int, not a Topology"),
+        (
+            "shop_program:number",
+            "is of type int, not a Topology, a StreamsBuilder or a function that returns one; there is",
+        ),
         ("shop_program:needs", "give its parameters defaults"),
         ("shop_program:returns_nothing", "returned an object of type NoneType"),
         (":topology", "names no module"),

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TopicPartition
+from rebalance.model import TaskId, TopicPartition
 from streams import (
+    ConfigError,
     KafkaStreams,
     Materialized,
     MissingSourceTopicError,
@@ -100,6 +101,14 @@ def test_internal_topics_are_created_in_their_shape() -> None:
         "app-counts-changelog": (4, -1),
     }
     assert stage.broker.topics["app-counts-changelog"].config["cleanup.policy"] == "compact"
+
+
+def test_tasks_that_do_not_exist_are_refused_before_anything_is_created() -> None:
+    """The message names them and those that there are."""
+    stage = Stage(**{"in": 2})
+    with pytest.raises(ConfigError, match=r"--tasks names 9_9, but .* tasks are 0_0, 0_1, 1_0"):
+        stage.prepare(tasks=(TaskId(0, 0), TaskId(9, 9)))
+    assert stage.admin.created == []
 
 
 def test_what_exists_is_left_alone() -> None:

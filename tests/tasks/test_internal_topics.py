@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_stores.spec import StoreKind, StoreSpec
-from streams import InternalTopicError, MissingSourceTopicError, Serdes, StreamsError
+from streams import (
+    CopartitioningError,
+    InternalTopicError,
+    MissingSourceTopicError,
+    Serdes,
+    StreamsError,
+)
 from tasks.internal_topics import (
     ApplicationPlan,
     is_internal,
@@ -267,7 +273,7 @@ def test_topics_that_must_agree_are_compared() -> None:
     first = sub(0, [source("in")], ["~r"])
     second = sub(1, inputs, copartition_groups=group)
     planned({"a": 3, "in": 3}, first, second, repartition={"r": 3})
-    with pytest.raises(StreamsError, match="a has 2, r has 3"):
+    with pytest.raises(CopartitioningError, match="a has 2, r has 3; give them equal counts"):
         planned({"a": 2, "in": 3}, first, second, repartition={"r": 3})
 
 
