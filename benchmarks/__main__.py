@@ -36,6 +36,7 @@ from benchmarks.throughput import FULL, QUICK, Selection, ThroughputSuite
 from streams.errors import StreamsError
 
 WIDTH = 110
+_OWN_DEFAULT = "own"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -79,7 +80,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", help="only these jobs, separated by commas")
     add("--systems", help="only these systems, in this order")
     add("--guarantees", help=f"only these of {', '.join(GUARANTEES)}")
-    add("--commit-intervals", help="only these intervals in ms, without each system's own default")
+    add(
+        "--commit-intervals",
+        help=f"only these intervals in ms; {_OWN_DEFAULT}: each system's own default",
+    )
     add("--caches", help="only these of 0 (every update is an output), 10MiB and all (all keys)")
     add("--factors", help="only these parallelising factors (suite parallel)")
     add("--pairs", type=int, help="how many rounds of A B")
@@ -109,11 +113,14 @@ def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
     size = QUICK if options.quick else FULL
     intervals = size.commit_intervals_ms
     if options.commit_intervals is not None:
+        parts = [part.strip() for part in options.commit_intervals.split(",")]
         try:
-            intervals = tuple(int(part) for part in options.commit_intervals.split(","))
+            intervals = tuple(int(part) for part in parts if part != _OWN_DEFAULT)
         except ValueError:
-            parser.error(f"--commit-intervals {options.commit_intervals!r}: give milliseconds")
-        size = dataclasses.replace(size, own_defaults=False)
+            parser.error(
+                f"--commit-intervals {options.commit_intervals!r}: give milliseconds, or {_OWN_DEFAULT}"
+            )
+        size = dataclasses.replace(size, own_defaults=_OWN_DEFAULT in parts)
     for option, low in (("pairs", 1), ("threads", 1), ("records", 1000)):
         value = getattr(options, option)
         if value is not None and value < low:
