@@ -82,12 +82,24 @@ def headers_size(data: bytes) -> int:
     return at + size
 
 
-def checked_headers(headers: object, store: str) -> Headers:
-    """Return headers as a store keeps them; raises `TypeError`, which names the store, for what Kafka does not take."""
+def as_headers(headers: object) -> Headers | None:
+    """Return headers as a tuple, or None for what Kafka does not take: a dict, values that are text.
+
+    >>> as_headers([("trace", b"1")]), as_headers({"trace": b"1"})
+    ((('trace', b'1'),), None)
+    """
     if isinstance(headers, tuple | list):
         pairs = tuple(cast("Sequence[object]", headers))
         if all(map(_is_header, pairs)):
             return cast("Headers", pairs)
+    return None
+
+
+def checked_headers(headers: object, store: str) -> Headers:
+    """Return headers as a store keeps them; raises `TypeError`, which names the store, for what Kafka does not take."""
+    pairs = as_headers(headers)
+    if pairs is not None:
+        return pairs
     raise TypeError(
         f'store {store}: headers are a tuple of (name, bytes) pairs, as in (("trace", b"1"),), not {headers!r}'
     )

@@ -150,8 +150,6 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
         super().__init__(buffer.spec, buffer.topic, lambda: (self.buffer,))
         self._attach(buffer, now, may_hold_back=may_hold_back)
         self._retains_duplicates = buffer.spec.retain_duplicates
-        #: What the operator that puts its records here notes of the batch at hand, for those that read them.
-        self.notes: Any = None
 
     def put(self, key: K, value: V | None, start: int) -> None:
         """Set the value of a key's window, or delete it with None; dropped if it has expired.

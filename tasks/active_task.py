@@ -262,48 +262,48 @@ class ActiveTask:
         decoded: list[tuple[str, RecordBatch, list[int]]] = []
         sources: list[SourceRecords] = []
         for records, places in taken:
-            partition = TopicPartition(records.topic, records.partition)
-            source = self._sources[records.topic]
-            batch = source.decode(records, self.partition_times_ms[partition])
+            name, batch = self._decoded(records)
             if len(batch):
                 assert batch.source is not None, "a source batch has a source"
-                self._observe(partition, batch)
                 # What was decoded ahead is a part of more records.
                 first = bisect_left(batch.source.offsets, records.offsets[0])
                 sources.append(batch.source)
-                decoded.append(
-                    (source.spec.name, batch, [places[row - first] for row in batch.rows])
-                )
+                decoded.append((name, batch, [places[row - first] for row in batch.rows]))
         if decoded:
             joint = JointRecords(sources)
             for (_, batch, _), start in zip(decoded, joint.starts, strict=True):
                 batch.rows = [row + start for row in batch.rows]
                 batch.source = joint
             self.graph.run_together(decoded)
-        done = 0
         for records, _ in taken:
-            partition = TopicPartition(records.topic, records.partition)
-            self.next_offsets[partition] = records.offsets[-1] + 1
-            done += len(records)
+            self._passed(records)
+        done = sum(len(records) for records, _ in taken)
         self.counters.processed += done
         return done
 
-    def _observe(self, partition: TopicPartition, batch: RecordBatch) -> None:
-        latest = max(batch.timestamps)
-        self.partition_times_ms[partition] = max(self.partition_times_ms[partition], latest)
-        processing = self.processing
-        processing.stream_time_ms = max(processing.stream_time_ms, latest)
-
-    def _process_run(self, records: SourceRecords) -> None:
+    def _decoded(self, records: SourceRecords) -> tuple[str, RecordBatch]:
+        """Return records as a batch and the name of its source; its times are known from now on."""
         partition = TopicPartition(records.topic, records.partition)
         source = self._sources[records.topic]
         batch = source.decode(records, self.partition_times_ms[partition])
         if len(batch):
-            self._observe(partition, batch)
-            if self._catches_up:
-                batch = self._catch_up(source.spec.name, records, batch)
-            self.graph.run(source.spec.name, batch)
+            latest = max(batch.timestamps)
+            self.partition_times_ms[partition] = max(self.partition_times_ms[partition], latest)
+            processing = self.processing
+            processing.stream_time_ms = max(processing.stream_time_ms, latest)
+        return source.spec.name, batch
+
+    def _passed(self, records: SourceRecords) -> None:
+        partition = TopicPartition(records.topic, records.partition)
         self.next_offsets[partition] = records.offsets[-1] + 1
+
+    def _process_run(self, records: SourceRecords) -> None:
+        name, batch = self._decoded(records)
+        if len(batch):
+            if self._catches_up:
+                batch = self._catch_up(name, records, batch)
+            self.graph.run(name, batch)
+        self._passed(records)
 
     def _process_singly(self, records: SourceRecords, late: Callable[[], bool]) -> int:
         processing = self.processing

@@ -114,25 +114,13 @@ class RunBuilder:
 
     def _close_run(self) -> None:
         last, self._last = self._last, _last_of(self._spec)
-        if isinstance(last, _LastRows):
-            rows = self._kept(last.in_order())
-        else:
-            rows = self._rows_of(*last.columns())
+        self._time = self._time.later(last.time())
+        rows = self._kept(last.in_order())
         run = write_run(self._path, rows, self._partition, (self._from, self._position))
         if run is not None:
             self._files.append(RunFile(self._path, run))
             self._drop_deletes = False  # from now on something lies below
         self._from = self._position
-
-    def _rows_of(
-        self,
-        keys: Sequence[bytes | None],
-        values: Sequence[bytes | None],
-        timestamps: Sequence[int],
-    ) -> list[Row]:
-        """Return the rows of records in the order of their keys, and take the time that all together tell."""
-        self._time = self._time.later(StoreTime.of(self._spec, keys, timestamps))
-        return sorted(self._kept(fold(self._spec, keys, values, timestamps)))
 
     def _kept(self, rows: Iterable[Row]) -> Iterable[Row]:
         if self._drop_deletes:
@@ -174,6 +162,10 @@ class _LastRows:
         lengths = _lengths(self._rows) + _lengths(self._rows.values())
         self.bytes_at_most = lengths + len(self._rows) * _ROW_OVERHEAD_BYTES
 
+    def time(self) -> StoreTime:
+        """Return what they tell of the store's time: it has none."""
+        return StoreTime()
+
     def in_order(self) -> Iterator[Row]:
         """Return those with a key, in the order of their keys."""
         self._rows.pop(None, None)
@@ -190,8 +182,9 @@ class _LastRecords:
         bytes_at_most: They don't take more memory than this, about; keys that came again were counted again.
     """
 
-    def __init__(self, *, by_time: bool) -> None:
-        self._by_time = by_time
+    def __init__(self, spec: StoreSpec) -> None:
+        self._spec = spec
+        self._by_time = spec.kind is StoreKind.VERSIONED
         # Two dictionaries hold no object that the garbage collector would visit again and again.
         self._values: dict[Any, bytes | None] = {}
         self._timestamps: dict[Any, int] = {}
@@ -211,11 +204,19 @@ class _LastRecords:
 
     def count(self) -> None:
         """Look how much memory they do take."""
-        keys, values, _ = self.columns()
+        keys, values, _ = self._columns()
         self.bytes_at_most = _bytes_of(keys, values)
 
-    def columns(self) -> tuple[list[bytes | None], list[bytes | None], list[int]]:
-        """Return their keys, values and timestamps."""
+    def time(self) -> StoreTime:
+        """Return what they tell of the store's time."""
+        keys, _, timestamps = self._columns()
+        return StoreTime.of(self._spec, keys, timestamps)
+
+    def in_order(self) -> Sequence[Row]:
+        """Return the rows they make, in the order of their keys."""
+        return sorted(fold(self._spec, *self._columns()))
+
+    def _columns(self) -> tuple[list[bytes | None], list[bytes | None], list[int]]:
         keys = [key for key, _ in self._values] if self._by_time else list(self._values)
         return keys, list(self._values.values()), list(self._timestamps.values())
 
@@ -224,7 +225,7 @@ def _last_of(spec: StoreSpec) -> _LastRows | _LastRecords:
     """Return what keeps the last records of a store; with a ttl, what has ended depends on all of them."""
     if spec.kind in _KEY_VALUES and spec.ttl_ms is None:
         return _LastRows()
-    return _LastRecords(by_time=spec.kind is StoreKind.VERSIONED)
+    return _LastRecords(spec)
 
 
 def _bytes_of(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:

@@ -38,12 +38,10 @@ class _Trail:
     """What the puts of a joint batch did to a store, one after the other, for readers that are between them.
 
     Args:
-        source: The batch's source.
         observed_ms: The store's time before the batch.
     """
 
-    def __init__(self, source: JointRecords, observed_ms: int) -> None:
-        self.source = source
+    def __init__(self, observed_ms: int) -> None:
         self._observed_ms = observed_ms
         #: The places of the puts, and the store's time after each.
         self._places: list[int] = []
@@ -136,8 +134,7 @@ class JoinWindow(_OverWindows):
         store, source, order = self.store, batch.source, batch.order
         trail: _Trail | None = None
         if isinstance(source, JointRecords):
-            trail = _Trail(source, store.observed_stream_time_ms)
-        store.notes = trail
+            trail = source.notes[self._store_name] = _Trail(store.observed_stream_time_ms)
         for index, data in enumerate(key_bytes):
             if data is None or not self.put(batch, index, data) or trail is None:
                 continue
@@ -260,9 +257,10 @@ class StreamJoin(_OverWindows):
     def _partners(self, batch: RecordBatch, key_bytes: Sequence[bytes | None]) -> list[Partners]:
         """Return the partners of each record: those that are there at its turn."""
         before_ms, after_ms, buffer = self._side.before_ms, self._side.after_ms, self.store.buffer
-        trail, order = self.store.notes, batch.order
-        if trail is not None and trail.source is not batch.source:
-            trail = None
+        source, order = batch.source, batch.order
+        trail: _Trail | None = None
+        if isinstance(source, JointRecords):
+            trail = source.notes.get(self._store_name)
         live_ms = buffer.live_from_ms
         rows: list[list[bytes]] = []
         place = 0

@@ -1,8 +1,9 @@
 """What tests give to topics of the driver, checked."""
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
+from state_stores.headers import as_headers
 from streams.arguments import check_series, is_series
 from streams.errors import StreamsError
 from tasks.processing.record import Headers
@@ -28,18 +29,9 @@ def rows(given: object, call: str, *columns: str) -> Iterable[tuple[Any, ...]]:
 
 def checked_headers(headers: object) -> Headers:
     """Return headers as a tuple; raises `StreamsError` for a dict, or for values that are text."""
-    if isinstance(headers, tuple | list) and all(
-        map(_is_header, cast("Iterable[object]", headers))
-    ):
-        return tuple(cast("Headers", headers))
+    pairs = as_headers(headers)
+    if pairs is not None:
+        return pairs
     raise StreamsError(
         f"headers={headers!r}: give a sequence of (name, value) with values of bytes or None, as (('trace', b'1'),)"
     )
-
-
-def _is_header(header: object) -> bool:
-    match header:
-        case (str(), bytes() | None):
-            return isinstance(header, tuple)
-        case _:
-            return False

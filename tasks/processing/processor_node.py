@@ -365,9 +365,8 @@ class _Context(ProcessingContext):
                 f"{self._node.node_name}: a schedule's start is a time from 0 (ms since the epoch), not {start}; leave it "
                 "out to begin now"
             )
-        if clock not in tuple(
-            PunctuationType
-        ):  # also what untyped code may spell, and nothing else
+        # A tuple, not a set: untyped code may give what can't be hashed, and may spell a clock as text.
+        if clock not in tuple(PunctuationType):
             raise ValueError(
                 f"{self._node.node_name}: a schedule has no clock {clock!r}; give PunctuationType.STREAM_TIME or "
                 "PunctuationType.WALL_CLOCK_TIME"

@@ -87,9 +87,13 @@ class JointRecords(SourceRecords):
 
     A batch with this source has an `order`, whose first numbers are the places of the records in the order in which their
     task takes them.
+
+    Attributes:
+        starts: The first row of each part.
+        notes: What operators leave for others that see the same records, by the store that it is about.
     """
 
-    __slots__ = ("_parts", "starts")
+    __slots__ = ("_parts", "notes", "starts")
 
     def __init__(self, parts: Sequence[SourceRecords]) -> None:
         with_headers = any(part.headers is not None for part in parts)
@@ -105,7 +109,7 @@ class JointRecords(SourceRecords):
             else None,
         )
         self._parts = parts
-        #: The first row of each part.
+        self.notes: dict[str, Any] = {}
         self.starts = list(accumulate(map(len, parts[:-1]), initial=0))
 
     def metadata(self, row: int) -> RecordMetadata:

@@ -144,7 +144,9 @@ class Sink(Operator):
         partitions: int | list[int],
     ) -> None:
         source = batch.source
-        joint = source if isinstance(source, JointRecords) else None
+        joint: JointRecords | None = None
+        if isinstance(source, JointRecords):
+            source, joint = None, source
         self._collector.add(
             OutputColumns(
                 topic=topic,
@@ -155,8 +157,8 @@ class Sink(Operator):
                 headers=batch.headers,
                 node=self.spec.name,
                 task_id=self.context.task_id,
-                source_topic=None if source is None or joint is not None else source.topic,
-                source_partition=None if source is None or joint is not None else source.partition,
+                source_topic=None if source is None else source.topic,
+                source_partition=None if source is None else source.partition,
                 source_offsets=None if source is None else _Offsets(source.offsets, batch.rows),
                 inputs=None if joint is None else partial(_input_of, joint, batch.rows),
             ),
