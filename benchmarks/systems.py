@@ -66,6 +66,10 @@ def _raw_client(_job: str) -> list[str]:
     return [sys.executable, str(_program("raw_client", "consume_produce.py"))]
 
 
+def _by_hand(_job: str) -> list[str]:
+    return [sys.executable, str(_program("by_hand", "count_by_key.py"))]
+
+
 def _program(system: str, name: str) -> Path:
     path = PEERS / system / name
     if not path.exists():
@@ -110,5 +114,6 @@ SYSTEMS: Mapping[str, System] = {
             record_share=0.25,
         ),
         System(name="raw-client", command=_raw_client, output_format="copy", cache=False),
+        System(name="by-hand", command=_by_hand, output_format="int64"),
     )
 }

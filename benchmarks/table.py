@@ -239,7 +239,7 @@ def _lacking_lines(rate: Row, found: Collection[str]) -> Iterable[tuple[str, ...
     """Return a line for each peer that has not what the job of a row needs, beside those that have it."""
     job = plan.JOBS.get(rate.job)
     for name, why in job.lacking.items() if job is not None else ():
-        if name not in found:
+        if name not in found and name not in plan.YARDSTICKS:
             dashes = (_NONE,) * (len(HEADINGS) - SETTING_COLUMNS - 2)
             yield (*_setting_cells(rate), name, *dashes, why)
 

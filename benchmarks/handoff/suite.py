@@ -347,6 +347,9 @@ class HandoffSuite:
             "keys": run.size.keys,
             "moves": len(moved),
             "events": len(events),
+            "moved_ms": [round(gap) for gap in moved],
+            "unmoved_ms": [round(each.unmoved_ms) for each in events],
+            "quiet_ms": [round(each.quiet_longest_ms) for each in events],
             "quiet_median_ms": round(quiet_ms, 1),
             "quiet_longest_ms": round(
                 max((each.quiet_longest_ms for each in events), default=0.0), 1

@@ -45,6 +45,8 @@ def test_common_settings_have_everyone_who_can_run_in_them() -> None:
                 (False, "kafka-streams"),
                 (False, "quix"),
                 (False, "raw-client"),
+                (False, "by-hand"),
+                (True, "by-hand"),
                 (True, "tidewheel"),
                 (True, "tidewheel-workers-2"),
                 (True, "kafka-streams"),

@@ -132,7 +132,6 @@ def test_a_system_that_lacks_a_job_is_shown_as_such() -> None:
     assert {line[4]: line[RATIO] for line in lines} == {
         "kafka-streams": "1",
         "quix": "no operator",
-        "raw-client": "copies only",
     }
     assert {len(line) for line in lines} == {len(HEADINGS)}
 
