@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, help="Kafka Streams' threads; by default the best of 1, 2 and 4")
     add("--records", type=int, help="how many records instead of the size's; a quarter is untimed")
     add("--bootstrap-servers", help="a broker that runs already, instead of one started here")
+    add("--logs", type=Path, help="keep the instances' logs in this folder (suite handoff)")
     add("--json", type=Path, help="write the result to this file")
     add("--document", default="README.md", help="for `table`: the document with the markers")
     return parser
@@ -178,6 +179,7 @@ def _run_handoff(
             guarantees=_names(parser, "--guarantees", options.guarantees, GUARANTEES),
             console=console,
             date=date,
+            logs=options.logs,
         )
         result = _empty_result("handoff", date, systems, broker)
         return _collect(suite.rows(), result, paths, suite.failures, console)

@@ -44,6 +44,15 @@ class Arrivals:
         )
         return [after - before for before, after in pairs if after - before >= BURST_S]
 
+    def longest(self, from_s: float, until_s: float, count: int) -> list[tuple[float, float]]:
+        """Return the longest gaps that end between two times, with when each began, both in seconds."""
+        low, high = bisect_left(self.times_s, from_s), bisect_right(self.times_s, until_s)
+        found = [
+            (self.times_s[index] - self.times_s[index - 1], self.times_s[index - 1])
+            for index in range(max(low, 1), high)
+        ]
+        return sorted(found, reverse=True)[:count]
+
     def moves(self, from_s: float, until_s: float) -> list[float]:
         """Return when the writer changed between two times."""
         low, high = bisect_left(self.times_s, from_s), bisect_right(self.times_s, until_s)

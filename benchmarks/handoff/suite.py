@@ -20,6 +20,7 @@ from rich.console import Console
 from benchmarks import input_topic
 from benchmarks.handoff.feed import Feeder, Observer, preload
 from benchmarks.handoff.gaps import (
+    Arrivals,
     EventFigures,
     Stretch,
     event_figures,
@@ -73,6 +74,7 @@ class HandoffRun:
     events: list[EventFigures] = field(default_factory=list[EventFigures])
     balance_s: list[float] = field(default_factory=list[float])
     started: list[Instance] = field(default_factory=list[Instance])
+    happenings: list[str] = field(default_factory=list[str])
     _starts: int = 0
 
     def start(self, name: str, **extra: str) -> Instance:
@@ -123,6 +125,7 @@ class HandoffRun:
         calm = self.quiet[-1]
         beside = Stretch(event="quiet", from_s=calm.from_s, until_s=calm.from_s + length_s)
         self.events.append(event_figures(arrivals, part, beside))
+        self.happenings.append(_happening(part, arrivals))
 
     def finish(self) -> None:
         """Stop the input, wait for its last results, check every one of them."""
@@ -227,6 +230,28 @@ _RUNS: Mapping[
 }
 
 
+def _happening(part: Stretch, partitions: list[Arrivals]) -> str:
+    """Return a line for the kept logs: when an event began by the clock of the logs, and what each partition's longest gap was."""
+    ago_s = time.monotonic() - part.from_s
+    now_s = time.time()  # noqa: TID251 - as the logs have it
+    lines = [f"{now_s - ago_s:.3f} {part.event}, {part.until_s - part.from_s:.1f} s"]
+    for number, each in enumerate(partitions):
+        gaps = each.longest(part.from_s, part.until_s, 3)
+        told = ", ".join(f"{gap * 1000:.0f} ms from {at - part.from_s:.2f} s" for gap, at in gaps)
+        moved = ", ".join(
+            f"moved at {at - part.from_s:.2f} s" for at in each.moves(part.from_s, part.until_s)
+        )
+        lines.append(f"  partition {number}: {told}{'; ' if moved else ''}{moved}")
+    return "\n".join(lines)
+
+
+def _keep_logs(run: HandoffRun, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for log in run.folder.glob("*.log"):
+        shutil.copy(log, folder)
+    (folder / "events.txt").write_text("\n".join(run.happenings) + "\n", encoding="utf-8")
+
+
 @dataclass(slots=True)
 class HandoffSuite:
     """Runs jobs and systems against a broker and collects the rows."""
@@ -238,6 +263,8 @@ class HandoffSuite:
     guarantees: tuple[str, ...]
     console: Console
     date: str
+    #: Where the instances' logs, and when what happened, are kept; None: nowhere.
+    logs: Path | None = None
     failures: list[str] = field(default_factory=list[str])
     _token: str = field(default_factory=lambda: secrets.token_hex(3))
 
@@ -303,6 +330,8 @@ class HandoffSuite:
                 ),
                 observer=Observer(self.bootstrap_servers, topics["output_topic"], PARTITIONS),
             )
+            if self.logs is not None:
+                stack.callback(_keep_logs, run, self.logs / name)
             self._carry_out(run, events)
             return run
 

@@ -58,6 +58,8 @@ class AssignedConsumer:
         self._servers: str = config["bootstrap.servers"]
         #: The next offset of each assigned partition, as far as records were handed out.
         self._next: dict[TopicPartition, int] = {}
+        #: The client remembers pauses beyond an assignment, so they are ended when a partition goes.
+        self._paused: set[TopicPartition] = set()
         #: Where the client last saw the end of a partition.
         self._ends: dict[TopicPartition, int] = {}
         #: Raised one by one by the next polls: records that came before them were handed out first.
@@ -66,6 +68,7 @@ class AssignedConsumer:
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions, from these offsets."""
+        self._end_pauses(list(self._next))
         self._consumer.assign(_with_offsets(positions))
         self._next = dict(positions)
         self._ends.clear()
@@ -84,6 +87,7 @@ class AssignedConsumer:
         """Read these partitions no more; one that is not read is fine. The others notice nothing."""
         gone = [each for each in partitions if each in self._next]
         if gone:
+            self._end_pauses(gone)
             self._consumer.incremental_unassign([KafkaPartition(*each) for each in gone])
             for each in gone:
                 del self._next[each]
@@ -132,10 +136,27 @@ class AssignedConsumer:
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop fetching these partitions; what was prefetched is thrown away and read again."""
         self._consumer.pause([KafkaPartition(*each) for each in partitions])
+        self._paused.update(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Fetch these partitions again."""
-        self._consumer.resume([KafkaPartition(*each) for each in partitions])
+        """Fetch these partitions again, at once.
+
+        The client's own `resume` tells nobody: where nothing else is fetched from a broker, the client's thread for it
+        sleeps on for up to a second. Partitions that are assigned anew wake it.
+        """
+        resumed = self._end_pauses(partitions)
+        if resumed:
+            self._consumer.incremental_unassign([KafkaPartition(*each) for each in resumed])
+            positions = {each: self._next[each] for each in resumed}
+            self._consumer.incremental_assign(_with_offsets(positions))
+
+    def _end_pauses(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Make the client forget that these were paused; return those that were."""
+        paused = [each for each in partitions if each in self._paused]
+        if paused:
+            self._consumer.resume([KafkaPartition(*each) for each in paused])
+            self._paused.difference_update(paused)
+        return paused
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next offset to be handed out per partition, past what the client skipped."""

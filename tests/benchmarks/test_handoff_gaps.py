@@ -77,3 +77,13 @@ def test_counts_must_come_one_by_one() -> None:
         check.add(b"k", count)
     assert (check.repeated, check.lost) == (1, 1)
     assert check.missing(Counter({b"k": 4}), preloaded=1) == 2
+
+
+def test_the_longest_gaps_are_told_with_their_begin() -> None:
+    """The longest first, and only those that end inside."""
+    arrivals = Arrivals()
+    for at_s in (0.0, 0.1, 0.5, 0.6, 0.9):
+        arrivals.add(at_s, "a")
+    found = arrivals.longest(0.2, 0.8, 5)
+    assert [round(gap, 3) for gap, _ in found] == [0.4, 0.1]
+    assert [begin for _, begin in found] == [0.1, 0.5]

@@ -1,5 +1,6 @@
 """The contract of `tasks.ports.ChangelogReader`: the fake and the real one behave alike."""
 
+import statistics
 import time
 
 import pytest
@@ -88,6 +89,48 @@ def test_changelogs_come_and_go_one_by_one(cluster: Cluster) -> None:
     assert [value for run in runs for value in run.raw_values] == [b"e"]
     assert reader.positions() == {first: 3}
     assert reader.end_offsets() == {first: 3}
+
+
+def test_what_is_resumed_is_read_at_once(cluster: Cluster) -> None:
+    """Also where nothing else is fetched: librdkafka's thread for a broker sleeps for up to a second (0.7 s after this rest).
+
+    The median of five: all but the first took so long.
+    """
+    topic = cluster.topic()
+    part = TopicPartition(topic, 0)
+    write(cluster, topic, b"before")
+    reader = cluster.reader()
+    reader.assign({part: 0})
+    read_until(reader, {part: 1})
+    sink = cluster.sink()
+    took_s: list[float] = []
+    for number in range(1, 6):
+        reader.pause([part])
+        sink.produce(columns(topic, b"%d" % number))
+        assert sink.flush() == []
+        resting_s = time.monotonic() + 0.1  # the request that was under way ends
+        while time.monotonic() < resting_s:
+            assert reader.poll(10, 0.01) == []
+        begin_s = time.monotonic()
+        reader.resume([part])
+        read_until(reader, {part: 1 + number})
+        took_s.append(time.monotonic() - begin_s)
+    assert statistics.median(took_s) < 0.4, took_s
+
+
+def test_a_paused_changelog_that_went_and_comes_again_is_read(cluster: Cluster) -> None:
+    """A pause ends with the reading it belonged to."""
+    topic = cluster.topic()
+    part = TopicPartition(topic, 0)
+    write(cluster, topic, b"a", b"b")
+    reader = cluster.reader()
+    reader.assign({part: 0})
+    read_until(reader, {part: 2})
+    reader.pause([part])
+    reader.remove([part])
+    reader.add({part: 1})
+    runs = read_until(reader, {part: 2})
+    assert [value for run in runs for value in run.raw_values] == [b"b"]
 
 
 def _poll_for_long(reader: ChangelogReader) -> None:

@@ -3,6 +3,7 @@
 Arguments are NAME=VALUE pairs, the same for every peer. Runs until SIGTERM, then drains and closes.
 """
 
+import logging
 import sys
 from typing import Any
 
@@ -11,6 +12,9 @@ from streams import KafkaStreams, Materialized, Serdes, StreamsBuilder, StreamsC
 
 def main(parameters: dict[str, str]) -> None:
     """Run one instance until a signal stops it."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(created).3f %(name)s %(levelname)s %(message)s"
+    )
     instance = parameters["instance"]
     builder = StreamsBuilder()
     (
