@@ -183,8 +183,8 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
         changelog_end: Likewise the positions to reach before the first record.
         source: Of RELEASED: "ack" or "fence".
         deadline_ms: Of REVOKE: how long the owner has.
-        ranges, hash_name: Key ranges (first hash, last hash) the owner has, () for all of them: as long as a partition has
-            one owner.
+        ranges, hash_name: Reserved: key ranges (first hash, last hash) the owner has, where a partition has several owners
+            (K8). It is always (), for all of them: an owner cuts its task itself, and each commit tells how (`Progress`).
     """
 
     task: str

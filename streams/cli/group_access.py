@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from streams.config import StreamsConfig
 from streams.errors import StreamsError
 from streams.group.alarms import Surroundings, foreign_offsets
 from streams.group.inbox import InboxFold
+from streams.group.range_map import progress_of
 from streams.group.recovery import LogWriter
 from streams.group.status import GroupStatus, group_status
 from streams.group.topics import GroupTopics
@@ -29,7 +31,7 @@ from streams.kafka.reset_admin import KafkaResetAdmin
 from streams.kafka.settings import ClientSettings
 from streams.kafka.sink_producer import KafkaSinkProducer
 from streams.reset import ResetAdmin
-from tasks.ports import SinkProducer
+from tasks.ports import CommittedOffset, SinkProducer
 from tasks.processing.output import OutputColumns
 
 #: The inbox is read from two session timeouts back, and from this at least: each member says everything every tenth beat.
@@ -143,6 +145,8 @@ class GroupAccess:
         self.inbox = InboxFold()
         #: Who wants to tell what happened gives one that takes in what is read of the log.
         self.chronicle: Chronicle | None = None
+        #: Who wants to see where each key range stands says so; then every look reads the committed offsets.
+        self.shows_ranges = False
         self.now_ms = now_ms
         self.operator = f"operator-{secrets.token_hex(8)}"
         self._around = Surroundings()
@@ -203,6 +207,8 @@ class GroupAccess:
         self.read()
         if ask_brokers:
             self._around = self._surroundings()
+        elif self.shows_ranges and not self._around.problem:
+            self._around = self._with_ranges()
         return group_status(
             self.application_id, self.log, self.inbox, now_ms=self.now_ms(), around=self._around
         )
@@ -230,24 +236,35 @@ class GroupAccess:
             )
 
     def _surroundings(self) -> Surroundings:
-        admin, topics = self.connection.admin, self.connection.topics
+        try:
+            committed = self._committed()
+            return Surroundings(
+                subscribers=self.connection.admin.group_members(self.application_id),
+                foreign_offsets=foreign_offsets(self.application_id, committed),
+                topic_ids=self.connection.topics.topic_ids(),
+                progress=progress_of(self.application_id, committed) if self.shows_ranges else None,
+            )
+        except StreamsError as error:
+            # Who may read the two topics but not ask the brokers sees the group all the same, and is told.
+            return Surroundings(problem=str(error))
+
+    def _with_ranges(self) -> Surroundings:
+        try:
+            progress = progress_of(self.application_id, self._committed())
+        except StreamsError as error:
+            # What is known else stays; ranges as they were once are not shown as if they were those of now.
+            return replace(self._around, progress=None, problem=str(error))
+        return replace(self._around, progress=progress)
+
+    def _committed(self) -> dict[TopicPartition, CommittedOffset]:
         inputs = [
             TopicPartition(topic, number)
             for topic, count in sorted(self.group.about.partitions.items())
             for number in range(count)
         ]
-        try:
-            return Surroundings(
-                subscribers=admin.group_members(self.application_id),
-                foreign_offsets=foreign_offsets(
-                    self.application_id,
-                    admin.committed(self.application_id, inputs, stable=False) if inputs else {},
-                ),
-                topic_ids=topics.topic_ids(),
-            )
-        except StreamsError as error:
-            # Who may read the two topics but not ask the brokers sees the group all the same, and is told.
-            return Surroundings(problem=str(error))
+        if not inputs:
+            return {}
+        return self.connection.admin.committed(self.application_id, inputs, stable=False)
 
 
 def wall_clock_ms() -> int:

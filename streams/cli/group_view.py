@@ -11,6 +11,7 @@ from rich.text import Text
 
 from rebalance.describe import GroupPhase, duration_text
 from rebalance.model import MemberPhase, TaskPhase
+from streams.group.range_map import InputRanges
 from streams.group.status import GroupStatus, MemberStatus, TaskFigures
 
 _BAR_WIDTH: Final = 20
@@ -24,7 +25,10 @@ _STALE: Final = "dim"
 
 
 def status_view(status: GroupStatus, *, tasks_first: int | None = None) -> RenderableType:
-    """Return a group as tables. With `tasks_first` only that many tasks: those on their way and with most lag first."""
+    """Return a group as tables. With `tasks_first` only that many tasks: those on their way and with most lag first.
+
+    Then the partitions whose ranges are the farthest apart come first, too: what does not fit on the screen is cut off.
+    """
     parts: list[RenderableType] = [_headline(status), _subline(status)]
     parts += [Text(f"! {alarm.text}", style="red") for alarm in status.alarms]
     if status.members:
@@ -37,6 +41,10 @@ def status_view(status: GroupStatus, *, tasks_first: int | None = None) -> Rende
         parts += _waiting(status)
     if status.standbys:
         parts += [Text(), _copies("standbys", status.standbys, status.read_ms)]
+    if status.key_ranges is not None:
+        inputs = status.key_ranges
+        uneven = inputs if tasks_first is None else tuple(sorted(inputs, key=_evenness))
+        parts += [Text(), _ranges(uneven)]
     return Lines(*parts)
 
 
@@ -63,6 +71,16 @@ def records_in_hand(status: GroupStatus) -> list[str]:
         f"task {task.task} at {task.member or _UNKNOWN} has a record in hand: {each}"
         for task in status.tasks
         for each in task.ranges
+    ]
+
+
+def range_lines(status: GroupStatus) -> list[str]:
+    """Return a line for each key range of each input partition, if they were asked for."""
+    return [
+        f"task {each.task or _UNKNOWN} range {key_range.first}-{key_range.last} of {each.topic}-{each.partition}: "
+        f"offset {key_range.offset}, {key_range.ahead} ahead"
+        for each in status.key_ranges or ()
+        for key_range in each.ranges
     ]
 
 
@@ -156,6 +174,25 @@ def _tasks(status: GroupStatus, first: int | None) -> Table:
     return table
 
 
+def _ranges(inputs: Sequence[InputRanges]) -> RenderableType:
+    if not inputs:
+        return Text("no key ranges: nothing has been committed yet", style="dim")
+    table = _table("key ranges", ("task", "input", "key hashes"), ("offset", "ahead"))
+    for each in inputs:
+        for index, key_range in enumerate(each.ranges):
+            # What a line shares with the one above it is said once.
+            names = ("", "") if index else (each.task or _UNKNOWN, f"{each.topic}-{each.partition}")
+            table.add_row(
+                *_cells(
+                    *names,
+                    f"{key_range.first}-{key_range.last}",
+                    f"{key_range.offset:,}",
+                    f"{key_range.ahead:,}",
+                )
+            )
+    return table
+
+
 def _copies(title: str, copies: Sequence[TaskFigures], read_ms: int) -> Table:
     table = _table(
         title, ("task", "at", "phase", "restored"), ("lag", "records/s", "ready in", "since")
@@ -206,6 +243,10 @@ def _cells(*values: object) -> list[Text]:
 
 def _urgency(task: TaskFigures) -> tuple[bool, int]:
     return task.phase == TaskPhase.RUNNING.value, -(task.lag or 0)
+
+
+def _evenness(each: InputRanges) -> int:
+    return -max(key_range.ahead for key_range in each.ranges)
 
 
 def _since(since_ms: int | None, now_ms: int, *, known: bool = True) -> str:

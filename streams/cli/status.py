@@ -18,6 +18,7 @@ def status(
     target: str | None = None,
     /,
     *,
+    ranges: _Flag = False,
     json: _Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
@@ -30,13 +31,16 @@ def status(
 
     Args:
         target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        ranges: Also show where each key range of each task stands, as last committed; JSON always has it.
         json: Print JSON on a terminal too: one object.
         settings: Settings.
     """
+    as_json = wants_json(asked=json)
     with group_access(target, settings) as access:
         access.check_exists()
+        access.shows_ranges = ranges or as_json
         now = access.look()
-    if wants_json(asked=json):
+    if as_json:
         print_json(now.to_dict())
     else:
         Console().print(status_view(now))

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from streams.cli.group_access import group_access, moment_text
-from streams.cli.group_view import records_in_hand, status_line, status_view
+from streams.cli.group_view import range_lines, records_in_hand, status_line, status_view
 from streams.cli.looker import Looker, check_interval
 from streams.cli.output import print_json
 from streams.cli.settings import SettingsOptions
@@ -38,6 +38,7 @@ def top(
     *,
     interval: float = 1.0,
     count: int | None = None,
+    ranges: _Flag = False,
     json: _Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
@@ -51,6 +52,7 @@ def top(
         target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
         interval: Seconds between two looks.
         count: End after so many looks.
+        ranges: Also show where each key range of each task stands, as last committed; JSON always has it.
         json: Print each look as a line of JSON.
         settings: Settings.
     """
@@ -59,6 +61,7 @@ def top(
         raise ConfigError(f"--count {count}: look at least once, or leave it out to look on")
     with group_access(target, settings) as access:
         access.check_exists()
+        access.shows_ranges = ranges or json
         looks = _Looks(Looker(access), interval, count)
         with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
             if sys.stdout.isatty() and not json:
@@ -106,6 +109,7 @@ def _dated(status: GroupStatus) -> str:
     lines = [f"{moment_text(status.read_ms)}  {status_line(status)}"]
     lines += [f"  ! {alarm.text}" for alarm in status.alarms]
     lines += [f"  {each}" for each in records_in_hand(status)]
+    lines += [f"  {each}" for each in range_lines(status)]
     return "\n".join(lines)
 
 

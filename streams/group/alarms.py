@@ -11,7 +11,7 @@ from rebalance.records import MemberRecord
 from streams.group.inbox import SESSION_MS, InboxFold
 from streams.kafka.group_log import state_topic
 from tasks.internal_topics import internal_prefix
-from tasks.parallel.progress_vector import is_foreign
+from tasks.parallel.progress_vector import Progress, is_foreign
 from tasks.ports import CommittedOffset
 
 #: What takes longer than this, though it should take a second, is worth a look.
@@ -37,12 +37,14 @@ class Surroundings:
         subscribers: Consumers that are subscribed with the group's name (H19).
         foreign_offsets: Partitions whose committed offset was not written by this application (H18).
         topic_ids: Ids of the control topics as they are now, by name; None if not asked for.
+        progress: What the committed offset of each input partition says of its key ranges; None if not asked for.
         problem: Why the brokers could not be asked, or "".
     """
 
     subscribers: int = 0
     foreign_offsets: tuple[TopicPartition, ...] = ()
     topic_ids: Mapping[str, str] | None = None
+    progress: Mapping[TopicPartition, Progress] | None = None
     problem: str = ""
 
 

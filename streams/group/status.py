@@ -16,6 +16,7 @@ from rebalance.records import Copy, MemberRecord
 from rebalance.task_status import TaskStatus
 from streams.group.alarms import Alarm, Sight, Surroundings, alarms
 from streams.group.inbox import SESSION_MS, InboxFold
+from streams.group.range_map import InputRanges, range_map, topic_readers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,7 @@ class GroupStatus:
         protocol, topology_epoch, topology_hash, assignor: What the group runs.
         members, tasks, learners, standbys: See there; the latter two are copies.
         waiting: Tasks whose move waits for a place among the learners.
+        key_ranges: Where each key range of each task stands, as last committed; None if not asked for.
         alarms: What should be looked at.
     """
 
@@ -133,6 +135,7 @@ class GroupStatus:
     learners: tuple[TaskFigures, ...] = ()
     standbys: tuple[TaskFigures, ...] = ()
     waiting: tuple[str, ...] = ()
+    key_ranges: tuple[InputRanges, ...] | None = None
     alarms: tuple[Alarm, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,6 +153,7 @@ def group_status(
 ) -> GroupStatus:
     """Return what is known of a group now (ms since the epoch)."""
     view = _View(log, inbox, now_ms)
+    around = around or Surroundings()
     group, beat = log.group, inbox.leader_beat
     return GroupStatus(
         application_id=application_id,
@@ -176,13 +180,18 @@ def group_status(
             for copy in copies
         ),
         waiting=tuple(map(str, sorted(group.step.parked))),
+        key_ranges=(
+            None
+            if around.progress is None
+            else range_map(around.progress, topic_readers(group, inbox))
+        ),
         alarms=alarms(
             Sight(
                 application_id=application_id,
                 log=log,
                 inbox=inbox,
                 now_ms=now_ms,
-                around=around or Surroundings(),
+                around=around,
             )
         ),
     )

@@ -107,6 +107,7 @@ def test_K6_stuck_call_holds_up_its_own_range_only(
     until(lambda: now_ms() > until_ms, "it has been stuck for long", timeout_s=STUCK_S + 10)
     life.check()
     _assert_named(run, stuck)
+    _assert_map_is_shown(run, stuck)
     feed.stop()
     _until_others_are_done(run, life, stuck)
     life.kill()
@@ -242,6 +243,41 @@ def _assert_named(run: ParallelRun, stuck: Call) -> None:
     # Not on a terminal `status` is JSON, and `top` is text.
     named = f"key hash {stuck.key_hash:08x}, offset {stuck.place[1]}"
     assert named in _output("top", run, "--count", "1")
+
+
+def _assert_map_is_shown(run: ParallelRun, stuck: Call) -> None:
+    """`status` and `top` show every range with its bounds and offset: the stuck one is the slowest, others are ahead."""
+    partition, offset = stuck.place
+    for told in (
+        json.loads(_output("status", run)),
+        json.loads(_output("top", run, "--json", "--count", "1")),
+    ):
+        inputs = {each["partition"]: each for each in told["key_ranges"]}
+        assert {number: each["task"] for number, each in inputs.items()} == {0: "0_0", 1: "0_1"}
+        for each in inputs.values():
+            bounds = [(int(one["first"], 16), int(one["last"], 16)) for one in each["ranges"]]
+            assert [first for first, _ in bounds] == [0, *(last + 1 for _, last in bounds[:-1])]
+            assert bounds[-1][1] == 0xFFFFFFFF
+        assert len(inputs[partition]["ranges"]) > 1
+        slowest = _range_shown(inputs[partition], stuck.key_hash)
+        assert slowest["ahead"] == 0
+        assert slowest["offset"] == inputs[partition]["committed"] <= offset
+        others = [one for one in inputs[partition]["ranges"] if one != slowest]
+        assert all(one["offset"] > offset for one in others), "the others are past the stuck record"
+        line = (
+            f"task 0_{partition} range {slowest['first']}-{slowest['last']} of {run.source}-{partition}: "
+            f"offset {slowest['offset']}, 0 ahead"
+        )
+        assert line in _output("top", run, "--ranges", "--count", "1")
+
+
+def _range_shown(shown: dict[str, Any], key_hash: int) -> dict[str, Any]:
+    """Return the range of what is shown of a partition that a key belongs to."""
+    return next(
+        each
+        for each in shown["ranges"]
+        if int(each["first"], 16) <= key_hash <= int(each["last"], 16)
+    )
 
 
 def _output(command: str, run: ParallelRun, *arguments: str) -> str:

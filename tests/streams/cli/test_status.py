@@ -1,15 +1,25 @@
 """`tidewheel status`: what it prints, and its exit codes."""
 
 import json
+import re
+from dataclasses import replace
+from typing import NoReturn
 
 import pytest
+from rich.console import Console
 
 from rebalance.model import TopicPartition
 from rebalance.records import encode_record, record_key
 from rebalance.task_status import TaskStatus
 from streams.cli import main
+from streams.cli.group_access import access_to
+from streams.cli.group_view import status_view
+from streams.config import StreamsConfig
+from streams.errors import StreamsError
 from streams.exit_codes import ExitCode
 from streams.kafka.group_log import state_topic
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeTransactionalProducer
 from tests.rebalance.group_logs import scale_out, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, beat, use
@@ -168,3 +178,132 @@ def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
     task = json.loads(capsys.readouterr().out)["tasks"][0]
     assert task["range_count"] == 16
     assert task["ranges"] == [{"key_hash": 43, "offset": 4711, "age_ms": 61_000}]
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
+    """A group whose task 0_1 is cut into two ranges; it has committed them."""
+    book = two_members().about(*(f"0_{number}" for number in range(4)), partitions={"orders": 2})
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms - 100, "a")
+    told = TaskStatus(
+        task="0_1", role="active", epoch=1, state="RUNNING", input={"orders-1": 900}, range_count=2
+    )
+    group.hear(book.now_ms - 50, beat("b", told))
+    commit(group, 0x80000000, 900)
+    use(monkeypatch, group, book.now_ms)
+    return group
+
+
+def commit(group: FakeGroup, second: int, offset: int) -> None:
+    """Commit partition 1 of orders: the first range is at 400, the second one, from its first hash on, at an offset."""
+    progress = Progress(
+        task_epoch=1,
+        transactional_id=f"{APP}-b-0",
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, 400), RangeProgress(second, offset)),
+    )
+    group.broker.groups[APP][TopicPartition("orders", 1)] = CommittedOffset(400, progress.encode())
+
+
+MAP = [
+    {
+        "task": "0_1",
+        "topic": "orders",
+        "partition": 1,
+        "hash": "crc32",
+        "committed": 400,
+        "ranges": [
+            {"first": "00000000", "last": "7fffffff", "offset": 400, "ahead": 0},
+            {"first": "80000000", "last": "ffffffff", "offset": 900, "ahead": 500},
+        ],
+    }
+]
+
+
+@pytest.mark.usefixtures("wide", "cut")
+def test_K2_status_shows_the_map_of_key_ranges(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bounds, offsets and how far each is ahead: in JSON always, as a table if asked."""
+    assert main(["status", "shop", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["key_ranges"] == MAP
+
+    assert main(["status", "shop", "--ranges"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
+    at = rows.index(["0_1", "orders-1", "00000000-7fffffff", "400", "0"])
+    assert rows[at + 1] == ["", "", "80000000-ffffffff", "900", "500"]
+
+    assert main(["status", "shop"]) == ExitCode.OK
+    assert "key hashes" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("wide", "learning")
+def test_status_says_that_there_are_no_ranges_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rather than nothing, if it was asked for them."""
+    assert main(["status", "shop", "--ranges"]) == ExitCode.OK
+    assert "no key ranges: nothing has been committed yet" in capsys.readouterr().out
+
+
+def test_K2_top_reads_the_map_at_every_look(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cut: FakeGroup
+) -> None:
+    """As a line a range, or in the JSON of each look, with the commits that came meanwhile and another cut."""
+
+    def sleep(_: float) -> bool:
+        commit(cut, 0x40000000, 1_000)
+        return False
+
+    monkeypatch.setattr("streams.cli.top._sleep", sleep)
+    assert main(["top", "shop", "--count", "2", "--json"]) == ExitCode.OK
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["key_ranges"] == MAP
+    assert [each["last"] for each in second["key_ranges"][0]["ranges"]] == ["3fffffff", "ffffffff"]
+    assert second["key_ranges"][0]["ranges"][1]["offset"] == 1_000
+
+    assert main(["top", "shop", "--count", "1", "--ranges"]) == ExitCode.OK
+    line = "task 0_1 range 40000000-ffffffff of orders-1: offset 1000, 600 ahead"
+    assert f"\n  {line}\n" in capsys.readouterr().out
+
+
+def test_K2_ranges_that_cannot_be_read_any_more_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cut: FakeGroup
+) -> None:
+    """Ranges as they were are not told for those of now; the look says why there are none."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise StreamsError("not allowed to read offsets")
+
+    def sleep(_: float) -> bool:
+        monkeypatch.setattr(cut.connections[-1].admin, "committed", refuse)
+        return False
+
+    monkeypatch.setattr("streams.cli.top._sleep", sleep)
+    assert main(["top", "shop", "--count", "2", "--json"]) == ExitCode.OK
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["key_ranges"] == MAP
+    assert second["key_ranges"] is None
+    assert [each["name"] for each in second["alarms"]] == ["not-checked"]
+
+
+def test_K2_on_a_screen_the_most_uneven_partitions_come_first(cut: FakeGroup, wide: None) -> None:
+    """In `top`, where what does not fit is cut off; in `status` they come by task."""
+    del wide
+    with access_to(StreamsConfig(application_id=APP, bootstrap_servers="k:1")) as access:
+        access.shows_ranges = True
+        status = access.look()
+    assert status.key_ranges is not None
+    (uneven,) = status.key_ranges
+    even = replace(uneven, partition=0, task="0_0", ranges=uneven.ranges[:1])
+    status = replace(status, key_ranges=(even, uneven))
+
+    def order(first: int | None) -> list[str]:
+        console = Console(width=160)
+        with console.capture() as shown:
+            console.print(status_view(status, tasks_first=first))
+        return re.findall(r"orders-\d", shown.get())
+
+    assert order(None) == ["orders-0", "orders-1"]
+    assert order(5) == ["orders-1", "orders-0"]
+    assert all(connection.closed for connection in cut.connections)

@@ -1,0 +1,92 @@
+"""Where each key range stands, as commits tell it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.describe import fold_log
+from rebalance.model import TaskPhase, TopicPartition
+from rebalance.records import TaskRecord
+from rebalance.task_status import TaskStatus
+from streams.group.inbox import InboxFold
+from streams.group.range_map import progress_of, range_map, topic_readers
+from streams.group.topics import Heard
+from tasks.parallel.key_ranges import HASH_END, RANGES_MAX
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tests.rebalance.group_logs import two_members
+from tests.streams.group.fake_group import APP, beat
+
+ORDERS_3 = TopicPartition("orders", 3)
+
+
+def _progress(*ranges: tuple[int, int], transactional_id: str = f"{APP}-a-0") -> Progress:
+    return Progress(
+        task_epoch=1,
+        transactional_id=transactional_id,
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=tuple(RangeProgress(*each) for each in ranges),
+    )
+
+
+@given(
+    first_hashes=st.sets(st.integers(1, HASH_END - 1), max_size=RANGES_MAX - 1),
+    offsets=st.lists(st.integers(0, 1 << 26), min_size=RANGES_MAX, max_size=RANGES_MAX),
+)
+def test_K2_the_map_tiles_all_hashes(first_hashes: set[int], offsets: list[int]) -> None:
+    """Each range ends where the next begins, and the lowest one is at the committed offset."""
+    said = _progress(*zip(sorted({0, *first_hashes}), offsets, strict=False))
+    committed = {ORDERS_3: CommittedOffset(said.committed_offset, said.encode())}
+    (shown,) = range_map(progress_of(APP, committed), {"orders": 2})
+    assert (shown.task, shown.topic, shown.partition) == ("2_3", "orders", 3)
+    assert {len(text) for each in shown.ranges for text in (each.first, each.last)} == {8}
+    begins = [int(each.first, 16) for each in shown.ranges]
+    ends = [int(each.last, 16) + 1 for each in shown.ranges]
+    assert [*begins, HASH_END] == [0, *ends]
+    assert min(each.ahead for each in shown.ranges) == 0
+    assert [each.offset for each in shown.ranges] == [each.offset for each in said.ranges]
+    assert {each.offset - each.ahead for each in shown.ranges} == {shown.committed}
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    ["", "AgAAAAAAAAPo", _progress((0, 7), transactional_id="other-a-0").encode()],
+    ids=["none", "kafka-streams", "another-application"],
+)
+def test_what_others_committed_is_no_range_of_ours(metadata: str) -> None:
+    """It is left out; an alarm tells of it."""
+    assert progress_of(APP, {ORDERS_3: CommittedOffset(7, metadata)}) == {}
+
+
+def test_ranges_come_by_task_and_those_of_no_known_task_last() -> None:
+    """Numbers by value; a topic that nobody has spoken of is shown all the same."""
+    topics = (("orders", 10), ("orders", 2), ("new", 0), ("counts", 0))
+    progress = {TopicPartition(*each): _progress((0, 5)) for each in topics}
+    shown = range_map(progress, {"orders": 0, "counts": 1})
+    assert [each.task for each in shown] == ["0_2", "0_10", "1_0", None]
+    assert shown[-1].topic == "new"
+
+
+def test_readers_are_known_from_figures_and_from_the_log() -> None:
+    """What a worker said of one partition holds for its topic; a copy's positions tell nothing, and nor does who speaks of no task."""
+    book = two_members(("0_0", "1_3"))
+    assert topic_readers(fold_log(book.entries).group, InboxFold()) == {}
+    book.write(
+        TaskRecord(
+            leader_epoch=book.leader_epoch,
+            task="0_0",
+            phase=TaskPhase.RELEASED,
+            task_epoch=1,
+            input={"payments-0": 17},
+        )
+    )
+    inbox = InboxFold()
+    active = TaskStatus(
+        task="1_3", role="active", epoch=1, state="RUNNING", input={"my-orders-3": 5}
+    )
+    copy = TaskStatus(task="2_3", role="learner", epoch=1, state="RESTORING", input={"x-3": 5})
+    junk = TaskStatus(task="junk", role="active", epoch=1, state="RUNNING", input={"x-3": 5})
+    inbox.take(Heard(book.now_ms, beat("a", active, copy, junk)))
+    group = fold_log(book.entries).group
+    assert topic_readers(group, inbox) == {"my-orders": 1, "payments": 0}
