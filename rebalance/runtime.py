@@ -27,7 +27,7 @@ from rebalance.log_follower import Followed, LogFollower, LogHeld, LogOpened
 from rebalance.log_keys import LogKeys
 from rebalance.member import Member
 from rebalance.messages import AnyMessage, Join
-from rebalance.orders import AnyReport, EndIncarnation
+from rebalance.orders import AnyReport, EndIncarnation, Leaveable, WorkerClosed, WorkerLeaves
 from rebalance.ports import Clock, GroupLog, LogRead, MemberLine
 
 _log: Final = logging.getLogger("tidewheel.group")
@@ -82,10 +82,19 @@ class _Hosted:
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.welcomed = welcomed
         self.member: Member | None = None
+        #: Whether the worker wants to go; whether it may; whether it has gone.
+        self.leaves = False
+        self.may_leave = False
+        self.gone = False
         self._hang_timeout_ms = hang_timeout_ms
         self._progress = -1
         self._moved_ms = 0
         self._lease_ms: int | None = None
+
+    def note(self, report: AnyReport) -> None:
+        """Take in how far the worker is with its end."""
+        self.leaves = self.leaves or isinstance(report, WorkerLeaves)
+        self.gone = self.gone or isinstance(report, WorkerClosed)
 
     def is_alive(self, now_ms: int) -> bool:
         """Return whether the worker's loop has turned lately."""
@@ -193,6 +202,8 @@ class GroupRuntime:
         """Take in what a worker said."""
 
         def reported(now_ms: int) -> None:
+            if incarnation in self._hosted:
+                self._hosted[incarnation].note(report)
             member = self._member(incarnation, now_ms)
             if member is not None:
                 member.report(report, now_ms)
@@ -203,6 +214,8 @@ class GroupRuntime:
         """Take in that a worker's process is gone, or its line."""
 
         def took(now_ms: int) -> None:
+            if incarnation in self._hosted:
+                self._hosted[incarnation].gone = True
             member = self._member(incarnation, now_ms)
             if member is not None:
                 member.died(reason, now_ms)
@@ -271,6 +284,8 @@ class GroupRuntime:
     def turn(self) -> int:
         """Decide everything that can be decided; return when to come again at the latest."""
         now_ms = self._clock.now_ms()
+        if self._held:
+            self._let_go()
         log = self._log
         if log is None or self._state_offset < self._needed_offset:
             return now_ms + _LOOK_MS
@@ -378,6 +393,15 @@ class GroupRuntime:
         self._held = reason
         self._leadership.drop(reason)
         self._log = None
+
+    def _let_go(self) -> None:
+        """Let workers go that want to while the group is held: nobody hears of it, so nobody can take their tasks over."""
+        for incarnation, hosted in list(self._hosted.items()):
+            if hosted.gone:
+                del self._hosted[incarnation]
+            elif hosted.leaves and not hosted.may_leave:
+                hosted.may_leave = True
+                hosted.line.order([Leaveable()])
 
     def _take_in(self, read: LogRead, now_ms: int) -> None:
         group = self._group

@@ -418,6 +418,8 @@ class KafkaStreams:
     def remove_stream_thread(self, timeout: timedelta | int | None = None) -> str | None:
         """Drain the worker that was added last, and end it; returns its name, or None if only one is left.
 
+        Called by a worker (a processor, a listener) it does not wait for the end: a worker waits for no worker.
+
         Args:
             timeout: How long its tasks may take to move, in ms or as timedelta; None takes `drain_timeout_ms`.
 
@@ -426,14 +428,17 @@ class KafkaStreams:
         """
         drain_ms = self._drain_ms(timeout, "remove_stream_thread")
         with self._lock:
-            if len(self._threads) < 2:  # noqa: PLR2004 - the last one is ended by `close`
+            staying = [each for each in self._threads if not each.departs]
+            if len(staying) < 2:  # noqa: PLR2004 - the last one is ended by `close`
                 return None
-            thread = self._threads[-1]
-        thread.depart(Departure(drain_ms=drain_ms))
-        if not thread.join(drain_ms / 1000 + _LET_GO_S):
-            thread.stop()
-            if not thread.join(_CLOSE_MS / 1000):
-                raise StreamsError(f"{thread.name} could not commit and close within {drain_ms} ms")
+            thread = staying[-1]
+            thread.depart(Departure(drain_ms=drain_ms))
+            inside = any(each.is_current for each in self._threads)
+        waits = (drain_ms / 1000 + _LET_GO_S, _CLOSE_MS / 1000)
+        if inside:
+            threading.Thread(target=thread.see_out, args=waits, daemon=True).start()
+        elif not thread.see_out(*waits):
+            raise StreamsError(f"{thread.name} could not commit and close within {drain_ms} ms")
         return thread.name
 
     def _new_thread(self, slot: int | None) -> StreamThread:

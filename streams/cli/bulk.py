@@ -38,14 +38,19 @@ def program_of(
 
 
 def names_of(stores: str | None) -> list[str] | None:
-    """Return the stores of a list with commas, None for all.
+    """Return the stores of a list with commas, None for all; raises `ConfigError` for a list without any.
 
     >>> names_of("counts, totals"), names_of(None)
     (['counts', 'totals'], None)
     """
     if stores is None:
         return None
-    return [name.strip() for name in stores.split(",") if name.strip()]
+    names = [name.strip() for name in stores.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(
+            f"--stores {stores!r} names no store; leave it out for all, or write --stores counts,totals"
+        )
+    return names
 
 
 @contextlib.contextmanager

@@ -54,6 +54,10 @@ def drain(
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """
+    if not member.strip():
+        raise ConfigError(
+            "MEMBER is empty, which would be the beginning of any name; give the member's name as `tidewheel status` shows it"
+        )
     with group_access(target, settings) as access:
         access.check_exists()
         drain_ms = access.config.drain_timeout_ms if timeout is None else _duration_ms(timeout)

@@ -70,6 +70,9 @@ def recover(
     or was named in what is left of the topics, and begins a new log above every epoch found beside the committed offsets. Nothing is lost, and nothing
     is done twice. Members that hold still go on by themselves afterwards. Without --execute nothing is touched.
 
+    A group that has not begun yet looks like one that lost its topics before its first commit: it is set up, too, and
+    its first member takes it up.
+
     Exit codes: 0 done, or nothing to do; 9 refused, because members are alive and speak.
 
     Args:
@@ -173,8 +176,7 @@ def _print_plan(plan: RecoveryPlan, *, done: bool) -> None:
     console = Console()
     if not plan.needed:
         console.print(
-            f"Nothing to recover: the group of {plan.application_id} has its log, or never had one.",
-            markup=False,
+            f"Nothing to recover: the group of {plan.application_id} has its log.", markup=False
         )
         return
     for reason in plan.needed:

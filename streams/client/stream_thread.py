@@ -110,6 +110,17 @@ class StreamThread:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    @property
+    def departs(self) -> bool:
+        """Return whether it was told to go."""
+        return self._ending.is_set()
+
+    def see_out(self, timeout_s: float, close_s: float) -> bool:
+        """Wait until it has gone; after `timeout_s` without the group's word. Returns whether it has in `close_s` more."""
+        if not self.join(timeout_s):
+            self.stop()
+        return self.join(close_s)
+
     def depart(self, departure: Departure) -> None:
         """Go in order: commit what is done, give tasks up as the group says, close. The first departure counts."""
         with self._lock:

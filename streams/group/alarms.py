@@ -121,14 +121,35 @@ def _topics(sight: Sight) -> Iterator[Alarm]:
             )
 
 
-def _leader(sight: Sight) -> Iterator[Alarm]:
-    live = sight.group.live()
-    if not live:
-        return
-    patience_ms = max((each.session_timeout_ms for each in live.values()), default=SESSION_MS)
+def _is_led(sight: Sight) -> bool:
+    """Return whether a leader spoke within the session timeout."""
     beat = sight.inbox.leader_beat
-    if beat is not None and sight.now_ms - beat[0] <= patience_ms:
+    live = sight.group.live()
+    patience_ms = max((each.session_timeout_ms for each in live.values()), default=SESSION_MS)
+    return beat is not None and sight.now_ms - beat[0] <= patience_ms
+
+
+def _being_fenced(group: Group) -> dict[str, MemberRecord]:
+    return {
+        incarnation: record
+        for incarnation, record in sorted(group.members.items())
+        if record.phase == MemberPhase.FENCING
+    }
+
+
+def _leader(sight: Sight) -> Iterator[Alarm]:
+    if _is_led(sight):
         return
+    if not sight.group.live():
+        dead = _being_fenced(sight.group)
+        if dead:
+            yield Alarm(
+                name="no-leader",
+                text=f"nobody leads and no member is up since the last died: {_names(map(_who, dead.values()))} must be "
+                "fenced before the tasks go on, which the next leader does; start a member",
+            )
+        return
+    beat = sight.inbox.leader_beat
     since = (
         "not heard" if beat is None else f"last heard {duration_text(sight.now_ms - beat[0])} ago"
     )
@@ -162,9 +183,11 @@ def _silent(sight: Sight) -> Iterator[Alarm]:
 
 
 def _fencing(sight: Sight) -> Iterator[Alarm]:
-    for incarnation, record in sorted(sight.group.members.items()):
+    if not _is_led(sight):
+        return  # nobody fences
+    for incarnation, record in _being_fenced(sight.group).items():
         since = sight.log.member_since.get(incarnation)
-        if record.phase == MemberPhase.FENCING and since and sight.now_ms - since.at_ms > _LONG_MS:
+        if since and sight.now_ms - since.at_ms > _LONG_MS:
             yield Alarm(
                 name="fencing-takes-long",
                 text=f"{_who(record)} is being fenced for {duration_text(sight.now_ms - since.at_ms)}, which takes a "

@@ -226,11 +226,13 @@ def _highest_epoch(committed: Mapping[TopicPartition, CommittedOffset], group: G
 
 
 def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
-    """Return what is wrong with the group's log; nothing, if no group has committed yet."""
+    """Return what is wrong with the group's log.
+
+    That nothing was committed is no reason to leave it alone: members whose topics were deleted before their first commit
+    hold still as well, and from outside they can't be told from a group that has not begun.
+    """
     was_used = any(progress.task_epoch > 0 for progress in _progress(facts.committed))
     group = facts.group
-    if not was_used and not group.leader_epoch:
-        return ()
     missing = [name for name in _topics(facts.application_id) if name not in facts.topic_ids]
     reasons = [f"topic {name} does not exist" for name in missing]
     reasons += [
@@ -239,7 +241,8 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
         if facts.topic_ids.get(name, known) != known
     ]
     if not missing and not group.leader_epoch:
-        reasons.append("the state topic holds no decision, but the application has committed")
+        used = ", but the application has committed" if was_used else ""
+        reasons.append(f"the state topic holds no decision{used}")
     ahead = [
         f"{partition} was committed at task epoch {progress.task_epoch}, the log knows {known}"
         for partition, task in sorted(facts.inputs.items())

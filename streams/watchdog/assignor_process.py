@@ -5,6 +5,7 @@ question on its standard input and answers on its standard output; whatever the 
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,9 +22,12 @@ from rebalance.assignors.task_assignor import (
 )
 from rebalance.model import TaskId, TaskShape
 from streams.config.importable import import_object
-from streams.errors import StreamsError
+from streams.errors import ConfigError, StreamsError
 
 _COMMAND: Final = (sys.executable, "-m", "streams.watchdog.assignor_process")
+
+#: What colours a terminal, moves its cursor, renames its window: all of it is for a terminal, and nothing for people.
+_ESCAPES: Final = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")
 
 
 class _Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,11 +109,23 @@ class Assignors:
                 f"task_assignor {request.assignor}: its process ended with code {child.returncode} and no answer"
             ) from None
         if answer.error:
-            raise AssignorFailedError(f"task_assignor {request.assignor}: {answer.error}")
+            raise AssignorFailedError(
+                f"task_assignor {request.assignor}: {_in_words(answer.error)}"
+            )
         return Assignment(
             owners={TaskId.parse(task): member for task, member in answer.owners.items()},
             standbys={TaskId.parse(task): members for task, members in answer.standbys.items()},
         )
+
+
+def _in_words(text: str) -> str:
+    r"""Return a text on one line, without what would steer the terminal that an alarm is shown on.
+
+    >>> _in_words("\x1b[1;31mno\x1b[0m such\n  rack\x07")
+    'no such rack'
+    """
+    plain = _ESCAPES.sub("", text)
+    return " ".join("".join(each if each.isprintable() else " " for each in plain).split())
 
 
 def _question(request: AssignmentRequest, import_path: tuple[str, ...]) -> _Question:
@@ -164,12 +180,17 @@ def _request(question: _Question) -> AssignmentRequest:
 def _answer(question: _Question) -> _Answer:
     """Ask the user's object: an assignor, a class of one, or a function of the request."""
     sys.path += [each for each in question.import_path if each not in sys.path]
-    found: Any = import_object(question.assignor)
-    assignor = found() if isinstance(found, type) else found
     request = _request(question)
     try:
+        found: Any = import_object(question.assignor)
+        assignor = found() if isinstance(found, type) else found
         ask = getattr(assignor, "assign", assignor)
-        assignment: Assignment = validated(request, ask(request))
+        given: Any = ask(request)
+        if not isinstance(given, Assignment):
+            return _Answer(error=f"it returned {given!r:.200}; return an Assignment")
+        assignment = validated(request, given)
+    except ConfigError as error:  # it can't be imported
+        return _Answer(error=str(error))
     except Exception as error:  # noqa: BLE001 - the user's code: whatever it raises is the answer
         return _Answer(error=f"{type(error).__name__}: {error}")
     return _Answer(
@@ -182,11 +203,7 @@ def main() -> None:
     """Answer the question on standard input."""
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=_Question)
-    try:
-        answer = _answer(question)
-    except StreamsError as error:  # it can't be imported
-        answer = _Answer(error=str(error))
+    answer = _answer(msgspec.json.decode(sys.stdin.buffer.read(), type=_Question))
     with os.fdopen(answers, "wb") as pipe:
         pipe.write(msgspec.json.encode(answer))
 

@@ -1,12 +1,18 @@
 """Topics that appear or grow while an application runs: new tasks are given out, tasks gain inputs in place (N8, N12)."""
 
 import re
+import secrets
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from streams import KafkaStreams, KafkaStreamsState, Materialized, RunOptions, StreamsBuilder
+from streams.cli import main
+from streams.exit_codes import ExitCode
+from streams.kafka.group_log import inbox_topic, state_topic
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
 
@@ -116,3 +122,62 @@ def test_N12_a_pattern_may_match_nothing_at_first(
         lambda: {key: row.value for key, row in app.store("counts").all()} == {"k": 1},
         "the input is counted",
     )
+
+
+PATTERN = """
+import re
+
+from streams import StreamsBuilder
+
+builder = StreamsBuilder()
+builder.stream(re.compile("{word}-.*"), key_serde=str, value_serde=str).group_by_key().count(store="counts")
+topology = builder.build()
+"""
+
+
+def _lose_control_topics(cluster: Cluster, app_id: str) -> None:
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for future in client.delete_topics([state_topic(app_id), inbox_topic(app_id)]).values():
+        future.result()
+
+
+def test_H24_a_group_that_lost_its_topics_before_its_first_commit_is_recovered(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, tmp_path: Path
+) -> None:
+    """Its pattern matches nothing yet: the member that holds still goes on, and reads what comes later."""
+    app_id, word = config["application_id"], f"orders{unique}"
+    builder = StreamsBuilder()
+    source = builder.stream(re.compile(f"{word}-.*"), key_serde=str, value_serde=str)
+    source.group_by_key().count(store=Materialized("counts"))
+    app = start_app(builder, config | QUICK, options=RunOptions())
+    _lose_control_topics(cluster, app_id)
+    file = tmp_path / f"program_{secrets.token_hex(4)}.py"  # a module is loaded once per name
+    file.write_text(PATTERN.format(word=word), encoding="utf-8")
+    servers = ("--bootstrap-servers", cluster.bootstrap_servers)
+    target = (f"{file}:topology", "--application-id", app_id)
+    assert main(["group", "recover", *target, "--execute", *servers]) == ExitCode.OK
+    cluster.create({f"{word}-a": 1})
+    cluster.send(f"{word}-a", [(b"k", b"1")])
+    cluster.wait_until_consumed(app_id, f"{word}-a")
+    until(
+        lambda: {key: row.value for key, row in app.store("counts").all()} == {"k": 1},
+        "the input is counted",
+    )
+
+
+def test_H24_a_worker_of_a_held_group_closes_at_once(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """Its tasks can't move, so a drain of half a minute waits for nobody."""
+    source = f"in-{unique}"
+    cluster.create({source: 1})
+    builder = StreamsBuilder()
+    builder.stream(source, key_serde=str, value_serde=str).group_by_key().count(store="counts")
+    app = start_app(builder, config | QUICK, options=RunOptions())
+    cluster.send(source, [(b"k", b"1")])
+    cluster.wait_until_consumed(config["application_id"], source)
+    _lose_control_topics(cluster, config["application_id"])
+    began_s = time.monotonic()
+    assert app.drain(30_000)
+    assert time.monotonic() - began_s < 15
+    assert app.error is None

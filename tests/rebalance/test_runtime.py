@@ -1,12 +1,14 @@
 """`GroupRuntime` with real members, candidates and coordinators, over control topics in memory."""
 
 import logging
+import threading
 
 import pytest
 
 from rebalance import leadership
 from rebalance.messages import Beat, LeaderBeat, MemberDied, Suspect, encode_message
 from rebalance.model import MemberPhase
+from rebalance.orders import Leaveable, WorkerClosed, WorkerLeaves
 from rebalance.records import (
     LeaderClaim,
     MemberRecord,
@@ -42,6 +44,15 @@ def _group_of_two() -> tuple[World, Process, Process, Worker, Worker]:
     world.run(3_000)
     assert world.leaders() == [one]
     return world, one, two, first, second
+
+
+def _check_ends_at_once(process: Process) -> None:
+    """Check that a process whose program is gone waits for nobody: its clock stands still."""
+    process.runtime.finish(3_000)
+    ending = threading.Thread(target=process.runtime.run, daemon=True)
+    ending.start()
+    ending.join(10)
+    assert not ending.is_alive()
 
 
 def test_a_lone_worker_is_welcomed_and_runs_every_task() -> None:
@@ -296,6 +307,36 @@ def test_H24_a_recovered_group_goes_on_with_new_incarnations() -> None:
     world.run(5_000)
     assert len(anew.running) == 4
     assert [claim.leader_epoch for claim in _claims(world)][:2] == [50, 51]
+
+
+def test_H24_a_worker_of_a_held_group_leaves_at_once() -> None:
+    """Nobody can take its tasks over: it is let go when it asks, and its process does not wait for a last word."""
+    world, _, two, first, second = _group_of_two()
+    world.topics.delete()
+    world.run(100)
+    two.runtime.report(second.incarnation, WorkerLeaves(drain_ms=25_000))
+    two.once()
+    assert second.line.orders[-1] == Leaveable()
+    assert Leaveable() not in first.line.orders
+    two.runtime.report(second.incarnation, WorkerClosed())
+    _check_ends_at_once(two)
+
+
+def test_H24_a_worker_that_was_leaving_when_the_group_was_held_is_let_go() -> None:
+    """It had asked before, and is told once; one that dies meanwhile is forgotten."""
+    world, _, two, _, second = _group_of_two()
+    dying = two.start_worker("c")
+    world.run(1_000)
+    second.answers = False
+    two.runtime.report(second.incarnation, WorkerLeaves(drain_ms=25_000))
+    world.run(50)
+    assert Leaveable() not in second.line.orders
+    world.topics.delete()
+    world.run(1_000)
+    assert second.line.orders.count(Leaveable()) == 1
+    two.runtime.died(dying.incarnation, "its process has ended")
+    two.runtime.report(second.incarnation, WorkerClosed())
+    _check_ends_at_once(two)
 
 
 def test_H24_an_empty_log_of_an_application_that_has_committed_is_not_claimed() -> None:

@@ -97,8 +97,7 @@ class SafeHold:
             partitions=workload.partitions(),
         )
         plan = recovery.plan_recovery(facts)
-        if not plan.needed:
-            self.world.note("nobody had committed anything: the group begins anew")
+        assert plan.needed, "whatever was committed, members hold still"
         self.life = self._lives = self._lives + 1
         self.world.broker.create(self.lifetime.state_log)
         cluster: Any = operator

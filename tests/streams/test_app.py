@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -245,3 +246,56 @@ def test_threads_come_and_go(stage: Stage) -> None:
     assert stage.departures == [Departure(drain_ms=500)]
     assert app.close(timeout=30_000)
     assert app.add_stream_thread() is None
+
+
+def test_two_removals_at_once_end_two_threads(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each its own; the one that is left is not removed while they go."""
+    departing = threading.Semaphore(0)
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, _departure: departing.release())
+    app = started(stage.app())
+    names = {app.add_stream_thread(), app.add_stream_thread()}
+    for _ in range(3):
+        assert stage.begun.acquire(timeout=_PATIENCE_S)
+    with ThreadPoolExecutor(2) as pool:
+        removals = [pool.submit(app.remove_stream_thread, 10_000) for _ in range(2)]
+        for _ in range(2):
+            assert departing.acquire(timeout=5)
+        assert app.remove_stream_thread() is None
+        stage.free.set()
+        assert {each.result() for each in removals} == names
+
+
+@pytest.mark.parametrize("caller", [0, 1])
+def test_a_worker_that_removes_one_waits_for_none(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caller: int
+) -> None:
+    """Neither for itself nor for another, which may wait until it takes its tasks."""
+    both, done = threading.Event(), threading.Event()
+    removed: list[str | None] = []
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, each: stage.departures.append(each))
+
+    def run(life: WorkerLife) -> None:
+        number = len(stage.lives)
+        stage.lives.append(life)
+        life._on_running(True)
+        stage.begun.release()
+        if number == caller:
+            assert both.wait(_PATIENCE_S)
+            removed.append(app.remove_stream_thread(timeout=60_000))
+            done.set()
+        assert stage.free.wait(_PATIENCE_S)
+
+    monkeypatch.setattr(WorkerLife, "run", run)
+    app = started(stage.app())
+    assert stage.begun.acquire(timeout=_PATIENCE_S)
+    name = app.add_stream_thread()
+    assert stage.begun.acquire(timeout=_PATIENCE_S)
+    both.set()
+    assert done.wait(5)
+    assert removed == [name]
+    assert stage.departures == [Departure(drain_ms=60_000)]
+    stage.free.set()
+    assert app.close(timeout=30_000)
+    assert app.error is None

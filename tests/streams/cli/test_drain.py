@@ -145,6 +145,8 @@ def test_a_member_that_dies_meanwhile_is_told_of(
             ExitCode.FAILED,
             "no live member is called 'c'; there are a, b (`tidewheel status`",
         ),
+        ([""], ExitCode.USAGE, "MEMBER is empty"),
+        ([" "], ExitCode.USAGE, "MEMBER is empty"),
         (["b", "--timeout", "soon"], ExitCode.USAGE, "--timeout 'soon' is not a duration"),
         (["b", "--timeout=-1s"], ExitCode.USAGE, "--timeout '-1s' is negative"),
     ],

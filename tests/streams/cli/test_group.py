@@ -263,23 +263,56 @@ def test_a_log_that_is_behind_the_commits_needs_recovery(
 
 
 @pytest.mark.parametrize("execute", [[], ["--execute"]])
-def test_a_group_that_is_fine_or_never_was_is_left_alone(
+def test_a_group_that_is_fine_is_left_alone(
     execute: list[str],
     program: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Also with --execute, and while it runs."""
-    for group in (FakeGroup(topics=False), FakeGroup()):
-        group.broker.create_topic("orders", 2)
-        if group.broker.topics.keys() > {"orders"}:
-            group.write(two_members(("0_0", "0_1")))
-            group.beats(T, "a", "b")
-        use(monkeypatch, group, T)
-        assert main(["group", "recover", program, *execute]) == ExitCode.OK
-        plan = json.loads(capsys.readouterr().out)
-        assert (plan["needed"], plan["executed"], plan["refusals"]) == ([], False, [])
-        assert group.broker.fenced == []
+    group = FakeGroup()
+    group.broker.create_topic("orders", 2)
+    group.write(two_members(("0_0", "0_1")))
+    group.beats(T, "a", "b")
+    use(monkeypatch, group, T)
+    assert main(["group", "recover", program, *execute]) == ExitCode.OK
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["needed"], plan["executed"], plan["refusals"]) == ([], False, [])
+    assert group.broker.fenced == []
+
+
+@pytest.mark.parametrize(
+    ("there", "needed"),
+    [
+        ([], ["topic shop-group-state does not exist", "topic shop-group-inbox does not exist"]),
+        (["shop-group-state"], ["topic shop-group-inbox does not exist"]),
+        (
+            ["shop-group-state", "shop-group-inbox"],
+            ["the state topic holds no decision"],
+        ),
+    ],
+)
+def test_H24_a_group_that_lost_its_topics_before_its_first_commit_is_set_up_again(
+    there: list[str],
+    needed: list[str],
+    program: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing was committed, but members hold still: they go on in a log that was claimed in its own topics."""
+    group = FakeGroup(topics=False)
+    group.broker.create_topic("orders", 2)
+    for topic in there:
+        group.broker.create_topic(topic)
+    use(monkeypatch, group, T)
+    assert main(["group", "recover", program, "--execute"]) == ExitCode.OK
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["needed"], plan["executed"], plan["epoch"]) == (needed, True, 1)
+    claim = _log_of(group)[0]
+    assert isinstance(claim, LeaderClaim)
+    ids = group.connections[-1].topics.topic_ids()
+    assert (claim.leader_epoch, claim.topic_ids) == (1, ids)
+    assert set(ids) == {state_topic(APP), inbox_topic(APP)}
 
 
 def test_recovery_needs_the_program(lost: FakeGroup, capsys: pytest.CaptureFixture[str]) -> None:

@@ -211,6 +211,19 @@ def test_alarms_of_the_log(change: object, name: str, words: str) -> None:
     assert words in status.alarms[0].text
 
 
+def test_a_fence_that_nobody_makes_is_no_fence_that_takes_long() -> None:
+    """The last member died and its leader went: what is missing is a member, and no broker is at fault."""
+    book = two_members()
+    for name in "ab":
+        book.member(name, MemberPhase.FENCING, reason="its process ended")
+    book.after(11_000)
+    (alarm,) = _status(book, (11_000, LEADER)).alarms
+    assert alarm.name == "no-leader"
+    assert "a on h-a, b on h-b must be fenced before the tasks go on" in alarm.text
+    assert alarm.text.endswith("start a member")
+    assert _names(_status(book, (100, LEADER))) == ["fencing-takes-long"] * 2
+
+
 def test_N6_an_assignor_that_fails_is_an_alarm() -> None:
     """The leader says so with its beats."""
     book = two_members()

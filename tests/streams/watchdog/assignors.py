@@ -37,6 +37,25 @@ def broken(request: AssignmentRequest) -> Assignment:
     raise ZeroDivisionError(f"{len(request.members)} members")
 
 
+class Unmade:
+    """Can't be made."""
+
+    def __init__(self) -> None:
+        raise KeyError("RACKS")
+
+
+def nothing(request: AssignmentRequest) -> None:
+    """Forget to return what was found."""
+    Assignment(owners=dict.fromkeys(request.tasks, "a"))
+
+
+def colourful(request: AssignmentRequest) -> Assignment:
+    """Raise what a terminal would obey."""
+    raise ValueError(
+        f"\x1b]0;title\x07\x1b[1;31m{len(request.members)} \x1b[0mmembers,\r\n\tno\x9b rack\x07"
+    )
+
+
 def to_a_stranger(request: AssignmentRequest) -> Assignment:
     """Name a member that is not there."""
     return Assignment(owners=dict.fromkeys(request.tasks, "nobody"))

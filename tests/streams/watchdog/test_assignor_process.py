@@ -63,6 +63,9 @@ def test_N6_built_in_assignors_are_asked_by_name() -> None:
         ("to_a_stranger", "'nobody', who is not in the group"),
         ("crash", "ended with code 3 and no answer"),
         ("missing", "has no 'missing'"),
+        ("Unmade", "Unmade: KeyError: 'RACKS'$"),
+        ("nothing", "nothing: it returned None; return an Assignment$"),
+        ("colourful", "colourful: ValueError: 2 members, no rack$"),
     ],
 )
 def test_N6_an_assignor_that_fails_is_named_with_its_reason(name: str, told: str) -> None:
@@ -70,6 +73,14 @@ def test_N6_an_assignor_that_fails_is_named_with_its_reason(name: str, told: str
     with pytest.raises(AssignorFailedError, match=told) as failure:
         _assign(name)
     assert f"assignors:{name}" in str(failure.value)
+
+
+@pytest.mark.slow
+def test_N6_a_module_that_fails_while_it_is_imported_is_told_of(tmp_path: Path) -> None:
+    """With what it raised, as anything else of the user's."""
+    (tmp_path / "failing_assignors.py").write_text("RACKS = {}['racks']\n", encoding="utf-8")
+    with pytest.raises(AssignorFailedError, match=r"failing_assignors:spread: KeyError: 'racks'$"):
+        Assignors(30.0, [str(tmp_path)]).assign(_request("failing_assignors:spread"))
 
 
 @pytest.mark.slow
