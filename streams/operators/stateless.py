@@ -167,6 +167,7 @@ class MapValuesBatch(StatelessOperator):
     """Replaces many values by one call of a function; a batch whose call fails goes to the handler record by record."""
 
     keeps_times = True
+    calls_batches = True
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function

@@ -54,6 +54,7 @@ class TaskGraph:
 
     Attributes:
         takes_joint: It takes batches of several partitions at once.
+        calls_batches: It calls functions of the user's that take many values at once.
         awaits: It waits for coroutines of the user's, and does nothing that may block: it can run on an event loop.
     """
 
@@ -79,6 +80,7 @@ class TaskGraph:
         wrapped = any(isinstance(each, ProcessorSpec) and each.wrap for each in spec.nodes)
         self.takes_joint = self._takes_joint(wrapped=wrapped)
         operators = [node.operator for node in self.nodes.values() if node.operator is not None]
+        self.calls_batches = self.batched and any(each.calls_batches for each in operators)
         self.awaits = (
             not self.batched
             and not wrapped

@@ -92,6 +92,8 @@ class Operator(ABC):
     #: Takes batches of several partitions (`JointRecords`) as if their records came one by one in the batches' `order`, also
     #: towards other nodes that use its stores. A node that doesn't say so gets batches of one partition.
     takes_joint: bool = False
+    #: Calls a function of the user's once for each batch, which is the cheaper per record the larger the batch is.
+    calls_batches: ClassVar[bool] = False
     #: Whether the time (of such an operator, or of its store) goes on with records that have no value, too.
     times_null_values: ClassVar[bool] = True
 

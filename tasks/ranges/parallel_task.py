@@ -32,6 +32,7 @@ from tasks.ranges.hand_out import Dealer, Share, time_passes
 from tasks.ranges.ledger import Chunk, Ledger
 from tasks.ranges.range_pool import RangePool
 from tasks.ranges.range_worker import RangeCollector, RangeSetting, RangeWorker, Scheduling
+from tasks.ranges.recut import Recut
 from tasks.ranges.seals import Seal, by_store, joined
 from tasks.ranges.shared_loop import Shared
 from tasks.ranges.staged_database import StagedDatabase
@@ -66,8 +67,7 @@ class ParallelTask(ActiveTask):
         self._ledgers: list[Ledger] = []
         self._wanted = KeyRanges()
         self._fitting = 1
-        #: Another cut, once nothing is in hand.
-        self._wish: KeyRanges | None = None
+        self._recut = Recut()
         self._pool: RangePool | None = None
         self._dealer = Dealer(KeyRanges(), None, -1)
         self._own_counters = TaskCounters()
@@ -258,15 +258,19 @@ class ParallelTask(ActiveTask):
 
     def ready(self, now_ms: int) -> bool:
         """Return whether records can be handed out: some are buffered, and the ranges have room for them."""
-        return (
-            super().ready(now_ms) and self._wish is None and self._has_room() and self._has_clock()
-        )
+        may = super().ready(now_ms) and not self._recut.holds
+        return may and self._has_room() and self._has_clock()
 
     def _has_room(self) -> bool:
-        waiting = sum(ledger.given for ledger in self._ledgers)
-        waiting -= sum(each.rows_done for each in self.ranges)
+        waiting = sum(self._waiting())
         held = self._bytes_given - sum(each.bytes_done for each in self.ranges)
-        return waiting < self.bounds.records and held < self.bounds.bytes and self._is_near()
+        used = max(waiting / self.bounds.records, held / self.bounds.bytes)
+        return not self._recut.is_full(waiting, used, len(self.ranges)) and self._is_near()
+
+    def _waiting(self) -> list[int]:
+        """Return how many rows of each range wait or are in hand."""
+        pairs = zip(self._ledgers, self.ranges, strict=True)
+        return [ledger.given - each.rows_done for ledger, each in pairs]
 
     def _is_near(self) -> bool:
         """Return whether the fastest range is not too far ahead of the slowest for a commit to tell (one is stuck)."""
@@ -297,9 +301,9 @@ class ParallelTask(ActiveTask):
         return bool(self._old_maps) or hangs
 
     def wish(self, cut: KeyRanges) -> None:
-        """Have the keys cut like this, once nothing is in hand; until then nothing more is handed out."""
+        """Have the keys cut like this, at a moment when nothing is in hand."""
         self._tell_of_blocking()
-        self._wish = None if cut == self._dealer.ranges else cut
+        self._recut.ask(None if cut == self._dealer.ranges else cut)
 
     def _tell_of_blocking(self) -> None:
         if not self._told_of_blocking and sum(each.kept_s for each in self.ranges) > _KEPT_S:
@@ -313,20 +317,22 @@ class ParallelTask(ActiveTask):
     @property
     def may_be_cut(self) -> bool:
         """Return whether it waits for another cut, and nothing is in hand: all it needs is a commit."""
-        if self._wish is None:
+        if self._recut.wish is None:
             return False
         if self.cannot_be_cut:
-            self._wish = None
+            self._recut.ask(None)
             return False
-        return all(each.is_quiet for each in self.ranges)
+        backlogs = zip(self._waiting(), (each.mean_s for each in self.ranges), strict=True)
+        quiet = all(each.is_quiet for each in self.ranges)
+        return self._recut.is_due(backlogs, quiet=quiet, now_s=time.monotonic())
 
     def cut_anew(self) -> None:
         """Cut the keys as was wished, if all that was done is committed."""
         quiet = all(each.is_quiet and not each.dirty and not each.seals for each in self.ranges)
-        if self._wish is None or not quiet:
+        if self._recut.wish is None or not quiet:
             return
         times, stream_time_ms = self.operator_times_ms(), self.stream_time_ms
-        cut, self._wish = self._wish, None
+        cut = self._recut.take()
         _log.info("task %s: %d key ranges become %d", self.task_id, len(self.ranges), len(cut))
         for each in self.ranges:
             if each.processing is not None:
@@ -338,7 +344,8 @@ class ParallelTask(ActiveTask):
 
     def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:  # noqa: ARG002 - handing out is fast
         """Hand out the next run of at most `limit` records; return how many, 0 if nothing is buffered."""
-        records = self.group.take(limit)
+        waiting = sum(self._waiting())
+        records = self.group.take(self._recut.rows_max(limit, waiting, len(self.ranges)))
         if records is None:
             return 0
         partition = TopicPartition(records.topic, records.partition)
@@ -357,6 +364,9 @@ class ParallelTask(ActiveTask):
         self.partition_times_ms[partition] = chunk.partition_times_ms[-1]
         self._handed_out[partition] = records.offsets[-1] + 1
         self._give(chunk, shares, times_ms)
+        if self._recut.wish is not None:
+            waiting += len(records)
+            self._recut.given(len(records), waiting, full=not self._has_room())
         return len(records)
 
     def _give(self, chunk: Chunk, shares: Sequence[Share], times_ms: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
 """Into how many key ranges the tasks of a worker are cut, looked at anew now and then: measures, and asks `assign_ranges`."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rebalance.model import TaskId
@@ -10,6 +10,7 @@ from tasks.parallel.key_ranges import KeyRanges
 from tasks.parallel.range_assignment import PlacedRange, RangeLoad, TaskLoad, assign_ranges
 from tasks.ranges.parallel_task import ParallelTask
 from tasks.ranges.range_pool import RangePool
+from tasks.ranges.range_worker import RangeWorker
 
 #: How often the load is looked at. By the machine's clock, which is that of the threads' work.
 _LOOK_S: Final = 5.0
@@ -29,8 +30,8 @@ class Placing:
         self._pool = pool
         self._ranges_max = ranges_max
         self._placed: dict[TaskId, tuple[PlacedRange, ...]] | None = None
-        #: Seconds at work of each range at the last look, by task and first hash.
-        self._seen: dict[tuple[TaskId, int], float] = {}
+        #: Seconds at work of each range at the last look. One that is made by another cut begins at 0.
+        self._seen: dict[RangeWorker, float] = {}
         self._known: frozenset[TaskId] = frozenset()
         self._next_s = time.monotonic() + _LOOK_S
 
@@ -58,18 +59,18 @@ class Placing:
         return KeyRanges(tuple(each.first_hash for each in self._placed[task.task_id]))
 
     def _place(self, tasks: Iterable[ActiveTask]) -> None:
-        loads = [self._load(task) for task in tasks if isinstance(task, ParallelTask)]
+        seen, self._seen = self._seen, {}
+        loads = [self._load(task, seen) for task in tasks if isinstance(task, ParallelTask)]
         self._placed = assign_ranges(
             loads, self._pool.threads, self._placed, capacity=int(_LOOK_S * _UNITS_PER_S)
         )
 
-    def _load(self, task: ParallelTask) -> TaskLoad:
+    def _load(self, task: ParallelTask, seen: Mapping[RangeWorker, float]) -> TaskLoad:
         ranges: list[RangeLoad] = []
         for each in task.ranges:
-            place = (task.task_id, each.setting.first_hash)
-            worked_s = each.busy_s - self._seen.get(place, 0.0)
-            self._seen[place] = each.busy_s
-            ranges.append(RangeLoad(each.setting.first_hash, max(int(worked_s * _UNITS_PER_S), 0)))
+            self._seen[each] = busy_s = each.busy_s
+            worked_s = busy_s - seen.get(each, 0.0)
+            ranges.append(RangeLoad(each.setting.first_hash, int(worked_s * _UNITS_PER_S)))
         return TaskLoad(
             task=task.task_id,
             ranges=tuple(ranges) or (RangeLoad(0),),

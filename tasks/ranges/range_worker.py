@@ -24,23 +24,17 @@ from tasks.processing.coroutines import PrivateLoop, Waiting
 from tasks.processing.output import OutputColumns, OutputRuns
 from tasks.processing.record_batch import RecordBatch
 from tasks.processing.steps import Steps, await_steps, run_steps
+from tasks.ranges.pace import UNIT_S, BatchPace, Pace
 from tasks.ranges.seals import Seal
 from tasks.ranges.shared_loop import Shared
 from tasks.ranges.staged_database import StagedDatabase
 from tasks.task_processing import TaskProcessing
 
-#: A unit aims at this long: so long a commit may have to wait for it.
-_UNIT_S: Final = 0.005
-_UNIT_RECORDS_MAX: Final = 10_000
-#: Records that take longer than this each are slow: they are done one by one, and sealed more often.
-_SLOW_S: Final = 0.001
 #: So long after a seal comes the next one where records wait that may not return: that much of its own range's work a call
 #: that hangs can hold back. Half of it costs a tenth more per record where each takes 10 ms.
 _SEAL_S: Final = 0.1
 #: A record may keep the loop that ranges share to itself for so long; one that takes longer does not await but block.
 _KEPT_S: Final = 0.002
-#: Weight of the newest unit in the mean time of a record.
-_NEWEST: Final = 0.25
 #: What a staged output costs in memory beside its bytes.
 _STAGED_OVERHEAD_BYTES: Final = 150
 
@@ -149,8 +143,6 @@ class RangeWorker:
         rows_done: How many rows are done.
         bytes_done: The memory of those rows.
         dirty: Whether something is done that is not sealed.
-        slow: Whether its records take more than a millisecond each.
-        mean_s: How long a record takes, about.
         commit_requested: A processor asked for a commit; what it did before is sealed.
         next_wall_clock_ms: When the next callback by the wall clock is due; None for none.
         busy_s: For how long it was at work.
@@ -182,7 +174,6 @@ class RangeWorker:
         self.rows_done = 0
         self.bytes_done = 0
         self.dirty = False
-        self.slow = False
         self.commit_requested = False
         self.next_wall_clock_ms: int | None = None
         self.busy_s = 0.0
@@ -207,8 +198,7 @@ class RangeWorker:
         #: The times of the run in hand, and its row from which on they have not been looked at.
         self._run_times: Sequence[int] = ()
         self._timed = 0
-        self._unit_records = 1
-        self.mean_s = 0.0
+        self._pace = Pace()
         self._sealed = 0
         self._sealed_at_s = 0.0
         # Orders of the loop.
@@ -231,6 +221,16 @@ class RangeWorker:
             return True
         waits = self._item is not None or bool(self.queue)
         return not self._halted and (waits or self._punctuate_ms is not None)
+
+    @property
+    def slow(self) -> bool:
+        """Return whether its units may take long: records of a millisecond or more each, or calls for whole batches."""
+        return self._pace.slow
+
+    @property
+    def mean_s(self) -> float:
+        """Return how long a record takes, about."""
+        return self._pace.mean_s
 
     @property
     def awaits(self) -> bool:
@@ -396,6 +396,8 @@ class RangeWorker:
         processing.begin(self.setting.stream_time_ms, self.setting.operator_times_ms)
         self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
         self.processing = processing
+        if processing.graph.calls_batches:
+            self._pace = BatchPace()
         self._shared = self._share() if processing.graph.awaits else None
         if self._shared is not None:
             self.waiting = self._shared
@@ -409,10 +411,10 @@ class RangeWorker:
         if now_ms is not None:
             processing.punctuate_wall_clock(now_ms)
         else:
-            done = yield from self._records(processing, begin_s + _UNIT_S)
+            done = yield from self._records(processing, begin_s + UNIT_S)
             elapsed_s = time.monotonic() - begin_s
             self.busy_s += elapsed_s
-            self._pace(done, elapsed_s)
+            self._pace.note(done, elapsed_s)
             if self._shared is not None:
                 self._note_kept(self._shared, done)
         self.unit_since_s = None
@@ -459,7 +461,7 @@ class RangeWorker:
 
     def _batch(self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch) -> Steps[int]:
         begin = self._begun
-        stop = min(begin + self._unit_records, len(batch))
+        stop = min(begin + self._pace.records, len(batch))
         part = batch if stop - begin == len(batch) else batch.take(range(begin, stop))
         processing.stream_time_ms = item.times_ms[item.rows[stop - 1]]
         if processing.graph.awaits:
@@ -494,7 +496,7 @@ class RangeWorker:
                 processing.commit_requested
                 or self._halted
                 or self._closing
-                or done >= self._unit_records
+                or done >= self._pace.records
                 or time.monotonic() > until_s
             ):
                 break
@@ -506,15 +508,6 @@ class RangeWorker:
         for now_ms in processing.stream_schedules.due_times(item.times_ms, start, stop):
             processing.stream_time_ms = now_ms
             processing.punctuate_stream_time()
-
-    def _pace(self, done: int, elapsed_s: float) -> None:
-        """Fit the next unit to the time that this one took: at most twice as long, but shorter at once."""
-        mean_s = max(elapsed_s, 1e-7) / max(done, 1)
-        self.mean_s += _NEWEST * (mean_s - self.mean_s)
-        self.slow = mean_s >= _SLOW_S or self.mean_s >= _SLOW_S
-        fitting = int(_UNIT_S / mean_s) + 1
-        most = 1 if self.slow else min(self._unit_records * 2, _UNIT_RECORDS_MAX)
-        self._unit_records = max(1, min(fitting, most))
 
     # -- seals -----------------------------------------------------------------------------------------------------
 
