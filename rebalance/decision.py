@@ -12,7 +12,7 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         acceptable_recovery_lag: Changelog records a copy may be behind and still take over.
-        max_warmup_replicas: Learners at once, in the whole group.
+        max_warmup_replicas: Learners at once, in the whole group; while somebody leaves at least two.
         num_standby_replicas: Copies kept of each stateful task.
         task_move_interval_ms: Least time between two planned moves; 0: no pacing (N3).
         heartbeat_interval_ms: Between two beats of the leader.

@@ -114,12 +114,16 @@ class Draft(msgspec.Struct, kw_only=True):
             )
         )
 
-    def await_fence(self, task: TaskId, reason: str) -> None:
-        """RUNNING, REVOKING -> FENCE_WAIT: its owner is to be fenced."""
+    def await_fence(self, task: TaskId, reason: str, committed: Positions) -> None:
+        """RUNNING, REVOKING -> FENCE_WAIT: its owner is to be fenced; what it last said to have committed is logged."""
         before = self._task(task, TaskPhase.RUNNING, TaskPhase.REVOKING)
         self.write(
             msgspec.structs.replace(
-                before, phase=TaskPhase.FENCE_WAIT.value, event="FENCE_WAIT", reason=reason
+                before,
+                phase=TaskPhase.FENCE_WAIT.value,
+                event="FENCE_WAIT",
+                reason=reason,
+                input=_raised(before.input, committed),
             )
         )
 
@@ -129,7 +133,12 @@ class Draft(msgspec.Struct, kw_only=True):
         self._release(before, "ack", committed, changelog_end)
 
     def release_by_fence(self, task: TaskId) -> None:
-        """FENCE_WAIT -> RELEASED: its owner can't commit any more; where it stopped is read from what is committed."""
+        """FENCE_WAIT -> RELEASED: its owner can't commit any more; where it stopped is read from what is committed.
+
+        That is never below what it was granted with, nor below what it last said to have committed, so these are the
+        floor of whoever is next (H15): also if the owner died because it refused to begin below it, as often as it is
+        started again.
+        """
         before = self._task(task, TaskPhase.FENCE_WAIT)
         self._release(before, "fence", {}, {})
 
@@ -143,7 +152,7 @@ class Draft(msgspec.Struct, kw_only=True):
                 owner=None,
                 member=None,
                 event="RELEASED",
-                input=dict(committed),
+                input=_raised(before.input, committed),
                 changelog_end=dict(changelog_end),
                 source=source,
                 deadline_ms=0,
@@ -165,3 +174,8 @@ class Draft(msgspec.Struct, kw_only=True):
                 f"task {task} is {record.phase}: what was to be done with it needs {' or '.join(phases)}"
             )
         return msgspec.structs.replace(record, leader_epoch=self.epoch)
+
+
+def _raised(floor: Positions, committed: Positions) -> dict[str, int]:
+    """Return a floor with what was committed since: an owner that did not come to commit takes nothing from it."""
+    return {**floor, **{key: max(at, floor.get(key, at)) for key, at in committed.items()}}

@@ -9,7 +9,7 @@ from rebalance.decision import Fence
 from rebalance.draft import Draft
 from rebalance.group import LIVE
 from rebalance.messages import Join, Leave, Refused
-from rebalance.model import MemberPhase, TaskPhase
+from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase, TaskRole
 from rebalance.program import is_awaited, is_parked, program_of, program_with, refusal
 from rebalance.records import MemberRecord
 
@@ -183,7 +183,8 @@ def _begin_fence(
     draft.seen.phase_ms[record.incarnation] = draft.now_ms
     draft.seen.news.append(f"{record.member} died")
     for task in draft.group.owned(record.incarnation):
-        draft.await_fence(task, f"{record.member}: {reason}")
+        committed = _said_committed(draft, record, task)
+        draft.await_fence(task, f"{record.member}: {reason}", committed)
 
 
 def _end_fence(draft: Draft, record: MemberRecord) -> None:
@@ -194,6 +195,17 @@ def _end_fence(draft: Draft, record: MemberRecord) -> None:
         _forget(draft, fenced, record.reason)
     else:
         _await_return(draft, fenced, record.reason)
+
+
+def _said_committed(draft: Draft, owner: MemberRecord, task: TaskId) -> Positions:
+    """Return what the beats of a task's owner said to be committed under its epoch; nothing if they did not say."""
+    row = draft.seen.of(owner.incarnation).rows.get(task)
+    if row is None or (row.role, row.epoch) != (
+        TaskRole.ACTIVE,
+        draft.group.states[task].task_epoch,
+    ):
+        return {}
+    return row.committed
 
 
 def fences_due(draft: Draft) -> Iterator[Fence]:

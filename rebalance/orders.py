@@ -22,12 +22,12 @@ class Welcome(Order, frozen=True, kw_only=True, tag="welcome"):
 
 
 class RunTask(Order, frozen=True, kw_only=True, tag="run"):
-    """Own the task: restore to `changelog_end`, begin at what is committed, which must be `input` where given.
+    """Own the task: restore to `changelog_end`, begin at what is committed, which is at least `input` where given.
 
     A copy of the task that is open here is promoted in place. Answered by `TaskRunning` or `TaskBroken`.
 
     Attributes:
-        input: Committed offsets that the last owner named; a committed offset below is an error (nobody goes back).
+        input: Committed offsets that an owner named last; a committed offset below is an error (nobody goes back).
         changelog_end: Position per changelog partition to reach before the first record; {} means the end as read now.
     """
 

@@ -179,8 +179,9 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
         next_member: Whom it is meant for next, where known.
         event: What happened: GRANT, REVOKE, FENCE_WAIT, RELEASED.
         reason: Why, for people.
-        input: At RELEASED by acknowledgement and at GRANT: the committed offsets; the owner compares (floor).
-        changelog_end: Likewise the positions to reach before the first record.
+        input: The floor: committed offsets that the last owner to name them had; the owner compares. A release by
+            acknowledgement raises it, FENCE_WAIT raises it to what the owner's beats said, a fence keeps it.
+        changelog_end: At RELEASED by acknowledgement and at GRANT: the positions to reach before the first record.
         source: Of RELEASED: "ack" or "fence".
         deadline_ms: Of REVOKE: how long the owner has.
         ranges, hash_name: Reserved: key ranges (first hash, last hash) the owner has, where a partition has several owners

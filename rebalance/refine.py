@@ -92,7 +92,7 @@ class RefineInput(msgspec.Struct, frozen=True, kw_only=True):
         members: Everybody alive.
         states: Where each task is; a task without one is UNOWNED.
         waiting: Names that are gone but whose return is waited for: their tasks stay unowned unless a ready copy exists.
-        max_warmup_replicas: Learners at once in the whole group.
+        max_warmup_replicas: Learners at once in the whole group; while somebody leaves at least two.
         acceptable_recovery_lag: State on disk that is at most this many records behind counts as ready.
         enabled: False: the target as it is, cold (the baseline).
     """

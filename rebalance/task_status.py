@@ -10,6 +10,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         epoch: Task epoch of an active task, learn epoch of a copy.
         state: Its state, such as RUNNING or RESTORING.
         input: Next offset per input partition (active tasks).
+        committed: What its owner has committed, per input partition: a floor for whoever is next, should the owner die.
         changelog: Restored position per changelog partition (copies).
         ends: End last seen per changelog partition (copies).
         lag: Records of input not processed (active), or of changelog not restored (copies); -1 if not known.
@@ -23,6 +24,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: int
     state: str
     input: dict[str, int] = {}
+    committed: dict[str, int] = {}
     changelog: dict[str, int] = {}
     ends: dict[str, int] = {}
     lag: int = -1

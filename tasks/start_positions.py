@@ -42,7 +42,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         task_epoch: Count of the task's owners; 0 under fixed assignment.
-        input: Committed offsets that the last owner named.
+        input: Committed offsets that an owner named last: nobody begins below.
         changelog_end: Positions to restore to; where one is missing, the end of the changelog as it is read then.
     """
 
@@ -116,7 +116,7 @@ def find_granted_starts(
     The group has fenced or heard whoever had them before. Only producers of fixed assignment are not in its books:
     they are fenced here (their commits say epoch 0). The cluster is asked as little as possible, because a task stands
     still meanwhile: that a committed offset is in the log is found out by reading. Raises `StreamsError` where a
-    committed offset is not what the last owner left (nobody goes back, H15), and what `start_position` raises.
+    committed offset is below what the last owner left (nobody goes back, H15), and what `start_position` raises.
     """
     inputs = inputs_of(plan, grants)
     missing = sorted({each.topic for each in inputs}.difference(topic_ids))
@@ -134,8 +134,8 @@ def find_granted_starts(
         _log.info("fencing producers of fixed assignment: %s", ", ".join(sorted(fixed)))
         admin.fence(sorted(fixed))
         committed = admin.committed(group_id, inputs, stable=True)
-    for grant in grants.values():
-        _check_grant(grant, committed)
+    for task, grant in grants.items():
+        _check_grant(grant, plan.inputs(task), committed)
     fresh = [each for each in inputs if not is_committed(committed.get(each))]
     known = {each: offset.offset for each, offset in committed.items()}
     starts, ends = (admin.beginning_offsets(fresh), admin.end_offsets(fresh)) if fresh else ({}, {})
@@ -156,14 +156,27 @@ def inputs_of(plan: ApplicationPlan, tasks: Iterable[TaskId]) -> list[TopicParti
     return sorted(partition for task in tasks for partition in plan.inputs(task))
 
 
-def _check_grant(grant: Grant, committed: Mapping[TopicPartition, CommittedOffset]) -> None:
-    for partition, floor in grant.input.items():
+def _check_grant(
+    grant: Grant,
+    inputs: Iterable[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+) -> None:
+    """Raise `StreamsError` where less is committed than an owner left, or under a later epoch; warn of offsets that were set.
+
+    Inputs that the task had in an earlier topology are nobody's concern.
+    """
+    for partition in sorted(inputs):
+        floor = grant.input.get(partition)
+        if floor is None:
+            continue
         found = committed.get(partition)
-        if found is None or found.offset < floor:
+        if not is_committed(found) or found.offset < floor:
+            said = f"offset {found.offset}" if is_committed(found) else "nothing"
             raise StreamsError(
-                f"{partition}: the last owner left it at offset {floor}, but "
-                f"{'nothing' if found is None else f'offset {found.offset}'} is committed; somebody has changed the "
-                "offsets of this group while it runs. Set them again, or stop all workers and run `tidewheel reset`"
+                f"{partition}: the last owner left it at offset {floor}, but {said} is committed; somebody has changed "
+                "the offsets of this group, the topic was deleted, or the offsets expired while the group was stopped. No "
+                f"worker begins below, however often it is started: set the offset again to what it was, at least {floor}, or "
+                "stop all workers and run `tidewheel reset` to begin anew"
             )
         progress = _progress_of(found)
         if progress is not None and progress.task_epoch > grant.task_epoch:
@@ -171,10 +184,11 @@ def _check_grant(grant: Grant, committed: Mapping[TopicPartition, CommittedOffse
                 f"{partition}: was committed under epoch {progress.task_epoch} of its task, which is granted here under "
                 f"epoch {grant.task_epoch}: the group's log was lost or made anew. Run `tidewheel group recover`"
             )
-        if found.offset > floor and (progress is None or progress.task_epoch < grant.task_epoch):
+        # An owner that was fenced may have committed above the floor, but never without its epoch.
+        if found.offset > floor and (progress is None or not progress.task_epoch):
             _log.warning(
                 "%s: the last owner left it at offset %d, but offset %d is committed: somebody has changed the offsets "
-                "of this group while it runs",
+                "of this group",
                 partition,
                 floor,
                 found.offset,

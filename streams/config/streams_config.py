@@ -105,7 +105,7 @@ class StreamsConfig(BaseModel, frozen=True):
     """Copies of each store kept up to date on other members."""
 
     max_warmup_replicas: types.PositiveCount = 2
-    """Learners that restore at once in the whole group, from 1."""
+    """Learners that restore at once in the whole group, from 1; while a worker leaves, at least 2, because that has a deadline."""
 
     acceptable_recovery_lag: types.Count = 10_000
     """Records a copy may lag behind its changelog and still count as caught up."""

@@ -213,3 +213,47 @@ def test_N4_a_group_that_was_away_goes_on_from_its_log(group: Group) -> None:
     assert after.target.group_epoch >= before.target.group_epoch
     for task, state in before.states.items():
         assert after.states[task].task_epoch == state.task_epoch + 1
+
+
+def test_H15_nobody_goes_back_however_often_it_is_started(group: Group) -> None:
+    """Offsets that a stranger set to 0 stop every worker before it counts again; set right, all goes on exactly once."""
+    first = group.start("first")
+    first.wait_until_running()
+    until(lambda: len(_grants(group)) == PARTITIONS, "every task is granted")
+    group.feed.stop()
+    application_id = group.config["application_id"]
+    group.cluster.wait_until_consumed(application_id, group.source)
+    assert first.stop() == ExitCode.OK, first.log[-4000:]
+    left = group.cluster.committed(application_id)
+    group.cluster.admin.alter_committed(application_id, dict.fromkeys(left, 0))
+    for name in ("second", "third"):
+        refused = group.start(name)
+        assert refused.wait() != ExitCode.OK
+        assert "but offset 0 is committed" in refused.log
+    assert group.cluster.committed(application_id) == dict.fromkeys(left, 0)
+    group.cluster.admin.alter_committed(application_id, left)
+    again = group.start("again")
+    group.until_shared(again)
+    group.check()
+
+
+def test_H15_an_input_that_was_made_anew_under_a_group_is_not_taken_for_the_old_one(
+    group: Group,
+) -> None:
+    """Brokers forget its offsets with it; the group's log knows where its first owner was when it ended."""
+    first = group.start("first")
+    first.wait_until_running()
+    until(lambda: len(_grants(group)) == PARTITIONS, "every task is granted")
+    group.feed.stop()
+    application_id = group.config["application_id"]
+    group.cluster.wait_until_consumed(application_id, group.source)
+    before = group.cluster.values_by_key(group.sink)
+    group.cluster.admin.delete_topics([group.source])
+    assert first.wait() != ExitCode.OK
+    group.cluster.create({group.source: PARTITIONS})
+    group.cluster.send(group.source, group.feed.records)
+    for name in ("second", "third"):
+        refused = group.start(name)
+        assert refused.wait() != ExitCode.OK
+        assert "but nothing is committed" in refused.log
+    assert group.cluster.values_by_key(group.sink) == before

@@ -4,11 +4,22 @@ from typing import Any
 
 import pytest
 
+from rebalance.draft import Draft
+from rebalance.group import Group, apply
 from rebalance.messages import Beat, Leave, MemberDied, Refused, TransactionalIdWanted
-from rebalance.model import MemberPhase
-from rebalance.orders import EndIncarnation, UseTransactionalId, Welcome
+from rebalance.model import MemberPhase, TaskId
+from rebalance.observations import Observations
+from rebalance.orders import (
+    EndIncarnation,
+    RunTask,
+    UseTransactionalId,
+    Welcome,
+    WorkerClosed,
+    WorkerLeaves,
+)
 from rebalance.records import MemberRecord, TargetRecord, TaskRecord
-from tests.rebalance.round_table import APP, RoundTable, join, stateful, with_settings
+from rebalance.task_status import TaskStatus
+from tests.rebalance.round_table import APP, RoundTable, join, stateful, status, with_settings
 
 
 def targets(table: RoundTable) -> list[TargetRecord]:
@@ -170,6 +181,78 @@ def test_a_killed_worker_is_fenced_at_once_and_its_tasks_go_on() -> None:
     ]
     assert len(lost) == 2
     assert all(table.events(task) == ["GRANT", "FENCE_WAIT", "RELEASED", "GRANT"] for task in lost)
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_H15_a_fence_does_not_forget_where_the_task_was_left(new_leader: bool) -> None:
+    """However many owners end before they begin, each is given the same floor, and reads the changelog's end itself."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(10_000)
+    a.member.report(WorkerLeaves(), table.now_ms)
+    table.run(1_000)
+    a.member.report(WorkerClosed(), table.now_ms)
+    table.run(2_000)
+    tasks = set(table.owners())
+    for life in (2, 3, 4):
+        refusing = table.start("a", life)
+        refusing.mute |= tasks
+        table.run(2_000)
+        orders = [each for each in refusing.told if isinstance(each, RunTask)]
+        assert {each.task: each.input for each in orders} == {
+            task: {"orders-0": 7} for task in tasks
+        }
+        assert life == 2 or all(not each.changelog_end for each in orders)
+        table.kill(f"a-{life}")
+        table.run(3_000)
+        if new_leader:
+            table.lead(f"p{life}")
+    assert table.fenced == ["a-2", "a-3", "a-4"]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "floor"), [(1, {"orders-0": 9}), (7, {})], ids=["under its epoch", "under another"]
+)
+def test_H15_what_the_dead_said_to_have_committed_is_a_floor(
+    epoch: int, floor: dict[str, int]
+) -> None:
+    """Though no owner has let go of the task, and the leader that heard it has ended; another epoch's row says nothing."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(10_000)
+    row = TaskStatus(
+        task="0_0", role="active", epoch=epoch, state="RUNNING", committed={"orders-0": 9}
+    )
+    a.member.report(status(a, row), table.now_ms)
+    table.run(1_000)
+    table.slow_fences.add("a-1")
+    table.kill("a-1")
+    table.run(100)
+    table.slow_fences.clear()
+    table.lead("p1")
+    table.run(3_000)
+    b = table.start("b")
+    table.run(2_000)
+    orders = {each.task: each.input for each in b.told if isinstance(each, RunTask)}
+    assert orders == {"0_0": floor, "0_1": {}, "0_2": {}, "0_3": {}}
+
+
+def test_H15_an_owner_that_names_no_offsets_forgets_none() -> None:
+    """Its grant never reached its worker, so what it was granted with still holds."""
+    before = TaskRecord(
+        leader_epoch=0, task="0_0", phase="REVOKING", task_epoch=4, owner="a-1",
+        input={"orders-0": 7, "users-0": 3}, changelog_end={"counts-0": 9},
+    )  # fmt: skip
+    group = apply(Group(), before)
+    draft = Draft(
+        group=group,
+        seen=Observations(claimed_ms=0, ready_lag_max=0),
+        settings=with_settings(),
+        now_ms=0,
+    )
+    draft.release_by_ack(TaskId(0, 0), {"orders-0": 8}, {})
+    released = draft.group.states[TaskId(0, 0)]
+    assert (released.input, released.changelog_end) == ({"orders-0": 8, "users-0": 3}, {})
 
 
 def test_H6_no_task_of_the_dead_is_granted_before_the_fence_is_done() -> None:

@@ -202,6 +202,7 @@ class LogInvariants:
                 record.owner,
             ):
                 self.fail(6, f"a snapshot says {record} of a task that was {before}")
+            self._floor_holds(record, before)
         elif isinstance(record, StepRecord):
             known = 0 if self.step is None else self.step.step_epoch
             self._never_back("step", known, record.step_epoch)
@@ -327,6 +328,7 @@ class LogInvariants:
         before = self.tasks.get(task)
         phase = TaskPhase.UNOWNED.value if before is None else before.phase
         epoch = 0 if before is None else before.task_epoch
+        self._floor_holds(record, before)
         arrow = (phase, record.phase)
         match record.phase:
             case TaskPhase.RUNNING.value if arrow[0] in ("UNOWNED", "RELEASED"):
@@ -431,13 +433,22 @@ class LogInvariants:
                 return True
         return False
 
+    def _floor_holds(self, record: TaskRecord, before: TaskRecord | None) -> None:
+        """Where an owner left a task holds for all who come after, whatever became of those between (H15)."""
+        for key, offset in ({} if before is None else before.input).items():
+            if record.input.get(key, -1) < offset:
+                self.fail(
+                    11,
+                    f"{record.task} was left at {offset}, and {record.event} forgets it: {record}",
+                )
+
     def _release(self, record: TaskRecord, before: TaskRecord) -> None:
         owner = before.owner or ""
         if record.source == "ack":
             said = self.evidence.revoked.get((record.task, record.task_epoch, owner))
             if said is None:
                 self.fail(3, f"{record.task} is RELEASED, and {owner} never said so")
-            elif dict(record.input) != dict(said.input):
+            elif dict(record.input) != dict(before.input) | dict(said.input):
                 self.fail(12, f"{record.task} is RELEASED at {record.input}, not {said.input}")
         else:
             self._require_fenced(owner, 3, f"owned {record.task}, which is RELEASED")

@@ -296,6 +296,7 @@ class ModelWorker(CommittingWorker):
                 epoch=active.order.task_epoch,
                 state="RUNNING" if active.stage == "running" else "RESTORING",
                 input={active.names.input_key: active.position},
+                committed={active.names.input_key: active.committed} if active.committed else {},
                 lag=self.around.workload.input_end(task, now) - active.position
                 if active.stage == "running"
                 else -1,

@@ -21,10 +21,10 @@ from rebalance.decision import Fence
 from rebalance.draft import Draft
 from rebalance.group import Group
 from rebalance.messages import GrantedOk, Revoked
-from rebalance.model import MemberPhase, TaskId, TaskPhase
+from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
 from rebalance.observations import Announced, Observations
 from rebalance.orders import RunTask
-from rebalance.records import AnyRecord, Copy, MemberRecord, record_key
+from rebalance.records import AnyRecord, Copy, MemberRecord, TaskRecord, record_key
 from rebalance.refine import Readiness
 from state_stores import restore
 from streams.group import recovery
@@ -188,6 +188,17 @@ def _claim_same_epoch(self: Leading, answer: tuple[Group, int]) -> None:
     if group.leader_epoch > 0:
         group = msgspec.structs.replace(group, leader_epoch=group.leader_epoch - 1)
     _read(self, (group, offset))
+
+
+_release_task = Draft._release
+
+
+def _fence_forgets_floor(
+    self: Draft, before: TaskRecord, source: str, committed: Positions, changelog_end: Positions
+) -> None:
+    if source == "fence":
+        before = msgspec.structs.replace(before, input={})
+    _release_task(self, before, source, committed, changelog_end)
 
 
 _let_leave = membership.let_leave
@@ -379,6 +390,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("H14", "a new owner reads the changelog to its end", 1, rules=_DoesNotReadOn),
     Mutant("H15", "a pending offset is waited for", 7, more=("slow_network",) * 2 + ("bounce",) * 2, rules=_TakesPendingOffsets),
+    Mutant(
+        "H15-floor", "a fence keeps the offsets that were left before", 2,
+        patches=(_patch(Draft, "_release", _fence_forgets_floor),),
+    ),
     Mutant("H16", "a partition is assigned with an explicit offset", 7, rules=_TrustsItsConsumer),
     Mutant(
         "H20", "an acknowledgement counts for its incarnation and epoch only", 2, more=("replay_messages",) * 8 + ("join",) * 2,

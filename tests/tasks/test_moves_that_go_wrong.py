@@ -437,6 +437,6 @@ def test_a_worker_tells_how_far_its_tasks_are() -> None:
         first.until(lambda: first.status("0_0").lag == 0)
         row, copy = first.status("0_0"), first.status("0_1")
         assert (row.role, row.epoch, row.state) == ("active", 4, "RUNNING")
-        assert row.input == {"in-0": 3}
+        assert row.input == row.committed == {"in-0": 3}
         first.until(lambda: first.status("0_1").lag == 0)
         assert (copy.role, copy.epoch) == ("standby", 2)
