@@ -115,7 +115,8 @@ def find_granted_starts(
 
     The group has fenced or heard whoever had them before. Only producers of fixed assignment are not in its books:
     they are fenced here (their commits say epoch 0). The cluster is asked as little as possible, because a task stands
-    still meanwhile: that a committed offset is in the log is found out by reading. Raises `StreamsError` where a
+    still meanwhile: that a committed offset is in the log is found out by reading. What reading does not find out is asked:
+    whether the log still has what key ranges ahead of the lowest offset have done. Raises `StreamsError` where a
     committed offset is below what the last owner left (nobody goes back, H15), and what `start_position` raises.
     """
     inputs = inputs_of(plan, grants)
@@ -138,7 +139,9 @@ def find_granted_starts(
         _check_grant(grant, plan.inputs(task), committed)
     fresh = [each for each in inputs if not is_committed(committed.get(each))]
     known = {each: offset.offset for each, offset in committed.items()}
-    starts, ends = (admin.beginning_offsets(fresh), admin.end_offsets(fresh)) if fresh else ({}, {})
+    starts = admin.beginning_offsets(fresh) if fresh else {}
+    asked = [*fresh, *(each for each in inputs if _is_uneven(committed.get(each)))]
+    ends = admin.end_offsets(asked) if asked else {}
     return _positions(
         plan,
         inputs,
@@ -197,6 +200,12 @@ def _check_grant(
 
 def _progress_of(offset: CommittedOffset) -> Progress | None:
     return Progress.decode(offset.metadata, committed_offset=offset.offset)
+
+
+def _is_uneven(found: CommittedOffset | None) -> bool:
+    """Return whether some key range had done records behind the committed offset."""
+    progress = _progress_of(found) if is_committed(found) else None
+    return progress is not None and progress.highest_offset > progress.committed_offset
 
 
 def _positions(
@@ -285,7 +294,7 @@ def start_position(
     """Return where to begin in one input partition; `reset` is a name, or the offset to begin at if none is committed.
 
     Raises `StreamsError` where going on would lose or repeat records silently: the committed offset is outside the
-    log, or the topic is not the one that was committed for.
+    log or the fastest key range was beyond its end, or the topic is not the one that was committed for.
     """
     if not is_committed(committed):
         if reset == "none":
@@ -307,6 +316,12 @@ def start_position(
             f"the committed offset {committed.offset} of {partition} is outside the log, which has {log_start} to "
             f"{log_end}: records were deleted before they were processed. Run `tidewheel reset` to accept the gap, or "
             "raise the topic's retention"
+        )
+    if progress is not None and progress.highest_offset > log_end:
+        raise StreamsError(
+            f"key ranges of {partition} had processed up to offset {progress.highest_offset}, but its log ends at {log_end}: "
+            "records were deleted, and new ones with their offsets would count as done. Run `tidewheel reset` to accept "
+            "the gap"
         )
     theirs = partition_time_of_kafka_streams(committed.metadata) if progress is None else None
     known = theirs if progress is None else progress.stream_time_ms

@@ -95,6 +95,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         """Return the lowest offset: what the group commits."""
         return min(entry.offset for entry in self.ranges)
 
+    @property
+    def highest_offset(self) -> int:
+        """Return the offset up to which the fastest range has processed."""
+        return max(entry.offset for entry in self.ranges)
+
     def encode(self) -> str:
         """Return the metadata text; raises ValueError if it would be too long for a broker.
 

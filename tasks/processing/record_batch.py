@@ -5,7 +5,7 @@ length. Columns are shared between batches, so nobody changes a column in place 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, compress, repeat
 from operator import is_
 from typing import Any
@@ -79,6 +79,20 @@ class SourceRecords:
             self.timestamps[start:stop],
             self.headers[start:stop] if self.headers is not None else None,
             position_times=None if self.position_times is None else self.position_times[start:stop],
+        )
+
+    def take(self, rows: Sequence[int]) -> "SourceRecords":
+        """Return some rows, in that order, as records of their own."""
+        headers, times = self.headers, self.position_times
+        return SourceRecords(
+            self.topic,
+            self.partition,
+            list(map(self.offsets.__getitem__, rows)),
+            list(map(self.raw_keys.__getitem__, rows)),
+            list(map(self.raw_values.__getitem__, rows)),
+            list(map(self.timestamps.__getitem__, rows)),
+            None if headers is None else list(map(headers.__getitem__, rows)),
+            position_times=None if times is None else list(map(times.__getitem__, rows)),
         )
 
 
@@ -218,6 +232,27 @@ class RecordBatch:
             key_bytes=None if self.key_bytes is None else [self.key_bytes[i] for i in indices],
             key_serde=self.key_serde,
         )
+
+    def apart(self, parts: Sequence[Sequence[int]]) -> Iterator["RecordBatch"]:
+        """Yield the records at the indices of each part, with a source of their own: they keep no others in memory."""
+        every = self.take(list(chain.from_iterable(parts)))
+        source = None if every.source is None else every.source.take(every.rows)
+        stop = 0
+        for part in parts:
+            start, stop = stop, stop + len(part)
+            yield RecordBatch(
+                every.keys[start:stop],
+                every.values[start:stop],
+                every.timestamps[start:stop],
+                None if every.headers is None else every.headers[start:stop],
+                range(len(part)),
+                None if source is None else source.slice(start, stop),
+                old_values=None if every.old_values is None else every.old_values[start:stop],
+                latest=None if every.latest is None else every.latest[start:stop],
+                order=None if every.order is None else every.order[start:stop],
+                key_bytes=None if every.key_bytes is None else every.key_bytes[start:stop],
+                key_serde=every.key_serde,
+            )
 
     def single(self, index: int) -> "RecordBatch":
         """Return one record as a batch of its own."""

@@ -1,5 +1,6 @@
 """Deals the decoded records of a task to its key ranges, in order, with the time of each one's position. Pure."""
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, islice
@@ -7,6 +8,7 @@ from itertools import accumulate, islice
 import msgspec
 
 from rebalance.model import TopicPartition
+from state_stores.rows import column_bytes
 from tasks.parallel.key_ranges import KeyRanges, key_hash, key_hashes
 from tasks.parallel.position_clock import PositionClock
 from tasks.parallel.skipping import OldMap
@@ -18,6 +20,9 @@ from tasks.ranges.range_worker import WorkItem
 
 #: What the handlers of records that could not be read put out, by row.
 Letters = Mapping[int, Sequence[OutputColumns]]
+
+#: What the columns of a share cost beside its records.
+_SHARE_BYTES = 1_000
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -81,19 +86,22 @@ class Dealer:
             positions = self.clock.times(source, records, _rebased(batch, rows, records))
             _note(positions, batch.source or records, first)
         self._chunks += 1
+        # Ranges hold these columns of the whole run for as long as one row of theirs is open: packed, they are small.
+        packed = {id(each): array("q", each) for each in (partition_times, times, positions)}
         chunk = Chunk(
             partition=TopicPartition(records.topic, records.partition),
-            offsets=records.offsets,
-            partition_times_ms=partition_times,
-            positions_ms=positions,
+            offsets=array("q", records.offsets),
+            partition_times_ms=packed[id(partition_times)],
+            positions_ms=packed[id(positions)],
             time_before_ms=time_before_ms,
             position_before_ms=position_before_ms,
             number=self._chunks,
         )
-        shares = self._shares(source, records, batch, rows, times, old)
+        times_ms = packed[id(times)]
+        shares = self._shares(source, records, batch, rows, times_ms, old)
         if letters:
-            shares = self._with_letters(source, records, times, shares, letters)
-        return chunk, shares, times
+            shares = self._with_letters(source, records, times_ms, shares, letters)
+        return chunk, shares, times_ms
 
     def _shares(
         self,
@@ -104,7 +112,6 @@ class Dealer:
         times: Sequence[int],
         old: OldMap | None,
     ) -> list[Share]:
-        size = memory_bytes(records)
         chosen: dict[int, Sequence[int]]
         if not len(batch):
             return []
@@ -112,17 +119,20 @@ class Dealer:
             chosen = {0: range(len(batch))}
         else:
             chosen = self._chosen(records, rows, old)
+        whole = len(chosen) == 1 and all(len(mine) == len(batch) for mine in chosen.values())
+        # A range that is stuck must not keep the records of others in memory.
+        alone = whole and batch.source is records
+        parts = [batch] if alone else batch.apart(list(chosen.values()))
         shares: list[Share] = []
-        for index, mine in chosen.items():
-            whole = len(mine) == len(batch)
+        for (index, mine), part in zip(chosen.items(), parts, strict=True):
             my_rows = rows if whole else [rows[each] for each in mine]
             item = WorkItem(
                 source=source,
-                batch=batch if whole else batch.take(mine),
+                batch=part,
                 times_ms=times,
                 rows=my_rows,
                 end=len(times),
-                size_bytes=size * len(mine) // len(records),
+                size_bytes=memory_bytes(part.source or records) + _SHARE_BYTES,
             )
             shares.append(Share(index, item))
         return shares
@@ -158,7 +168,13 @@ class Dealer:
         for row, outputs in sorted(letters.items()):
             index = self.ranges.index_of(key_hash(records.raw_keys[row], records.offsets[row]))
             item = WorkItem(
-                source=source, batch=None, times_ms=times, rows=(row,), end=row + 1, letters=outputs
+                source=source,
+                batch=None,
+                times_ms=times,
+                rows=(row,),
+                end=row + 1,
+                letters=outputs,
+                size_bytes=sum(map(_letter_bytes, outputs)),
             )
             shares = [*_parted(shares, index, row), Share(index, item)]
         return sorted(shares, key=lambda share: (share.index, share.item.rows[0]))
@@ -184,10 +200,15 @@ def _parted(shares: Sequence[Share], index: int, row: int) -> list[Share]:
                 batch=item.batch.take(part),
                 rows=[item.rows[each] for each in part],
                 end=end,
-                size_bytes=item.size_bytes * len(part) // len(item.rows),
+                # Both hold the same records: the last one lets go of them.
+                size_bytes=item.size_bytes if end == item.end else 0,
             )
             parted.append(Share(index, half))
     return parted
+
+
+def _letter_bytes(letter: OutputColumns) -> int:
+    return _SHARE_BYTES + column_bytes(letter.keys) + column_bytes(letter.values)
 
 
 def _rebased(batch: RecordBatch, rows: Sequence[int], records: SourceRecords) -> RecordBatch:

@@ -33,6 +33,7 @@ from tasks.ranges.ledger import Chunk, Ledger
 from tasks.ranges.range_pool import RangePool
 from tasks.ranges.range_worker import RangeCollector, RangeSetting, RangeWorker, Scheduling
 from tasks.ranges.recut import Recut
+from tasks.ranges.run_memory import RunMemory
 from tasks.ranges.seals import Seal, by_store, joined
 from tasks.ranges.shared_loop import Shared
 from tasks.ranges.staged_database import StagedDatabase
@@ -78,6 +79,7 @@ class ParallelTask(ActiveTask):
         self._vectors: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
         self._letters: dict[int, list[OutputColumns]] = {}
         self._bytes_given = 0
+        self._runs = RunMemory(0)
         #: Number of the last seal that was taken of each range, and the sum of the sizes of all taken.
         self._taken: list[int] = []
         self._bytes_taken = 0
@@ -131,6 +133,7 @@ class ParallelTask(ActiveTask):
         self._ledgers = [Ledger() for _ in self.ranges]
         self._taken = [0] * len(self.ranges)
         self._bytes_given = self._bytes_taken = 0
+        self._runs = RunMemory(len(self.ranges))
         self._expiries = {
             name: StoreExpiry(spec, self.stores.database(name))
             for name, spec in self.stores.specs.items()
@@ -263,14 +266,20 @@ class ParallelTask(ActiveTask):
 
     def _has_room(self) -> bool:
         waiting = sum(self._waiting())
-        held = self._bytes_given - sum(each.bytes_done for each in self.ranges)
-        used = max(waiting / self.bounds.records, held / self.bounds.bytes)
+        used = max(waiting / self.bounds.records, self._bytes_held() / self.bounds.bytes)
         return not self._recut.is_full(waiting, used, len(self.ranges)) and self._is_near()
 
     def _waiting(self) -> list[int]:
         """Return how many rows of each range wait or are in hand."""
         pairs = zip(self._ledgers, self.ranges, strict=True)
         return [ledger.given - each.rows_done for ledger, each in pairs]
+
+    def _bytes_held(self) -> int:
+        """Return about how much memory waits in the ranges."""
+        for index, each in enumerate(self.ranges):
+            self._runs.let_go(index, each.items_done)
+        own = self._bytes_given - sum(each.bytes_done for each in self.ranges)
+        return own + self._runs.bytes
 
     def _is_near(self) -> bool:
         """Return whether the fastest range is not too far ahead of the slowest for a commit to tell (one is stuck)."""
@@ -374,12 +383,18 @@ class ParallelTask(ActiveTask):
             self._ledgers[share.index].give(chunk, share.item.rows)
             self._bytes_given += share.item.size_bytes
             self.ranges[share.index].queue.append(share.item)
-        woken = {share.index for share in shares}
-        for index, each in enumerate(self.ranges):
-            if index not in woken and each.goes_by_time:
-                woken.add(index)
-                each.queue.append(time_passes(times_ms))
-        self._wake([self.ranges[index] for index in woken])
+        busy = {share.index for share in shares}
+        passing = [
+            index
+            for index, each in enumerate(self.ranges)
+            if index not in busy and each.goes_by_time
+        ]
+        if passing:
+            item = time_passes(times_ms)
+            for index in passing:
+                self.ranges[index].queue.append(item)
+        self._runs.give(len(times_ms), [*(share.index for share in shares), *passing])
+        self._wake([self.ranges[index] for index in (*busy, *passing)])
 
     def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
         if self._old_maps and self._is_done(records, row):

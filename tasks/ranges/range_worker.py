@@ -57,7 +57,7 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
         rows: The rows of that run that are these records.
         end: The row that the range has come to when they are done.
         letters: What the handlers of records that could not be read put out.
-        size_bytes: About how much memory they hold.
+        size_bytes: About how much memory they hold, without what is shared with other ranges.
     """
 
     source: str
@@ -142,6 +142,7 @@ class RangeWorker:
         processing: Its graph, None before it has begun.
         rows_done: How many rows are done.
         bytes_done: The memory of those rows.
+        items_done: How many pieces of work are done.
         dirty: Whether something is done that is not sealed.
         commit_requested: A processor asked for a commit; what it did before is sealed.
         next_wall_clock_ms: When the next callback by the wall clock is due; None for none.
@@ -155,6 +156,7 @@ class RangeWorker:
     """
 
     kept_s = 0.0
+    items_done = 0
     _given_up = False
 
     def __init__(
@@ -457,6 +459,7 @@ class RangeWorker:
             self._timed = item.end
             self.bytes_done += item.size_bytes
             self._item = None
+            self.items_done += 1
         return done
 
     def _batch(self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch) -> Steps[int]:

@@ -1,18 +1,24 @@
 """Where a partition begins: never past records nobody processed, never in another topic's log."""
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.model import TopicPartition
+from rebalance.model import TaskId, TopicPartition
 from streams import StreamsBuilder, StreamsError
 from tasks.parallel.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset
-from tasks.start_positions import foreign_transactional_ids, start_position
+from tasks.ports import Admin, CommittedOffset
+from tasks.start_positions import (
+    Grant,
+    find_granted_starts,
+    foreign_transactional_ids,
+    start_position,
+)
 from tests.tasks.bench import APP, Bench
 
 PARTITION = TopicPartition("orders", 3)
@@ -32,6 +38,18 @@ def committed(
         stream_time_ms=time_ms,
     )
     return CommittedOffset(offset, progress.encode())
+
+
+def committed_by_ranges(slowest: int, fastest: int, *, task_epoch: int = 0) -> CommittedOffset:
+    """Return an offset as two key ranges that are apart leave it."""
+    progress = Progress(
+        task_epoch=task_epoch,
+        transactional_id="app-1",
+        topic_id=TOPIC_ID,
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, slowest), RangeProgress(1 << 31, fastest)),
+    )
+    return CommittedOffset(slowest, progress.encode())
 
 
 def begin(found: CommittedOffset | None, **facts: Any) -> Any:
@@ -155,3 +173,63 @@ def test_producers_of_earlier_commits_are_found() -> None:
     assert foreign_transactional_ids(found, {"app-1"}) == ["app-0", "app-2"]
     assert foreign_transactional_ids(found, {"app-1", "app-2"}) == ["app-0"]
     assert foreign_transactional_ids({}, {"app-1"}) == []
+
+
+@pytest.mark.parametrize(("fastest", "log_end"), [(101, 100), (5_000, 100), (5_000, 4_999)])
+def test_a_log_that_ends_before_what_the_fastest_range_has_done_is_an_error(
+    fastest: int, log_end: int
+) -> None:
+    """New records get the offsets that were lost, and would count as done."""
+    with pytest.raises(
+        StreamsError, match=rf"orders-3.*{fastest}.*ends at {log_end}.*tidewheel reset"
+    ):
+        begin(committed_by_ranges(40, fastest), log_end=log_end)
+
+
+@given(st.integers(40, 100))
+def test_ranges_that_are_apart_within_the_log_go_on(fastest: int) -> None:
+    """At the lowest of them, also where the fastest is at the very end."""
+    assert begin(committed_by_ranges(40, fastest)).offset == 40
+
+
+@pytest.mark.parametrize(("fastest", "asked"), [(40, []), (41, [PARTITION])])
+def test_a_granted_input_is_asked_for_its_end_only_where_ranges_are_apart(
+    fastest: int, asked: list[TopicPartition]
+) -> None:
+    """One request, and none for a task whose ranges are level."""
+    builder = StreamsBuilder()
+    builder.stream("orders", key_serde=str, value_serde=str).foreach(print)
+    bench = Bench(builder.build(), {"orders": 4})
+    asks = list[TopicPartition]()
+    log_end = [41]
+
+    class Cluster:
+        """Knows one committed offset and one end."""
+
+        def committed(self, *_: Any, **__: Any) -> dict[TopicPartition, CommittedOffset]:
+            return {PARTITION: committed_by_ranges(40, fastest, task_epoch=1)}
+
+        def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+            asks.extend(partitions)
+            return dict.fromkeys(partitions, log_end[0])
+
+        def offsets_of_age(self, _: Any) -> dict[TopicPartition, int]:
+            return {}
+
+    def starts() -> int:
+        found = find_granted_starts(
+            bench.plan,
+            {TaskId(0, 3): Grant(task_epoch=1)},
+            admin=cast("Admin", Cluster()),
+            group_id=APP,
+            auto_offset_reset="earliest",
+            topic_ids={"orders": TOPIC_ID},
+        )
+        return found[PARTITION].offset
+
+    assert starts() == 40
+    assert asks == asked
+    log_end[0] = 40
+    if asked:
+        with pytest.raises(StreamsError, match=r"orders-3.*41.*ends at 40"):
+            starts()
