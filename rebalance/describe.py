@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from rebalance.group import Group, apply
 from rebalance.model import MemberPhase, TaskId, TaskPhase
-from rebalance.program import is_assignable
 from rebalance.records import AnyRecord, SnapshotEnd
+from rebalance.targets import is_outdated
 
 #: A task whose learner is on its way; the log calls it RUNNING, because its owner notices nothing.
 WARMING: Final = "WARMING"
@@ -28,7 +28,7 @@ class GroupPhase(StrEnum):
     """What a group is doing (S5), in the words of KIP-345 and of KIP-848.
 
     EMPTY: nobody is in it. NOT_READY: the leader decides nothing, and says why (`GroupRecord.held`). ASSIGNING: the
-    target does not know yet who is there. RECONCILING: members are on their way to the target. RUNNING: they are there.
+    target is of other members or tasks than there are. RECONCILING: members are on their way to the target. RUNNING: they are there.
     """
 
     EMPTY = "EMPTY"
@@ -68,13 +68,13 @@ class LogFold:
         self.member_since: dict[str, Since] = {}
         #: Since when a copy is planned, by task, incarnation and learn epoch.
         self.copy_since: dict[tuple[TaskId, str, int], Since] = {}
-        #: Members and tasks that the target was made for.
-        self._assigned: frozenset[str] = frozenset()
+        #: `is_outdated` of the group: reckoned anew only when what it depends on changes.
+        self._assigning = False
 
     @property
     def phase(self) -> GroupPhase:
         """Return the group's phase."""
-        return phase_of(self.group, assigning=self._assigned != _assignable(self.group))
+        return phase_of(self.group, assigning=self._assigning)
 
     def take(self, entry: LogEntry) -> bool:
         """Fold one entry in; return whether it counted (records of deposed leaders do not)."""
@@ -87,8 +87,12 @@ class LogFold:
         if after.leader_epoch != before.leader_epoch:
             self.leader_since = since
         self._note_changes(before, after, since)
-        if after.target is not before.target:
-            self._assigned = _assignable(after)
+        if (
+            after.members is not before.members
+            or after.about is not before.about
+            or after.target is not before.target
+        ):
+            self._assigning = is_outdated(after)
         return True
 
     def _note_changes(self, before: Group, after: Group, since: Since) -> None:
@@ -120,8 +124,8 @@ def fold_log(entries: Iterable[LogEntry]) -> LogFold:
     return fold
 
 
-def phase_of(group: Group, *, assigning: bool = False) -> GroupPhase:
-    """Return a group's phase; `assigning` says that its target is not up to date (the order of the log tells).
+def phase_of(group: Group, *, assigning: bool | None = None) -> GroupPhase:
+    """Return a group's phase; `assigning` says whether its target `is_outdated`, where that is known already.
 
     >>> phase_of(Group()).value
     'EMPTY'
@@ -130,7 +134,7 @@ def phase_of(group: Group, *, assigning: bool = False) -> GroupPhase:
         return GroupPhase.NOT_READY
     if not group.members:
         return GroupPhase.EMPTY
-    if assigning or not group.target.group_epoch:
+    if is_outdated(group) if assigning is None else assigning:
         return GroupPhase.ASSIGNING
     return GroupPhase.RUNNING if _is_settled(group) else GroupPhase.RECONCILING
 
@@ -145,6 +149,12 @@ def member_name(group: Group, incarnation: str) -> str:
     """Return the name of an incarnation's member; the start of the incarnation if the log has forgotten it."""
     record = group.members.get(incarnation)
     return incarnation[:_SHORT] if record is None else record.member
+
+
+def tasks_shown(group: Group) -> list[TaskId]:
+    """Return the tasks there are, and those that somebody still has though their topics are gone."""
+    left = {task for task, state in group.states.items() if state.owner is not None}
+    return sorted({*group.tasks, *left})
 
 
 def describe_group(group: Group, phase: GroupPhase | None = None) -> str:
@@ -187,14 +197,6 @@ def duration_text(milliseconds: int) -> str:
     return f"{ms // 100 / 10} s"
 
 
-def _assignable(group: Group) -> frozenset[str]:
-    """Return what a target is made for: the members it may name, and the tasks."""
-    members = {
-        f"member {record.member}" for record in group.members.values() if is_assignable(record)
-    }
-    return frozenset(members | {f"task {task}" for task in group.tasks})
-
-
 def _is_settled(group: Group) -> bool:
     """Return whether everything is where the target wants it."""
     if group.step.learners or any(
@@ -202,7 +204,10 @@ def _is_settled(group: Group) -> bool:
         for record in group.members.values()
     ):
         return False
-    return all(_is_at_home(group, task) for task in {*group.tasks, *group.target.owners})
+    return all(
+        _is_at_home(group, task) if task in group.tasks else group.states[task].owner is None
+        for task in tasks_shown(group)
+    )
 
 
 def _is_at_home(group: Group, task: TaskId) -> bool:
@@ -249,7 +254,7 @@ def _held_lines(group: Group, incarnation: str) -> list[str]:
 
 
 def _task_lines(group: Group) -> list[str]:
-    tasks = sorted({*group.tasks, *group.states, *group.target.owners})
+    tasks = tasks_shown(group)
     return [*(["tasks"] if tasks else []), *(f"  {_task_line(group, task)}" for task in tasks)]
 
 

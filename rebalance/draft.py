@@ -142,6 +142,12 @@ class Draft(msgspec.Struct, kw_only=True):
         before = self._task(task, TaskPhase.FENCE_WAIT)
         self._release(before, "fence", {}, {})
 
+    def forget_input(self, task: TaskId) -> None:
+        """RELEASED stays RELEASED: where its owner stopped is of no use, because the topics are gone, and their offsets."""
+        before = self.group.states.get(task)
+        if before is not None and before.phase == TaskPhase.RELEASED and before.input:
+            self.write(msgspec.structs.replace(before, leader_epoch=self.epoch, input={}))
+
     def _release(
         self, before: TaskRecord, source: str, committed: Positions, changelog_end: Positions
     ) -> None:

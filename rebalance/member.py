@@ -55,7 +55,7 @@ from rebalance.records import Copy, MemberRecord
 from rebalance.status_rows import StatusRows
 
 #: A join is repeated at every so many heartbeats while the leader needs what it says: the member is parked, the group is
-#: held, or does not know of all its tasks.
+#: held, or has other tasks than it sees.
 JOIN_AGAIN_HEARTBEATS: Final = 4
 
 #: Beats whose sending is remembered until they are acknowledged.
@@ -267,7 +267,10 @@ class Member:
     def _must_say_join(self, record: MemberRecord) -> bool:
         """Return whether the leader lacks what only a join says; one that has just taken over has heard none."""
         about = self._group.about
-        unknown = any(each.task not in about.tasks for each in self._join.tasks)
+        named = {each.task for each in self._join.tasks}
+        unknown = not about.tasks.keys() >= named
+        if record.topology_hash == about.topology_hash:
+            unknown |= not named >= about.tasks.keys()
         return record.phase == MemberPhase.PARKED or bool(about.held) or unknown
 
     def _beat(self, now_ms: int) -> Beat:

@@ -103,7 +103,10 @@ def choose_program(draft: Draft) -> None:
     changed = program_with(draft.group, [join for join in joins.values() if join is not None])
     if changed != msgspec.structs.replace(draft.group.about, leader_epoch=draft.epoch):
         draft.seen.news.append("what there is to do changed")
+        gone = [task for task in draft.group.tasks if str(task) not in changed.tasks]
         draft.write(changed)
+        for task in gone:
+            draft.forget_input(task)
     draft.seen.program_looked_at = (draft.group.members, draft.seen.joins_noted)
 
 
@@ -135,6 +138,8 @@ def take_acks(draft: Draft) -> None:
             continue
         if (state.owner, state.task_epoch) == (message.incarnation, message.task_epoch):
             draft.release_by_ack(task, message.input, message.changelog_end)
+            if task not in draft.group.tasks:
+                draft.forget_input(task)
 
 
 def bury(draft: Draft) -> None:

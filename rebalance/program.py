@@ -97,30 +97,39 @@ def program_of(join: Join, group: Group) -> GroupRecord:
 
 
 def program_with(group: Group, joins: Iterable[Join]) -> GroupRecord:
-    """Return what the group runs with what its members see now: more tasks, other partition counts (N8).
+    """Return what the group runs with what its members see now: more tasks or fewer, other partition counts (N8).
 
-    A partition count counts as shrunk only if nobody sees the old one: one member's metadata may be old.
+    A partition count counts as shrunk, and a topic of a pattern as deleted, only if nobody sees what was before: one
+    member's metadata may be old. So nothing is gone before all of them were heard.
     """
     about = group.about
     seen: dict[str, int] = {}
     new: list[SeenTask] = []
+    named: set[str] = set()
+    unheard = {each for each, record in group.live().items() if _runs(record, about)}
     for join in joins:
-        if (join.topology_epoch, join.topology_hash) == (about.topology_epoch, about.topology_hash):
+        if _runs(join, about):
+            unheard.discard(join.incarnation)
+            named.update(each.task for each in join.tasks)
             new += [each for each in join.tasks if each.task not in about.tasks]
             for topic, count in join.partitions.items():
                 seen[topic] = max(count, seen.get(topic, 0))
     tasks = about.tasks if not new else _sorted(_rows(new) | about.tasks)
+    partitions = about.partitions
+    if not unheard:
+        tasks = {task: row for task, row in tasks.items() if task in named}
+        partitions = {topic: count for topic, count in partitions.items() if topic in seen}
     held = about.held
     if seen and (not held or held.startswith(PARTITIONS_HOLD)):
         held = partition_problem(about.partitions, seen, tasks)
-    grown = seen if not held else {}
+    partitions = about.partitions if held else partitions | seen
     versions = [record.protocol[1] for record in group.members.values() if record.phase in LIVE]
     return msgspec.structs.replace(
         about,
         leader_epoch=group.leader_epoch,
         group_version=min(versions, default=about.group_version),
         tasks=about.tasks if held else tasks,
-        partitions=dict(sorted((about.partitions | grown).items())),
+        partitions=dict(sorted(partitions.items())),
         held=held,
     )
 
@@ -162,6 +171,14 @@ def comes_back(record: MemberRecord) -> bool:
 def is_awaited(record: MemberRecord) -> bool:
     """Return whether a member is gone and its tasks wait for its return."""
     return record.phase == MemberPhase.GONE and record.rejoin_ms > 0
+
+
+def _runs(member: Join | MemberRecord, about: GroupRecord) -> bool:
+    """Return whether a member runs the program that the group runs."""
+    return (member.topology_epoch, member.topology_hash) == (
+        about.topology_epoch,
+        about.topology_hash,
+    )
 
 
 def _rows(tasks: Iterable[SeenTask]) -> dict[str, TaskRow]:

@@ -23,6 +23,9 @@ from rebalance.records import MemberRecord, TargetRecord
 ASK_AGAIN_MS = 1_000
 ASK_AGAIN_MS_MAX = 60_000
 
+#: In a basis, between the digest and the number of standbys.
+_STANDBYS = "/"
+
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A question that is with the assignor, and the basis it was asked on."""
@@ -142,14 +145,29 @@ def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | No
 
 
 def basis_of(group: Group, num_standby_replicas: int) -> str:
-    """Return a digest of all that a target depends on; how the group gets there is no part of it."""
+    """Return a digest of all that a target depends on; how the group gets there is no part of it.
+
+    The number of standbys, which the log does not hold elsewhere, follows it: so who reads the log can compare.
+    """
     members = [
         (each.member, each.threads, each.host, each.rack, sorted(each.tags.items()))
         for each in _assignable(group)
     ]
     tasks = {task: (row.stateful, row.changelogs) for task, row in group.about.tasks.items()}
     parts = (members, sorted(tasks.items()), group.about.assignor, num_standby_replicas)
-    return blake2b(msgspec.json.encode(parts), digest_size=12).hexdigest()
+    digest = blake2b(msgspec.json.encode(parts), digest_size=12).hexdigest()
+    return f"{digest}{_STANDBYS}{num_standby_replicas}"
+
+
+def is_outdated(group: Group) -> bool:
+    """Return whether a group needs another target than it has, as far as the log tells: what `ask_for_target` waits to ask."""
+    if not group.tasks or not _assignable(group):
+        return False
+    if not group.target.group_epoch:
+        return True
+    _, _, standbys = group.target.basis.rpartition(_STANDBYS)
+    # Earlier versions did not write the number: nobody can tell then.
+    return standbys.isdecimal() and basis_of(group, int(standbys)) != group.target.basis
 
 
 def _assignable(group: Group) -> list[MemberRecord]:

@@ -69,7 +69,13 @@ class MissingSourceTopicError(StreamsError):
     Traceback (most recent call last):
     ...
     tasks.errors.MissingSourceTopicError: source topic orders not found; create it, or start with --create-topics
+
+    `topic` is the one that was read until now, where that is known.
     """
+
+    def __init__(self, message: str = "", *, topic: str | None = None) -> None:
+        super().__init__(message)
+        self.topic = topic
 
 
 class InternalTopicError(StreamsError):

@@ -169,6 +169,12 @@ def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]
     return (wanted | {each.topic for each in spec.global_stores}).difference(topics)
 
 
+def is_matched(plan: ApplicationPlan, topic: str) -> bool:
+    """Return whether it is a pattern that makes a topic an input: then it may be deleted, and the others go on."""
+    sources = (source for each in plan.subtopologies.values() for source in each.spec.sources)
+    return any(source.pattern is not None and source.pattern.fullmatch(topic) for source in sources)
+
+
 def is_internal(topic: str, application_id: str) -> bool:
     """Return whether a topic is one of the application's own by its name; no pattern of its sources matches it.
 

@@ -21,6 +21,7 @@ from tasks.active_task import ActiveTask
 from tasks.commit import Committer, RolledBackError
 from tasks.commit_round import CommitRound
 from tasks.errors import FencedError, TaskCorruptedError
+from tasks.gone_topics import GoneTopics
 from tasks.group_producers import GroupProducers, ended, started
 from tasks.internal_topics import ApplicationPlan
 from tasks.learner_task import LearnerTask
@@ -91,6 +92,7 @@ class StreamWorker:
         on_running: Callable[[bool], None],
         housekeep: Callable[[], None],
         watch: Callable[[], None] = lambda: None,
+        look: Callable[[], None] = lambda: None,
         membership: Membership | None = None,
         first_producer: TransactionalProducer | None = None,
     ) -> None:
@@ -100,9 +102,8 @@ class StreamWorker:
         self._make_task = make_task
         self._wipe = wipe
         self._on_restore, self._on_standby_update = on_restore, on_standby_update
-        self._on_running = on_running
-        self._housekeep = housekeep
-        self._watch = watch
+        self._on_running, self._housekeep = on_running, housekeep
+        self._watch, self._look = watch, look
         self._membership = membership
         self._first_producer = first_producer
         self._clock = ports.clock
@@ -142,6 +143,7 @@ class StreamWorker:
         self._resting: frozenset[TaskId] = frozenset()
         self._manager: TaskManager
         self._work: WorkerInput
+        self._gone: GoneTopics
         self._commits: CommitRound
 
     # -- from other threads ----------------------------------------------------------------------------------------
@@ -243,6 +245,7 @@ class StreamWorker:
         source = self._ports.make_source()
         stack.callback(source.close)
         self._work = WorkerInput(source, self._settings, self._clock)
+        self._gone = GoneTopics(self._work, self.plan, self._clock, self._look)
         self._commits = CommitRound(
             committer,
             collector,
@@ -276,6 +279,7 @@ class StreamWorker:
         if plan is None:
             return False
         before, self.plan = self.plan, plan
+        self._held.keep_inputs_of(before)
         mine = [*self.tasks, *self.copies]
         changed = [each for each in mine if before.inputs(each) != plan.inputs(each)]
         if changed:
@@ -508,6 +512,7 @@ class StreamWorker:
     # -- work ------------------------------------------------------------------------------------------------------
 
     def _fetch(self) -> None:
+        self._gone.check()
         if not self._work.owners:
             self._wake.wait(self._idle_s())
             self._wake.clear()
@@ -515,7 +520,7 @@ class StreamWorker:
         now_ms = self._clock.now_ms()
         running = self._manager.running.values()
         ready = [task for task in running if not self._is_paused(task) and task.ready(now_ms)]
-        self.metrics.consumed += self._work.fetch(ready, self._idle_s)
+        self.metrics.consumed += self._gone.fetch(ready, self._idle_s)
 
     def _idle_s(self) -> float:
         """Return how long the loop may wait for input."""

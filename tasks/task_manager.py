@@ -30,6 +30,7 @@ from rebalance.task_status import TaskStatus
 from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
 from tasks.commit_round import CommitRound, changelog_positions
+from tasks.internal_topics import ApplicationPlan
 from tasks.learner_task import LearnerTask
 from tasks.lifecycle import TaskState
 from tasks.ranges.in_hand import long_in_hand, range_count
@@ -60,6 +61,13 @@ class HeldTasks(msgspec.Struct):
     copies: dict[TaskId, KeepCopy] = msgspec.field(default_factory=dict[TaskId, KeepCopy])
     releasing: dict[TaskId, ReleaseTask] = msgspec.field(default_factory=dict[TaskId, ReleaseTask])
     released: dict[TaskId, TaskReleased] = msgspec.field(default_factory=dict[TaskId, TaskReleased])
+
+    def keep_inputs_of(self, plan: ApplicationPlan) -> None:
+        """Forget where last owners left inputs that a plan does not have: if they come back, they are others."""
+        for task_id, grant in self.owned.items():
+            inputs = plan.inputs(task_id)
+            kept = {each: offset for each, offset in grant.input.items() if each in inputs}
+            self.owned[task_id] = msgspec.structs.replace(grant, input=kept)
 
 
 class TaskManager:
@@ -129,7 +137,11 @@ class TaskManager:
         starts: Mapping[TopicPartition, StartPosition] | None = None,
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Begin with what is held; where inputs begin is found out unless it is given."""
+        """Begin with what is held; where inputs begin is found out unless it is given.
+
+        Tasks whose topics are gone are not held any more: the group takes them back as soon as nobody sees them.
+        """
+        self._forget_unknown()
         created = {
             task_id: (self._create(task_id), grant)
             for task_id, grant in sorted(self._held.owned.items())
@@ -141,6 +153,13 @@ class TaskManager:
         self._follow(
             [(self._create(task_id), order) for task_id, order in sorted(self._held.copies.items())]
         )
+
+    def _forget_unknown(self) -> None:
+        held = self._held
+        for task_id in [each for each in (*held.owned, *held.copies) if not self._known(each)]:
+            held.owned.pop(task_id, None)
+            held.releasing.pop(task_id, None)
+            held.copies.pop(task_id, None)
 
     def _create(self, task_id: TaskId, stores: StateManager | None = None) -> ActiveTask:
         task = self._make_task(task_id, stores)

@@ -37,6 +37,14 @@ class WorkerInput:
         self._throttled.difference_update(mine)
         self.source.remove(mine)
 
+    def forget(self, topic: str) -> None:
+        """Read a topic no more, which is gone: its offsets can't be committed either."""
+        gone = sorted(each for each in self.owners if each.topic == topic)
+        for partition in gone:
+            del self.owners[partition]
+        self._throttled.difference_update(gone)
+        self.source.remove(gone)
+
     def fetch(self, ready: Iterable[ActiveTask], idle_s: Callable[[], float]) -> int:
         """Take what has arrived, into the tasks' buffers; return how many records.
 

@@ -10,8 +10,14 @@ from tasks.internal_topics import ApplicationPlan
 
 _log = logging.getLogger("tidewheel")
 
+#: What each sub-topology reads: the topics of each source, the partitions of each topic.
+Inputs = dict[int, tuple[Mapping[str, tuple[str, ...]], Mapping[str, int]]]
+
 #: How often the cluster is asked, unless `consumer` says it as Kafka's clients do.
 _EVERY_MS: Final = 5_000
+
+#: A topic of a pattern is gone if it still is after this long.
+_AGAIN_S: Final = 1.0
 _PROPERTY: Final = "topic.metadata.refresh.interval.ms"
 
 
@@ -52,6 +58,9 @@ class PlanWatch:
         self._changed = changed
         self._every_s = every_ms / 1000
         self._closed = threading.Event()
+        self._asked = threading.Event()
+        #: What was read by a plan that had less than the one in use, if the last look made such a one.
+        self._less: Inputs | None = None
         self._misfit: StreamsError | None = None
         self._thread = threading.Thread(target=self._run, name="tidewheel-topics", daemon=True)
 
@@ -62,6 +71,11 @@ class PlanWatch:
     def close(self) -> None:
         """Stop looking. A question that is out is not waited for: its answer changes nothing any more."""
         self._closed.set()
+        self._asked.set()
+
+    def look_soon(self) -> None:
+        """Look now: somebody has heard that a topic is gone."""
+        self._asked.set()
 
     def check(self) -> None:
         """Raise what no longer fits between the cluster's topics and the topology, if anything does."""
@@ -85,18 +99,34 @@ class PlanWatch:
         except StreamsError as error:
             self._misfit = error
             return
-        if not self._closed.is_set() and inputs(plan) != inputs(self.plan):
+        if self._closed.is_set() or self._is_doubtful(plan):
+            return
+        if inputs(plan) != inputs(self.plan):
             self.plan = plan
             self._changed(plan)
 
+    def _is_doubtful(self, plan: ApplicationPlan) -> bool:
+        """Return whether a plan lacks topics of a pattern for the first time: the broker may just be starting."""
+        before, self._less = self._less, None
+        if _topics(plan) >= _topics(self.plan):
+            return False
+        self._less = inputs(plan)
+        return before != self._less
+
     def _run(self) -> None:
-        while not self._closed.wait(self._every_s):
+        while True:
+            self._asked.wait(self._every_s if self._less is None else min(_AGAIN_S, self._every_s))
+            self._asked.clear()
+            if self._closed.is_set():
+                return
             self.look()
 
 
-def inputs(
-    plan: ApplicationPlan,
-) -> dict[int, tuple[Mapping[str, tuple[str, ...]], Mapping[str, int]]]:
+def _topics(plan: ApplicationPlan) -> set[str]:
+    return {topic for each in plan.subtopologies.values() for topic in each.topic_partitions}
+
+
+def inputs(plan: ApplicationPlan) -> Inputs:
     """Return what each sub-topology reads: the topics of each source, the partitions of each topic."""
     return {
         number: (each.source_topics, each.topic_partitions)

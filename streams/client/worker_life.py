@@ -231,6 +231,7 @@ class WorkerLife:
             on_running=self._on_running,
             housekeep=lambda: self._clean(slot),
             watch=self._check,
+            look=self._watch.look_soon,
             membership=self.membership,
             first_producer=self._producer,
         )

@@ -200,7 +200,7 @@ def _unowned(sight: Sight) -> Iterator[Alarm]:
     back = {each.member for each in group.members.values() if each.phase == MemberPhase.GONE}
     tasks = [
         task
-        for task in sorted({*group.tasks, *group.states})
+        for task in sorted(group.tasks)
         if group.phase_of(task) in {TaskPhase.UNOWNED, TaskPhase.RELEASED}
         and group.target.owners.get(task) not in back
         and (not group.live() or _since(sight, task) > _LONG_MS)
@@ -254,7 +254,10 @@ def _unfit(sight: Sight) -> Iterator[Alarm]:
 
 
 def _failed(sight: Sight) -> Iterator[Alarm]:
+    tasks = {str(task) for task in sight.group.tasks}
     for (task, _), (_, failure) in sorted(sight.inbox.failed.items()):
+        if task not in tasks:
+            continue  # its topics are gone
         yield Alarm(
             name="task-failed",
             text=f"{task} could not be opened at {failure.member} as {failure.role}: {failure.detail}",

@@ -9,7 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rebalance.describe import LogFold, Since, duration_text, member_name, task_phase_text
+from rebalance.describe import (
+    LogFold,
+    Since,
+    duration_text,
+    member_name,
+    task_phase_text,
+    tasks_shown,
+)
 from rebalance.group import LIVE, Group
 from rebalance.model import TaskId, TaskRole
 from rebalance.records import Copy, MemberRecord
@@ -169,7 +176,7 @@ def group_status(
         topology_hash=group.about.topology_hash,
         assignor=group.about.assignor,
         members=view.members(),
-        tasks=tuple(view.active(task) for task in sorted({*group.tasks, *group.states})),
+        tasks=tuple(view.active(task) for task in tasks_shown(group)),
         learners=tuple(
             view.copy(task, copy, TaskRole.LEARNER)
             for task, copy in sorted(group.step.learners.items())

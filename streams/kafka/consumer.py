@@ -310,7 +310,8 @@ def _offset_of(message: Message) -> int:
 def _missing(noun: str, topic: str, partition: int) -> MissingSourceTopicError:
     return MissingSourceTopicError(
         f"{noun} {topic}-{partition} does not exist (any more); if the topic was deleted, create it again and reset "
-        "the application with `tidewheel reset`"
+        "the application with `tidewheel reset`",
+        topic=topic,
     )
 
 

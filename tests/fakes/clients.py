@@ -105,7 +105,7 @@ class FakeReader:
     def _read(self, each: TopicPartition, room: int) -> list[StoredRecord]:
         log = self._broker.log_of(each)
         if log is None:
-            raise MissingSourceTopicError(f"{each} does not exist")
+            raise MissingSourceTopicError(f"{each} does not exist", topic=each.topic)
         position = self._positions[each]
         if not log.start <= position <= log.end:
             raise OffsetOutOfRangeError(

@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from streams import KafkaStreams, KafkaStreamsState, Materialized, RunOptions, StreamsBuilder
+from rebalance.describe import GroupPhase
+from streams import (
+    KafkaStreams,
+    KafkaStreamsState,
+    Materialized,
+    RunOptions,
+    StreamsBuilder,
+    StreamsConfig,
+)
 from streams.cli import main
+from streams.cli.group_access import access_to
 from streams.exit_codes import ExitCode
 from streams.kafka.group_log import inbox_topic, state_topic
 from tests.integration.cluster import Cluster, until
@@ -181,3 +190,75 @@ def test_H24_a_worker_of_a_held_group_closes_at_once(
     assert app.drain(30_000)
     assert time.monotonic() - began_s < 15
     assert app.error is None
+
+
+def _of_all(word: str, sink: str) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    topics = re.compile(f"{word}-.*")
+    builder.stream(topics, key_serde=str, value_serde=str).to(sink, key_serde=str, value_serde=str)
+    return builder
+
+
+def _delete(cluster: Cluster, topic: str) -> None:
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for future in client.delete_topics([topic]).values():
+        future.result()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_N12_a_topic_of_a_pattern_that_vanishes_takes_its_tasks_along(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
+) -> None:
+    """The other topics are read on; a topic of that name that comes later is another one, and is read from its beginning."""
+    word, sink = f"orders{unique}", f"out-{unique}"
+    cluster.create({f"{word}-a": 1, f"{word}-b": 3, sink: 1})
+    app = start_app(_of_all(word, sink), config | QUICK, options=place)
+    until(lambda: _task_ids(app) == ["0_0", "0_1", "0_2"], "each partition has a task")
+    cluster.send(f"{word}-a", [(b"k", b"1")])
+    for partition in range(3):
+        cluster.send(f"{word}-b", [(b"k", b"2")], partition=partition)
+    cluster.wait_until_consumed(config["application_id"], f"{word}-a", f"{word}-b")
+
+    _delete(cluster, f"{word}-b")
+    until(lambda: _task_ids(app) == ["0_0"], "one topic is left")
+    cluster.send(f"{word}-a", [(b"k", b"3")])
+    until(lambda: len(cluster.read(sink)) == 5, "the topic that is left is read on")
+
+    cluster.create({f"{word}-b": 2})
+    until(lambda: _task_ids(app) == ["0_0", "0_1"], "the new topic has its tasks")
+    for partition in range(2):
+        cluster.send(f"{word}-b", [(b"k", b"4")], partition=partition)
+    until(lambda: len(cluster.read(sink)) == 7, "all of it is read")
+    assert app.state is KafkaStreamsState.RUNNING
+
+
+def test_N12_a_topic_of_a_pattern_that_is_gone_at_the_start_has_no_tasks(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """The group forgets them, and where they were left; the others run, and nobody waits for what can't be."""
+    word, sink = f"orders{unique}", f"out-{unique}"
+    cluster.create({f"{word}-a": 1, f"{word}-b": 3, sink: 1})
+    app = start_app(_of_all(word, sink), config | QUICK, options=RunOptions())
+    until(lambda: _task_ids(app) == ["0_0", "0_1", "0_2"], "each partition has a task")
+    for partition in range(3):
+        cluster.send(f"{word}-b", [(b"k", b"1")], partition=partition)
+    cluster.wait_until_consumed(config["application_id"], f"{word}-b")
+    assert app.close(), "it lets go of its tasks"
+
+    _delete(cluster, f"{word}-b")
+    cluster.send(f"{word}-a", [(b"k", b"2")])
+    app = start_app(_of_all(word, sink), config | QUICK, options=RunOptions())
+    until(lambda: len(cluster.read(sink)) == 4, "the topic that is left is read on")
+    assert _task_ids(app) == ["0_0"]
+    with access_to(StreamsConfig(**config)) as group:
+        status = group.look()
+    assert status.phase == GroupPhase.RUNNING
+    assert [(task.task, task.phase) for task in status.tasks] == [("0_0", "RUNNING")]
+    assert not status.alarms
+
+    cluster.create({f"{word}-b": 3})
+    until(lambda: _task_ids(app) == ["0_0", "0_1", "0_2"], "the new topic has its tasks")
+    for partition in range(3):
+        cluster.send(f"{word}-b", [(b"k", b"3")], partition=partition)
+    until(lambda: len(cluster.read(sink)) == 7, "all of it is read")
+    assert app.state is KafkaStreamsState.RUNNING

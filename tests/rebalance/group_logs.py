@@ -14,6 +14,7 @@ from rebalance.records import (
     TaskRecord,
     TaskRow,
 )
+from rebalance.targets import basis_of
 
 #: 2026-11-21T12:00:00Z.
 T = 1_795_262_400_000
@@ -127,6 +128,7 @@ class LogBook:
                 group_epoch=self._group_epoch,
                 owners=owners,
                 standbys=standbys or {},
+                basis=basis_of(self.group, 0),
                 reason=reason,
             )
         )

@@ -14,7 +14,9 @@ from hypothesis.stateful import (
     rule,
 )
 
+from rebalance.describe import GroupPhase, LogEntry, fold_log
 from rebalance.group import LIVE, Group, replay
+from rebalance.history import account
 from rebalance.messages import Ready
 from rebalance.model import MemberPhase, TaskId, TaskPhase
 from rebalance.orders import WorkerLeaves
@@ -265,6 +267,9 @@ class GroupMachine(RuleBasedStateMachine):
         assert not group.step.learners
         assert not group.step.parked
         assert {record.phase for record in group.members.values()} == {MemberPhase.ACTIVE}
+        entries = [LogEntry(offset, offset, record) for offset, record in enumerate(table.log)]
+        assert fold_log(entries).phase is GroupPhase.RUNNING
+        assert account(entries)[-1].ended_ms is not None
 
 
 TestGroup = GroupMachine.TestCase

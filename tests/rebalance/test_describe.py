@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from rebalance.describe import (
     GroupPhase,
+    LogEntry,
     LogFold,
     Since,
     describe_group,
@@ -14,7 +15,10 @@ from rebalance.describe import (
     task_phase_text,
 )
 from rebalance.model import MemberPhase, TaskId
+from rebalance.orders import WorkerClosed, WorkerLeaves
+from rebalance.records import TargetRecord
 from tests.rebalance.group_logs import LogBook, T, scale_out, two_members
+from tests.rebalance.round_table import RoundTable, Worker, stateful, with_settings
 
 MOVED = TaskId(0, 1)
 
@@ -173,3 +177,63 @@ def test_a_duration_keeps_its_size(milliseconds: int) -> None:
     smallest = 100 if "." in words[0] else sizes[words[-1]]
     assert read <= milliseconds + 0.001
     assert milliseconds - read < smallest + 0.001
+
+
+def _leaves(table: RoundTable, worker: Worker) -> None:
+    worker.member.report(WorkerLeaves(), table.now_ms)
+    table.run(1_000)
+    worker.member.report(WorkerClosed(), table.now_ms)
+    table.run(1_000)
+
+
+def _fold(table: RoundTable, leader_epoch: int = 0) -> LogFold:
+    """Return the fold of what leaders have written, from one of them on."""
+    return fold_log(
+        LogEntry(offset, offset, record)
+        for offset, record in enumerate(table.log)
+        if record.leader_epoch >= leader_epoch
+    )
+
+
+@pytest.mark.parametrize("standbys", [0, 1])
+@pytest.mark.parametrize("new_leader", [False, True])
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_S5_a_group_that_has_restarted_is_at_rest(
+    standbys: int, new_leader: bool, names: str
+) -> None:
+    """Perhaps its target is the one from before, whoever leads, and however much of the log is left."""
+    table = RoundTable(with_settings(num_standby_replicas=standbys))
+    workers = [table.start(name) for name in names]
+    table.run(20_000)
+    for worker in workers:
+        _leaves(table, worker)
+    assert _fold(table).phase is GroupPhase.EMPTY
+    if new_leader:
+        table.lead("p1")
+    for name in names:
+        table.start(name, 2)
+    table.run(20_000)
+    assert set(table.phases().values()) == {"RUNNING"}
+    assert _fold(table).phase is GroupPhase.RUNNING
+    assert _fold(table, table.group.leader_epoch).phase is GroupPhase.RUNNING
+
+
+def test_S5_a_group_without_tasks_is_at_rest() -> None:
+    """There is nothing to assign; with its first tasks it needs a target."""
+    table = RoundTable()
+    table.start("a", tasks=())
+    table.run(10_000)
+    assert _fold(table).phase is GroupPhase.RUNNING
+    table.start("b", tasks=stateful(2))
+    table.coordinator._assigning.again_ms = table.now_ms + 5_000
+    table.run(1_000)
+    assert _fold(table).phase is GroupPhase.ASSIGNING
+    table.run(10_000)
+    assert _fold(table).phase is GroupPhase.RUNNING
+
+
+def test_a_target_of_an_earlier_version_is_taken_as_it_is() -> None:
+    """It does not say how many standbys it was made for, so that nobody can compare."""
+    book = two_members()
+    target = TargetRecord(leader_epoch=1, group_epoch=2, owners={}, basis="0123456789abcdef")
+    assert fold_log(book.write(target).entries).phase is GroupPhase.RECONCILING

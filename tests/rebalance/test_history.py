@@ -167,3 +167,17 @@ def test_only_the_last_episodes_are_kept_where_that_is_wanted() -> None:
     for entry in book.entries:
         chronicle.take(entry)
     assert chronicle.episodes() == account(book.entries)[-1:]
+
+
+def test_a_group_that_restarts_under_another_leader_comes_to_its_end() -> None:
+    """It needs no new target: the old one was made for the same members."""
+    book = two_members()
+    for name, tasks in (("a", ("0_0", "0_2")), ("b", ("0_1", "0_3"))):
+        for task in tasks:
+            book.released(task)
+        book.member(name, MemberPhase.GONE)
+    book.after(5_000).leader("p2").member("a", life=2).member("b", life=2)
+    for name, tasks in (("a", ("0_0", "0_2")), ("b", ("0_1", "0_3"))):
+        for task in tasks:
+            book.after(10).grant(task, name, life=2)
+    assert _last(book).ended_ms == book.now_ms

@@ -2,12 +2,16 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rebalance.describe import GroupPhase, LogEntry, describe_group, fold_log, phase_of
 from rebalance.group import Group
 from rebalance.messages import SeenTask
-from rebalance.orders import TasksSeen
-from rebalance.program import is_parked, refusal
-from rebalance.records import GroupRecord, MemberRecord
+from rebalance.model import TaskId
+from rebalance.orders import TasksSeen, WorkerClosed, WorkerLeaves
+from rebalance.program import is_parked, program_with, refusal
+from rebalance.records import GroupRecord, MemberRecord, TaskRow
 from tests.rebalance.round_table import APP, RoundTable, Worker, join, stateful
 
 CHANGELOG = f"{APP}-counts-changelog"
@@ -172,3 +176,119 @@ def test_seen_tasks_keep_their_order() -> None:
     table.start("a", tasks=tuple(SeenTask(task=f"0_{n}") for n in (10, 9, 1)), partitions={})
     table.run(1_000)
     assert list(map(str, table.group.tasks)) == ["0_1", "0_9", "0_10"]
+
+
+def test_N12_tasks_that_nobody_sees_any_more_are_over() -> None:
+    """Their owners let go of them, they are not shown, and where they were left is forgotten."""
+    table = RoundTable()
+    a, b = table.start("a"), table.start("b")
+    table.run(20_000)
+    sees(table, a, 2, orders=2)
+    assert len(table.group.tasks) == 4
+    sees(table, b, 2, orders=2)
+    table.run(2_000)
+    # `orders` was not deleted: it has fewer partitions, and a person has to decide.
+    assert table.group.about.held
+    assert len(table.group.tasks) == 4
+
+    sees(table, a, 2, other=2)
+    assert len(table.group.tasks) == 4
+    sees(table, b, 2, other=2)
+    table.run(20_000)
+    assert not table.group.about.held
+    assert table.group.about.partitions == {"other": 2}
+    assert list(map(str, table.group.tasks)) == ["0_0", "0_1"]
+    assert table.phases() == {
+        "0_0": "RUNNING",
+        "0_1": "RUNNING",
+        "0_2": "RELEASED",
+        "0_3": "RELEASED",
+    }
+    assert set(a.running) | set(b.running) == {"0_0", "0_1"}
+    assert not table.group.states[TaskId(0, 3)].input
+    assert phase_of(table.group) is GroupPhase.RUNNING
+    assert "0_3" not in describe_group(table.group)
+
+    before = table.group.states[TaskId(0, 3)].task_epoch
+    sees(table, a, 4, other=4)
+    table.run(20_000)
+    assert set(table.phases().values()) == {"RUNNING"}
+    assert table.group.states[TaskId(0, 3)].task_epoch == before + 1
+
+
+def test_N12_tasks_that_are_gone_at_the_start_are_not_granted() -> None:
+    """Whoever comes first into an empty group says what there is."""
+    table = RoundTable()
+    a = table.start("a", partitions={"x": 2, "y": 4})
+    table.run(10_000)
+    a.member.report(WorkerLeaves(), table.now_ms)
+    table.run(1_000)
+    a.member.report(WorkerClosed(), table.now_ms)
+    table.run(1_000)
+    assert table.group.states[TaskId(0, 3)].input
+    table.lead("p1")
+    table.start("a", 2, tasks=stateful(2), partitions={"x": 2})
+    table.run(10_000)
+    assert table.owners() == {"0_0": "a-2", "0_1": "a-2", "0_2": "", "0_3": ""}
+    assert not table.group.states[TaskId(0, 3)].input
+    assert phase_of(table.group) is GroupPhase.RUNNING
+
+
+def test_N12_the_last_topic_of_a_pattern_may_go_too() -> None:
+    """Then there is nothing to do, and nobody has anything."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(10_000)
+    sees(table, a, 0)
+    table.run(2_000)
+    assert not table.group.tasks
+    assert not a.running
+    assert phase_of(table.group) is GroupPhase.RUNNING
+    assert not fold_log(LogEntry(n, n, each) for n, each in enumerate(table.log)).group.about.held
+
+
+def test_N12_a_new_leader_takes_nothing_away_before_it_has_heard_everybody() -> None:
+    """It knows of no join but those that are said again, and they are while there is a difference."""
+    table = RoundTable()
+    a, b = table.start("a"), table.start("b")
+    table.run(20_000)
+    sees(table, b, 2, other=2)
+    table.lead("p1")
+    table.run(10_000)
+    assert len(table.group.tasks) == 4
+    sees(table, a, 2, other=2)
+    table.run(10_000)
+    assert len(table.group.tasks) == 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["h", "other"])), min_size=1, max_size=4),
+    st.sets(st.integers(0, 3)),
+    st.integers(0, 6),
+)
+def test_N12_a_task_is_gone_only_when_everybody_who_runs_the_program_lacks_it(
+    sights: list[tuple[int, str]], unheard: set[int], known: int
+) -> None:
+    """What anybody sees is there, and what was there stays as long as somebody may see it."""
+    members = {f"m{n}-1": member(f"m{n}", topology_hash=each) for n, (_, each) in enumerate(sights)}
+    rows = {
+        each.task: TaskRow(stateful=True, changelogs=each.changelogs) for each in stateful(known)
+    }
+    about = GroupRecord(leader_epoch=1, topology_hash="h", tasks=rows, partitions={"t": known})
+    joins = [
+        join(
+            f"m{n}",
+            topology_hash=each,
+            tasks=stateful(count),
+            partitions={"t": count} if count else {},
+        )
+        for n, (count, each) in enumerate(sights)
+        if n not in unheard
+    ]
+    found = program_with(Group(leader_epoch=1, about=about, members=members), joins)
+    seen = {each.task for given in joins if given.topology_hash == "h" for each in given.tasks}
+    doubt = any(each == "h" and n in unheard for n, (_, each) in enumerate(sights))
+    if found.held or doubt:
+        assert found.tasks.keys() >= rows.keys()
+    elif any(each == "h" for _, each in sights):
+        assert found.tasks.keys() == seen

@@ -1,6 +1,7 @@
 """The cluster's topics are looked at while the application runs, and what changes is told once."""
 
 import re
+import threading
 from collections.abc import Mapping
 
 import pytest
@@ -91,6 +92,38 @@ def test_a_topic_that_seems_gone_is_no_change() -> None:
     stage.watch.look()
     stage.watch.check()
     assert stage.told == []
+
+
+def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
+    """A single answer may be that of a broker which just starts."""
+    stage = Stage(orders_a=2, orders_b=3)
+    for _ in range(2):
+        gone = stage.topics.pop("orders-b")
+        stage.watch.look()
+        stage.topics["orders-b"] = gone
+        stage.watch.look()
+    assert stage.told == []
+    del stage.topics["orders-b"]
+    stage.watch.look()
+    assert stage.told == []
+    stage.watch.look()
+    stage.watch.look()
+    assert [inputs(plan) for plan in stage.told] == [inputs(_plan(stage.topics))]
+    assert len(stage.told[0].tasks) == 3
+
+
+def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
+    """Not after the hour that this watch takes between two looks."""
+    stage = Stage(orders_a=2)
+    told = threading.Event()
+    stage.watch._changed = lambda _plan: told.set()
+    stage.topics["orders-b"] = 1
+    stage.watch.start()
+    stage.watch.look_soon()
+    assert told.wait(10)
+    stage.watch.close()
+    stage.watch._thread.join(10)
+    assert not stage.watch._thread.is_alive()
 
 
 def test_topics_that_do_not_fit_any_more_end_the_worker() -> None:

@@ -302,6 +302,22 @@ def test_alarms_of_the_inbox() -> None:
     ]
 
 
+def test_N12_tasks_whose_topics_are_gone_are_shown_only_while_somebody_has_them() -> None:
+    """Nobody is told to start a member for them, nor that they could not be opened."""
+    book = two_members().about("0_0", "0_2").after(10)
+    failed = TaskFailed(
+        app=APP, member="b", incarnation="b-1", task="0_1", epoch=2, role="active", detail="no"
+    )
+    status = _status(book, *_all_speak(book), (30, failed))
+    assert [each.task for each in status.tasks] == ["0_0", "0_1", "0_2", "0_3"]
+    assert status.phase != "RUNNING"
+    book.target({"0_0": "a", "0_2": "a"}).released("0_1").released("0_3").after(60_000)
+    status = _status(book, *_all_speak(book), (30, failed))
+    assert [each.task for each in status.tasks] == ["0_0", "0_2"]
+    assert status.phase == "RUNNING"
+    assert not status.alarms
+
+
 def _committed(transactional_id: str, offset: int = 5) -> CommittedOffset:
     progress = Progress(
         task_epoch=3,
