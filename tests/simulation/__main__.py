@@ -16,12 +16,18 @@ _TOLD_EVERY = 200
 
 
 def live(seed: int, *, faults: bool = True, refine: bool = True) -> Metrics:
-    """Run one lifetime; raises Violation with the seed, the command that replays it and the last events."""
+    """Run one lifetime; raises Violation with the seed, the command that replays it and the last events.
+
+    One with faults that is less eventful than all are meant to be is a failure too.
+    """
     simulation = Simulation(draw(seed, faults=faults, refine=refine))
     try:
-        return simulation.run()
+        metrics = simulation.run()
+        if faults and (lacks := metrics.lacks()):
+            simulation.world.fail(f"the lifetime is too quiet: {lacks}")
     except Exception as error:
         raise Violation(failure(simulation, error, faults=faults, refine=refine)) from error
+    return metrics
 
 
 def failure(simulation: Simulation, error: Exception, *, faults: bool, refine: bool) -> str:

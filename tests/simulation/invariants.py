@@ -4,13 +4,11 @@ Written from the protocol's text alone: it reads records, messages, orders and f
 own, and uses neither the fold nor any rule of `rebalance`. It is told of a transaction of the log when it is decided.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from rebalance.messages import AnyMessage, GrantedOk, Ready, Revoked, TaskFailed
+from rebalance.messages import AnyMessage, GrantedOk, Join, MemberDied, Ready, Revoked, TaskFailed
 from rebalance.model import TaskPhase
 from rebalance.orders import AnyOrder, KeepCopy, ReleaseTask, RunTask
 from rebalance.records import (
@@ -24,50 +22,13 @@ from rebalance.records import (
     TargetRecord,
     TaskRecord,
 )
+from tests.simulation.evidence import EndsRead, Evidence, LeaderHeard, Limits
 from tests.simulation.world import World
 
 OWNED = {TaskPhase.RUNNING.value, TaskPhase.REVOKING.value, TaskPhase.FENCE_WAIT.value}
 
 #: What was said in the inbox is heard by a live leader, and in its log, within this time.
 HEARD_WITHIN_MS = 1_000
-
-
-@dataclass(slots=True)
-class EndsRead:
-    """End offsets that a leader has read from the broker."""
-
-    at_ms: int
-    ends: dict[str, int]
-
-
-@dataclass(slots=True)
-class Limits:
-    """What the lifetime was configured with, as far as invariants speak of it."""
-
-    acceptable_recovery_lag: int
-    max_warmup_replicas: int
-    fences_at_once: int
-    num_standby_replicas: int
-    refine: bool
-    #: A task without a running owner for longer than this, with nothing wrong, is forgotten (invariant 21).
-    unowned_ms: int
-
-
-@dataclass(slots=True)
-class Evidence:
-    """What was really said and done, as opposed to what the log says of it."""
-
-    revoked: dict[tuple[str, int, str], Revoked] = field(default_factory=dict)
-    ready: dict[tuple[str, str], list[tuple[int, Ready]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    began: dict[tuple[str, int], int] = field(default_factory=dict)
-    failed: set[tuple[str, int]] = field(default_factory=set)
-    ends_read: list[EndsRead] = field(default_factory=list)
-    used_ids: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    fenced_ids: set[str] = field(default_factory=set)
-    #: End of the disturbance that lasts longest.
-    disturbed_until_ms: int = 0
 
 
 class LogInvariants:
@@ -104,6 +65,8 @@ class LogInvariants:
         self._last_owner: dict[str, TaskRecord] = {}
         self._planned: set[str] = set()
         self._not_running_since: dict[str, int] = {}
+        self._left_ms: dict[str, int] = {}
+        self._revoked_ms: dict[str, int] = {}
         self._in_snapshot = False
         #: Highest epoch in commits when the log began anew, until its first snapshot was read; else None.
         self._anew: int | None = None
@@ -161,6 +124,7 @@ class LogInvariants:
         self.leader_epoch = record.leader_epoch
         self.claims += 1
         self.claimed_ms = self.world.now
+        self.evidence.leader = LeaderHeard(decided_ms=self.world.now)
 
     def _change(self, record: AnyRecord) -> None:
         match record:
@@ -220,6 +184,10 @@ class LogInvariants:
             self._no_way_back(before, record)
             if record.phase == "FENCING" != before.phase:
                 self._had_its_time(record)
+                if before.phase == "LEAVING":
+                    self._was_drained(before)
+        if record.phase == "LEAVING" and (before is None or before.phase != "LEAVING"):
+            self._left_ms[record.incarnation] = self.evidence.leader.decided_ms
         if record.phase == "GONE":
             for task, state in self.tasks.items():
                 if state.owner == record.incarnation:
@@ -243,6 +211,27 @@ class LogInvariants:
         grace_ms = self.world.now - self.claimed_ms
         if record.reason.startswith("no beat") and grace_ms < record.session_timeout_ms:
             self.fail(21, f"{record.incarnation} had {grace_ms} ms since the claim (H5)")
+
+    def _was_drained(self, record: MemberRecord) -> None:
+        """Invariant 16: who leaves is fenced only if it died, was replaced, or did not let go in time."""
+        incarnation, evidence, leader = record.incarnation, self.evidence, self.evidence.leader
+        if incarnation in evidence.died or evidence.newest.get(record.member) != incarnation:
+            return
+        if leader.silent_ms(incarnation, self.claimed_ms) >= record.session_timeout_ms:
+            return
+        if any(
+            (state.owner, state.phase) == (incarnation, "REVOKING")
+            and leader.decided_ms >= self._revoked_ms[task] + state.deadline_ms
+            for task, state in self.tasks.items()
+        ):
+            return
+        self.fail(16, f"{incarnation} leaves, is there and in time, and is fenced")
+
+    def _drains(self, owner: MemberRecord) -> bool:
+        """Whether who leaves still has time to work on while its tasks move."""
+        until_ms = self._left_ms.get(owner.incarnation, 0) + owner.drain_ms
+        in_time = self.evidence.leader.decided_ms < until_ms
+        return in_time and any(each.phase == "ACTIVE" for each in self.members.values())
 
     def _fits(self, record: MemberRecord, about: GroupRecord) -> None:
         others = [
@@ -302,12 +291,7 @@ class LogInvariants:
     def _step(self, record: StepRecord) -> None:
         if self.step is not None and record.step_epoch <= self.step.step_epoch:
             self.fail(4, f"step epoch {self.step.step_epoch} is followed by {record.step_epoch}")
-        leaving = any(each.phase == "LEAVING" for each in self.members.values())
-        most = self.limits.max_warmup_replicas
-        known = {} if self.step is None else self.step.learners
-        grows = any(known.get(task) != copy for task, copy in record.learners.items())
-        if grows and len(record.learners) > (max(most, 2) if leaving else most):
-            self.fail(10, f"{len(record.learners)} learners at once, {most} are allowed")
+        self._budget(record)
         copies = [(task, copy) for task, copy in record.learners.items()]
         copies += [(task, copy) for task, each in record.standbys.items() for copy in each]
         now = {(task, copy.learn_epoch, copy.incarnation) for task, copy in copies}
@@ -320,6 +304,18 @@ class LogInvariants:
         calm = self.world.now > self.evidence.disturbed_until_ms
         self.steps_since_target = self.steps_since_target + 1 if calm else 0
         self.most_steps = max(self.most_steps, self.steps_since_target)
+
+    def _budget(self, record: StepRecord) -> None:
+        """Invariant 10, with the one exception that the product makes (`rebalance/refine.py`).
+
+        A step that adds a learner has at most `max_warmup_replicas`; while somebody leaves, or two, whosever tasks they are.
+        """
+        leaving = any(each.phase == "LEAVING" for each in self.members.values())
+        most = max(self.limits.max_warmup_replicas, 2 if leaving else 0)
+        known = {} if self.step is None else self.step.learners
+        grows = any(known.get(task) != copy for task, copy in record.learners.items())
+        if grows and len(record.learners) > most:
+            self.fail(10, f"{len(record.learners)} learners at once, {most} are allowed")
 
     # Tasks.
 
@@ -338,6 +334,8 @@ class LogInvariants:
                 self._revoke(record, before)
             case TaskPhase.FENCE_WAIT.value if phase in ("RUNNING", "REVOKING") and before:
                 self._same_owner(record, before)
+                if not self._is_over(before.owner or ""):
+                    self.fail(9, f"{task} waits for the fence of {before.owner}, who lives")
             case TaskPhase.RELEASED.value if phase in ("REVOKING", "FENCE_WAIT") and before:
                 self._release(record, before)
             case _:
@@ -374,30 +372,33 @@ class LogInvariants:
             self.fail(number, f"{incarnation} {why}, and {sorted(open_ids)} are not fenced")
 
     def _revoke(self, record: TaskRecord, before: TaskRecord) -> None:
+        """Invariants 7 to 9 and 16: nobody who goes on working loses a task it should have, or to who is not ready."""
         task, owner = record.task, self.members.get(before.owner or "")
         self._revoked.add((task, record.task_epoch))
+        self._revoked_ms[task] = self.evidence.leader.decided_ms
         if owner is None:
             self.fail(1, f"{task} was owned by {before.owner}, whom nobody knows")
             return
         wanted = None if self.target is None else self.target.owners.get(task)
-        if owner.phase != "ACTIVE":
-            return  # it goes; what it keeps until then is judged by drains
+        leaves = owner.phase == "LEAVING" and self._drains(owner)
+        if owner.phase != "ACTIVE" and not leaves:
+            return  # its time is over, or it asked for none
         if (task, before.task_epoch) in self.evidence.failed:
             return  # it could not have it
-        if wanted == owner.member and self._program_is(owner):
+        if not leaves and wanted == owner.member and self._program_is(owner):
             self.fail(7, f"{task} is taken from {owner.incarnation}, where it belongs")
         began_ms = self.evidence.began.get((task, before.task_epoch))
         if began_ms is None or self.world.now - began_ms < HEARD_WITHIN_MS:
             return  # nobody is known to have its state: there is nothing to wait for
         self._planned.add(task)
         if task in self._stateful and self.limits.refine:
-            self._gate(record, owner)
+            self._gate(record, owner, 16 if leaves else 8)
 
     def _program_is(self, owner: MemberRecord) -> bool:
         return self.about is not None and self.about.topology_hash == owner.topology_hash
 
-    def _gate(self, record: TaskRecord, owner: MemberRecord) -> None:
-        """Invariant 8: somebody is ready to take it over, and that was looked at."""
+    def _gate(self, record: TaskRecord, owner: MemberRecord, number: int) -> None:
+        """Invariant 8: somebody is ready to take it over, with the store it has now, and that was looked at."""
         assert self.step is not None, "there is a step before there is a learner"
         copies = [self.step.learners[record.task]] if record.task in self.step.learners else []
         copies += self.step.standbys.get(record.task, ())
@@ -413,12 +414,20 @@ class LogInvariants:
                 self._caught_up(ready, said_ms)
                 for said_ms, ready in self.evidence.ready[record.task, copy.incarnation]
                 if ready.learn_epoch == copy.learn_epoch
+                and ready.store_uuid == self.evidence.leader.store(record.task, copy)
             ):
                 return
+        learner = self.step.learners.get(record.task)
+        if learner is not None and self._is_over(learner.incarnation):
+            number = 9  # its death is to change nothing for the owner
         self.fail(
-            8,
+            number,
             f"{record.task} is taken from {owner.incarnation} for {record.next_member}, and no copy of {copies} is known to be ready",
         )
+
+    def _is_over(self, incarnation: str) -> bool:
+        record = self.members.get(incarnation)
+        return record is None or record.phase in ("FENCING", "FENCED", "GONE")
 
     def _caught_up(self, ready: Ready, said_ms: int) -> bool:
         for read in reversed(self.evidence.ends_read):
@@ -476,7 +485,7 @@ class LogInvariants:
     # Orders, messages, fences, end offsets.
 
     def ordered(self, incarnation: str, order: AnyOrder) -> None:
-        """A member has given its worker an order: the log must say so (invariants 1, 7, 9, 17)."""
+        """A member has given its worker an order: the log must say so (invariants 1, 6 and 7)."""
         match order:
             case RunTask():
                 if self._granted.get((order.task, order.task_epoch)) != incarnation:
@@ -489,7 +498,7 @@ class LogInvariants:
             case KeepCopy():
                 if (order.task, order.learn_epoch, incarnation) not in self._copied:
                     owner = self.tasks.get(order.task)
-                    self.fail(9, f"{incarnation} is told to copy {order.task}: {order} {owner}")
+                    self.fail(6, f"{incarnation} is told to copy {order.task}: {order} {owner}")
             case _:
                 pass
 
@@ -502,6 +511,10 @@ class LogInvariants:
             said = self.evidence.ready[message.task, message.incarnation]
             said.append((self.world.now, message))
             del said[:-20]
+        elif isinstance(message, MemberDied):
+            self.evidence.died.add(message.incarnation)
+        elif isinstance(message, Join):
+            self.evidence.newest[message.member] = message.incarnation
 
     def heard(self, message: AnyMessage) -> None:
         """What a member has said was not lost."""
@@ -541,10 +554,8 @@ class LogInvariants:
     # Now and then, and at the end.
 
     def nobody_forgotten(self) -> None:
-        """Invariant 21."""
-        now, limit = self.world.now, self.limits.unowned_ms
-        if now - self.evidence.disturbed_until_ms <= limit:
-            return
+        """Invariant 21: from the moment nothing is wrong any more, or later, what is nobody's is granted in time."""
+        now, calm_ms = self.world.now, self.evidence.disturbed_until_ms
         if not any(each.phase == "ACTIVE" for each in self.members.values()):
             return
         for task, since in self._not_running_since.items():
@@ -555,8 +566,16 @@ class LogInvariants:
                 and self.running.get(task, 0) >= state.task_epoch
             ):
                 continue
-            if now - since > limit:
+            limit = self.limits.unowned_ms + self._awaited_ms(state)
+            if state is not None and state.phase == "RUNNING":
+                limit = self.limits.opens_ms
+            if now - max(since, calm_ms) > limit:
                 self.fail(21, f"nobody runs {task} for {now - since} ms: {state}")
+
+    def _awaited_ms(self, state: TaskRecord | None) -> int:
+        """Return how long a task may wait for its last owner, which restarts (S1)."""
+        last = [m for m in self.members.values() if state and m.member == state.member]
+        return max((each.rejoin_ms for each in last), default=0)
 
     def live(self) -> set[str]:
         """Return the incarnations that may own tasks."""

@@ -52,6 +52,9 @@ class Control(Protocol):
     def fence_done(self, leader: str, fence: Fence) -> None:
         """Every transactional id of a fence was taken over."""
 
+    def decides(self, leading: "Leading") -> None:
+        """A leader is about to decide from what it has heard."""
+
     def takes_over(self, leading: "Leading") -> None:
         """A claim is in the log."""
 
@@ -207,6 +210,7 @@ class Leading:
     def _decide(self) -> None:
         if self._writing or self.coordinator is None:
             return
+        self.control.decides(self)
         decision = self.coordinator.decide(self.world.now)
         if decision.records:
             self._writing = True

@@ -3,6 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.simulation.toxics import ORDERLY
+
+#: What every lifetime with faults has at least: events, faults, kinds of them, leaders.
+EVENTS, FAULTS_STRUCK, KINDS, LEADERS = 200, 5, 3, 2
+
 
 @dataclass(slots=True)
 class Metrics:
@@ -10,7 +15,7 @@ class Metrics:
 
     Attributes:
         events: Everything that happened.
-        faults: By kind.
+        faults: Those that hit something, by kind.
         leaders: Claims.
         newer_leaders: Those of members that spoke the next version of the protocol.
         commits: Workers' transactions that were committed.
@@ -33,7 +38,22 @@ class Metrics:
     fewest_events: int = 1 << 60
     fewest_faults: int = 1 << 60
     fewest_kinds: int = 1 << 60
-    with_new_leader: int = 0
+    fewest_leaders: int = 1 << 60
+
+    @property
+    def real(self) -> Counter[str]:
+        """What of the faults is more than members that come and go in order."""
+        return Counter({kind: n for kind, n in self.faults.items() if kind not in ORDERLY})
+
+    def lacks_faults(self) -> bool:
+        """Whether there were too few faults, or too few kinds."""
+        return self.real.total() < FAULTS_STRUCK or len(self.real) < KINDS
+
+    def lacks(self) -> str:
+        """Say what one lifetime with faults lacks to be as eventful as it is meant to be, "" for nothing."""
+        if self.events < EVENTS or self.lacks_faults() or self.leaders < LEADERS:
+            return f"{self.events} events, {self.leaders} leaders, faults {dict(self.real)}"
+        return ""
 
     def began(self, *, warm: bool, planned: bool, restored: int) -> None:
         """Count an owner that begins to process."""
@@ -55,16 +75,16 @@ class Metrics:
         self.cold += other.cold
         self.restored += other.restored
         self.fewest_events = min(self.fewest_events, other.events)
-        self.fewest_faults = min(self.fewest_faults, other.faults.total())
-        self.fewest_kinds = min(self.fewest_kinds, len(other.faults))
-        self.with_new_leader += other.leaders > 1
+        self.fewest_faults = min(self.fewest_faults, other.real.total())
+        self.fewest_kinds = min(self.fewest_kinds, len(other.real))
+        self.fewest_leaders = min(self.fewest_leaders, other.leaders)
 
     def text(self) -> str:
         """Return the counts as lines."""
         return "\n".join(
             (
                 f"{self.lifetimes} lifetimes, {self.events} events, {self.commits} commits, {self.leaders} leaders, {self.targets} targets",
-                f"per lifetime at least {self.fewest_events} events, {self.fewest_faults} faults of {self.fewest_kinds} kinds; another leader in {self.with_new_leader}",
+                f"per lifetime at least {self.fewest_events} events, {self.fewest_faults} faults of {self.fewest_kinds} kinds, {self.fewest_leaders} leaders",
                 f"planned moves of state: {self.warm} warm, {self.cold} cold; {self.restored} records restored after their grants",
                 "faults: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.faults.items())),
             )

@@ -401,10 +401,15 @@ class ModelWorker(CommittingWorker):
 
     def damage(self, copy: CopyTask) -> None:
         """Lose a copy's files: another store begins in its place."""
-        copy.disk.wipe(self._store_uuid())
-        copy.opened = False
+        self.swap(copy)
         if copy.ready:
             self.spoil(copy, "damaged")
+
+    def swap(self, copy: CopyTask) -> None:
+        """Begin another store in a copy's place, and say nothing of it but what follows from being behind."""
+        copy.disk.wipe(self._store_uuid())
+        copy.opened = False
+        copy.said_ms = -READY_AGAIN_MS
 
     # Opening a task that this worker owns.
 

@@ -14,7 +14,7 @@ import msgspec
 
 from rebalance import coordinator as coordinator_module
 from rebalance import group as fold_rules
-from rebalance import membership, observations, readiness
+from rebalance import membership, observations, readiness, task_moves
 from rebalance import records as record_forms
 from rebalance.coordinator import Coordinator
 from rebalance.decision import Fence
@@ -211,7 +211,32 @@ def _leave_at_once(draft: Draft) -> None:
             membership._forget(draft, record, "left")
 
 
+def _leave_by_fence(draft: Draft) -> None:
+    _let_leave(draft)
+    for record in list(draft.live().values()):
+        if record.phase == MemberPhase.LEAVING and draft.group.owned(record.incarnation):
+            membership._begin_fence(draft, record, "it leaves")
+
+
+def _expelled_at_once(draft: Draft) -> frozenset[str]:
+    live = draft.live().values()
+    return frozenset(each.member for each in live if each.phase == MemberPhase.LEAVING)
+
+
 # Copies.
+
+
+def _bury_with_owners(draft: Draft) -> None:
+    _bury(draft)
+    for task, copy in draft.group.step.learners.items():
+        learner = draft.group.members.get(copy.incarnation)
+        over = learner is None or learner.phase == MemberPhase.FENCING
+        if over and draft.group.phase_of(task) == TaskPhase.RUNNING:
+            draft.revoke(task, None, "its learner is over", draft.settings.revoke_timeout_ms)
+
+
+def _same_epoch_goes_on(before: Announced, now: Announced) -> bool:
+    return before.learn_epoch == now.learn_epoch
 
 
 def _believed(draft: Draft, announced: Announced) -> bool:
@@ -348,15 +373,15 @@ def _patch(owner: Any, name: str, value: Callable[..., Any]) -> Patch:
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        "H1", "a new leader fences the old one", 2, more=("stop_leader",) * 3,
+        "H1", "a new leader fences the old one", 1, more=("stop_leader",) * 3,
         patches=(_patch(Leading, "claim", _claim_without_fencing),),
     ),
     Mutant(
-        "H1-reader", "readers ignore records of lower epochs", 1, more=("forged_record",) * 4,
+        "H1-reader", "readers ignore records of lower epochs", 2, more=("forged_record",) * 4,
         patches=(_patch(fold_rules, "apply", _apply_any_epoch),),
     ),
     Mutant(
-        "H4", "keys begin with the leader epoch", 4, more=("forged_record",) * 6 + ("compact",) * 2,
+        "H4", "keys begin with the leader epoch", 8, more=("forged_record",) * 6 + ("compact",) * 2,
         patches=(_patch(record_forms, "record_keys", _keys_without_epoch),),
     ),
     Mutant(
@@ -368,17 +393,17 @@ MUTANTS: tuple[Mutant, ...] = (
         patches=(_patch(Coordinator, "__init__", _init_without_grace),),
     ),
     Mutant(
-        "H6", "a dead owner's tasks wait for its fence", 2,
+        "H6", "a dead owner's tasks wait for its fence", 1,
         patches=(_patch(coordinator_module, "bury", _bury_unfenced),),
     ),
     Mutant(
-        "H6-takeover", "a new leader fences again who is FENCING", 9, more=("kill_leader_at_a_bad_time",) * 3 + ("kill_worker",) * 3,
+        "H6-takeover", "a new leader fences again who is FENCING", 5, more=("kill_leader_at_a_bad_time",) * 3 + ("kill_worker",) * 3,
         patches=(_patch(Coordinator, "__init__", _init_forgets_fences),),
     ),
-    Mutant("H7", "being fenced ends the incarnation", 3, more=("stop_host",) * 8, rules=_CarriesOnFenced),
-    Mutant("H8", "a producer with a suspicious commit is retired", 5, more=("repeat_end",) * 4, rules=_NeverRetires),
+    Mutant("H7", "being fenced ends the incarnation", 27, more=("stop_host",) * 8, rules=_CarriesOnFenced),
+    Mutant("H8", "a producer with a suspicious commit is retired", 1, more=("repeat_end",) * 4, rules=_NeverRetires),
     Mutant(
-        "H13", "the leader looks at end offsets itself", 2,
+        "H13", "the leader looks at end offsets itself", 1,
         patches=(_patch(readiness, "passes", _believed),),
     ),
     Mutant(
@@ -389,12 +414,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant("H14", "a new owner reads the changelog to its end", 1, rules=_DoesNotReadOn),
-    Mutant("H15", "a pending offset is waited for", 7, more=("slow_network",) * 2 + ("bounce",) * 2, rules=_TakesPendingOffsets),
+    Mutant("H15", "a pending offset is waited for", 1, more=("slow_network",) * 2 + ("bounce",) * 2, rules=_TakesPendingOffsets),
     Mutant(
         "H15-floor", "a fence keeps the offsets that were left before", 2,
         patches=(_patch(Draft, "_release", _fence_forgets_floor),),
     ),
-    Mutant("H16", "a partition is assigned with an explicit offset", 7, rules=_TrustsItsConsumer),
+    Mutant("H16", "a partition is assigned with an explicit offset", 6, rules=_TrustsItsConsumer),
     Mutant(
         "H20", "an acknowledgement counts for its incarnation and epoch only", 2, more=("replay_messages",) * 8 + ("join",) * 2,
         patches=(
@@ -406,14 +431,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "H27", "a position older than the tombstones is not followed", 2, more=("long_night",) * 2 + ("kill_host",) * 3,
         patches=(_patch(restore, "restore_start", _any_age),),
     ),
-    Mutant("H29", "restored is judged by position", 2, rules=_WaitsForTheLastRecord),
+    Mutant("H29", "restored is judged by position", 1, rules=_WaitsForTheLastRecord),
     Mutant(
         "invariant 1", "all transactional ids of an incarnation are fenced", 1, more=("lose_reply",) * 4 + ("kill_host",) * 4,
         patches=(_patch(coordinator_module, "fences_due", _fences_first_ids),),
     ),
     Mutant("invariant 2", "who has let go does not go on", 1, rules=_GoesOnAfterRelease),
     Mutant(
-        "invariant 3", "a task is released when its owner says so", 2,
+        "invariant 3", "a task is released when its owner says so", 1,
         patches=(_patch(coordinator_module, "take_acks", _release_unasked),),
     ),
     Mutant(
@@ -429,17 +454,34 @@ MUTANTS: tuple[Mutant, ...] = (
         more=("join",) * 3 + ("slow_restore",) * 4 + ("kill_worker",) * 4, rules=_WaitsForOthers,
     ),
     Mutant(
-        "invariant 8", "a copy of which nothing is known is not ready", 2,
+        "invariant 8", "a copy of which nothing is known is not ready", 1,
         patches=(_patch(readiness, "_readiness", _any_copy_is_ready),),
     ),
+    Mutant(
+        "invariant 8-store", "what was found out about one store does not count for the next", 3,
+        more=("swap_stores",) * 30 + ("join",) * 3,
+        patches=(_patch(observations, "_goes_on", _same_epoch_goes_on),),
+    ),
+    Mutant(
+        "invariant 9", "a learner's death changes nothing for the owner", 8, more=("join",) * 2 + ("kill_worker",) * 4,
+        patches=(_patch(coordinator_module, "bury", _bury_with_owners),),
+    ),
     Mutant("invariant 11", "committed offsets follow the outputs", 1, rules=_CommitsWhereItWas),
-    Mutant("invariant 12", "an owner commits before it lets go", 2, rules=_ReleasesUncommitted),
-    Mutant("invariant 14", "stores are written after the commit", 9, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
+    Mutant("invariant 12", "an owner commits before it lets go", 1, rules=_ReleasesUncommitted),
+    Mutant("invariant 14", "stores are written after the commit", 3, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
     Mutant(
         "invariant 16", "who leaves stays until its tasks are released", 1,
         patches=(_patch(coordinator_module, "let_leave", _leave_at_once),),
     ),
-    Mutant("invariant 24", "without a lease no input is taken", 3, more=("lose_topics",), rules=_NeedsNoLease),
+    Mutant(
+        "invariant 16-fence", "who leaves is drained, not fenced", 1, more=("drain",) * 2,
+        patches=(_patch(coordinator_module, "let_leave", _leave_by_fence),),
+    ),
+    Mutant(
+        "invariant 16-cold", "who drains keeps its tasks until others are ready", 1, more=("drain",) * 2,
+        patches=(_patch(task_moves, "_expelled", _expelled_at_once),),
+    ),
+    Mutant("invariant 24", "without a lease no input is taken", 1, more=("lose_topics",), rules=_NeedsNoLease),
     Mutant(
         "invariant 24-epoch", "a recovery begins above every epoch that has committed", 1, more=("lose_topics",),
         patches=(_patch(recovery, "_highest_epoch", _no_epoch),),

@@ -22,7 +22,7 @@ from rebalance.messages import (
 )
 from rebalance.orders import AnyOrder, AnyReport, TaskRunning
 from rebalance.ports import LoggedRecord
-from rebalance.records import AnyRecord, MemberRecord, TaskRecord, decode_record, encode_record
+from rebalance.records import AnyRecord, decode_record, encode_record
 from tests.simulation.data_invariants import DataInvariants
 from tests.simulation.host import Host, MemberSettings
 from tests.simulation.invariants import LogInvariants
@@ -34,8 +34,8 @@ from tests.simulation.model_tasks import ActiveTask, Disk, Rules
 from tests.simulation.next_version import UNKNOWN_KIND, UNKNOWN_RECORD, Rolling, newer_form
 from tests.simulation.progress import ProgressInvariant
 from tests.simulation.safe_hold import SafeHold
-from tests.simulation.scenario import INPUT_UNTIL_MS, Scenario
-from tests.simulation.toxics import FAULTS, Toxic
+from tests.simulation.scenario import FAULTS_COUNTED_MS, INPUT_UNTIL_MS, Scenario
+from tests.simulation.toxics import Toxic, bad_time, make_up, strike
 from tests.simulation.workload import TaskNames, Workload
 from tests.simulation.world import Process, World
 
@@ -112,7 +112,9 @@ class Simulation:
             host = self._add(settings, number)
             self.world.at(start_ms, host.start)
         for toxic in self.scenario.toxics:
-            self.world.at(toxic.at_ms, self._strike, toxic)
+            self.world.at(toxic.at_ms, strike, self, toxic, FAULTS_COUNTED_MS)
+        if self.scenario.faults:
+            self.world.at(FAULTS_COUNTED_MS, make_up, self, INPUT_UNTIL_MS)
         self.world.after(LOOK_EACH_MS, self._look)
         self.world.after(PROGRESS_EACH_MS, self._look_at_progress)
         self.world.run(INPUT_UNTIL_MS)
@@ -129,11 +131,6 @@ class Simulation:
         self.metrics.commits = self.data.commits
         self.metrics.targets = self.log.targets
         return self.metrics
-
-    def _strike(self, toxic: Toxic) -> None:
-        self.world.note(f"-- {toxic.kind}")
-        self.metrics.faults[toxic.kind] += 1
-        FAULTS[toxic.kind].strike(self, toxic)
 
     def _look(self) -> None:
         self.world.after(LOOK_EACH_MS, self._look)
@@ -155,14 +152,15 @@ class Simulation:
                 world.resume(process)
             host.worker.slow_until_ms = host.worker.no_disk_until_ms = 0
         world.heal()
-        if not any(each.up and each.worker.up and not each.worker.leaving for each in self.hosts):
-            self._let_somebody_come()
+        self._let_somebody_come()
         self.disturb(1_000)
         if self.rolling.newer:
             self.rolling.begin(self.hosts, newer=True)
 
     def _let_somebody_come(self) -> None:
-        """Start one that is down; if all that may return are still leaving, one of them when it has left."""
+        """If nobody stays, start one that is down; if all that may return are still leaving, one of them when it has left."""
+        if any(each.up and each.worker.up and not each.worker.leaving for each in self.hosts):
+            return
         may_return = [each for each in self.hosts if each not in self._no_return]
         down = [each for each in may_return if not each.up]
         if down:
@@ -267,6 +265,8 @@ class Simulation:
             self.world.note(f"{host.name} vanishes")
             host.kill()
             self.disturb(0)
+            if self.world.now > INPUT_UNTIL_MS:
+                self._let_somebody_come()
 
     def closed(self, host: Host) -> None:
         """A host program has ended by itself."""
@@ -428,24 +428,9 @@ class Simulation:
                 for record in records:
                     self.world.note("log", record)
                 self.log.transaction(records)
-                self._bad_time(records)
+                bad_time(self, records)
         else:
             self.data.decided(transaction)
-
-    def _bad_time(self, records: Sequence[AnyRecord]) -> None:
-        """Kill the leader right after a record of the kind that was drawn."""
-        if not self.kill_at or self.kill_toxic is None:
-            return
-        kinds = {each.event for each in records if isinstance(each, TaskRecord)}
-        kinds |= {each.phase for each in records if isinstance(each, MemberRecord)}
-        kinds |= {type(each).__name__.removesuffix("Record").upper() for each in records}
-        if self.kill_at not in kinds:
-            return
-        self.kill_after_records -= 1
-        if self.kill_after_records <= 0:
-            toxic, self.kill_at = self.kill_toxic, ""
-            self.world.note(f"the leader is killed after {sorted(kinds)}")
-            self.world.after(0, FAULTS["kill_leader"].strike, self, toxic)
 
     def _producer_made(self, transactional_id: str) -> None:
         if transactional_id != LEADER_ID:
@@ -470,6 +455,11 @@ class Simulation:
     def assign(self, request: AssignmentRequest) -> tuple[Any, str]:
         """Ask the assignor."""
         return builtin.resolve(request.assignor).assign(request), ""
+
+    def decides(self, leading: Leading) -> None:
+        """A leader is about to decide."""
+        if leading.leader_epoch == self.log.leader_epoch:
+            self.log.evidence.leader.decide(self.world.now)
 
     def takes_over(self, leading: Leading) -> None:
         """A claim is in the log."""
@@ -582,6 +572,8 @@ class Simulation:
         """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18)."""
         now = self.world.now
         deposed = coordinator.group.leader_epoch < self.log.leader_epoch
+        if not deposed:
+            self.log.evidence.leader.hear(message, now)
         # What one decides that is deposed counts nothing.
         if id(message) not in self._replayed or deposed:
             coordinator.observe(message, now)

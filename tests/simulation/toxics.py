@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rebalance.records import TaskRecord
+from rebalance.records import AnyRecord, MemberRecord, TaskRecord
 from tests.simulation.host import Host, MemberSettings
 from tests.simulation.model_tasks import CopyTask
 from tests.simulation.workload import TOMBSTONE_RETENTION_MS
 from tests.simulation.world import Process
+
+#: A fault that finds nothing to hit tries again after this long.
+STRIKE_AGAIN_MS = 200
 
 if TYPE_CHECKING:
     from tests.simulation.simulator import Simulation
@@ -30,10 +33,17 @@ class Toxic:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A kind of fault: what it does, and how often it is drawn."""
+    """A kind of fault.
 
-    strike: Callable[["Simulation", Toxic], None]
+    Attributes:
+        strike: Does it; returns whether there was something to hit.
+        weight: How often it is drawn.
+        waits: It only lies in wait, and is counted when it happens.
+    """
+
+    strike: Callable[["Simulation", Toxic], bool]
     weight: int = 4
+    waits: bool = False
 
 
 def pick(simulation: "Simulation", toxic: Toxic) -> Host | None:
@@ -63,34 +73,38 @@ def _come_back(simulation: "Simulation", host: Host, toxic: Toxic) -> None:
     simulation.disturb(toxic.length_ms)
 
 
-def kill_host(simulation: "Simulation", toxic: Toxic) -> None:
+def kill_host(simulation: "Simulation", toxic: Toxic) -> bool:
     """A machine is lost, or a program and its watchdog are killed together."""
     host = pick(simulation, toxic)
     if host is not None:
         _kill(simulation, host, toxic)
+    return host is not None
 
 
-def kill_leader(simulation: "Simulation", toxic: Toxic) -> None:
+def kill_leader(simulation: "Simulation", toxic: Toxic) -> bool:
     """The leader is killed."""
     host = _leader(simulation)
-    if host is not None and pick(simulation, toxic) is not None:
+    if host is not None:
         _kill(simulation, host, toxic)
+    return host is not None
 
 
-def kill_leader_at_a_bad_time(simulation: "Simulation", toxic: Toxic) -> None:
+def kill_leader_at_a_bad_time(simulation: "Simulation", toxic: Toxic) -> bool:
     """The leader is killed right after one of its next transactions, before it can do what it has just written."""
     simulation.kill_after_records = 1 + int(toxic.draw * 6)
     simulation.kill_toxic = toxic
     kind = ("FENCING", "FENCED", "TARGET", "STEP", "REVOKE", "RELEASED", "GRANT")
     simulation.kill_at = kind[int(toxic.draw * 997) % len(kind)]
     simulation.disturb(toxic.length_ms)
+    return True
 
 
-def stop_leader(simulation: "Simulation", toxic: Toxic) -> None:
+def stop_leader(simulation: "Simulation", toxic: Toxic) -> bool:
     """The leader's watchdog is stopped by a signal and goes on later."""
     host = _leader(simulation)
     if host is not None:
         _pause(simulation, [host], max(toxic.length_ms, 2_000))
+    return host is not None
 
 
 def _pause(simulation: "Simulation", processes: Sequence[Process], length_ms: int) -> None:
@@ -99,138 +113,158 @@ def _pause(simulation: "Simulation", processes: Sequence[Process], length_ms: in
         simulation.pause(process, length_ms)
 
 
-def stop_worker(simulation: "Simulation", toxic: Toxic) -> None:
+def stop_worker(simulation: "Simulation", toxic: Toxic) -> bool:
     """A worker is stopped, for a while or for longer than it may hang; then it goes on where it was."""
     host = pick(simulation, toxic)
     if host is not None:
         _pause(simulation, [host.worker], int(toxic.length_ms * 1.5))
+    return host is not None
 
 
-def stop_watchdog(simulation: "Simulation", toxic: Toxic) -> None:
+def stop_watchdog(simulation: "Simulation", toxic: Toxic) -> bool:
     """A watchdog is stopped: its worker goes on until its lease ends."""
     host = pick(simulation, toxic)
     if host is not None:
         _pause(simulation, [host], toxic.length_ms)
+    return host is not None
 
 
-def stop_host(simulation: "Simulation", toxic: Toxic) -> None:
+def stop_host(simulation: "Simulation", toxic: Toxic) -> bool:
     """Watchdog and worker are stopped together and come back as if no time had passed, the worker sooner."""
     host = pick(simulation, toxic)
     if host is not None:
         _pause(simulation, [host.worker], toxic.length_ms)
         _pause(simulation, [host], toxic.length_ms + int(toxic.draw * 10_000) % 1_200)
+    return host is not None
 
 
-def kill_worker(simulation: "Simulation", toxic: Toxic) -> None:
+def kill_worker(simulation: "Simulation", toxic: Toxic) -> bool:
     """A worker is killed; its watchdog says so at once."""
     host = pick(simulation, toxic)
     if host is not None:
         simulation.world.note(f"{host.worker.name} is killed")
         host.kill_worker()
         _come_back(simulation, host, toxic)
+    return host is not None
 
 
-def kill_watchdog(simulation: "Simulation", toxic: Toxic) -> None:
+def kill_watchdog(simulation: "Simulation", toxic: Toxic) -> bool:
     """A watchdog is killed; its worker starts another."""
     host = pick(simulation, toxic)
     if host is not None:
         simulation.world.note(f"the watchdog of {host.name} is killed")
         host.restart_watchdog()
         simulation.disturb(1_000)
+    return host is not None
 
 
-def cut_off(simulation: "Simulation", toxic: Toxic) -> None:
+def cut_off(simulation: "Simulation", toxic: Toxic) -> bool:
     """A host and the broker can't talk for a while."""
     host = pick(simulation, toxic)
     if host is not None:
         simulation.cut(host, toxic.length_ms)
+    return host is not None
 
 
-def pause_broker(simulation: "Simulation", toxic: Toxic) -> None:
+def pause_broker(simulation: "Simulation", toxic: Toxic) -> bool:
     """Nobody can talk to the broker for a while."""
     simulation.pause_broker(toxic.length_ms)
+    return True
 
 
-def slow_network(simulation: "Simulation", toxic: Toxic) -> None:
+def slow_network(simulation: "Simulation", toxic: Toxic) -> bool:
     """Everything takes up to 80 ms for a while."""
     world = simulation.world
     world.latency_ms = (5, 80)
     world.after(toxic.length_ms, setattr, world, "latency_ms", (1, 9))
     simulation.disturb(toxic.length_ms)
+    return True
 
 
-def lose_reply(simulation: "Simulation", toxic: Toxic) -> None:
+def lose_reply(simulation: "Simulation", toxic: Toxic) -> bool:
     """Nobody hears what became of a worker's next commit."""
     host = pick(simulation, toxic)
     if host is not None:
         host.worker.lose_replies += 1
+    return host is not None
 
 
-def repeat_end(simulation: "Simulation", toxic: Toxic) -> None:
+def repeat_end(simulation: "Simulation", toxic: Toxic) -> bool:
     """The ends of a worker's next transactions arrive again, late (F20)."""
     host = pick(simulation, toxic)
     if host is not None:
         host.worker.repeat_ends += 3
+    return host is not None
 
 
-def lose_messages(simulation: "Simulation", toxic: Toxic) -> None:
+def lose_messages(simulation: "Simulation", toxic: Toxic) -> bool:
     """For a while a third of what is said in the inbox is lost."""
     simulation.lose = 0.33
     simulation.world.after(toxic.length_ms, setattr, simulation, "lose", simulation.scenario.lose)
     simulation.disturb(toxic.length_ms + 1_000)
+    return True
 
 
-def replay_messages(simulation: "Simulation", toxic: Toxic) -> None:
+def replay_messages(simulation: "Simulation", toxic: Toxic) -> bool:
     """What ended incarnations once said is said again, and so is what was said of former epochs."""
     simulation.replay(toxic.draw)
+    return True
 
 
-def drain(simulation: "Simulation", toxic: Toxic) -> None:
+def drain(simulation: "Simulation", toxic: Toxic) -> bool:
     """A member leaves in order and takes its time (L4)."""
     host = pick(simulation, toxic)
-    if host is not None and not host.worker.leaving and not host.worker.paused:
-        simulation.world.note(f"{host.worker.incarnation} drains")
-        host.worker.leave(rejoin=False, drain_ms=1_000 + toxic.length_ms)
-        simulation.disturb(0)
+    if host is None or host.worker.leaving or host.worker.paused:
+        return False
+    simulation.world.note(f"{host.worker.incarnation} drains")
+    host.worker.leave(rejoin=False, drain_ms=1_000 + toxic.length_ms)
+    simulation.disturb(0)
+    return True
 
 
-def leave(simulation: "Simulation", toxic: Toxic) -> None:
+def leave(simulation: "Simulation", toxic: Toxic) -> bool:
     """A member leaves at once, in order."""
     host = pick(simulation, toxic)
-    if host is not None and not host.worker.leaving and not host.worker.paused:
-        simulation.world.note(f"{host.worker.incarnation} leaves")
-        host.worker.leave(rejoin=False, drain_ms=0)
-        simulation.disturb(0)
+    if host is None or host.worker.leaving or host.worker.paused:
+        return False
+    simulation.world.note(f"{host.worker.incarnation} leaves")
+    host.worker.leave(rejoin=False, drain_ms=0)
+    simulation.disturb(0)
+    return True
 
 
-def bounce(simulation: "Simulation", toxic: Toxic) -> None:
+def bounce(simulation: "Simulation", toxic: Toxic) -> bool:
     """A member restarts in order (S1, S2)."""
     host = pick(simulation, toxic)
-    if host is not None and not host.worker.leaving and not host.worker.paused:
-        simulation.world.note(f"{host.worker.incarnation} restarts in order")
-        host.worker.leave(rejoin=True, drain_ms=0)
-        simulation.restart_when_closed.add(host)
-        simulation.disturb(2_000)
+    if host is None or host.worker.leaving or host.worker.paused:
+        return False
+    simulation.world.note(f"{host.worker.incarnation} restarts in order")
+    host.worker.leave(rejoin=True, drain_ms=0)
+    simulation.restart_when_closed.add(host)
+    simulation.disturb(2_000)
+    return True
 
 
-def join(simulation: "Simulation", toxic: Toxic) -> None:
+def join(simulation: "Simulation", toxic: Toxic) -> bool:
     """Another member joins, at times one that leaves again at once (N11)."""
     host = simulation.add_spare()
     if host is not None:
         simulation.disturb(0)
         if toxic.draw < 0.3:
             simulation.world.after(toxic.length_ms, simulation.kill_for_good, host)
+    return host is not None
 
 
-def same_name(simulation: "Simulation", toxic: Toxic) -> None:
+def same_name(simulation: "Simulation", toxic: Toxic) -> bool:
     """Another process with the same group_instance_id starts: the older one is fenced (S3)."""
     host = pick(simulation, toxic)
     if host is not None:
         simulation.add_twin(host)
         simulation.disturb(1_000)
+    return host is not None
 
 
-def misfit(simulation: "Simulation", toxic: Toxic) -> None:
+def misfit(simulation: "Simulation", toxic: Toxic) -> bool:
     """A member with another program, assignor or version tries to join, and is refused."""
     changed: dict[str, dict[str, object]] = {
         "program": {"topology_hash": "another"},
@@ -240,25 +274,28 @@ def misfit(simulation: "Simulation", toxic: Toxic) -> None:
     why = list(changed)[int(toxic.draw * 3) % 3]
     settings = MemberSettings(member=f"misfit-{why}-{len(simulation.hosts)}")
     simulation.add_misfit(replace(settings, **changed[why]))  # type: ignore[arg-type]  # each is a field's
+    return True
 
 
-def slow_restore(simulation: "Simulation", toxic: Toxic) -> None:
+def slow_restore(simulation: "Simulation", toxic: Toxic) -> bool:
     """A host restores very slowly for a while."""
     host = pick(simulation, toxic)
     if host is not None:
         host.worker.slow_until_ms = simulation.world.now + toxic.length_ms
         simulation.disturb(toxic.length_ms)
+    return host is not None
 
 
-def disk_full(simulation: "Simulation", toxic: Toxic) -> None:
+def disk_full(simulation: "Simulation", toxic: Toxic) -> bool:
     """A host can't open another store for a while."""
     host = pick(simulation, toxic)
     if host is not None:
         host.worker.no_disk_until_ms = simulation.world.now + toxic.length_ms
         simulation.disturb(toxic.length_ms + 2_000)
+    return host is not None
 
 
-def damage(simulation: "Simulation", toxic: Toxic) -> None:
+def damage(simulation: "Simulation", toxic: Toxic) -> bool:
     """A copy's files are lost, at times when it has just said that it is ready (H13)."""
     copies: list[tuple[Host, CopyTask]] = [
         (host, copy)
@@ -270,23 +307,35 @@ def damage(simulation: "Simulation", toxic: Toxic) -> None:
         host, copy = copies[int(toxic.draw * len(copies))]
         simulation.world.note(f"{host.worker.incarnation} loses its copy of {copy.names.text}")
         host.worker.damage(copy)
+    return bool(copies)
 
 
-def compact(simulation: "Simulation", toxic: Toxic) -> None:
+def swap_stores(simulation: "Simulation", toxic: Toxic) -> bool:
+    """Copies get other stores in their places, and nobody says that the old ones were lost."""
+    workers = [host.worker for host in simulation.hosts if host.up and host.worker.up]
+    copies = [(worker, copy) for worker in workers for copy in worker.copies.values()]
+    for worker, copy in copies:
+        worker.swap(copy)
+    return bool(copies)
+
+
+def compact(simulation: "Simulation", toxic: Toxic) -> bool:
     """The cleaner runs over the group log and the changelogs."""
     simulation.compact(toxic.draw)
+    return True
 
 
-def long_night(simulation: "Simulation", toxic: Toxic) -> None:
+def long_night(simulation: "Simulation", toxic: Toxic) -> bool:
     """Hours pass; the cleaner removes tombstones that no open store still has to read (H27)."""
     simulation.night(TOMBSTONE_RETENTION_MS + 60_000)
+    return True
 
 
-def forged_record(simulation: "Simulation", toxic: Toxic) -> None:
+def forged_record(simulation: "Simulation", toxic: Toxic) -> bool:
     """Somebody writes records of a former epoch into the group log (fault 34)."""
     log = simulation.log
     if log.leader_epoch < 2 or not log.tasks:
-        return
+        return False
     task = sorted(log.tasks)[int(toxic.draw * len(log.tasks))]
     forged = TaskRecord(
         leader_epoch=log.leader_epoch - 1,
@@ -298,27 +347,31 @@ def forged_record(simulation: "Simulation", toxic: Toxic) -> None:
         event="GRANT",
     )
     simulation.forge(forged)
+    return True
 
 
-def forget_open_transactions(simulation: "Simulation", toxic: Toxic) -> None:
+def forget_open_transactions(simulation: "Simulation", toxic: Toxic) -> bool:
     """The broker ends transactions that are open for more than a moment, which fences their producers."""
     simulation.world.broker.expire(simulation.world.wall_ms(), 5)
+    return True
 
 
-def grow(simulation: "Simulation", toxic: Toxic) -> None:
+def grow(simulation: "Simulation", toxic: Toxic) -> bool:
     """A topic gets more partitions (N8)."""
     simulation.grow(1 + int(toxic.draw * 3))
+    return True
 
 
-def lose_topics(simulation: "Simulation", toxic: Toxic) -> None:
+def lose_topics(simulation: "Simulation", toxic: Toxic) -> bool:
     """The control topics are deleted, and set up again by an operator (H24)."""
     simulation.safe_hold.lose(max(toxic.length_ms, 2_500))
+    return True
 
 
 FAULTS: dict[str, Fault] = {
     "kill_host": Fault(kill_host, 6),
     "kill_leader": Fault(kill_leader, 2),
-    "kill_leader_at_a_bad_time": Fault(kill_leader_at_a_bad_time, 6),
+    "kill_leader_at_a_bad_time": Fault(kill_leader_at_a_bad_time, 6, waits=True),
     "stop_leader": Fault(stop_leader, 3),
     "stop_worker": Fault(stop_worker, 6),
     "stop_watchdog": Fault(stop_watchdog),
@@ -341,6 +394,7 @@ FAULTS: dict[str, Fault] = {
     "slow_restore": Fault(slow_restore),
     "disk_full": Fault(disk_full, 3),
     "damage": Fault(damage),
+    "swap_stores": Fault(swap_stores, 0),
     "compact": Fault(compact),
     "long_night": Fault(long_night, 2),
     "forged_record": Fault(forged_record, 2),
@@ -351,3 +405,48 @@ FAULTS: dict[str, Fault] = {
 
 #: What is no fault: members come and go in order.
 GENTLE = ("join", "drain", "leave", "bounce", "compact")
+#: What counts for nothing among a lifetime's faults.
+ORDERLY = {*GENTLE, "grow"}
+#: What always finds something to hit: it makes up for faults that found nobody.
+SURE = ("lose_messages", "slow_network", "pause_broker")
+
+
+def strike(simulation: "Simulation", toxic: Toxic, until_ms: int) -> None:
+    """Let a fault happen; if it finds nothing to hit, soon."""
+    world = simulation.world
+    world.note(f"-- {toxic.kind}")
+    fault = FAULTS[toxic.kind]
+    if fault.strike(simulation, toxic):
+        simulation.metrics.faults[toxic.kind] += not fault.waits
+    elif world.now + STRIKE_AGAIN_MS < until_ms:
+        world.after(STRIKE_AGAIN_MS, strike, simulation, toxic, until_ms)
+
+
+def make_up(simulation: "Simulation", until_ms: int) -> None:
+    """Let happen what a lifetime lacks of what every one has: faults, and another leader."""
+    for kind in SURE:
+        if simulation.metrics.lacks_faults():
+            strike(simulation, Toxic(simulation.world.now, kind, 0.5, 200), until_ms)
+    if simulation.log.claims < 2:
+        strike(simulation, Toxic(simulation.world.now, "kill_leader", 0.5, 200), until_ms)
+
+
+def bad_time(simulation: "Simulation", records: Sequence[AnyRecord]) -> None:
+    """Kill the leader right after a record of the kind that was drawn."""
+    toxic = simulation.kill_toxic
+    if not simulation.kill_at or toxic is None:
+        return
+    kinds = {each.event for each in records if isinstance(each, TaskRecord)}
+    kinds |= {each.phase for each in records if isinstance(each, MemberRecord)}
+    kinds |= {type(each).__name__.removesuffix("Record").upper() for each in records}
+    if simulation.kill_at not in kinds:
+        return
+    simulation.kill_after_records -= 1
+    if simulation.kill_after_records <= 0:
+        simulation.kill_at = ""
+        simulation.world.note(f"the leader is killed after {sorted(kinds)}")
+        simulation.world.after(0, _kill_at_a_bad_time, simulation, toxic)
+
+
+def _kill_at_a_bad_time(simulation: "Simulation", toxic: Toxic) -> None:
+    simulation.metrics.faults[toxic.kind] += kill_leader(simulation, toxic)
