@@ -9,7 +9,7 @@ changelog and offsets stand or fall together.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rebalance.model import TopicPartition
@@ -25,12 +25,13 @@ from tasks.ports import (
     ProducerFactory,
     TransactionAbortedError,
     TransactionalProducer,
+    UnsettledOffsetsError,
 )
 from tasks.processing.output import OutputColumns, headers_of_changelog
 
 _log = logging.getLogger(__name__)
 
-#: How long an aborted transaction is sent again before the worker gives up.
+#: How long an aborted transaction is sent again, and one of unknown outcome asked after, before the worker gives up.
 _RETRY_LIMIT_S = 120.0
 _PAUSE_S = 0.1
 
@@ -109,7 +110,7 @@ class Committer:
                 _log.warning("can't tell which records are refused, trying again: %s", error)
                 self._wait(_PAUSE_S)
             except CommitOutcomeUnknownError as error:
-                return self._find_out(commit, error)
+                return self._find_out(commit, error, give_up_s)
 
     def _check_time(self, give_up_s: float, error: TransactionAbortedError) -> None:
         if self._clock.monotonic_s() > give_up_s:
@@ -165,7 +166,7 @@ class Committer:
             ) from error
 
     def _find_out(
-        self, commit: Commit, error: CommitOutcomeUnknownError
+        self, commit: Commit, error: CommitOutcomeUnknownError, give_up_s: float
     ) -> dict[TopicPartition, int]:
         """Retire the producer and read back whether the transaction committed (hole H8)."""
         _log.warning(
@@ -178,12 +179,25 @@ class Committer:
             self._admin.fence([retired_id])
         if not commit.offsets:
             raise RolledBackError("a transaction without offsets has an unknown outcome") from error
-        stored = self._admin.committed(self._group_id, list(commit.offsets), stable=True)
+        stored = self._settled(list(commit.offsets), give_up_s)
         if all(stored.get(partition) == sent for partition, sent in commit.offsets.items()):
             _log.info("the transaction had committed")
             return self._admin.end_offsets(list(commit.changelogs)) if commit.changelogs else {}
         _log.info("the transaction had not committed; going back to what is")
         raise RolledBackError(str(error)) from error
+
+    def _settled(
+        self, partitions: Sequence[TopicPartition], give_up_s: float
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return what is committed; brokers that have just come back may take their time to end a transaction."""
+        while True:
+            try:
+                return self._admin.committed(self._group_id, partitions, stable=True)
+            except UnsettledOffsetsError as error:
+                if self._clock.monotonic_s() > give_up_s:
+                    raise
+                _log.warning("asking again: %s", error)
+                self._wait(_PAUSE_S)
 
     def _flush_sinks(self, give_up_s: float) -> None:
         """Wait until all records for sinks are answered; those that time-outs kept back are sent again for a while."""

@@ -95,9 +95,14 @@ class CommitRound:
     def ends(self, task: ActiveTask) -> dict[TopicPartition, int]:
         """Forget a task that runs no more; return what is committed for it."""
         del self.epochs[task.task_id], self._former[task.task_id]
-        return {
-            each: self.committed.pop(each).offset for each in task.inputs if each in self.committed
-        }
+        last = self.offsets_of(task)
+        for partition in last:
+            del self.committed[partition]
+        return last
+
+    def offsets_of(self, task: ActiveTask) -> dict[TopicPartition, int]:
+        """Return what was committed for a task last, per input."""
+        return {each: self.committed[each].offset for each in task.inputs if each in self.committed}
 
     def carry_out(self, tasks: Sequence[ActiveTask], *, force: bool = False) -> bool:
         """Commit the work of these tasks, which are all that run; return whether there was anything.

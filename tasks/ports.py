@@ -48,6 +48,10 @@ class CommitOutcomeUnknownError(Exception):
     """Nobody can tell whether the transaction committed: retire the producer, read back the offsets (H8)."""
 
 
+class UnsettledOffsetsError(StreamsError):
+    """Offsets of the group are in a transaction that was not decided within the time of a call."""
+
+
 class OffsetOutOfRangeError(StreamsError):
     """A position is not in the log: deleted by retention, or the topic was made anew. Reading it has stopped."""
 
@@ -259,8 +263,8 @@ class Admin(Protocol):
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return what is committed (all of the group's partitions for None).
 
-        `stable=True` waits for pending transactional commits to be decided; `stable=False` returns the last decided
-        one at once. The cluster tells of a pending commit only if asked for that partition: with None, a partition whose
+        `stable=True` waits for pending transactional commits to be decided, and raises `UnsettledOffsetsError` if that
+        takes too long; `stable=False` returns the last decided one at once. The cluster tells of a pending commit only if asked for that partition: with None, a partition whose
         first commit is pending is left out even by `stable=True`.
         """
         ...

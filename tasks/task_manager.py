@@ -206,7 +206,7 @@ class TaskManager:
         commits = self._commits
         for task_id, task in self.running.items():
             held = self._held.owned[task_id]
-            committed = self._committed_of(task)
+            committed = commits.offsets_of(task)
             reached = {
                 each: commits.reached[each]
                 for each in task.stores.changelogs
@@ -492,11 +492,6 @@ class TaskManager:
             self._leaving[copy.task] = None
             self._updater.remove(copy.task)
 
-    def _committed_of(self, task: ActiveTask) -> dict[TopicPartition, int]:
-        """Return what was committed for a task last, per input."""
-        committed = self._commits.committed
-        return {each: committed[each].offset for each in task.inputs if each in committed}
-
     # -- how far they are ------------------------------------------------------------------------------------------
 
     def status(
@@ -513,7 +508,7 @@ class TaskManager:
                     epoch=self._held.owned[task_id].task_epoch,
                     state=task.state.value,
                     input=_keyed(task.next_offsets),
-                    committed=_keyed(self._committed_of(task)),
+                    committed=_keyed(self._commits.offsets_of(task)),
                     lag=sum(known) if len(known) == len(task.inputs) else -1,
                     rate=round(rates.get(task_id, 0.0), 1),
                     ranges=long_in_hand(task),

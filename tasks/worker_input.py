@@ -31,19 +31,18 @@ class WorkerInput:
 
     def remove(self, task: ActiveTask) -> None:
         """Read a task's inputs no more; the others' go on."""
-        mine = sorted(each for each in task.inputs if self.owners.get(each) is task)
-        for partition in mine:
-            del self.owners[partition]
-        self._throttled.difference_update(mine)
-        self.source.remove(mine)
+        self._drop(each for each in task.inputs if self.owners.get(each) is task)
 
     def forget(self, topic: str) -> None:
         """Read a topic no more, which is gone: its offsets can't be committed either."""
-        gone = sorted(each for each in self.owners if each.topic == topic)
-        for partition in gone:
+        self._drop(each for each in self.owners if each.topic == topic)
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        dropped = sorted(partitions)
+        for partition in dropped:
             del self.owners[partition]
-        self._throttled.difference_update(gone)
-        self.source.remove(gone)
+        self._throttled.difference_update(dropped)
+        self.source.remove(dropped)
 
     def fetch(self, ready: Iterable[ActiveTask], idle_s: Callable[[], float]) -> int:
         """Take what has arrived, into the tasks' buffers; return how many records.

@@ -6,8 +6,9 @@ than `BURST_S` are one burst. A partition has moved where the instance that wrot
 
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 #: Arrivals closer than this are of one commit (or of one fetch of the observer).
 BURST_S = 0.02
@@ -38,20 +39,18 @@ class Arrivals:
 
     def gaps(self, from_s: float, until_s: float) -> list[float]:
         """Return the gaps that end between two times, in seconds."""
-        low, high = bisect_left(self.times_s, from_s), bisect_right(self.times_s, until_s)
-        pairs = zip(
-            self.times_s[max(low - 1, 0) : high], self.times_s[max(low, 1) : high], strict=False
-        )
+        pairs = self._pairs(from_s, until_s)
         return [after - before for before, after in pairs if after - before >= BURST_S]
 
     def longest(self, from_s: float, until_s: float, count: int) -> list[tuple[float, float]]:
         """Return the longest gaps that end between two times, with when each began, both in seconds."""
-        low, high = bisect_left(self.times_s, from_s), bisect_right(self.times_s, until_s)
-        found = [
-            (self.times_s[index] - self.times_s[index - 1], self.times_s[index - 1])
-            for index in range(max(low, 1), high)
-        ]
+        found = [(after - before, before) for before, after in self._pairs(from_s, until_s)]
         return sorted(found, reverse=True)[:count]
+
+    def _pairs(self, from_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+        """Return each arrival between two times, after the one before it."""
+        low, high = bisect_left(self.times_s, from_s), bisect_right(self.times_s, until_s)
+        return pairwise(self.times_s[max(low - 1, 0) : high])
 
     def moves(self, from_s: float, until_s: float) -> list[float]:
         """Return when the writer changed between two times."""

@@ -42,13 +42,15 @@ from streams.kafka.codes import (
 from streams.kafka.failures import Outcome, outcome_of
 from streams.kafka.producer import ProducerClient
 from streams.kafka.settings import ClientSettings
-from tasks.ports import CommittedOffset, NewTopic, TopicDescription
+from tasks.ports import CommittedOffset, NewTopic, TopicDescription, UnsettledOffsetsError
 
 #: How many producers fence at once; each has threads of its own.
 _FENCING_AT_ONCE: Final = 16
 _ASK_AGAIN_S: Final = 0.05
 #: How long a request for all topics waits at once.
 _LISTING_S: Final = 2.0
+#: How long one client is waited for that reads a group's offsets, before another one is asked.
+_READER_S: Final = 10.0
 #: How long the first question to the cluster waits at once, and for how long it is no news that nobody answers.
 _LOOK_S: Final = 0.5
 _QUIET_S: Final = 3.0
@@ -228,10 +230,10 @@ class KafkaAdmin:
         if not partitions:
             return {}
         wanted = [KafkaPartition(*each) for each in partitions]
-        consumer = self._offsets_reader(group_id, stable=stable)
 
         def read(left: float) -> list[Any]:
-            offsets: list[Any] = consumer.committed(wanted, timeout=left)
+            with self._offsets_reader(group_id, stable=stable) as reader:
+                offsets: list[Any] = reader.committed(wanted, timeout=min(left, _READER_S))
             for each in offsets:
                 if each.error is not None:  # an undecided commit is reported per partition
                     raise KafkaException(each.error)
@@ -249,43 +251,54 @@ class KafkaAdmin:
         except StreamsError as error:
             # librdkafka calls it a time-out, too, when all it waits for is the end of a transaction.
             if stable and self._answers_unstable(group_id, wanted):
-                raise self._failed(what, KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT)) from error
+                undecided = self._failed(what, KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT))
+                raise UnsettledOffsetsError(str(undecided)) from error
             raise
-        finally:
-            self._give_back(consumer)
 
     def _answers_unstable(self, group_id: str, wanted: list[KafkaPartition]) -> bool:
         """Whether the coordinator tells the offsets to one who does not mind an undecided commit."""
-        reader = self._offsets_reader(group_id, stable=False)
         try:
-            reader.committed(wanted, timeout=_LISTING_S)
+            with self._offsets_reader(group_id, stable=False) as reader:
+                reader.committed(wanted, timeout=_LISTING_S)
         except KafkaException:
             return False
-        finally:
-            self._give_back(reader)
         return True
 
-    def _offsets_reader(self, group_id: str, *, stable: bool) -> Any:
-        """Lend the client that reads a group's offsets: made once, because a task that moves waits for the answer."""
+    @contextlib.contextmanager
+    def _offsets_reader(self, group_id: str, *, stable: bool) -> Iterator[Any]:
+        """Lend the client that reads a group's offsets: kept, because a task that moves waits for the answer.
+
+        One that got no answer in time is not asked again: it may hold on to a connection that nobody serves.
+        """
+        kept = (group_id, stable)
         with self._lock:
             if self._client is None:
                 raise StreamsError(f"group {group_id}: not asked, because the client was closed")
-            found = self._offsets_readers.get((group_id, stable))
-            if found is None:
+            reader = self._offsets_readers.get(kept)
+            if reader is None:
                 config = self._settings.offsets(group_id, stable=stable)
-                found = make_client(Consumer, "consumer", config, self._log)
-                self._offsets_readers[group_id, stable] = found
-            self._lent[found] += 1
-            return found
-
-    def _give_back(self, reader: Any) -> None:
-        """Take back a client that was lent, and close it if nobody else does."""
-        reader.poll(0)  # takes its log lines, which would else pile up
-        with self._lock:
-            self._lent[reader] -= 1
-            is_left_over = self._client is None and not self._lent[reader]
-        if is_left_over:
-            reader.close()
+                reader = make_client(Consumer, "consumer", config, self._log)
+                self._offsets_readers[kept] = reader
+            self._lent[reader] += 1
+        try:
+            yield reader
+        except KafkaException as exception:
+            with self._lock:
+                is_mute = error_of(exception).code() == TIMED_OUT
+                if is_mute and self._offsets_readers.get(kept) is reader:
+                    del self._offsets_readers[kept]
+            raise
+        finally:
+            reader.poll(0)  # takes its log lines, which would else pile up
+            with self._lock:
+                self._lent[reader] -= 1
+                is_left_over = (
+                    self._offsets_readers.get(kept) is not reader and not self._lent[reader]
+                )
+                if not self._lent[reader]:
+                    del self._lent[reader]
+            if is_left_over:
+                reader.close()
 
     def group_members(self, group_id: str) -> int:
         """Return how many live members the group has."""
@@ -342,7 +355,7 @@ class KafkaAdmin:
         with self._lock:
             self._client = None
             readers, self._offsets_readers = self._offsets_readers, {}
-            idle = [each for each in readers.values() if not self._lent[each]]
+            idle = [each for each in readers.values() if each not in self._lent]
         for reader in idle:
             reader.close()
 

@@ -68,7 +68,7 @@ class AssignedConsumer:
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions, from these offsets."""
-        self._end_pauses(list(self._next))
+        self._end_pauses([*self._paused])
         self._consumer.assign(_with_offsets(positions))
         self._next = dict(positions)
         self._ends.clear()

@@ -13,6 +13,7 @@ from tasks.ports import (
     OffsetOutOfRangeError,
     TopicDescription,
     TransactionAbortedError,
+    UnsettledOffsetsError,
 )
 from tasks.processing.output import OutputColumns, headers_of_changelog
 from tasks.processing.record import Headers
@@ -403,7 +404,9 @@ class FakeAdmin:
             pending = self._broker.pending_offsets(group_id)
             waiting = sorted(pending if partitions is None else pending & set(wanted))
             if stable and waiting:
-                raise StreamsError(f"group {group_id}: undecided commits of {names_of(waiting)}")
+                raise UnsettledOffsetsError(
+                    f"group {group_id}: undecided commits of {names_of(waiting)}"
+                )
             return {each: group[each] for each in wanted if each in group}
 
     def group_members(self, group_id: str) -> int:

@@ -16,6 +16,7 @@ from typing import Self
 
 PRODUCE = 0
 METADATA = 3
+OFFSET_FETCH = 9
 FIND_COORDINATOR = 10
 API_VERSIONS = 18
 ADD_OFFSETS_TO_TXN = 25
@@ -44,6 +45,7 @@ class KafkaProxy:
         self.last: dict[int, bytes] = {}
         self._lock = threading.Lock()
         self._drop_replies: defaultdict[int, int] = defaultdict(int)
+        self._mute: set[int] = set()
         self._before: dict[int, Callable[[], None]] = {}
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -56,6 +58,11 @@ class KafkaProxy:
         """Forward the next requests of this kind, but cut the connection in place of each reply."""
         with self._lock:
             self._drop_replies[api_key] += times
+
+    def mute(self, api_key: int) -> None:
+        """Hold back the reply to the next request of this kind and all after it on its connection, which stays open."""
+        with self._lock:
+            self._mute.add(api_key)
 
     def before_request(self, api_key: int, action: Callable[[], None]) -> None:
         """Call `action` before the next request of this kind is forwarded."""
@@ -147,6 +154,7 @@ class KafkaProxy:
         self, client: socket.socket, server: socket.socket, pending: dict[int, int]
     ) -> None:
         with self._closing(client, server):
+            is_mute = False
             for frame in _frames(server):
                 (correlation,) = struct.unpack_from(">i", frame, 0)
                 with self._lock:
@@ -154,8 +162,13 @@ class KafkaProxy:
                     drop = self._drop_replies[api_key] > 0
                     if drop:
                         self._drop_replies[api_key] -= 1
+                    if api_key in self._mute:
+                        self._mute.discard(api_key)
+                        is_mute = True
                 if drop:
                     return
+                if is_mute:
+                    continue
                 body = self._readdress(frame) if api_key in _ADDRESSED else frame
                 self._flowing.wait()
                 client.sendall(struct.pack(">i", len(body)) + body)

@@ -9,7 +9,12 @@ from rebalance.model import TopicPartition
 from state_stores.commit_buffer import Drained
 from streams import FencedError, RecordFailedError, StreamsError
 from tasks.commit import Commit, Committer, RolledBackError, changed_offsets
-from tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionAbortedError
+from tasks.ports import (
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    TransactionAbortedError,
+    UnsettledOffsetsError,
+)
 from tasks.processing.error_policy import ErrorHandlers
 from tasks.processing.handlers import ErrorResponse
 from tests.fakes.broker import CommitFate, FakeBroker
@@ -37,7 +42,9 @@ class Stage:
             self.broker.create_topic(topic)
         clients = FakeClients(self.broker)
         self.clock = FakeClock()
+        self.began_ms = self.clock.now_ms()
         self.waits = 0
+        self.on_wait: Callable[[], None] = lambda: None
         self.sinks = clients.sink_producer() if at_least_once else None
         self.collector = collector_of(handlers, sinks=self.sinks)
         make_one = make or (lambda broker: clients.transactional_producer("app-1"))
@@ -61,6 +68,7 @@ class Stage:
         """Let the clock run instead of waiting."""
         self.waits += 1
         self.clock.advance(int(seconds * 1000))
+        self.on_wait()
 
     def commit(self, *, sequence: int = 1) -> Commit:
         """Return what a slice of work leaves to commit."""
@@ -173,6 +181,34 @@ def test_an_unknown_outcome_is_not_mistaken_for_the_commit_before_it() -> None:
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_OPEN)
     with pytest.raises(RolledBackError):
         stage.carry_out(sequence=2)
+
+
+def test_an_unknown_outcome_is_asked_after_until_the_cluster_has_decided() -> None:
+    """Brokers that have just come back may take longer to end a transaction than one question waits."""
+    stage = Stage()
+    late = stage.broker.open_transaction("somebody slow")
+    late.offsets[GROUP] = {IN: CommittedOffset(1, "")}
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    staged(stage, b"1")
+
+    def decide() -> None:
+        if stage.waits == 3:
+            stage.broker.abort("somebody slow")
+
+    stage.on_wait = decide
+    assert stage.carry_out() == {LOG: 3}
+    assert (stage.values("out"), stage.waits) == ([b"1"], 3)
+
+
+def test_an_outcome_that_is_never_decided_is_given_up_and_named() -> None:
+    """Within the time that a transaction that aborts again and again has, too."""
+    stage = Stage()
+    late = stage.broker.open_transaction("somebody hung")
+    late.offsets[GROUP] = {IN: CommittedOffset(1, "")}
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    with pytest.raises(UnsettledOffsetsError, match=f"group {GROUP}"):
+        stage.carry_out()
+    assert 100_000 < stage.clock.now_ms() - stage.began_ms < 200_000
 
 
 def test_without_offsets_an_unknown_outcome_rolls_back() -> None:

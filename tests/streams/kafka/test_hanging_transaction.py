@@ -9,7 +9,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from rebalance.model import TopicPartition
 from streams.errors import StreamsError
+from streams.kafka import admin as admin_module
 from tests.fakes.cluster import RealCluster
+from tests.fakes.proxy import OFFSET_FETCH, KafkaProxy
 
 pytestmark = pytest.mark.broker
 
@@ -52,6 +54,28 @@ def test_offsets_in_an_open_transaction_are_no_bare_time_out(
 
     producer.commit_transaction()
     assert admin.committed(group, [wanted], stable=True)[wanted].offset == 7
+    admin.close()
+
+
+def test_a_client_that_gets_no_answer_is_not_asked_again(
+    harmed: RealCluster,
+    proxy: KafkaProxy,
+    group: str,
+    wanted: TopicPartition,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection that nobody serves any more costs one question's time, not all of it and not the next ones'."""
+    monkeypatch.setattr(admin_module, "_READER_S", 1.0)
+    admin = harmed.clients.admin(timeout_s=20.0)
+    assert admin.committed(group, [wanted], stable=True) == {}
+    (kept,) = admin._offsets_readers.values()
+    proxy.mute(OFFSET_FETCH)
+
+    assert admin.committed(group, [wanted], stable=True) == {}
+
+    assert kept not in admin._offsets_readers.values()
+    with pytest.raises(RuntimeError, match="closed"):
+        kept.poll(0)
     admin.close()
 
 

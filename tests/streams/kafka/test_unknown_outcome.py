@@ -7,6 +7,7 @@ import pytest
 
 from rebalance.model import TopicPartition
 from streams.errors import FencedError, StreamsError
+from streams.kafka.client_log import TransactionLog
 from tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionalProducer
 from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started, values_of
 from tests.fakes.proxy import (
@@ -52,18 +53,27 @@ def test_a_lost_reply_to_an_abort_ends_the_producer_too(
 
 
 def test_a_connection_lost_between_transactions_is_no_doubt(
-    cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
+    cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of ours was under way, so nothing can arrive late."""
     topic, group = cluster.topic(), cluster.name()
-    producer = started(harmed)
+    producer: Any = started(harmed)
     _commit(producer, topic, group, b"before")
+    said: list[str] = []
+    take = TransactionLog.log
+
+    def listen(log: TransactionLog, level: int, template: str, *parts: Any) -> None:
+        said.append(str(parts[-1]))
+        take(log, level, template, *parts)
+
+    monkeypatch.setattr(TransactionLog, "log", listen)
     connected = proxy.seen[API_VERSIONS]
     proxy.cut()
     deadline_s = time.monotonic() + PATIENCE_S
-    while proxy.seen[API_VERSIONS] < connected + 2:  # to the coordinator and to the broker
+    # To the coordinator and to the broker; a thread of the client notes it later than another one connects again.
+    while proxy.seen[API_VERSIONS] < connected + 2 or not _is_back(said):
         assert time.monotonic() < deadline_s, "the client did not connect again"
-        time.sleep(0.02)
+        producer._producer.serve(0.02)
     _commit(producer, topic, group, b"after")
     assert values_of(cluster, topic, 2) == [b"before", b"after"]
 
@@ -126,6 +136,13 @@ def _commit(producer: TransactionalProducer, topic: str, group: str, value: byte
     producer.begin()
     producer.produce(columns(topic, value))
     producer.commit(group, {TopicPartition(topic, 0): CommittedOffset(1, "")})
+
+
+def _is_back(said: list[str]) -> bool:
+    """Whether the client has noted that the coordinator's and the broker's connection were lost, and the first one is back."""
+    coordinator = [line for line in said if "Transaction coordinator is now" in line]
+    lost = sum("Disconnected" in line for line in said)
+    return lost >= 2 and bool(coordinator) and coordinator[-1].endswith("up")
 
 
 def _wait_for_records(producer: TransactionalProducer) -> None:
