@@ -1,7 +1,8 @@
 """Runs the suite `handoff`: instances come and go under a steady input, and every gap in the output is measured.
 
 A run of one system: all keys are written once and counted (the state that moves), then records come steadily. After a
-quiet stretch, cycles of events follow, each with a quiet stretch behind it. At the end every count of every key is
+quiet stretch, cycles of events follow, each with a quiet stretch behind it. The first cycle counts for nobody: the broker has
+just started, and compiles what joining and leaving take when they happen for the first time. At the end every count of every key is
 checked: a lost or repeated result is counted, and a run whose result is wrong has no figure.
 """
 
@@ -40,6 +41,7 @@ ALIVE_S = 2.0
 SETTLED_S = 1.5
 QUIET_S = 4.0
 START_S = 180.0
+UNTIMED_CYCLES = 1
 LAST_RESULTS_S = 60.0
 LOOK_S = 0.05
 
@@ -75,7 +77,14 @@ class HandoffRun:
     balance_s: list[float] = field(default_factory=list[float])
     started: list[Instance] = field(default_factory=list[Instance])
     happenings: list[str] = field(default_factory=list[str])
+    _counts: bool = False
     _starts: int = 0
+
+    def cycles(self) -> Iterator[int]:
+        """Yield the number of each cycle, those that count from 1."""
+        for cycle in range(UNTIMED_CYCLES + min(self.size.cycles, self.system.cycles_max)):
+            self._counts = cycle >= UNTIMED_CYCLES
+            yield cycle
 
     def start(self, name: str, **extra: str) -> Instance:
         """Start an instance; each start writes under a name of its own, a restart keeps its folder."""
@@ -116,6 +125,11 @@ class HandoffRun:
         time.sleep(seconds)
         self.quiet.append(Stretch(event="quiet", from_s=from_s, until_s=time.monotonic()))
 
+    def balanced(self, from_s: float) -> None:
+        """Note that the work is shared evenly since a moment ago (`until`)."""
+        if self._counts:
+            self.balance_s.append(time.monotonic() - from_s - SETTLED_S)
+
     def happened(self, event: str, from_s: float) -> None:
         """Note an event that is over, then rest as long as it took (for the comparison)."""
         part = Stretch(event=event, from_s=from_s, until_s=time.monotonic())
@@ -124,8 +138,9 @@ class HandoffRun:
         length_s = part.until_s - part.from_s
         calm = self.quiet[-1]
         beside = Stretch(event="quiet", from_s=calm.from_s, until_s=calm.from_s + length_s)
-        self.events.append(event_figures(arrivals, part, beside))
         self.happenings.append(_happening(part, arrivals))
+        if self._counts:
+            self.events.append(event_figures(arrivals, part, beside))
 
     def finish(self) -> None:
         """Stop the input, wait for its last results, check every one of them."""
@@ -138,20 +153,16 @@ class HandoffRun:
         self.observer.stop()
 
 
-def _cycles(run: HandoffRun) -> int:
-    return min(run.size.cycles, run.system.cycles_max)
-
-
 def scale_out_and_drain(run: HandoffRun, first: Instance) -> None:
     """A second instance comes and goes."""
-    for cycle in range(_cycles(run)):
+    for cycle in run.cycles():
         from_s = time.monotonic()
         second = run.start(f"b{cycle}")  # a host that has nothing of the state yet
         try:
             run.until(
                 run.shared_by(first.name, second.name), [first, second], run.system.balances_s
             )
-            run.balance_s.append(time.monotonic() - from_s - SETTLED_S)
+            run.balanced(from_s)
             run.happened("scale_out", from_s)
             from_s = time.monotonic()
             second.terminate()
@@ -163,7 +174,7 @@ def scale_out_and_drain(run: HandoffRun, first: Instance) -> None:
 
 
 def _kills(run: HandoffRun, first: Instance, event: str, end: Callable[[Instance], float]) -> None:
-    for _ in range(_cycles(run)):
+    for _ in run.cycles():
         second = run.start("b")
         try:
             run.until(
@@ -192,7 +203,7 @@ def static_bounce(run: HandoffRun, first: Instance) -> None:
     second = run.start("b", group_instance_id="b")
     run.until(run.shared_by(first.name, second.name), [first, second], run.system.balances_s)
     run.rest()
-    for _ in range(_cycles(run)):
+    for _ in run.cycles():
         from_s = time.monotonic()
         second.terminate()
         second.wait_ended()
@@ -376,6 +387,7 @@ class HandoffSuite:
             "keys": run.size.keys,
             "moves": len(moved),
             "events": len(events),
+            "untimed_cycles": UNTIMED_CYCLES,
             "moved_ms": [round(gap) for gap in moved],
             "unmoved_ms": [round(each.unmoved_ms) for each in events],
             "quiet_ms": [round(each.quiet_longest_ms) for each in events],
