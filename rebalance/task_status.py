@@ -17,6 +17,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         rate: Records per second.
         ranges: Records that key ranges have had in hand for long, the longest first: (key hash, offset, ms so far).
         range_count: Key ranges of an active task; their map is in the metadata of its commits.
+        busiest: Key ranges of an active task that were at work, the busiest first: (first hash, percent of some seconds).
     """
 
     task: str
@@ -31,3 +32,4 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rate: float = 0.0
     ranges: tuple[tuple[int, int, int], ...] = ()
     range_count: int = 1
+    busiest: tuple[tuple[int, int], ...] = ()

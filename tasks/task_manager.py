@@ -33,7 +33,7 @@ from tasks.commit_round import CommitRound, changelog_positions
 from tasks.internal_topics import ApplicationPlan
 from tasks.learner_task import LearnerTask
 from tasks.lifecycle import TaskState
-from tasks.ranges.in_hand import long_in_hand, range_count
+from tasks.ranges.in_hand import busiest, long_in_hand, range_count
 from tasks.restore_results import Broken, Closed, Restored
 from tasks.start_positions import Grant, StartPosition, old_maps, operator_times
 from tasks.state_manager import StateManager
@@ -513,6 +513,7 @@ class TaskManager:
                     rate=round(rates.get(task_id, 0.0), 1),
                     ranges=long_in_hand(task),
                     range_count=range_count(task),
+                    busiest=busiest(task),
                 )
             )
         return (*rows, *(copy.status() for _, copy in sorted(self.copies.items())))

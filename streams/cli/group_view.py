@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rebalance.describe import GroupPhase, duration_text
 from rebalance.model import MemberPhase, TaskPhase
-from streams.group.range_map import InputRanges
+from streams.group.range_map import InputRanges, KeyRange
 from streams.group.status import GroupStatus, MemberStatus, TaskFigures
 
 _BAR_WIDTH: Final = 20
@@ -78,10 +78,14 @@ def range_lines(status: GroupStatus) -> list[str]:
     """Return a line for each key range of each input partition, if they were asked for."""
     return [
         f"task {each.task or _UNKNOWN} range {key_range.first}-{key_range.last} of {each.topic}-{each.partition}: "
-        f"offset {key_range.offset}, {key_range.ahead} ahead"
+        f"offset {key_range.offset}, {key_range.ahead} ahead{_busy(key_range)}"
         for each in status.key_ranges or ()
         for key_range in each.ranges
     ]
+
+
+def _busy(key_range: KeyRange) -> str:
+    return "" if key_range.busy is None else f", {key_range.busy} % busy"
 
 
 def _live(status: GroupStatus) -> list[MemberStatus]:
@@ -177,7 +181,7 @@ def _tasks(status: GroupStatus, first: int | None) -> Table:
 def _ranges(inputs: Sequence[InputRanges]) -> RenderableType:
     if not inputs:
         return Text("no key ranges: nothing has been committed yet", style="dim")
-    table = _table("key ranges", ("task", "input", "key hashes"), ("offset", "ahead"))
+    table = _table("key ranges", ("task", "input", "key hashes"), ("offset", "ahead", "busy"))
     for each in inputs:
         for index, key_range in enumerate(each.ranges):
             # What a line shares with the one above it is said once.
@@ -188,6 +192,7 @@ def _ranges(inputs: Sequence[InputRanges]) -> RenderableType:
                     f"{key_range.first}-{key_range.last}",
                     f"{key_range.offset:,}",
                     f"{key_range.ahead:,}",
+                    _UNKNOWN if key_range.busy is None else f"{key_range.busy} %",
                 )
             )
     return table

@@ -8,6 +8,7 @@ the group's log tell.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 from rebalance.group import Group
 from rebalance.model import TaskId, TaskRole, TopicPartition
@@ -26,12 +27,14 @@ class KeyRange:
         first, last: Its lowest and its highest key hash, as 8 hex digits.
         offset: The next offset it processes: of its own keys everything before is done.
         ahead: By how much that is above the partition's committed offset, which is the slowest range's.
+        busy: Percent of the last seconds that it was at work; None where its task does not say.
     """
 
     first: str
     last: str
     offset: int
     ahead: int
+    busy: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +71,27 @@ def progress_of(
 
 
 def range_map(
-    progress: Mapping[TopicPartition, Progress], readers: Mapping[str, int]
+    progress: Mapping[TopicPartition, Progress],
+    readers: Mapping[str, int],
+    busy: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
 ) -> tuple[InputRanges, ...]:
     """Return the ranges of every input partition, by task.
 
     Args:
         progress: What each partition's commit says (`progress_of`).
         readers: Which sub-topology reads a topic (`topic_readers`).
+        busy: How busy each task's busiest ranges are, by their first hash.
     """
     known: list[tuple[TaskId, InputRanges]] = []
     unknown: list[InputRanges] = []
     for partition, said in sorted(progress.items()):
         reader = readers.get(partition.topic)
         if reader is None:
-            unknown.append(_ranges(None, partition, said))
+            unknown.append(_ranges(None, partition, said, {}))
         else:
             task = TaskId(reader, partition.partition)
-            known.append((task, _ranges(str(task), partition, said)))
+            told = busy.get(str(task), {})
+            known.append((task, _ranges(str(task), partition, said, told)))
     known.sort(key=lambda each: each[0])
     return (*(each for _, each in known), *unknown)
 
@@ -106,7 +113,9 @@ def topic_readers(group: Group, inbox: InboxFold) -> dict[str, int]:
     }
 
 
-def _ranges(task: str | None, partition: TopicPartition, said: Progress) -> InputRanges:
+def _ranges(
+    task: str | None, partition: TopicPartition, said: Progress, busy: Mapping[int, int]
+) -> InputRanges:
     lowest = said.committed_offset
     ends = [*(each.first_hash for each in said.ranges), HASH_END]
     return InputRanges(
@@ -121,6 +130,7 @@ def _ranges(task: str | None, partition: TopicPartition, said: Progress) -> Inpu
                 last=f"{end - 1:08x}",
                 offset=each.offset,
                 ahead=each.offset - lowest,
+                busy=busy.get(first),
             )
             for each, (first, end) in zip(said.ranges, pairwise(ends), strict=True)
         ),

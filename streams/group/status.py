@@ -190,7 +190,7 @@ def group_status(
         key_ranges=(
             None
             if around.progress is None
-            else range_map(around.progress, topic_readers(group, inbox))
+            else range_map(around.progress, topic_readers(group, inbox), view.busy())
         ),
         alarms=alarms(
             Sight(
@@ -255,6 +255,14 @@ class _View:
             **_since(since),
             **_figures(told),
         )
+
+    def busy(self) -> dict[str, dict[int, int]]:
+        """Return how busy the ranges of each task are, by their first hash, as its owner last said."""
+        told = {
+            str(task): self._said(task, TaskRole.ACTIVE, state.owner or "")[1]
+            for task, state in self.group.states.items()
+        }
+        return {task: dict(said.busiest) for task, said in told.items() if said is not None}
 
     def copy(self, task: TaskId, copy: Copy, role: TaskRole) -> TaskFigures:
         at_ms, told = self._said(task, role, copy.incarnation)

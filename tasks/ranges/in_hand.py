@@ -1,4 +1,4 @@
-"""What a task's key ranges have in hand, for those who look on: the status of a worker, `top`, `KafkaStreams.tasks`."""
+"""What a task's key ranges have in hand and how busy they are, for those who look on: the status of a worker, `top`, `KafkaStreams.tasks`."""
 
 import time
 from typing import Final
@@ -10,11 +10,21 @@ from tasks.ranges.parallel_task import ParallelTask
 _LONG_S: Final = 1.0
 #: As many are told of a task: a beat has room for all of a worker's tasks.
 _TOLD_MAX: Final = 3
+_BUSIEST_MAX: Final = 16
 
 
 def range_count(task: ActiveTask) -> int:
     """Return how many key ranges a task is cut into; 1 if it runs in the loop's thread, or in one piece."""
     return max(len(task.ranges), 1) if isinstance(task, ParallelTask) else 1
+
+
+def busiest(task: ActiveTask) -> tuple[tuple[int, int], ...]:
+    """Return (first hash, percent of the last seconds at work) of the ranges that have worked, the busiest first."""
+    if not isinstance(task, ParallelTask):
+        return ()
+    at_work = [(each.setting.first_hash, each.busy_percent) for each in task.ranges]
+    told = sorted((each for each in at_work if each[1]), key=lambda each: (-each[1], each[0]))
+    return tuple(told[:_BUSIEST_MAX])
 
 
 def long_in_hand(task: ActiveTask) -> tuple[tuple[int, int, int], ...]:

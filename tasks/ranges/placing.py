@@ -14,6 +14,8 @@ from tasks.ranges.range_worker import RangeWorker
 
 #: How often the load is looked at. By the machine's clock, which is that of the threads' work.
 _LOOK_S: Final = 5.0
+#: A look tells how busy ranges are if the one before it is as long ago.
+_TELLING_S: Final = 0.1
 #: Loads are counted in milliseconds at work.
 _UNITS_PER_S: Final = 1_000
 
@@ -33,7 +35,8 @@ class Placing:
         #: Seconds at work of each range at the last look. One that is made by another cut begins at 0.
         self._seen: dict[RangeWorker, float] = {}
         self._known: frozenset[TaskId] = frozenset()
-        self._next_s = time.monotonic() + _LOOK_S
+        self._looked_s = time.monotonic()
+        self._next_s = self._looked_s + _LOOK_S
 
     def begins(self, task: ActiveTask, owned: Iterable[ActiveTask]) -> None:
         """Have a task run in the pool, cut as is best with all tasks that are owned."""
@@ -60,7 +63,13 @@ class Placing:
 
     def _place(self, tasks: Iterable[ActiveTask]) -> None:
         seen, self._seen = self._seen, {}
-        loads = [self._load(task, seen) for task in tasks if isinstance(task, ParallelTask)]
+        now_s = time.monotonic()
+        since_s, self._looked_s = self._looked_s, now_s
+        loads: list[TaskLoad] = []
+        for task in tasks:
+            if isinstance(task, ParallelTask):
+                _note_busy(task, seen, since_s, now_s)
+                loads.append(self._load(task, seen))
         self._placed = assign_ranges(
             loads, self._pool.threads, self._placed, capacity=int(_LOOK_S * _UNITS_PER_S)
         )
@@ -77,3 +86,16 @@ class Placing:
             ranges_max=min(task.ranges_max, self._ranges_max),
             fixed=task.cannot_be_cut,
         )
+
+
+def _note_busy(
+    task: ParallelTask, seen: Mapping[RangeWorker, float], since_s: float, now_s: float
+) -> None:
+    """Note for those who look on how busy each range was; a look right after another one tells nothing."""
+    if now_s - since_s < _TELLING_S:
+        return
+    for each in task.ranges:
+        began_s = each.unit_since_s
+        in_hand_s = 0.0 if began_s is None else now_s - max(began_s, since_s)
+        worked_s = each.busy_s - seen.get(each, 0.0) + in_hand_s
+        each.busy_percent = min(round(100 * worked_s / (now_s - since_s)), 100)

@@ -147,6 +147,7 @@ class RangeWorker:
         commit_requested: A processor asked for a commit; what it did before is sealed.
         next_wall_clock_ms: When the next callback by the wall clock is due; None for none.
         busy_s: For how long it was at work.
+        busy_percent: Which part of the time between the last two looks of `Placing` it was at work, the unit in hand included.
         unsealed_bytes: About how much memory the changes hold that are not sealed.
         sealed_bytes: Sum of the sizes of all seals.
         waiting: What waits for its coroutines: its own loop, or its part in one that ranges share.
@@ -156,6 +157,7 @@ class RangeWorker:
     """
 
     kept_s = 0.0
+    busy_percent = 0
     items_done = 0
     _given_up = False
 

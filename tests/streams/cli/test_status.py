@@ -188,8 +188,9 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
     group.write(book)
     group.beats(book.now_ms - 100, "a")
     told = TaskStatus(
-        task="0_1", role="active", epoch=1, state="RUNNING", input={"orders-1": 900}, range_count=2
-    )
+        task="0_1", role="active", epoch=1, state="RUNNING", input={"orders-1": 900}, range_count=2,
+        busiest=((0x80000000, 97),),
+    )  # fmt: skip
     group.hear(book.now_ms - 50, beat("b", told))
     commit(group, 0x80000000, 900)
     use(monkeypatch, group, book.now_ms)
@@ -216,8 +217,8 @@ MAP = [
         "hash": "crc32",
         "committed": 400,
         "ranges": [
-            {"first": "00000000", "last": "7fffffff", "offset": 400, "ahead": 0},
-            {"first": "80000000", "last": "ffffffff", "offset": 900, "ahead": 500},
+            {"first": "00000000", "last": "7fffffff", "offset": 400, "ahead": 0, "busy": None},
+            {"first": "80000000", "last": "ffffffff", "offset": 900, "ahead": 500, "busy": 97},
         ],
     }
 ]
@@ -232,8 +233,8 @@ def test_K2_status_shows_the_map_of_key_ranges(capsys: pytest.CaptureFixture[str
     assert main(["status", "shop", "--ranges"]) == ExitCode.OK
     said = capsys.readouterr().out
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
-    at = rows.index(["0_1", "orders-1", "00000000-7fffffff", "400", "0"])
-    assert rows[at + 1] == ["", "", "80000000-ffffffff", "900", "500"]
+    at = rows.index(["0_1", "orders-1", "00000000-7fffffff", "400", "0", "-"])
+    assert rows[at + 1] == ["", "", "80000000-ffffffff", "900", "500", "97 %"]
 
     assert main(["status", "shop"]) == ExitCode.OK
     assert "key hashes" not in capsys.readouterr().out

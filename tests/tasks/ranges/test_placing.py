@@ -48,14 +48,25 @@ def test_K5_uneven_load_is_cut_unevenly_and_a_range_is_never_taken_for_idle(
         host = group.host("one", threads=THREADS)
         host.run_task("0_0", 1)
 
-        def busy() -> bool:
-            """Keep the first quarter busy for some looks behind the first uneven cut."""
+        def feed() -> None:
             if group.end() - group.committed() < 20:
                 for number in range(40):
                     group.send(f"k{number}")
+
+        def busy() -> bool:
+            """Keep the first quarter busy for some looks behind the first uneven cut."""
+            feed()
             uneven = [index for index, (ranges, _) in enumerate(looks) if ranges[1] < 1 << 30]
             return bool(uneven) and len(looks) > uneven[0] + 3
 
         host.until(busy, "it is cut unevenly, and looked at some more times")
         uneven = [loads for ranges, loads in looks if ranges[1] < 1 << 30]
         assert all(loads[0] > 0 for loads in uneven), looks
+
+        def told() -> bool:
+            """Whether the status names a range of the first quarter as the busiest."""
+            feed()
+            busiest = host.status("0_0").busiest
+            return bool(busiest) and busiest[0][0] < 1 << 30 and busiest[0][1] >= 50
+
+        host.until(told, "who looks on is told")
