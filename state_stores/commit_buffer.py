@@ -385,8 +385,16 @@ class CommitBuffer:
         """Return what a commit writes, given the disk keys, their values and timestamps."""
         return Drained(keys, values, timestamps, headers=self.spec.changelog_headers)
 
-    def restored(self, rows: Sequence[tuple[bytes, bytes | None]]) -> Restored:  # noqa: ARG002 - for stores that know time
-        """Note that these rows were restored from the changelog; return what is written along with them."""
+    def restored(
+        self,
+        rows: Sequence[tuple[bytes, bytes | None]],  # noqa: ARG002 - for stores that know time
+        *,
+        slowest_ms: int | None = None,  # noqa: ARG002 - for those whose rows end with it
+    ) -> Restored:
+        """Note that these rows were restored from the changelog; return what is written along with them.
+
+        `slowest_ms` is the store's time at its task's slowest key range (`SegmentLayout.first_restored`).
+        """
         return NOTHING_RESTORED
 
     def applied(self) -> None:

@@ -68,7 +68,12 @@ class ChangeBuffer:
     #: The drained changes are committed.
     applied = discard
 
-    def restored(self, _rows: Sequence[tuple[bytes, bytes | None]]) -> Restored:
+    def restored(
+        self,
+        _rows: Sequence[tuple[bytes, bytes | None]],
+        *,
+        slowest_ms: int | None = None,  # noqa: ARG002 - no row of its ends
+    ) -> Restored:
         """Return what is written along with restored rows: nothing."""
         return NOTHING_RESTORED
 

@@ -1,7 +1,8 @@
 """What has expired of a window or session store whose keys are cut into ranges.
 
 A range that is ahead must not delete what one behind it still needs, so no range deletes anything: whoever commits for
-all of them does, by the time of the one that is furthest behind.
+all of them does, by the time of the one that is furthest behind. Whoever restores rows that ranges have written goes by
+that time too, as it was committed (`time_at`).
 """
 
 from collections.abc import Iterable
@@ -10,8 +11,30 @@ from state_stores.commit_buffer import Drained, Restored
 from state_stores.ports import Database
 from state_stores.segmented_buffer import segments_on_disk
 from state_stores.segments import SegmentLayout
-from state_stores.spec import StoreSpec
+from state_stores.spec import SEGMENTED_KINDS, StoreSpec
 from state_stores.timed_buffer import decode_note, encode_note, note_name, read_note
+
+
+def time_at(spec: StoreSpec, position_ms: int) -> int:
+    """Return the time that the store of a whole task has at least, where the task's stream time is `position_ms`.
+
+    A record there is in windows that began a window's length before at the earliest, so all of the store's rows might be
+    as old: the store of a whole task goes by the latest of them. -1 for a position before the first record, or none.
+    """
+    return max(position_ms - spec.window_size_ms, -1)
+
+
+def slowest_time(spec: StoreSpec, position_ms: int | None) -> int | None:
+    """Return by what time rows of a store expire that are restored, at most (`SegmentLayout.first_restored`).
+
+    Args:
+        spec: The store.
+        position_ms: The stream time of the position that the slowest key range of its task has come to, -1 if that is not
+            known; None where no range is behind.
+    """
+    if position_ms is None or spec.kind not in SEGMENTED_KINDS:
+        return None
+    return time_at(spec, position_ms)
 
 
 class StoreExpiry:
@@ -48,12 +71,8 @@ class StoreExpiry:
         return Restored(delete_range=self._expired(position_ms), notes=written)
 
     def _expired(self, position_ms: int) -> tuple[bytes, bytes] | None:
-        """Return the range to delete, if there is anything in it.
-
-        A record at the position is in windows that began a window's length before at the earliest, so all of the store's
-        rows might be as old: the store of a whole task goes by the latest of them.
-        """
-        live_from = self._layout.live_from_ms(position_ms - self._spec.window_size_ms)
+        """Return the range to delete, if there is anything in it."""
+        live_from = self._layout.live_from_ms(time_at(self._spec, position_ms))
         dead = self._layout.segment(live_from)
         if dead <= self._first:
             return None

@@ -67,10 +67,12 @@ class LruBuffer(CommitBuffer):
         """Return how many keys there are, exactly."""
         return len(self._by_use())
 
-    def restored(self, rows: Sequence[tuple[bytes, bytes | None]]) -> Restored:
+    def restored(
+        self, rows: Sequence[tuple[bytes, bytes | None]], *, slowest_ms: int | None = None
+    ) -> Restored:
         """Note that these rows were restored from the changelog."""
         self._used = None
-        return super().restored(rows)
+        return super().restored(rows, slowest_ms=slowest_ms)
 
     def discard(self) -> None:
         """Forget everything, also uncommitted changes: the next read sees the database."""

@@ -28,10 +28,13 @@ def fold(
     values: Sequence[bytes | None],
     timestamps: Sequence[int],
     headers: Sequence[Headers] | None = None,
+    *,
+    slowest_ms: int | None = None,
 ) -> list[tuple[bytes, bytes | None]]:
     """Return (disk key, disk value or None) of the last record per disk key of some changelog records, in offset order.
 
-    `headers` (None: no record has any) are kept where the store keeps headers.
+    `headers` (None: no record has any) are kept where the store keeps headers. `slowest_ms` is the time of the slowest
+    key range (`SegmentLayout.first_restored`).
 
     What has expired by the times of these records alone is left out (deleted, where an older row could stand in its
     place). Records without a key (nobody of ours writes them) are skipped, as Kafka Streams does.
@@ -44,7 +47,7 @@ def fold(
         case StoreKind.VERSIONED:
             return _fold_versions(keys, values, timestamps)
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
-            return _fold_segments(spec, keys, values, timestamps)
+            return _fold_segments(spec, keys, values, timestamps, slowest_ms)
         case StoreKind.CUSTOM:
             return _fold_nothing(keys, values, timestamps)
 
@@ -114,6 +117,7 @@ def _fold_segments(
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
     timestamps: Sequence[int],
+    slowest_ms: int | None,
 ) -> list[tuple[bytes, bytes | None]]:
     layout = SegmentLayout.of(spec)
     last = {
@@ -122,7 +126,7 @@ def _fold_segments(
         if key is not None and layout.is_row(key)
     }
     observed_ms = max(map(layout.time_of, last), default=-1)
-    kept = layout.first_kept(observed_ms)
+    kept = layout.first_restored(observed_ms, slowest_ms)
     rows = {key: row for key, row in last.items() if layout.segment_of(key) >= kept}
     seal_all = seal_with_headers if spec.keeps_headers else seal_batch
     sealed = seal_all([value for value, _ in rows.values()], [time for _, time in rows.values()])

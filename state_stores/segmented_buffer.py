@@ -238,11 +238,14 @@ class SegmentedBuffer(TimedBuffer):
         if self.spec.retain_duplicates:
             self.seq = max(self.seq, *(layout.seq_of(key) for key, _ in rows), 0)
 
-    def restored(self, rows: Sequence[tuple[bytes, bytes | None]]) -> Restored:
+    def restored(
+        self, rows: Sequence[tuple[bytes, bytes | None]], *, slowest_ms: int | None = None
+    ) -> Restored:
         """Note that these rows were restored from the changelog; return what is written along with them."""
-        restored = super().restored(rows)
+        restored = super().restored(rows, slowest_ms=slowest_ms)
         self._forget_disk()
-        delete_range = self._delete_range(self._kept_from)
+        first = self.layout.first_restored(self.observed_stream_time_ms, slowest_ms)
+        delete_range = self._delete_range(self.layout.prefix(first))
         self._forget_disk()  # the rows are not there yet
         return Restored(delete_range=delete_range, notes=restored.notes)
 

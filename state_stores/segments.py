@@ -113,6 +113,20 @@ class SegmentLayout:
         """Return the first segment that stays on disk when the largest time seen is `observed_ms`."""
         return self.segment(self.live_from_ms(observed_ms - self.kept_longer_ms))
 
+    def first_restored(self, observed_ms: int, slowest_ms: int | None) -> int:
+        """Return the first segment that stays when rows are restored, of which the latest has the time `observed_ms`.
+
+        Args:
+            observed_ms: The largest time seen.
+            slowest_ms: The store's time where the slowest key range of its task stands, -1 if that is not known; None
+                where no range is behind the rows.
+
+        >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=60_000, tail=12)
+        >>> layout.first_restored(600_000, None), layout.first_restored(600_000, 180_000), layout.first_restored(600_000, -1)
+        (9, 2, 0)
+        """
+        return self.first_kept(observed_ms if slowest_ms is None else min(observed_ms, slowest_ms))
+
     def key_bounds(self, segment: int, key: bytes, low: int, high: int) -> tuple[bytes, bytes]:
         """Return the range of a segment's disk keys (first, end) that holds a key's rows of low <= time <= high.
 

@@ -112,7 +112,12 @@ class TimedBuffer(CommitBuffer):
     def _observe_rows(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
         raise NotImplementedError
 
-    def restored(self, rows: Sequence[tuple[bytes, bytes | None]]) -> Restored:
+    def restored(
+        self,
+        rows: Sequence[tuple[bytes, bytes | None]],
+        *,
+        slowest_ms: int | None = None,  # noqa: ARG002 - for stores that delete what has expired
+    ) -> Restored:
         """Note that these rows were restored from the changelog; return what is written along with them."""
         self._observe_rows(rows)
         notes = self._note()

@@ -300,7 +300,8 @@ def _check_copartitioning(
 def _kept_for_slow_ranges(spec: TopologySpec) -> TopologySpec:
     """Let window and session stores keep on disk what their changelogs keep, beyond what has expired.
 
-    Who restores or follows a store knows the time of the fastest key range only, and a slow one may need older rows.
+    Also says that rows may be those of ranges that are apart: a copy goes by what is committed of the slowest one
+    (`StateManager.slowest_position_ms`), which it knows a little late, and a snapshot is of a moment before.
     """
     return replace(
         spec,

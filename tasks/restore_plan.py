@@ -7,12 +7,14 @@ from typing import Final
 from rebalance.model import TaskId, TopicPartition
 from tasks.active_task import ActiveTask
 from tasks.internal_topics import ApplicationPlan
-from tasks.ports import Admin, Clock
+from tasks.ports import Admin, Clock, CommittedOffset
 from tasks.start_positions import (
     Grant,
     StartPosition,
     find_granted_starts,
     inputs_of,
+    progress_of,
+    slowest_position_ms,
     topic_ids_of,
 )
 from tasks.store_restore import RESTORE_SETTINGS, LogFacts, StoreRestore, start_of
@@ -32,6 +34,7 @@ class RestorePlanner:
         clock: Time.
         group_id: The group that offsets are committed to.
         auto_offset_reset: Where inputs begin without a committed offset.
+        topology_hash: Tells this topology from others, in commits.
     """
 
     def __init__(
@@ -42,12 +45,14 @@ class RestorePlanner:
         *,
         group_id: str,
         auto_offset_reset: str,
+        topology_hash: bytes,
     ) -> None:
         self._plan = plan
         self._admin = admin
         self._clock = clock
         self._group_id = group_id
         self._auto_offset_reset = auto_offset_reset
+        self._topology_hash = topology_hash
         self._topic_ids: dict[str, bytes] = {}
         self._learned_s = 0.0
 
@@ -80,10 +85,37 @@ class RestorePlanner:
         self._topic_ids = topic_ids_of([*known, *partitions], self._admin)
         self._learned_s = learned_s
 
-    def get_ready(self, partitions: Sequence[TopicPartition]) -> None:
-        """Ask ahead what a promotion asks of these inputs: a first question has to find the group's coordinator."""
-        self.learn_topics(partitions)
-        self._admin.committed(self._group_id, partitions, stable=True)
+    def get_ready(self, copies: Iterable[ActiveTask]) -> None:
+        """Ask ahead what a promotion asks of these tasks: a first question has to find the group's coordinator.
+
+        What is committed by now says how far their slowest key ranges are.
+        """
+        copies = list(copies)
+        inputs = [partition for task in copies for partition in task.inputs]
+        self.learn_topics(inputs)
+        self._place(copies, self._admin.committed(self._group_id, inputs, stable=True))
+
+    def look_at_ranges(self, copies: Iterable[ActiveTask]) -> None:
+        """Find out how far the slowest key ranges are of tasks that others run, in several ranges perhaps."""
+        cut = [task for task in copies if _may_part(task)]
+        inputs = [partition for task in cut for partition in task.inputs]
+        if inputs:
+            self._place(cut, self._admin.committed(self._group_id, inputs, stable=False))
+
+    def lose_sight(self, task: ActiveTask) -> None:
+        """Count no more on what was committed of a task, which somebody else runs from now on: its ranges may part."""
+        if task.stores.slowest_position_ms is None and _may_part(task):
+            task.stores.slowest_position_ms = -1
+
+    def _place(
+        self, copies: Iterable[ActiveTask], committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        for task in copies:
+            task.stores.slowest_position_ms = slowest_position_ms(
+                [progress_of(committed.get(partition)) for partition in task.inputs],
+                self._topology_hash,
+                may_part=_may_part(task),
+            )
 
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the committed offsets of inputs, where there are any."""
@@ -129,6 +161,7 @@ class RestorePlanner:
             grant: With what it is owned, if it is to run; None for a copy.
             complete: Its stores were open until now, and are what their positions say.
         """
+        self._start_at(task, starts)
         found: list[StoreRestore] = []
         limits = self._limits(task, starts)
         for partition, store in _backups(task).items():
@@ -178,6 +211,7 @@ class RestorePlanner:
         grant: Grant,
     ) -> None:
         """Set where the restores of a copy that is promoted are done."""
+        self._start_at(task, starts)
         entries = list(entries)
         limits = self._limits(task, starts)
         unknown = [
@@ -195,6 +229,17 @@ class RestorePlanner:
                 entry.end = {**ends, **grant.changelog_end}[entry.partition]
                 entry.milestone, entry.known_ms = entry.end, now_ms
 
+    def _start_at(
+        self, task: ActiveTask, starts: Mapping[TopicPartition, StartPosition] | None
+    ) -> None:
+        """Note how far the slowest key range is of a task that is to run: what is restored is that of the same commit."""
+        if starts is not None:
+            task.stores.slowest_position_ms = slowest_position_ms(
+                [starts[partition].progress for partition in task.inputs],
+                self._topology_hash,
+                may_part=False,
+            )
+
     def _limits(
         self, task: ActiveTask, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> dict[TopicPartition, int | None]:
@@ -207,6 +252,11 @@ class RestorePlanner:
             }
         committed = self.committed(sources) if sources else {}
         return {each: committed.get(each) for each in sources}
+
+
+def _may_part(task: ActiveTask) -> bool:
+    """Return whether a task has stores whose rows expire, and may run in key ranges."""
+    return any(spec.kept_longer_ms for spec in task.stores.specs.values())
 
 
 def _backups(task: ActiveTask) -> dict[TopicPartition, str]:

@@ -164,6 +164,7 @@ class RunRestores:
             stores.specs[entry.store],
             facts,
             runs_from_records=settings.from_records,
+            slowest_ms=stores.slowest_ms(entry.store),
         )
         self._say(entry, plan)
         if plan.kind is not RestoreFrom.SNAPSHOT and not plan.in_runs:
@@ -185,6 +186,7 @@ class RunRestores:
             urgent=made.charge.grant is not None,
             directory=settings.directory()
             / f"{entry.task.task_id}-{self._life}-{next(self._numbers)}",
+            slowest_ms=stores.slowest_ms(entry.store),
         )
 
         def tell(report: RunReport) -> None:

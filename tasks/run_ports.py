@@ -25,6 +25,7 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         complete_from_zero: The changelog is read from its start, so nothing lies below.
         urgent: A task that is to run waits for it; copies wait for those.
         directory: Where the files are to be: a directory that does not exist yet, beside the task's database.
+        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
     """
 
     spec: StoreSpec
@@ -35,6 +36,7 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     complete_from_zero: bool
     urgent: bool
     directory: Path
+    slowest_ms: int | None = None
 
 
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -128,7 +128,7 @@ def find_granted_starts(
     committed = admin.committed(group_id, inputs, stable=True)
     fixed = {
         progress.transactional_id
-        for progress in map(_progress_of, committed.values())
+        for progress in map(progress_of, committed.values())
         if progress is not None and not progress.task_epoch
     }
     if fixed:
@@ -181,7 +181,7 @@ def _check_grant(
                 f"worker begins below, however often it is started: set the offset again to what it was, at least {floor}, or "
                 "stop all workers and run `tidewheel reset` to begin anew"
             )
-        progress = _progress_of(found)
+        progress = progress_of(found)
         if progress is not None and progress.task_epoch > grant.task_epoch:
             raise StreamsError(
                 f"{partition}: was committed under epoch {progress.task_epoch} of its task, which is granted here under "
@@ -198,13 +198,16 @@ def _check_grant(
             )
 
 
-def _progress_of(offset: CommittedOffset) -> Progress | None:
-    return Progress.decode(offset.metadata, committed_offset=offset.offset)
+def progress_of(found: CommittedOffset | None) -> Progress | None:
+    """Return what a commit says beside its offset; None if nothing is committed, or nothing of ours."""
+    if not is_committed(found):
+        return None
+    return Progress.decode(found.metadata, committed_offset=found.offset)
 
 
 def _is_uneven(found: CommittedOffset | None) -> bool:
     """Return whether some key range had done records behind the committed offset."""
-    progress = _progress_of(found) if is_committed(found) else None
+    progress = progress_of(found)
     return progress is not None and progress.highest_offset > progress.committed_offset
 
 
@@ -370,6 +373,29 @@ def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartit
             continue
         found[partition] = OldMap(progress.ranges)
     return found
+
+
+def slowest_position_ms(
+    committed: Iterable[Progress | None], topology_hash: bytes, *, may_part: bool
+) -> int | None:
+    """Return the stream time of the position that the slowest key range of a task has come to, by what was committed.
+
+    Rows of ranges that are ahead of it tell of later times than it needs. None where no range is ahead; -1 where that
+    time is not known: nothing is committed, or by another version of the topology, whose time may be that of other records.
+
+    Args:
+        committed: What the last commit said, per input; None for nothing.
+        topology_hash: Of the version that runs.
+        may_part: Ranges that are level by now may be apart when it matters.
+    """
+    known = [progress for progress in committed if progress is not None]
+    level = all(progress.highest_offset == progress.committed_offset for progress in known)
+    if level and not may_part:
+        return None
+    if any(progress.topology_hash != topology_hash for progress in known):
+        return -1
+    # Operators of a task that is cut all have the time of the position, and nothing else has any (`OperatorTimes`).
+    return max((time for progress in known for time in progress.operator_times_ms), default=-1)
 
 
 def operator_times(

@@ -20,6 +20,7 @@ from state_stores.bulk_restore.run_files import BuiltRuns
 from state_stores.commit_buffer import Drained, write_rows
 from state_stores.custom_slot import CustomSlot
 from state_stores.errors import StoreCorruptedError
+from state_stores.expiry import slowest_time
 from state_stores.factory import Store, make_store
 from state_stores.ports import Database
 from state_stores.position import Position
@@ -73,6 +74,9 @@ class StateManager:
         self._slots: dict[str, CustomSlot] = {}
         self.stores: dict[str, Store] = {}
         self.topic_ids: dict[str, bytes] = {}
+        #: By what stream time restored rows expire: that of the position of the task's slowest key range, -1 if it is not
+        #: known; None while no range is behind what is restored, so that the rows themselves tell.
+        self.slowest_position_ms: int | None = None
 
     def open(self) -> None:
         """Open the databases; raises `StoreCorruptedError` or `StoreLockedError`."""
@@ -216,6 +220,10 @@ class StateManager:
             if spec.source_topic is not None
         }
 
+    def slowest_ms(self, store: str) -> int | None:
+        """Return the time of a store at `slowest_position_ms`; None where that is, or for a store without expiry."""
+        return slowest_time(self.specs[store], self.slowest_position_ms)
+
     def scratch_store(self, store: str) -> Any:
         """Return a second store object over the same data, without a cache, to restore into."""
         return self._store(replace(self.specs[store], caching=False))
@@ -344,7 +352,8 @@ class StateManager:
             stored = self._encoded(positions, now_ms, persistent=persistent)
             if mine or stored:
                 restored = {
-                    name: self.stores[name].buffer.restored(rows) for name, rows in mine.items()
+                    name: self.stores[name].buffer.restored(rows, slowest_ms=self.slowest_ms(name))
+                    for name, rows in mine.items()
                 }
                 write_rows(database, mine, stored, restored)
         for name, slot in self._slots.items():
@@ -380,6 +389,7 @@ class StateManager:
             ),
             from_nothing=from_nothing,
             also_forget=(_IDENTITY,) if from_nothing else (),
+            slowest_ms=self.slowest_ms(store),
         )
         self.stores[store].buffer.discard()
 

@@ -229,6 +229,7 @@ class StateUpdater:
             if self._guarded(charge, partial(self._open, charge)):
                 opened.append(charge)
         self._find_starts(opened)
+        self._planner.look_at_ranges(each.task for each in opened if each.copy is not None)
         facts = self._planner.look([charge.task for charge in opened])
         for charge in opened:
             self._guarded(charge, partial(self._plan, charge, facts))
@@ -294,6 +295,8 @@ class StateUpdater:
         """Go on with a task that was to run and is revoked while it restores: it has no end any more."""
         self._events.suspended(charge)
         charge.grant, charge.copy, charge.starts = None, copy, None
+        self._planner.lose_sight(charge.task)
+        self._next_topics_s = 0.0
         for entry in charge.entries.values():
             entry.end, entry.start, entry.restored = None, entry.position, 0
         copy.store_uuid = copy.task.stores.identity()
@@ -542,12 +545,10 @@ class StateUpdater:
             if now_s >= self._next_committed_s:
                 self._next_committed_s = now_s + _COMMITTED_EVERY_S
                 self._let_inputs_in()
-            copies = [each for each in self._charges.values() if each.copy is not None]
+            copies = [each.task for each in self._charges.values() if each.copy is not None]
             if copies and now_s >= self._next_topics_s:
                 self._next_topics_s = now_s + _TOPICS_EVERY_S
-                self._planner.get_ready(
-                    [partition for charge in copies for partition in charge.task.inputs]
-                )
+                self._planner.get_ready(copies)
         except StreamsError as error:
             # Copies know less for a while; whoever needs the cluster says more.
             _log.warning("could not ask about the inputs of copies: %s", error)

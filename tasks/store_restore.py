@@ -173,8 +173,15 @@ class StoreRestore(msgspec.Struct, eq=False):
     def _rows(self, run: SourceRecords) -> Sequence[tuple[bytes, bytes | None]]:
         if self.source is not None:
             return self.source.rows(run)
-        spec = self.task.stores.specs[self.store]
-        return fold(spec, run.raw_keys, run.raw_values, run.timestamps, run.headers)
+        stores = self.task.stores
+        return fold(
+            stores.specs[self.store],
+            run.raw_keys,
+            run.raw_values,
+            run.timestamps,
+            run.headers,
+            slowest_ms=stores.slowest_ms(self.store),
+        )
 
     def _times(self, run: SourceRecords) -> dict[str, StoreTime]:
         """Return what rows don't tell of the records' time: a delete has a time too, and so has what was overwritten."""

@@ -335,6 +335,7 @@ class StreamWorker:
                 self._clock,
                 group_id=self._settings.application_id,
                 auto_offset_reset=self._settings.auto_offset_reset,
+                topology_hash=self._settings.topology_hash,
             ),
             make_reader=self._ports.make_reader,
             clock=self._clock,

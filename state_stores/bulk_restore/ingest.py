@@ -7,7 +7,7 @@ still on disk by then, it would speak of rows that are gone, or newer than it sa
 leaves a store without a position, which the next open empties and restores from the beginning.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
@@ -49,6 +49,7 @@ def ingest_runs(
     position: Position | None,
     from_nothing: bool,
     also_forget: Sequence[str] = (),
+    slowest_ms: int | None = None,
 ) -> None:
     """Take runs into a store: its position is forgotten, the files go in, the new position is written.
 
@@ -66,6 +67,7 @@ def ingest_runs(
         from_nothing: The runs begin at the start of the log: the store is emptied first. Otherwise they go on where the
             store stands.
         also_forget: Names of other notes that are emptied along with the position.
+        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
 
     Raises:
         StateStoreError: It failed; the store has no position then.
@@ -82,28 +84,36 @@ def ingest_runs(
         _write_files(database, spec.name, files)
     elif files:
         bulk.ingest(spec.name, [file.path for file in files])
-    _conclude(database, spec, before.later(time), position_name, position)
+    notes = _notes(spec, before.later(time), position_name, position)
+    _conclude(database, spec, before.later(time), slowest_ms, notes)
     if bulk is not None:
         bulk.make_durable()
+
+
+def _notes(
+    spec: StoreSpec, now: StoreTime, position_name: str, position: Position | None
+) -> dict[str, bytes]:
+    """Return the time and the position as they are written."""
+    notes: dict[str, bytes] = {}
+    if now != StoreTime():
+        notes[note_name(spec.name)] = encode_note(now.observed_ms, now.seq)
+    if position is not None:
+        notes[position_name] = position.encode()
+    return notes
 
 
 def _conclude(
     database: Database,
     spec: StoreSpec,
     now: StoreTime,
-    position_name: str,
-    position: Position | None,
+    slowest_ms: int | None,
+    notes: Mapping[str, bytes],
 ) -> None:
     """Write the time and the position, and delete what has expired by that time."""
-    notes: dict[str, bytes] = {}
-    if now != StoreTime():
-        notes[note_name(spec.name)] = encode_note(now.observed_ms, now.seq)
-    if position is not None:
-        notes[position_name] = position.encode()
     ranges: dict[str, tuple[bytes, bytes]] = {}
     if spec.kind in SEGMENTED_KINDS:
         layout = SegmentLayout.of(spec)
-        dead = layout.prefix(layout.first_kept(now.observed_ms))
+        dead = layout.prefix(layout.first_restored(now.observed_ms, slowest_ms))
         first = next(database.iterate(spec.name, None, dead), None)
         if first is not None:
             ranges[spec.name] = (first[0], dead)

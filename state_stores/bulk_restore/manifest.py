@@ -79,7 +79,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     last_key: bytes
 
 
-class PartitionRuns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PartitionRuns(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """The runs of one partition, in the order of their offsets.
 
     Attributes:
@@ -91,6 +93,7 @@ class PartitionRuns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         complete_from_zero: They begin at the start of the log, so an empty store becomes whole by them.
         runs: The files. A stretch without any row has none.
         time: The store's time after all these records.
+        expired_by_ms: By what time rows that had expired were left out, where that is not `time`: a key range was behind.
     """
 
     partition: int
@@ -101,6 +104,12 @@ class PartitionRuns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     complete_from_zero: bool
     runs: tuple[Run, ...]
     time: StoreTime
+    expired_by_ms: int | None = None
+
+    @property
+    def left_out_by_ms(self) -> int:
+        """Return by what time rows that had expired were left out."""
+        return self.time.observed_ms if self.expired_by_ms is None else self.expired_by_ms
 
     @property
     def rows(self) -> int:
@@ -333,6 +342,23 @@ def may_extend(previous: PartitionRuns, facts: ChangelogFacts) -> str | None:
     return None if start is StartFrom.POSITION else reason
 
 
+def leaves_out_needed(runs: PartitionRuns, spec: StoreSpec, slowest_ms: int | None) -> str | None:
+    """Return why some runs have not all rows that a slow key range still needs, or None if they have.
+
+    Args:
+        runs: The runs of a partition.
+        spec: The store.
+        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
+    """
+    if slowest_ms is None or spec.kind not in SEGMENTED_KINDS:
+        return None
+    layout = SegmentLayout.of(spec)
+    needed = layout.segment(layout.live_from_ms(slowest_ms))
+    if layout.first_kept(runs.left_out_by_ms) <= needed:
+        return None
+    return "it was made when a key range of the task was further ahead than the one that is behind can do without"
+
+
 def read_too_slowly(began_ms: int, ended_ms: int, tombstone_retention_ms: int) -> str | None:
     """Return why runs read from `began_ms` to `ended_ms` can't be trusted, or None if they can.
 
@@ -382,7 +408,8 @@ def _check_partition(partition: PartitionRuns, folder: str) -> None:
     _demand(
         0 <= partition.caught_up_at_ms < _TIMES_END
         and -1 <= partition.time.observed_ms < _TIMES_END
-        and 0 <= partition.time.seq < _SEQS_END,
+        and 0 <= partition.time.seq < _SEQS_END
+        and -1 <= partition.left_out_by_ms <= partition.time.observed_ms,
         f"{which}: its times are none",
     )
     _demand(len(runs) <= _RUNS_MAX, f"{which} has {len(runs)} runs, more than any of ours")

@@ -12,6 +12,7 @@ from state_stores.bulk_restore.manifest import (
     ChangelogFacts,
     PartitionRuns,
     StoreSnapshot,
+    leaves_out_needed,
     may_extend,
     validate,
 )
@@ -63,6 +64,7 @@ def plan_restore(
     facts: ChangelogFacts,
     *,
     runs_from_records: int = RUNS_FROM_RECORDS,
+    slowest_ms: int | None = None,
 ) -> RestorePlan:
     """Return the cheapest valid way to restore a store, with the reason.
 
@@ -72,9 +74,10 @@ def plan_restore(
         spec: The store.
         facts: What the cluster says of its changelog partition.
         runs_from_records: From how many records on they are built into runs.
+        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
     """
     start, why = facts.start_from(position)
-    runs, refused = _usable(snapshot, spec, facts)
+    runs, refused = _usable(snapshot, spec, facts, slowest_ms)
 
     def plan(kind: RestoreFrom, offset: int, reason: str) -> RestorePlan:
         return RestorePlan(
@@ -108,7 +111,10 @@ def plan_restore(
 
 
 def _usable(
-    snapshot: StoreSnapshot | None, spec: StoreSpec, facts: ChangelogFacts
+    snapshot: StoreSnapshot | None,
+    spec: StoreSpec,
+    facts: ChangelogFacts,
+    slowest_ms: int | None,
 ) -> tuple[PartitionRuns | None, str | None]:
     """Return the runs of a snapshot that a store may be restored from, or why there are none."""
     if snapshot is None:
@@ -119,7 +125,7 @@ def _usable(
     runs = snapshot.partition(facts.partition)
     if runs is None:
         return None, f"it has nothing of partition {facts.partition}"
-    refused = may_extend(runs, facts)
+    refused = may_extend(runs, facts) or leaves_out_needed(runs, spec, slowest_ms)
     return (runs, None) if refused is None else (None, refused)
 
 

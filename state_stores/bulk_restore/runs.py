@@ -3,7 +3,7 @@
 Where each row has the key of its record and needs no other, rows are made as records come: a dictionary of them is all
 that is held, and it is sorted when a file is written. Of the other kinds, records are kept as they came, the last one
 of each row, and `fold` makes rows of them then. What of a window or session store has expired by the time of the
-stretch is left out of a file: whoever ingests it is at least as late.
+stretch is left out of a file: whoever ingests it is at least as late. Where a key range is behind, its time counts.
 
 How often a row is written, to one run or another, is what a long changelog costs beside reading it: memory is for as
 many rows as can be.
@@ -51,6 +51,7 @@ class RunBuilder:
         from_offset: Where the stretch begins.
         complete_from_zero: It begins at the start of the log: nothing lies below its first run, which has no deletes.
         max_bytes: Memory it may take; beyond it a run is closed and the next begins.
+        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
     """
 
     def __init__(
@@ -62,15 +63,17 @@ class RunBuilder:
         from_offset: int,
         complete_from_zero: bool,
         max_bytes: int = RUN_BYTES,
+        slowest_ms: int | None = None,
     ) -> None:
         self._spec = spec
+        self._slowest_ms = slowest_ms
         self._directory = directory
         self._partition = partition
         self._from = from_offset
         self._position = from_offset
         self._drop_deletes = complete_from_zero
         self._max_bytes = max_bytes
-        self._last = _last_of(spec)
+        self._last = _last_of(spec, slowest_ms)
         self._time = StoreTime()
         self._files: list[RunFile] = []
 
@@ -101,7 +104,7 @@ class RunBuilder:
 
     def abandon(self) -> None:
         """Delete the files made so far; for a stretch that could not be read to its end."""
-        self._last = _last_of(self._spec)
+        self._last = _last_of(self._spec, self._slowest_ms)
         for file in self._files:
             file.path.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
@@ -113,7 +116,7 @@ class RunBuilder:
         return self._directory / f"{self._partition}-{self._from}-{len(self._files)}.sst"
 
     def _close_run(self) -> None:
-        last, self._last = self._last, _last_of(self._spec)
+        last, self._last = self._last, _last_of(self._spec, self._slowest_ms)
         self._time = self._time.later(last.time())
         rows = self._kept(last.in_order())
         run = write_run(self._path, rows, self._partition, (self._from, self._position))
@@ -127,7 +130,8 @@ class RunBuilder:
             rows = (row for row in rows if row[1] is not None)
         if self._spec.kind in SEGMENTED_KINDS:
             layout = SegmentLayout.of(self._spec)
-            kept_from = layout.prefix(layout.first_kept(self._time.observed_ms))
+            first = layout.first_restored(self._time.observed_ms, self._slowest_ms)
+            kept_from = layout.prefix(first)
             rows = (row for row in rows if row[0] >= kept_from)
         return rows
 
@@ -182,8 +186,9 @@ class _LastRecords:
         bytes_at_most: They don't take more memory than this, about; keys that came again were counted again.
     """
 
-    def __init__(self, spec: StoreSpec) -> None:
+    def __init__(self, spec: StoreSpec, slowest_ms: int | None) -> None:
         self._spec = spec
+        self._slowest_ms = slowest_ms
         self._by_time = spec.kind is StoreKind.VERSIONED
         # Two dictionaries hold no object that the garbage collector would visit again and again.
         self._values: dict[Any, bytes | None] = {}
@@ -214,18 +219,18 @@ class _LastRecords:
 
     def in_order(self) -> Sequence[Row]:
         """Return the rows they make, in the order of their keys."""
-        return sorted(fold(self._spec, *self._columns()))
+        return sorted(fold(self._spec, *self._columns(), slowest_ms=self._slowest_ms))
 
     def _columns(self) -> tuple[list[bytes | None], list[bytes | None], list[int]]:
         keys = [key for key, _ in self._values] if self._by_time else list(self._values)
         return keys, list(self._values.values()), list(self._timestamps.values())
 
 
-def _last_of(spec: StoreSpec) -> _LastRows | _LastRecords:
+def _last_of(spec: StoreSpec, slowest_ms: int | None) -> _LastRows | _LastRecords:
     """Return what keeps the last records of a store; with a ttl, what has ended depends on all of them."""
     if spec.kind in _KEY_VALUES and spec.ttl_ms is None:
         return _LastRows()
-    return _LastRecords(spec)
+    return _LastRecords(spec, slowest_ms)
 
 
 def _bytes_of(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:

@@ -26,17 +26,27 @@ class PartitionPlan:
         kept: The runs of the snapshot before that stay; None where it is made in full.
         ranges: Offsets (first, end) to read, a task each.
         reason: Why, in one sentence for people.
+        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
     """
 
     facts: ChangelogFacts
     kept: PartitionRuns | None
     ranges: tuple[tuple[int, int], ...]
     reason: str
+    slowest_ms: int | None = None
 
     @property
     def offsets(self) -> int:
         """Return how many offsets there are to read."""
         return sum(end - first for first, end in self.ranges)
+
+    def expired_by_ms(self, observed_ms: int) -> int | None:
+        """Return by what time its runs leave out what has expired; None by that of their latest row, `observed_ms`."""
+        if self.slowest_ms is None:
+            return None
+        before_ms = -1 if self.kept is None else self.kept.left_out_by_ms
+        left_out_by_ms = max(before_ms, min(self.slowest_ms, observed_ms))
+        return None if left_out_by_ms == observed_ms else left_out_by_ms
 
     @property
     def is_on_nothing(self) -> bool:
@@ -55,6 +65,7 @@ def plan_partition(
     refused: str | None,
     *,
     records_per_task: int = RECORDS_PER_TASK,
+    slowest_ms: int | None = None,
 ) -> PartitionPlan:
     """Return how to make a partition of a snapshot: on top of the runs of the one before where that is valid.
 
@@ -63,6 +74,7 @@ def plan_partition(
         previous: The runs of the snapshot before, if there are any.
         refused: Why that snapshot as a whole is not used, if it is not.
         records_per_task: As many offsets a task reads, about.
+        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
     """
     kept = previous
     reason = refused
@@ -75,7 +87,7 @@ def plan_partition(
     begin = facts.log_start if kept is None else kept.to_offset
     ranges = cut(begin, facts.log_end, records_per_task)
     told = f"in full: {reason}" if reason is not None else f"{facts.log_end - begin} offsets more"
-    return PartitionPlan(facts=facts, kept=kept, ranges=ranges, reason=told)
+    return PartitionPlan(facts=facts, kept=kept, ranges=ranges, reason=told, slowest_ms=slowest_ms)
 
 
 def cut(first: int, end: int, records_per_task: int) -> tuple[tuple[int, int], ...]:

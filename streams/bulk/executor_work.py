@@ -70,6 +70,7 @@ class RangeToBuild:
         complete_from_zero: No row lies below it.
         may_begin_later: The whole log is read, so where it has lost its beginning meanwhile (rows that expired) it is read
             from where it begins now, as anybody would who came a moment later.
+        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
     """
 
     store: str
@@ -78,6 +79,7 @@ class RangeToBuild:
     to_offset: int
     complete_from_zero: bool
     may_begin_later: bool
+    slowest_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,7 @@ def read_into_runs(
         from_offset=task.from_offset,
         complete_from_zero=task.complete_from_zero,
         max_bytes=work.run_bytes,
+        slowest_ms=task.slowest_ms,
     )
     position = task.from_offset
     # Millions of rows make no cycle; going through all of them took a third of the time.

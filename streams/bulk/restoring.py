@@ -26,7 +26,12 @@ from state_stores.state_directory import StateDirectory
 from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
 from streams.bulk.executor_work import fetched
 from streams.bulk.snapshots import make_snapshots
-from streams.bulk.stores import BulkStore, changelog_facts, check_no_headers
+from streams.bulk.stores import (
+    BulkStore,
+    changelog_facts,
+    check_no_headers,
+    slowest_positions,
+)
 from streams.config import StreamsConfig
 from streams.errors import ConfigError, StreamsError
 from streams.topology import Topology
@@ -127,8 +132,10 @@ def restore_stores(
         ]
         url = held.enter_context(_location(driver, directories[0]))
         manifest = make_snapshots(driver, kept, url)
+        # Behind the snapshot: by then ranges are no further back than when it was made.
+        positions = slowest_positions(kept.values(), driver.admin, config.application_id)
         facts = changelog_facts(list(kept.values()), driver.admin, now_ms())
-        ingesting = _Ingesting(driver, kept, url, manifest)
+        ingesting = _Ingesting(driver, kept, url, manifest, positions)
         tasks = sorted(
             {store.task(number) for store in kept.values() for number in range(store.partitions)}
         )
@@ -166,12 +173,18 @@ class _Ingesting:
     """Fills databases of this machine from snapshots."""
 
     def __init__(
-        self, driver: BulkDriver, stores: Mapping[str, BulkStore], url: str, manifest: Manifest
+        self,
+        driver: BulkDriver,
+        stores: Mapping[str, BulkStore],
+        url: str,
+        manifest: Manifest,
+        positions: Mapping[TaskId, int | None],
     ) -> None:
         self._driver = driver
         self._stores = stores
         self._url = url
         self._manifest = manifest
+        self._positions = positions
         self._resources = SharedResources.create(driver.config.rocksdb)
 
     def into(
@@ -200,6 +213,7 @@ class _Ingesting:
             open_in_memory=InMemoryDatabase,
             now=now_ms,
         )
+        manager.slowest_position_ms = self._positions.get(task_id)
         manager.open()
         try:
             return [
@@ -218,7 +232,13 @@ class _Ingesting:
         facts: ChangelogFacts,
     ) -> RestoredStore:
         made = self._manifest.stores[store.name]
-        plan = plan_restore(manager.position(store.name), made, store.spec, facts)
+        plan = plan_restore(
+            manager.position(store.name),
+            made,
+            store.spec,
+            facts,
+            slowest_ms=manager.slowest_ms(store.name),
+        )
         runs, rows, file_bytes = plan.snapshot, 0, 0
         if runs is not None:
             manager.topic_ids[store.topic] = facts.topic_id

@@ -20,6 +20,7 @@ from state_stores.bulk_restore.manifest import (
     read_too_slowly,
     validate,
 )
+from state_stores.expiry import slowest_time
 from state_stores.restore import StoreTime
 from streams.bulk.cutting import RECORDS_PER_TASK, PartitionPlan, plan_partition, to_merge
 from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
@@ -31,7 +32,13 @@ from streams.bulk.executor_work import (
     build_range,
     merge_into_one,
 )
-from streams.bulk.stores import BulkStore, changelog_facts, check_no_headers, check_same_topics
+from streams.bulk.stores import (
+    BulkStore,
+    changelog_facts,
+    check_no_headers,
+    check_same_topics,
+    slowest_positions,
+)
 from streams.config import StreamsConfig
 from streams.errors import ConfigError, StreamsError
 from streams.topology import Topology
@@ -104,6 +111,7 @@ def make_snapshots(
 ) -> Manifest:
     """Make and publish snapshots of some stores; see `snapshot`."""
     began_ms = now_ms()
+    positions = slowest_positions(stores.values(), driver.admin, driver.config.application_id)
     facts = changelog_facts(list(stores.values()), driver.admin, began_ms)
     place = SnapshotLocation(url)
     application_id = driver.config.application_id
@@ -119,6 +127,7 @@ def make_snapshots(
                 None if old is None else old.partition(number),
                 _WHY_IN_FULL if full else refused,
                 records_per_task=records_per_task,
+                slowest_ms=slowest_time(store.spec, positions.get(store.task(number))),
             )
     work = driver.work(list(stores.values()), url)
     partitions = _merged(driver, work, _built(driver, work, plans))
@@ -148,6 +157,7 @@ def _built(
             to_offset=end,
             complete_from_zero=plan.is_on_nothing and first == plan.ranges[0][0],
             may_begin_later=plan.kept is None,
+            slowest_ms=plan.slowest_ms,
         )
         for (store, number), plan in plans.items()
         for first, end in plan.ranges
@@ -164,6 +174,7 @@ def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
     kept = plan.kept
     time = StoreTime() if kept is None else kept.time
     old: tuple[Run, ...] = () if kept is None else kept.runs
+    time = reduce(StoreTime.later, (each.time for each in made), time)
     return PartitionRuns(
         partition=plan.facts.partition,
         from_offset=plan.from_offset,
@@ -172,7 +183,8 @@ def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
         caught_up_at_ms=plan.facts.now_ms,
         complete_from_zero=True,
         runs=old + tuple(run for each in made for run in each.runs),
-        time=reduce(StoreTime.later, (each.time for each in made), time),
+        time=time,
+        expired_by_ms=plan.expired_by_ms(time.observed_ms),
     )
 
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.bulk_restore.manifest import ChangelogFacts
-from state_stores.spec import StoreKind, StoreSpec
+from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from streams.config import StreamsConfig
 from streams.config.suggestions import did_you_mean
 from streams.errors import ConfigError, MissingSourceTopicError, StreamsError
 from streams.topology import Topology
 from tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
 from tasks.ports import Admin
+from tasks.start_positions import progress_of, slowest_position_ms
 from tasks.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
 
 
@@ -24,12 +25,16 @@ class BulkStore:
         topic: Its changelog.
         subtopology: The sub-topology whose tasks have it.
         partitions: How many.
+        inputs: What the task of each partition reads; empty if that is not known.
+        topology_hash: Tells the application's topology from others, in commits.
     """
 
     spec: StoreSpec
     topic: str
     subtopology: int
     partitions: int
+    inputs: tuple[frozenset[TopicPartition], ...] = ()
+    topology_hash: bytes = b""
 
     @property
     def name(self) -> str:
@@ -65,6 +70,7 @@ def bulk_stores(
         StreamsError: The topics are not there, or not as the topology needs them.
     """
     plan = application_plan(topology, config, admin)
+    topology_hash = bytes.fromhex(topology.hash())[:8]
     found: dict[str, BulkStore] = {}
     without: dict[str, str] = {}
     custom: set[str] = set()
@@ -78,6 +84,8 @@ def bulk_stores(
                     topic=changelog_topic(config.application_id, spec.name),
                     subtopology=number,
                     partitions=subtopology.partitions,
+                    inputs=tuple(map(subtopology.inputs, range(subtopology.partitions))),
+                    topology_hash=topology_hash,
                 )
             else:
                 without[spec.name] = spec.source_topic or ""
@@ -153,6 +161,32 @@ def changelog_facts(
             now_ms=now_ms,
         )
         for each in partitions
+    }
+
+
+def slowest_positions(
+    stores: Iterable[BulkStore], admin: Admin, group_id: str
+) -> dict[TaskId, int | None]:
+    """Return how far the slowest key range of each task is now, of the tasks whose stores' rows expire.
+
+    Ranges that are ahead write later rows, but what has expired by those the slow one may still need. It is asked before
+    the ends of the changelogs are, so that it holds for all that is read (`tasks.start_positions.slowest_position_ms`).
+    """
+    expiring = [store for store in stores if store.spec.kind in SEGMENTED_KINDS]
+    inputs = {
+        store.task(number): (store, read)
+        for store in expiring
+        for number, read in enumerate(store.inputs)
+    }
+    asked = sorted({partition for _, read in inputs.values() for partition in read})
+    committed = admin.committed(group_id, asked, stable=False) if asked else {}
+    return {
+        task_id: slowest_position_ms(
+            [progress_of(committed.get(partition)) for partition in read],
+            store.topology_hash,
+            may_part=store.spec.kept_longer_ms > 0,
+        )
+        for task_id, (store, read) in inputs.items()
     }
 
 

@@ -196,6 +196,7 @@ class RestoreHelper:
             from_offset=order.from_offset,
             complete_from_zero=order.complete_from_zero,
             max_bytes=self._run_bytes,
+            slowest_ms=order.slowest_ms,
         )
         if not stretch.is_read:
             if self._reader is None:

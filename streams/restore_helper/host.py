@@ -235,6 +235,7 @@ def message_of(number: int, order: RunOrder) -> Order:
         complete_from_zero=order.complete_from_zero,
         urgent=order.urgent,
         directory=str(order.directory),
+        slowest_ms=order.slowest_ms,
     )
 
 

@@ -65,6 +65,7 @@ class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):
     complete_from_zero: bool
     urgent: bool
     directory: str
+    slowest_ms: int | None = None
 
 
 class Forget(msgspec.Struct, tag="forget", frozen=True, kw_only=True):

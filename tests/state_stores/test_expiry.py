@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from state_stores.commit_buffer import Drained, write_rows
-from state_stores.expiry import StoreExpiry
+from state_stores.expiry import StoreExpiry, slowest_time
 from state_stores.factory import make_store
 from state_stores.in_memory import InMemoryDatabase
 from state_stores.restore import fold
@@ -132,3 +134,29 @@ def test_K6_a_copy_keeps_for_slow_ranges_what_the_changelog_keeps() -> None:
         for row in rows.values():
             write_rows(database, {"store": [row]}, {}, {"store": store.buffer.restored([row])})
         assert minutes(database) == left
+
+
+@pytest.mark.parametrize(
+    ("position", "left"), [(None, [50]), (-1, [0, 41, 50]), (2, [0, 41, 50]), (42, [41, 50]), (60, [50])]
+)  # fmt: skip
+def test_K3_restored_rows_expire_for_the_slowest_range(
+    position: int | None, left: list[int]
+) -> None:
+    """As it was committed; also those that were on disk before."""
+    position_ms = position if position is None or position < 0 else position * MINUTE
+    slowest_ms = slowest_time(SPEC, position_ms)
+    rows = [(LAYOUT.window_key(b"a", minute * MINUTE), b"1") for minute in (0, 41, 50)]
+    folded = fold(SPEC, [key[8:] for key, _ in rows], [b"1"] * 3, [0] * 3, slowest_ms=slowest_ms)
+    assert [LAYOUT.time_of(key) // MINUTE for key, _ in folded] == left
+    database = InMemoryDatabase(["store"])
+    for row in rows:
+        buffer = range_of(database, in_range=False).buffer
+        restored = buffer.restored([row], slowest_ms=slowest_ms)
+        write_rows(database, {"store": [row]}, {}, {"store": restored})
+    assert minutes(database) == left
+    assert read_note(database, "store")[0] == 50 * MINUTE, "queries go by the fastest"
+
+
+def test_K3_a_store_without_expiry_has_no_slowest_time() -> None:
+    """Its rows do not end with time."""
+    assert slowest_time(spec_of(StoreKind.KEY_VALUE), 5 * MINUTE) is None

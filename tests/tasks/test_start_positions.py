@@ -17,6 +17,7 @@ from tasks.start_positions import (
     Grant,
     find_granted_starts,
     foreign_transactional_ids,
+    slowest_position_ms,
     start_position,
 )
 from tests.tasks.bench import APP, Bench
@@ -233,3 +234,40 @@ def test_a_granted_input_is_asked_for_its_end_only_where_ranges_are_apart(
     if asked:
         with pytest.raises(StreamsError, match=r"orders-3.*41.*ends at 40"):
             starts()
+
+
+def _told(
+    slowest: int, fastest: int, *times_ms: int, topology_hash: bytes = bytes(8)
+) -> Progress | None:
+    return Progress(
+        task_epoch=1,
+        transactional_id="app-1",
+        topic_id=TOPIC_ID,
+        topology_hash=topology_hash,
+        ranges=(RangeProgress(0, slowest), RangeProgress(1 << 31, fastest)),
+        stream_time_ms=9_999,
+        operator_times_ms=times_ms,
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "expected", "of_a_copy"),
+    [
+        ([], None, -1),
+        ([None], None, -1),
+        ([_told(5, 5, 70, -1)], None, 70),
+        ([_told(5, 6, 70, -1)], 70, 70),
+        ([_told(5, 6, 70, -1), _told(9, 9, 70, -1)], 70, 70),
+        ([_told(5, 6, 60, -1), _told(9, 9, 70, -1), None], 70, 70),
+        ([_told(5, 6, -1)], -1, -1),
+        ([_told(5, 6)], -1, -1),
+        ([_told(5, 6, 70, topology_hash=b"before..")], -1, -1),
+        ([_told(5, 5, 70, topology_hash=b"before..")], None, -1),
+    ],
+)
+def test_K3_the_slowest_key_range_is_where_the_commit_says(
+    told: list[Progress | None], expected: int | None, of_a_copy: int
+) -> None:
+    """By the operators' time: that of the partition is also that of records no window counts. A copy may be behind it."""
+    assert slowest_position_ms(told, bytes(8), may_part=False) == expected
+    assert slowest_position_ms(told, bytes(8), may_part=True) == of_a_copy

@@ -99,7 +99,13 @@ def columns(records: Sequence[Logged]) -> tuple[list[Any], list[Any], list[int]]
     )
 
 
-def replay(spec: StoreSpec, database: Database, records: Iterable[Logged]) -> StoreTime:
+def replay(
+    spec: StoreSpec,
+    database: Database,
+    records: Iterable[Logged],
+    *,
+    slowest_ms: int | None = None,
+) -> StoreTime:
     """Restore a store record by record as `tasks.store_restore` does; return the time of its records."""
     buffer: Any = make_store(
         spec, database, topic="changelog", keep_bytes=0, now=lambda: 0, may_hold_back=False
@@ -107,26 +113,31 @@ def replay(spec: StoreSpec, database: Database, records: Iterable[Logged]) -> St
     time = StoreTime()
     for record in records:
         keys, values, timestamps = columns([record])
-        rows = fold(spec, keys, values, timestamps)
+        rows = fold(spec, keys, values, timestamps, slowest_ms=slowest_ms)
         if spec.ttl_ms is not None:
             buffer.observe(StoreTime.of(spec, keys, timestamps).observed_ms)
-        write_rows(database, {STORE: rows}, {}, {STORE: buffer.restored(rows)})
+        restored = buffer.restored(rows, slowest_ms=slowest_ms)
+        write_rows(database, {STORE: rows}, {}, {STORE: restored})
         time = time.later(StoreTime.of(spec, keys, timestamps))
     return time
 
 
-def replayed(spec: StoreSpec, records: Iterable[Logged]) -> tuple[InMemoryDatabase, StoreTime]:
+def replayed(
+    spec: StoreSpec, records: Iterable[Logged], *, slowest_ms: int | None = None
+) -> tuple[InMemoryDatabase, StoreTime]:
     """Return a database that a changelog was replayed into, record by record, and the time of its records."""
     database = InMemoryDatabase([STORE])
-    return database, replay(spec, database, records)
+    return database, replay(spec, database, records, slowest_ms=slowest_ms)
 
 
-def visible(spec: StoreSpec, database: Database, now: StoreTime) -> dict[bytes, bytes]:
-    """Return the rows of a store that have not expired at a time."""
+def visible(
+    spec: StoreSpec, database: Database, now: StoreTime, *, slowest_ms: int | None = None
+) -> dict[bytes, bytes]:
+    """Return the rows of a store that have not expired at a time, or not for the slowest key range."""
     rows = dict(database.iterate(STORE, None, None))
     if spec.kind in SEGMENTED_KINDS:
         layout = SegmentLayout.of(spec)
-        kept = layout.first_kept(now.observed_ms)
+        kept = layout.first_restored(now.observed_ms, slowest_ms)
         return {key: value for key, value in rows.items() if layout.segment_of(key) >= kept}
     if spec.ttl_ms is not None:
         ended = now.observed_ms - spec.ttl_ms

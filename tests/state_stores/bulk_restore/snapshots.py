@@ -122,7 +122,8 @@ def snapshots(draw: st.DrawFn) -> StoreSnapshot:
                 from_offset=offsets[0],
                 to_offset=offsets[-1],
                 runs=files,
-                time=StoreTime(draw(st.integers(-1, 1 << 40)), draw(st.integers(0, 9))),
+                time=StoreTime((now := draw(st.integers(-1, 1 << 40))), draw(st.integers(0, 9))),
+                expired_by_ms=draw(st.none() | st.integers(-1, now)),
             )
         )
     return snapshot(

@@ -19,7 +19,7 @@ from state_stores.restore import StoreTime
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.spec import StoreSpec
+from state_stores.spec import SEGMENTED_KINDS, StoreSpec
 from tests.state_stores.bulk_restore.logs import (
     SPECS,
     STORE,
@@ -76,6 +76,7 @@ def build(
     offsets: tuple[int, int] | None = None,
     complete: bool = True,
     max_bytes: int = 1_000,
+    slowest_ms: int | None = None,
 ) -> BuiltRuns:
     """Build runs of some records, given to the builder in batches that are cut anywhere."""
     end = records[-1].offset + 1 if records else 0
@@ -87,6 +88,7 @@ def build(
         from_offset=begin,
         complete_from_zero=complete,
         max_bytes=max_bytes,
+        slowest_ms=slowest_ms,
     )
     bounds = [0, *sorted(cut % (len(records) + 1) for cut in cuts), len(records)]
     for start, stop in pairwise(bounds):
@@ -97,7 +99,14 @@ def build(
     return builder.finish(end)
 
 
-def take(database: Database, spec: StoreSpec, built: BuiltRuns, *, from_nothing: bool) -> None:
+def take(
+    database: Database,
+    spec: StoreSpec,
+    built: BuiltRuns,
+    *,
+    from_nothing: bool,
+    slowest_ms: int | None = None,
+) -> None:
     """Ingest what was built."""
     ingest_runs(
         database,
@@ -107,6 +116,7 @@ def take(database: Database, spec: StoreSpec, built: BuiltRuns, *, from_nothing:
         position_name=POSITION,
         position=None,
         from_nothing=from_nothing,
+        slowest_ms=slowest_ms,
     )
 
 
@@ -193,6 +203,33 @@ def test_ranges_built_apart_and_merged_equal_replay(
     database = databases()
     take(database, spec, BuiltRuns(tuple(merged), built_time), from_nothing=True)
     assert visible(spec, database, now) == visible(spec, expected, now)
+
+
+@all_kinds
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_K3_what_a_slow_key_range_needs_is_in_runs_and_their_tail_as_in_a_replay(
+    spec: StoreSpec, directories: Directories, databases: Databases, data: Any
+) -> None:
+    """What has expired for the slowest range is gone, and nothing else; the time is that of the latest row."""
+    records = data.draw(logs(spec))
+    slowest_ms = data.draw(st.integers(-1, 600_000))
+    cut = data.draw(st.integers(0, len(records)))
+    end = records[cut].offset if cut < len(records) else 10_000
+    before, tail = records[:cut], records[cut:]
+    built = build(
+        spec, directories(), before, offsets=(0, end), max_bytes=300, slowest_ms=slowest_ms
+    )
+    database = databases()
+    take(database, spec, built, from_nothing=True, slowest_ms=slowest_ms)
+    replay(spec, database, tail, slowest_ms=slowest_ms)
+    expected, now = replayed(spec, records, slowest_ms=slowest_ms)
+    rows = visible(spec, expected, now, slowest_ms=slowest_ms)
+    assert visible(spec, database, now, slowest_ms=slowest_ms) == rows
+    assert noted(database) == now
+    if spec.kind in SEGMENTED_KINDS:
+        everything, _ = replayed(spec, records, slowest_ms=-1)
+        assert visible(spec, everything, now, slowest_ms=slowest_ms) == rows
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)

@@ -43,6 +43,11 @@ def test_a_manifest_comes_back(made: StoreSnapshot) -> None:
     assert decode_manifest(encode_manifest(made)) == made
 
 
+def test_a_manifest_of_level_key_ranges_is_that_of_one() -> None:
+    """Versions that know nothing of ranges that are apart read it."""
+    assert b"expired_by_ms" not in encode_manifest(snapshot())
+
+
 @settings(max_examples=300)
 @given(st.data())
 def test_a_damaged_manifest_is_never_trusted(data: Any) -> None:
@@ -116,6 +121,8 @@ def test_what_is_wrong_with_a_manifest_is_told(data: bytes, reason: str) -> None
         pytest.param({"caught_up_at_ms": -1}, id="no time"),
         pytest.param({"time": StoreTime(-2)}, id="no store's time"),
         pytest.param({"time": StoreTime(0, 1 << 32)}, id="no sequence number"),
+        pytest.param({"time": StoreTime(7), "expired_by_ms": 8}, id="expired by a later time"),
+        pytest.param({"expired_by_ms": -2}, id="expired by no time"),
         pytest.param({"partition": 2, "runs": ()}, id="a partition the topic has not"),
         pytest.param({"runs": (run(partition=1),)}, id="a run of another partition"),
         pytest.param(

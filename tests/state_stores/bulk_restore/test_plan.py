@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.bulk_restore.manifest import may_extend, validate
+from state_stores.bulk_restore.manifest import Layout, may_extend, validate
 from state_stores.bulk_restore.plan import RestoreFrom, RestorePlan, plan_restore
 from state_stores.position import Position
-from state_stores.restore import StartFrom
+from state_stores.restore import StartFrom, StoreTime
+from tests.state_stores.bulk_restore.logs import SPECS
 from tests.state_stores.bulk_restore.snapshots import (
     NOW_MS,
     SPEC,
@@ -75,6 +76,32 @@ def test_a_snapshot_that_is_refused_is_told_of(made: Any, reason: str) -> None:
     assert found.refused is not None
     assert reason in found.refused
     assert found.refused in found.reason
+
+
+@pytest.mark.parametrize(
+    ("expired_by_ms", "slowest_ms", "used"),
+    [
+        (None, None, True),
+        (None, 900_000, True),
+        # Rows live for 100 s, on disk for 70 s more, and go by the minute: at 900 s there is what came from 720 s on.
+        (None, 830_000, True),
+        (None, 500_000, False),
+        (500_000, 500_000, True),
+        (500_000, -1, False),
+        (-1, -1, True),
+    ],
+)
+def test_K3_a_snapshot_that_lacks_what_a_slow_key_range_needs_is_refused(
+    expired_by_ms: int | None, slowest_ms: int | None, used: bool
+) -> None:
+    """It was made when the ranges were apart, by somebody who did not know, or of a time before."""
+    spec = SPECS["timestamped window"]
+    runs = partition_runs(time=StoreTime(900_000), expired_by_ms=expired_by_ms)
+    made = snapshot(kind=spec.kind.value, layout=Layout.of(spec), partitions=(runs,))
+    found = plan_restore(None, made, spec, facts(), slowest_ms=slowest_ms)
+    assert (found.snapshot is not None) is used
+    if not used:
+        assert "key range of the task was further ahead" in str(found.refused)
 
 
 def test_long_gaps_are_built_into_runs() -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +73,30 @@ def test_a_snapshot_that_may_be_followed_is_gone_on_from() -> None:
     assert plan.ranges == ((600, 1_000),)
     assert not plan.is_on_nothing
     assert "400 offsets more" in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("kept_by_ms", "slowest_ms", "observed_ms", "expected"),
+    [
+        (None, None, 90, None),
+        (None, 40, 90, 40),
+        (None, 90, 90, None),
+        (None, 99, 90, None),
+        (None, -1, 90, -1),
+        (60, 40, 90, 60),
+        (30, 40, 90, 40),
+        (30, None, 90, None),
+    ],
+)
+def test_K3_what_runs_leave_out_is_what_any_of_them_do(
+    kept_by_ms: int | None, slowest_ms: int | None, observed_ms: int, expected: int | None
+) -> None:
+    """Those that are gone on from too: by the slowest key range when each was made."""
+    before = (
+        None if kept_by_ms is None else msgspec.structs.replace(_runs(), expired_by_ms=kept_by_ms)
+    )
+    plan = plan_partition(_FACTS, before, None, slowest_ms=slowest_ms)
+    assert plan.expired_by_ms(observed_ms) == expected
 
 
 def test_nothing_new_is_nothing_to_read() -> None:

@@ -1,9 +1,11 @@
 """A snapshot, made at once or in several goes, and what is restored from it, are what replaying the changelog leaves."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +14,10 @@ from hypothesis import strategies as st
 from rebalance.model import TopicPartition
 from state_stores.bulk_restore.content import StoredRow, stored_rows
 from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.bulk_restore.merge import newest_rows
+from state_stores.bulk_restore.plan import plan_restore
+from state_stores.expiry import slowest_time
+from state_stores.segments import SegmentLayout
 from state_stores.spec import StoreSpec
 from state_stores.timed_buffer import read_note
 from streams import StreamsConfig, StreamsError
@@ -19,9 +25,10 @@ from streams.bulk import executor_work
 from streams.bulk.content import read_content, reading_plan
 from streams.bulk.driver import BulkDriver, now_ms
 from streams.bulk.snapshots import make_snapshots
-from streams.bulk.stores import BulkStore, changelog_facts
+from streams.bulk.stores import BulkStore, changelog_facts, slowest_positions
 from streams.kafka.changelog import read_range
-from tasks.ports import NewTopic
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset, NewTopic
 from tests.fakes.broker import Entry, FakeBroker, StoredRecord
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeClients
 from tests.state_stores.bulk_restore.logs import SPECS, STORE, Logged, logs, replayed
@@ -189,3 +196,67 @@ def test_a_topic_made_anew_meanwhile_is_noticed(
     ):
         make_snapshots(driver, {STORE: store}, str(tmp_path))
     assert SnapshotLocation(str(tmp_path)).newest("app", STORE) is None
+
+
+_INPUT = TopicPartition("in", 0)
+_HASH = b"topology"
+_HOUR_MS = 3_600_000
+
+
+def _commit(broker: FakeBroker, slowest: int, fastest: int, position_ms: int) -> None:
+    """Commit how far two key ranges are, and the time where the slower one is."""
+    progress = Progress(
+        task_epoch=1,
+        transactional_id="app-1",
+        topic_id=bytes(16),
+        topology_hash=_HASH,
+        ranges=(RangeProgress(0, slowest), RangeProgress(1 << 31, fastest)),
+        operator_times_ms=(position_ms, -1),
+    )
+    broker.groups["app"][_INPUT] = CommittedOffset(slowest, progress.encode())
+
+
+def test_K3_a_snapshot_has_what_the_slowest_key_range_needs(
+    new_broker: NewBroker, tmp_path: Path
+) -> None:
+    """As it was committed then; when the range has moved on, what has expired for it is left out, and that is told."""
+    broker = new_broker()
+    spec = replace(SPECS["window"], window_size_ms=60_000)
+    layout = SegmentLayout.of(spec)
+    store = replace(_store(spec), inputs=(frozenset({_INPUT}),), topology_hash=_HASH)
+
+    def append(*hours: int) -> None:
+        rows = [layout.window_key(b"k", hour * _HOUR_MS)[8:] for hour in hours]
+        _append(broker, [Logged(number, row, b"v", 1) for number, row in enumerate(rows)])
+
+    def taken(position_ms: int | None) -> tuple[list[int], bool]:
+        """Return the hours of the rows of a new snapshot, and whether it is good for the slowest range."""
+        if position_ms is not None:
+            _commit(broker, 1, 9, position_ms)
+        made = make_snapshots(driver, {STORE: store}, str(tmp_path)).stores[STORE]
+        runs = made.partition(0)
+        assert runs is not None
+        place = SnapshotLocation(str(tmp_path))
+        with TemporaryDirectory() as folder:
+            rows = newest_rows(executor_work.fetched(place, runs.runs, Path(folder)))
+            hours = [layout.time_of(key) // _HOUR_MS for key, _ in rows]
+        (position,) = slowest_positions([store], driver.admin, "app").values()
+        slowest_ms = slowest_time(spec, position)
+        facts = changelog_facts([store], driver.admin, now_ms())[_PART]
+        plan = plan_restore(None, made, spec, facts, slowest_ms=slowest_ms)
+        return hours, plan.snapshot is not None
+
+    with inline_driver(_config(tmp_path), FakeAdmin(broker)) as driver:
+        append(1, 2, 50)
+        assert taken(_HOUR_MS) == ([1, 2, 50], True)
+        append(51)
+        assert taken(2 * _HOUR_MS) == ([1, 2, 50, 51], True)
+        append(52)
+        _commit(broker, 9, 9, 52 * _HOUR_MS)
+        assert taken(None) == ([1, 2, 50, 51, 52], True), "none of the runs that stay is made anew"
+        _commit(broker, 9, 12, 2 * _HOUR_MS)
+        (position,) = slowest_positions([store], driver.admin, "app").values()
+        made = SnapshotLocation(str(tmp_path)).newest("app", STORE)
+        facts = changelog_facts([store], driver.admin, now_ms())[_PART]
+        plan = plan_restore(None, made, spec, facts, slowest_ms=slowest_time(spec, position))
+        assert plan.snapshot is None, "it was made when all were level, later than this range is"
