@@ -31,6 +31,7 @@ from rebalance.model import TaskPhase
 from rebalance.observations import Observations
 from rebalance.readiness import want_checks
 from rebalance.records import AnyRecord, StepRecord, TaskRecord
+from rebalance.refine import Refiner
 from rebalance.targets import Assigning, ask_for_target, write_target
 from rebalance.task_moves import move_tasks
 
@@ -77,6 +78,7 @@ class Coordinator:
         )
         self._seen.moved_ms = now_ms
         self._assigning = Assigning()
+        self._refiner = Refiner()
         self._beats = 0
         self._beat_ms = now_ms
         self._dirty = True
@@ -163,7 +165,7 @@ class Coordinator:
         """Move tasks until nothing follows from what was decided."""
         for _ in range(MOVE_PASSES_MAX):
             before = len(draft.records)
-            move_tasks(draft)
+            move_tasks(draft, self._refiner)
             if len(draft.records) == before:
                 return
 

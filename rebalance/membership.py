@@ -148,11 +148,12 @@ def bury(draft: Draft) -> None:
         reason = _death(draft, record)
         if reason:
             _begin_fence(draft, record, reason)
+    revoking, revoked_ms = TaskPhase.REVOKING, draft.seen.revoked_ms
     for task, state in draft.group.states.items():
-        if state.phase != TaskPhase.REVOKING:
-            draft.seen.revoked_ms.pop(task, None)
+        if state.phase != revoking:
+            revoked_ms.pop(task, None)
             continue
-        since_ms = draft.seen.revoked_ms.setdefault(task, draft.now_ms)
+        since_ms = revoked_ms.setdefault(task, draft.now_ms)
         owner = draft.group.members.get(state.owner or "")
         if owner and owner.phase in LIVE and draft.due(since_ms + state.deadline_ms):
             limit = f"did not let go of {task} within {state.deadline_ms} ms"

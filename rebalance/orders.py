@@ -207,6 +207,17 @@ AnyReport = (
     | WorkerClosed
 )
 
+#: Reports that stay true until they are said anew: who speaks for a worker from now on is told the last of each, in this
+#: order. All others are answers to orders, which come again.
+LASTING: Final = (
+    TasksSeen,
+    WantTransactionalId,
+    WorkerStatus,
+    WorkerLeaves,
+    WantShutdown,
+    WorkerClosed,
+)
+
 _ENCODER: Final = msgspec.json.Encoder()
 _ORDERS: Final[msgspec.json.Decoder[AnyOrder]] = msgspec.json.Decoder(AnyOrder)
 _REPORTS: Final[msgspec.json.Decoder[AnyReport]] = msgspec.json.Decoder(AnyReport)

@@ -8,6 +8,17 @@ from rebalance.observations import Announced, changelog_keys
 from rebalance.records import Copy, TaskRecord
 from rebalance.refine import CopyNow, Readiness
 
+# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
+# decision.
+_ACTIVE: Final = TaskRole.ACTIVE
+_LEARNER: Final = TaskRole.LEARNER
+_STANDBY: Final = TaskRole.STANDBY
+_FENCE_WAIT: Final = TaskPhase.FENCE_WAIT
+_READY: Final = Readiness.READY
+_PROGRESSING: Final = Readiness.PROGRESSING
+_NOTHING: Final = Readiness.NOTHING
+_UNKNOWN: Final = Readiness.UNKNOWN
+
 #: A planned move rests on end offsets that are no older than this (H13).
 CHECK_FRESH_MS: Final = 1_000
 
@@ -31,18 +42,19 @@ def copies_now(draft: Draft, task: TaskId) -> tuple[CopyNow, ...]:
     owner = None if state is None else state.owner
     found: list[CopyNow] = []
     for copy in copies:
-        usable = copy.incarnation in live and not has_failed(draft, task, copy)
-        if usable and copy.incarnation != owner:
-            readiness, lag = _readiness(draft, task, copy)
-            role = TaskRole.LEARNER if copy == learner else TaskRole.STANDBY
-            name = live[copy.incarnation].member
-            found.append(CopyNow(member=name, role=role, readiness=readiness, lag=lag))
+        record = live.get(copy.incarnation)
+        if record is None or copy.incarnation == owner or has_failed(draft, task, copy):
+            continue
+        role = _LEARNER if copy == learner else _STANDBY
+        readiness = _readiness(draft, task, copy)
+        found.append(CopyNow(member=record.member, role=role, readiness=readiness))
     return tuple(found)
 
 
 def has_failed(draft: Draft, task: TaskId, copy: Copy) -> bool:
     """Return whether a copy is as good as not there: its member said that it could not have it."""
-    return draft.seen.failed_copies.get((task, copy.incarnation)) == copy.learn_epoch
+    failed = draft.seen.failed_copies
+    return bool(failed) and failed.get((task, copy.incarnation)) == copy.learn_epoch
 
 
 def announced_by(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
@@ -59,28 +71,22 @@ def passes(draft: Draft, announced: Announced) -> bool:
     )
 
 
-def _readiness(draft: Draft, task: TaskId, copy: Copy) -> tuple[Readiness, int]:
-    heard = draft.seen.members.get(copy.incarnation)
-    row = heard.rows.get(task) if heard is not None else None
-    if row is not None and (row.epoch != copy.learn_epoch or row.role == TaskRole.ACTIVE):
-        row = None
-    lag = row.lag if row is not None else -1
+def _readiness(draft: Draft, task: TaskId, copy: Copy) -> Readiness:
     announced = announced_by(draft, task, copy)
     if announced is not None:
-        if passes(draft, announced):
-            return Readiness.READY, announced.lag
-        return Readiness.PROGRESSING, lag
-    if row is None:
-        return Readiness.UNKNOWN, lag
-    restored = any(row.changelog.values())
-    return (Readiness.PROGRESSING if restored else Readiness.NOTHING), lag
+        return _READY if passes(draft, announced) else _PROGRESSING
+    heard = draft.seen.members.get(copy.incarnation)
+    row = heard.rows.get(task) if heard is not None else None
+    if row is None or row.epoch != copy.learn_epoch or row.role == _ACTIVE:
+        return _UNKNOWN
+    return _PROGRESSING if any(row.changelog.values()) else _NOTHING
 
 
 def want_checks(draft: Draft) -> None:
     """Ask for the end offsets that announcements, and state on disk, are to be held against."""
     for task, copies in draft.seen.announced.items():
         state = draft.group.states.get(task)
-        orphaned = state is not None and state.phase == TaskPhase.FENCE_WAIT
+        orphaned = state is not None and state.phase == _FENCE_WAIT
         for announced in copies.values():
             checked_ms = announced.checked_ms
             if checked_ms is None:
@@ -91,10 +97,12 @@ def want_checks(draft: Draft) -> None:
                 wanted = orphaned and draft.now_ms - checked_ms > CHECK_FRESH_MS
             if wanted:
                 want_ends(draft, task, announced.since_ms)
-    known = draft.seen.ends.keys() | draft.seen.ends_asked_ms.keys()
+    read, asked = draft.seen.ends, draft.seen.ends_asked_ms
     for heard in draft.seen.members.values():
         for copy in heard.join.on_disk if heard.join is not None else ():
-            draft.ends_wanted.update(copy.positions.keys() - known)
+            for key in copy.positions:
+                if key not in read and key not in asked:
+                    draft.ends_wanted.add(key)
 
 
 def want_ends(draft: Draft, task: TaskId, not_before_ms: int) -> None:

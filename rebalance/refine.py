@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -54,12 +54,11 @@ class MemberNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyNow(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy of a task that a live member keeps; `lag` in changelog records, -1 if not known."""
+    """A copy of a task that a live member keeps."""
 
     member: str
     role: TaskRole
     readiness: Readiness = Readiness.UNKNOWN
-    lag: int = -1
 
 
 class TaskNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,13 +129,28 @@ class Intermediate(msgspec.Struct, frozen=True, kw_only=True):
     reasons: Mapping[TaskId, str]
 
 
+class Refiner:
+    """Gives the answer of `refine`, and again if it is asked the same: much that a leader hears changes nothing here."""
+
+    def __init__(self) -> None:
+        """Begin without an answer."""
+        self._last: tuple[RefineInput, Intermediate] | None = None
+
+    def refine(self, given: RefineInput) -> Intermediate:
+        """Return what the group does now on its way to the target."""
+        if self._last is None or self._last[0] != given:
+            self._last = given, refine(given)
+        return self._last[1]
+
+
 def refine(given: RefineInput) -> Intermediate:
     """Return what the group does now on its way to the target."""
     index = _index(given)
     verdicts = [_analyse(index, task) for task in sorted(given.tasks)]
-    plan = _plan(index, verdicts)
+    moving = [each for each in verdicts if each.reason]
+    plan = _plan(index, verdicts, moving)
     standbys = {each.task: _filter_standbys(index, each, plan) for each in verdicts}
-    return _assemble(index, verdicts, plan, standbys)
+    return _assemble(index, verdicts, moving, plan, standbys)
 
 
 # -- index ------------------------------------------------------------------------------------------------------------
@@ -147,6 +161,7 @@ class _Index(msgspec.Struct, frozen=True):
 
     Attributes:
         members: Everybody alive, by name.
+        open: Those of them that may be given tasks.
         copies: Copies on live members, by task and member, in the order of the names.
         load: Stateful tasks in any role per thread, by member.
     """
@@ -154,6 +169,7 @@ class _Index(msgspec.Struct, frozen=True):
     given: RefineInput
     states: Mapping[TaskId, TaskNow]
     members: Mapping[str, MemberNow]
+    open: frozenset[str]
     copies: Mapping[TaskId, Mapping[str, CopyNow]]
     load: Mapping[str, float]
 
@@ -162,19 +178,18 @@ class _Index(msgspec.Struct, frozen=True):
 
     def usable(self, member: str | None) -> bool:
         """Return whether a member may be given tasks."""
-        found = self.members.get(member or "")
-        return found is not None and not (found.leaving or found.expelled)
+        return member in self.open
 
     def occupant(self, task: TaskId) -> str | None:
         """Return the live member that has the task open as its owner, on its way out or not."""
-        owner = self.now(task).owner
+        owner = self.states.get(task, _UNOWNED).owner
         return owner if owner in self.members else None
 
     def holder(self, task: TaskId) -> str | None:
         """Return the occupant if it may go on: it was not told to stop, and its time is not up."""
-        state = self.now(task)
+        state = self.states.get(task, _UNOWNED)
         member = self.members.get(state.owner or "")
-        if member is None or state.phase != TaskPhase.RUNNING or member.expelled:
+        if member is None or state.phase != _RUNNING or member.expelled:
             return None
         return member.name
 
@@ -186,13 +201,23 @@ class _Index(msgspec.Struct, frozen=True):
 _NO_COPIES: Mapping[str, CopyNow] = MappingProxyType({})
 _UNOWNED = TaskNow()
 
+# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
+# decision.
+_RUNNING: Final = TaskPhase.RUNNING
+_READY: Final = Readiness.READY
+_UNKNOWN: Final = Readiness.UNKNOWN
+
 
 def _index(given: RefineInput) -> _Index:
     members = {member.name: member for member in sorted(given.members, key=lambda each: each.name)}
+    usable = frozenset(
+        name for name, each in members.items() if not (each.leaving or each.expelled)
+    )
     count = dict.fromkeys(members, 0)
     copies: dict[TaskId, dict[str, CopyNow]] = {}
     for task, state in given.states.items():
-        if task not in given.tasks or not given.tasks[task].stateful:
+        shape = given.tasks.get(task)
+        if shape is None or not shape.stateful:
             continue
         if state.owner in count:
             count[state.owner] += 1
@@ -200,11 +225,11 @@ def _index(given: RefineInput) -> _Index:
             continue
         live = {each.member: each for each in state.copies if each.member in members}
         if live:
-            copies[task] = dict(sorted(live.items()))
+            copies[task] = dict(sorted(live.items())) if len(live) > 1 else live
         for name in live:
             count[name] += 1
     load = {name: count[name] / members[name].threads for name in members}
-    return _Index(given, given.states, members, copies, load)
+    return _Index(given, given.states, members, usable, copies, load)
 
 
 # -- analyse ----------------------------------------------------------------------------------------------------------
@@ -218,7 +243,7 @@ class _Verdict(msgspec.Struct, frozen=True):
         warmed: The target owner that has to catch up first, or None if there is nothing to wait for.
         staged: Whether the target wants it elsewhere.
         cold: Whether its new owner has to restore it while it stands still.
-        reason: Why, for people; "" for a task that is where it belongs.
+        reason: Why, for people; "" for a task that goes on where it is, and belongs.
     """
 
     task: TaskId
@@ -379,9 +404,9 @@ class _Plan(msgspec.Struct, frozen=True):
     promoted: Mapping[TaskId, str]
 
 
-def _plan(index: _Index, verdicts: list[_Verdict]) -> _Plan:
+def _plan(index: _Index, verdicts: list[_Verdict], moving: list[_Verdict]) -> _Plan:
     """Spend the budget of learners on the moves that wait for one."""
-    staged = [each for each in verdicts if each.staged and _is_stateful(index, each.task)]
+    staged = [each for each in moving if each.staged and _is_stateful(index, each.task)]
     warmed = {each.task: each for each in staged if each.warmed is not None}
     needs = {task: _warming(index, each) for task, each in warmed.items()}
     free = {
@@ -390,7 +415,7 @@ def _plan(index: _Index, verdicts: list[_Verdict]) -> _Plan:
     candidates = {task: each for task, each in warmed.items() if task not in free}
     promoted = {
         each.task: each.owner
-        for each in verdicts
+        for each in moving
         if each.owner is not None
         and each.owner != index.occupant(each.task)
         and each.task not in candidates
@@ -439,6 +464,8 @@ def _funded(
 
     Each new one makes its member fuller before the next is chosen, so that restores are spread.
     """
+    if not candidates:
+        return {}
     restoring = _restoring(index, verdicts)
     planted = dict.fromkeys(index.members, 0)
 
@@ -472,7 +499,7 @@ def _restoring(index: _Index, verdicts: list[_Verdict]) -> set[str]:
     """Return the members that restore a task that stands still, or begin to in this step: learners there make no headway."""
     restoring = {each.owner for each in verdicts if each.owner is not None and each.cold}
     for task, state in index.given.states.items():
-        if state.owner_state != Readiness.READY and (holder := index.holder(task)) is not None:
+        if state.owner_state != _READY and (holder := index.holder(task)) is not None:
             restoring.add(holder)
     return restoring
 
@@ -503,6 +530,11 @@ def _filter_standbys(index: _Index, verdict: _Verdict, plan: _Plan) -> tuple[str
     wanted = index.given.standbys.get(task, ())
     if not wanted and task not in index.copies:
         return ()
+    at_rest = not verdict.reason and verdict.owner not in wanted
+    if at_rest and index.open.issuperset(wanted):
+        keepers = set(wanted)
+        if index.copies.get(task, _NO_COPIES).keys() <= keepers:
+            return tuple(sorted(keepers))  # nobody has a copy that is not wanted
     occupant = index.occupant(task)
     busy = {occupant, verdict.owner, plan.learners.get(task)}
     placed = {name for name in wanted if name not in busy and index.usable(name)}
@@ -527,8 +559,8 @@ def _bridging(index: _Index, task: TaskId, placed: set[str], busy: set[str | Non
     copies = index.copies.get(task, _NO_COPIES)
     if not copies.keys() - placed - busy:
         return set()
-    ready = {name for name in copies if copies[name].readiness == Readiness.READY}
-    unknown = {name for name in copies if copies[name].readiness == Readiness.UNKNOWN}
+    ready = {name for name in copies if copies[name].readiness == _READY}
+    unknown = {name for name in copies if copies[name].readiness == _UNKNOWN}
     spare = [name for name in (ready | unknown) - placed - busy if not index.members[name].expelled]
     spare.sort(key=lambda name: (name in unknown, index.load[name], name))
     return set(spare[: len(placed - ready)])
@@ -540,6 +572,7 @@ def _bridging(index: _Index, task: TaskId, placed: set[str], busy: set[str | Non
 def _assemble(
     index: _Index,
     verdicts: list[_Verdict],
+    moving: list[_Verdict],
     plan: _Plan,
     standbys: Mapping[TaskId, tuple[str, ...]],
 ) -> Intermediate:
@@ -547,15 +580,15 @@ def _assemble(
     return Intermediate(
         owners={each.task: each.owner for each in verdicts if each.owner is not None},
         learners=dict(sorted({**plan.promoted, **plan.learners}.items())),
-        standbys={task: members for task, members in sorted(standbys.items()) if members},
+        standbys={task: members for task, members in standbys.items() if members},
         kept=frozenset(
             each.task
-            for each in verdicts
+            for each in moving
             if each.task in wanted
-            and (occupant := index.occupant(each.task)) in wanted[each.task]
+            and (occupant := index.occupant(each.task)) != each.owner
+            and occupant in wanted[each.task]
             and index.usable(occupant)
-            and each.owner != occupant
         ),
         parked=plan.parked,
-        reasons={each.task: each.reason for each in verdicts if each.reason},
+        reasons={each.task: each.reason for each in moving},
     )

@@ -27,7 +27,14 @@ from rebalance.log_follower import Followed, LogFollower, LogHeld, LogOpened
 from rebalance.log_keys import LogKeys
 from rebalance.member import Member
 from rebalance.messages import AnyMessage, Join
-from rebalance.orders import AnyReport, EndIncarnation, Leaveable, WorkerClosed, WorkerLeaves
+from rebalance.orders import (
+    LASTING,
+    AnyReport,
+    EndIncarnation,
+    Leaveable,
+    WorkerClosed,
+    WorkerLeaves,
+)
 from rebalance.ports import Clock, GroupLog, LogRead, MemberLine
 
 _log: Final = logging.getLogger("tidewheel.group")
@@ -82,19 +89,53 @@ class _Hosted:
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.welcomed = welcomed
         self.member: Member | None = None
-        #: Whether the worker wants to go; whether it may; whether it has gone.
-        self.leaves = False
+        #: Whether the worker, which wants to go, was told that it may.
         self.may_leave = False
-        self.gone = False
+        self._said: dict[type[AnyReport], AnyReport] = {}
+        self._death: str | None = None
         self._hang_timeout_ms = hang_timeout_ms
         self._progress = -1
         self._moved_ms = 0
         self._lease_ms: int | None = None
 
-    def note(self, report: AnyReport) -> None:
-        """Take in how far the worker is with its end."""
-        self.leaves = self.leaves or isinstance(report, WorkerLeaves)
-        self.gone = self.gone or isinstance(report, WorkerClosed)
+    @property
+    def leaves(self) -> bool:
+        """Return whether the worker wants to go."""
+        return WorkerLeaves in self._said
+
+    @property
+    def gone(self) -> bool:
+        """Return whether the worker is no more."""
+        return self._death is not None or WorkerClosed in self._said
+
+    def report(self, report: AnyReport, now_ms: int) -> None:
+        """Take in what the worker said; what stays true is told to a member that is made later."""
+        if isinstance(report, LASTING):
+            self._said[type(report)] = report
+        if self.member is not None:
+            self.member.report(report, now_ms)
+
+    def died(self, reason: str, now_ms: int) -> None:
+        """Take in that the worker's process is gone."""
+        self._death = reason
+        if self.member is not None:
+            self.member.died(reason, now_ms)
+
+    def begin(self, group: Group, state_offset: int, now_ms: int) -> Member:
+        """Make the worker's member, which knows the log, and tell it what the worker has said."""
+        self.member = member = Member(
+            self.join,
+            heartbeat_interval_ms=self.heartbeat_interval_ms,
+            session_timeout_ms=self.join.session_timeout_ms,
+            now_ms=now_ms,
+        )
+        member.follow(group, state_offset, now_ms)
+        for kind in LASTING:
+            if kind in self._said:
+                member.report(self._said[kind], now_ms)
+        if self._death is not None:
+            member.died(self._death, now_ms)
+        return member
 
     def is_alive(self, now_ms: int) -> bool:
         """Return whether the worker's loop has turned lately."""
@@ -203,10 +244,7 @@ class GroupRuntime:
 
         def reported(now_ms: int) -> None:
             if incarnation in self._hosted:
-                self._hosted[incarnation].note(report)
-            member = self._member(incarnation, now_ms)
-            if member is not None:
-                member.report(report, now_ms)
+                self._hosted[incarnation].report(report, now_ms)
 
         self._calls.put(reported)
 
@@ -215,10 +253,7 @@ class GroupRuntime:
 
         def took(now_ms: int) -> None:
             if incarnation in self._hosted:
-                self._hosted[incarnation].gone = True
-            member = self._member(incarnation, now_ms)
-            if member is not None:
-                member.died(reason, now_ms)
+                self._hosted[incarnation].died(reason, now_ms)
 
         self._calls.put(took)
 
@@ -287,7 +322,7 @@ class GroupRuntime:
         if self._held:
             self._let_go()
         log = self._log
-        if log is None or self._state_offset < self._needed_offset:
+        if log is None or not self._is_read:
             return now_ms + _LOOK_MS
         said: list[AnyMessage] = []
         wake_ms = now_ms + _LOOK_MS
@@ -322,25 +357,17 @@ class GroupRuntime:
         return decision.wake_ms
 
     def _member(self, incarnation: str, now_ms: int) -> Member | None:
-        """Return a hosted member; its machine is made once the log was read, so that it knows where it stands."""
-        hosted = self._hosted.get(incarnation)
-        if hosted is None:
-            return None
-        if hosted.member is None:
-            if hosted.welcomed and self._is_read and incarnation not in self._group.members:
-                hosted.line.order(
-                    [EndIncarnation(reason="the group log does not have this incarnation any more")]
-                )
-                del self._hosted[incarnation]
-                return None
-            hosted.member = Member(
-                hosted.join,
-                heartbeat_interval_ms=hosted.heartbeat_interval_ms,
-                session_timeout_ms=hosted.join.session_timeout_ms,
-                now_ms=now_ms,
+        """Return a hosted member; its machine is made now that the log was read, so that it knows where it stands."""
+        hosted = self._hosted[incarnation]
+        if hosted.member is not None:
+            return hosted.member
+        if hosted.welcomed and incarnation not in self._group.members:
+            hosted.line.order(
+                [EndIncarnation(reason="the group log does not have this incarnation any more")]
             )
-            hosted.member.follow(self._group, self._state_offset, now_ms)
-        return hosted.member
+            del self._hosted[incarnation]
+            return None
+        return hosted.begin(self._group, self._state_offset, now_ms)
 
     @property
     def _is_read(self) -> bool:

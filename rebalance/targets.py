@@ -1,6 +1,6 @@
 """When the group needs a new target, what the assignor is asked, and what is made of its answer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
 import msgspec
@@ -14,8 +14,8 @@ from rebalance.assignors.task_assignor import (
 )
 from rebalance.draft import Draft
 from rebalance.group import Group
-from rebalance.model import TaskId, TaskPhase
-from rebalance.observations import changelog_keys, lag_of
+from rebalance.model import Positions, TaskId, TaskPhase
+from rebalance.observations import End, changelog_keys
 from rebalance.program import comes_back, is_assignable
 from rebalance.records import MemberRecord, TargetRecord
 
@@ -252,8 +252,18 @@ def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
             continue
         keys = changelog_keys(task, draft.group.tasks.get(task))
         if keys:
-            known = {key: ends[key].offset for key in keys if key in ends}
-            yield task, lag_of(copy.positions, known, keys) if len(known) == len(keys) else -1
+            yield task, _lag_on_disk(copy.positions, ends, keys)
+
+
+def _lag_on_disk(positions: Positions, ends: Mapping[str, End], keys: tuple[str, ...]) -> int:
+    """Return how many changelog records a directory is behind, -1 if an end is not known."""
+    lag = 0
+    for key in keys:
+        end = ends.get(key)
+        if end is None:
+            return -1
+        lag += max(end.offset - positions.get(key, 0), 0)
+    return lag
 
 
 def awaited_names(group: Group) -> frozenset[str]:

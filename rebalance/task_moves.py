@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
@@ -22,21 +23,29 @@ from rebalance.refine import (
     MemberNow,
     Readiness,
     RefineInput,
+    Refiner,
     TaskNow,
-    refine,
 )
 from rebalance.targets import awaited_names, disk_lags
 
-_FREE = (TaskPhase.UNOWNED, TaskPhase.RELEASED)
+# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
+# decision.
+_RUNNING: Final = TaskPhase.RUNNING
+_REVOKING: Final = TaskPhase.REVOKING
+_FENCE_WAIT: Final = TaskPhase.FENCE_WAIT
+_FREE: Final = (TaskPhase.UNOWNED, TaskPhase.RELEASED)
+_PHASES: Final = {phase.value: phase for phase in TaskPhase}
+_ACTIVE: Final = TaskRole.ACTIVE
+_READY: Final = Readiness.READY
 
 
-def move_tasks(draft: Draft) -> None:
+def move_tasks(draft: Draft, refiner: Refiner) -> None:
     """Write the next step, and the revocations and grants it allows."""
     if draft.group.target.group_epoch == 0 or draft.group.about.held:
         return
     expelled = _expelled(draft)
     owners = _spared_owners(draft)
-    intermediate = refine(_refine_input(draft, owners, expelled))
+    intermediate = refiner.refine(_refine_input(draft, owners, expelled))
     wanted = _wanted(draft, intermediate, expelled)
     for change in _changes(draft, wanted):
         _carry_out(draft, change, intermediate)
@@ -150,9 +159,11 @@ def _tasks_now(draft: Draft, failing: AbstractSet[tuple[TaskId, str]]) -> dict[T
             if (task, record.member) not in failing:
                 on_disk.setdefault(task, {})[record.member] = lag
     found: dict[TaskId, TaskNow] = {}
+    states, step = group.states, group.step
     for task in group.tasks:
-        state = group.states.get(task)
-        copies = copies_now(draft, task)
+        state = states.get(task)
+        copied = task in step.standbys or task in step.learners
+        copies = copies_now(draft, task) if copied else ()
         disk = on_disk.get(task, _NO_DISK)
         if state is None:
             if copies or disk:
@@ -161,8 +172,8 @@ def _tasks_now(draft: Draft, failing: AbstractSet[tuple[TaskId, str]]) -> dict[T
         owner = live.get(state.owner or "")
         holder = None if owner is None else owner.member
         found[task] = TaskNow(
-            phase=TaskPhase(state.phase),
-            owner=None if state.phase == TaskPhase.FENCE_WAIT else holder,
+            phase=_PHASES[state.phase],
+            owner=None if state.phase == _FENCE_WAIT else holder,
             next_member=_next_member(draft, task, state),
             owner_state=_owner_state(draft, task, state),
             copies=copies,
@@ -185,17 +196,19 @@ def _closed(
 def _next_member(draft: Draft, task: TaskId, state: TaskRecord) -> str | None:
     """Return whom a task was revoked for, unless it just could not have it."""
     name = state.next_member
-    failure = None if name is None else draft.seen.failures.get((task, name))
+    if name is None:
+        return None
+    failure = draft.seen.failures.get((task, name))
     return name if failure is None or draft.due(failure.until_ms) else None
 
 
 def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
     """Return how far a task's owner is; if nothing was heard, it is protected as if it processed."""
     if draft.seen.running.get(task) == state.task_epoch:
-        return Readiness.READY
+        return _READY
     heard = draft.seen.members.get(state.owner or "")
     row = heard.rows.get(task) if heard is not None else None
-    if row is not None and row.role == TaskRole.ACTIVE and row.epoch == state.task_epoch:
+    if row is not None and row.role == _ACTIVE and row.epoch == state.task_epoch:
         if row.state != "RESTORING":
             return Readiness.READY
         return Readiness.PROGRESSING if any(row.changelog.values()) else Readiness.NOTHING
@@ -227,7 +240,7 @@ def _wanted(draft: Draft, intermediate: Intermediate, expelled: frozenset[str]) 
     live, incarnations = draft.live(), draft.incarnations()
     for task, state in draft.group.states.items():
         owner = live.get(state.owner or "")
-        if state.phase == TaskPhase.RUNNING and owner is not None:
+        if state.phase == _RUNNING and owner is not None:
             next_member = wanted.owners.get(task)
             if draft.seen.failed_tasks.get(task) == state.task_epoch:
                 wanted.owners.pop(task, None)  # it could not be opened there
@@ -273,9 +286,9 @@ def _changes(draft: Draft, wanted: _Wanted) -> list[_Change]:
     running: dict[str, set[TaskId]] = {}
     revoking: dict[str, set[TaskId]] = {}
     for task, state in draft.group.states.items():
-        if state.owner is not None and state.phase == TaskPhase.RUNNING:
+        if state.owner is not None and state.phase == _RUNNING:
             running.setdefault(state.owner, set()).add(task)
-        elif state.owner is not None and state.phase == TaskPhase.REVOKING:
+        elif state.owner is not None and state.phase == _REVOKING:
             revoking.setdefault(state.owner, set()).add(task)
     targets: dict[str, set[TaskId]] = {}
     for task, name in wanted.owners.items():
@@ -361,7 +374,10 @@ def _write_step(draft: Draft, intermediate: Intermediate) -> None:
         for copy in _copies(draft, task, (name,), step_epoch):
             learners[task] = copy
     for task, names in intermediate.standbys.items():
-        standbys[task] = tuple(_copies(draft, task, names, step_epoch))
+        known = group.step.standbys.get(task, ())
+        if not _are_kept_by(draft, task, known, names):
+            known = tuple(_copies(draft, task, names, step_epoch))
+        standbys[task] = known
     for task in intermediate.kept:
         state = group.states.get(task)
         if state is not None and state.owner is not None and state.phase == TaskPhase.REVOKING:
@@ -376,6 +392,21 @@ def _write_step(draft: Draft, intermediate: Intermediate) -> None:
     )
     if fresh != group.step:
         draft.write(step_record(fresh, group.leader_epoch, step_epoch))
+
+
+def _are_kept_by(
+    draft: Draft, task: TaskId, known: tuple[Copy, ...], names: tuple[str, ...]
+) -> bool:
+    """Return whether a task's standbys are as they are to be: `_copies` would find the same, which is so for most tasks."""
+    state, seen = draft.group.states.get(task), draft.seen
+    if task in draft.group.step.learners or seen.failed_copies or len(known) != len(names):
+        return False
+    owner = None if state is None else state.owner
+    incarnations = draft.incarnations()
+    for copy, name in zip(known, names, strict=True):
+        if not copy.incarnation == incarnations.get(name) != owner:
+            return False
+    return True
 
 
 def _copies(draft: Draft, task: TaskId, names: tuple[str, ...], step_epoch: int) -> Iterator[Copy]:

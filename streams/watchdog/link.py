@@ -21,14 +21,10 @@ from typing import Final, Self
 import msgspec
 
 from rebalance.orders import (
+    LASTING,
     AnyOrder,
     AnyReport,
-    TasksSeen,
-    WantTransactionalId,
     Welcome,
-    WorkerClosed,
-    WorkerLeaves,
-    WorkerStatus,
     decode_order,
     encode_line,
 )
@@ -38,10 +34,6 @@ from streams.watchdog.process import WATCHDOG_COMMAND, WatchdogProcess
 from streams.watchdog.shared_memory import SharedMemory
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
-
-#: Reports that stay true until they are said anew: a new watchdog is told the last of each, in this order. All others
-#: are answers to orders, which come again.
-_LASTING: Final = (TasksSeen, WantTransactionalId, WorkerStatus, WorkerLeaves, WorkerClosed)
 
 #: Wait before a watchdog is started again that died soon after its start; doubled each time, up to the maximum.
 _AGAIN_S: Final = 0.1
@@ -143,7 +135,7 @@ class WatchdogLink:
         with self._lock:
             if self._closed:
                 return
-            if isinstance(report, _LASTING):
+            if isinstance(report, LASTING):
                 self._lasting[type(report)] = report
             self._send(line)
 
@@ -186,7 +178,7 @@ class WatchdogLink:
             with contextlib.suppress(OSError):
                 socket.send_fds(self._connection, [b"\0"], [self._memory.fd])
             self._send(hello)
-            for kind in _LASTING:
+            for kind in LASTING:
                 if kind in self._lasting:
                     self._send(encode_line(self._lasting[kind]))
 

@@ -8,7 +8,12 @@ import pytest
 from rebalance import leadership
 from rebalance.messages import Beat, LeaderBeat, MemberDied, Suspect, encode_message
 from rebalance.model import MemberPhase
-from rebalance.orders import Leaveable, WorkerClosed, WorkerLeaves
+from rebalance.orders import (
+    Leaveable,
+    WorkerClosed,
+    WorkerLeaves,
+    WorkerStatus,
+)
 from rebalance.records import (
     LeaderClaim,
     MemberRecord,
@@ -369,6 +374,42 @@ def test_an_incarnation_that_the_group_has_forgotten_is_over() -> None:
     """It was welcomed once and is not in the log: it must not come in a second time."""
     world, _, two, *_ = _group_of_two()
     zombie = two.start_worker("z", welcomed=True)
+    world.run(1_000)
+    assert zombie.ended
+    assert not welcomed(zombie)
+
+
+def test_a_new_watchdog_hears_what_its_worker_said_before_it_had_read_the_log() -> None:
+    """A worker that wants to go says so once; its new watchdog is told before the log is open."""
+    world, _, two, first, second = _group_of_two()
+    world.kill(two)
+    successor = world.start("p2-again")
+    again = successor.start_worker("b", welcomed=True)
+    successor.runtime.report(second.incarnation, WorkerLeaves(drain_ms=25_000))
+    world.run(1_000)
+    assert again.line.orders.count(Leaveable()) == 1
+    assert first.running == {"0_0", "0_1", "0_2", "0_3"}
+
+
+def test_a_worker_that_dies_before_its_new_watchdog_has_read_the_log_is_told_of() -> None:
+    """Its tasks go to another at once, not after a session without a beat."""
+    world, _, two, first, second = _group_of_two()
+    world.kill(two)
+    successor = world.start("p2-again")
+    successor.start_worker("b", welcomed=True)
+    successor.runtime.died(second.incarnation, "its process has ended")
+    world.run(SESSION_MS // 2)
+    assert world.messages(MemberDied)
+    assert first.running == {"0_0", "0_1", "0_2", "0_3"}
+
+
+def test_a_report_does_not_bring_a_forgotten_incarnation_back() -> None:
+    """It speaks while its new watchdog still reads the log: nobody knows yet that it is over, and it is all the same."""
+    world, *_ = _group_of_two()
+    successor = world.start("p3")
+    zombie = successor.start_worker("z", welcomed=True)
+    successor.once()  # the log is open, and not read
+    successor.runtime.report(zombie.incarnation, WorkerStatus())
     world.run(1_000)
     assert zombie.ended
     assert not welcomed(zombie)

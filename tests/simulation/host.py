@@ -6,17 +6,8 @@ from typing import Protocol
 from rebalance.election import Election
 from rebalance.group import Group
 from rebalance.member import Member
-from rebalance.messages import AnyMessage, DiskCopy, Join, LeaderBeat, Refused, Suspect
-from rebalance.orders import (
-    AnyOrder,
-    AnyReport,
-    EndIncarnation,
-    TasksSeen,
-    WantTransactionalId,
-    WorkerClosed,
-    WorkerLeaves,
-    WorkerStatus,
-)
+from rebalance.messages import AnyMessage, DiskCopy, Join, LeaderBeat, Refused
+from rebalance.orders import LASTING, AnyOrder, AnyReport, EndIncarnation, Welcome
 from tests.simulation.leading import Control, Leading
 from tests.simulation.model_tasks import Surroundings
 from tests.simulation.model_worker import ModelWorker
@@ -25,8 +16,8 @@ from tests.simulation.world import Process, World
 
 #: From one process to the other on one machine.
 LINK_MS = 1
-#: Reports that stay true until they are said anew: a new watchdog is told the last of each (`streams.watchdog.link`).
-LASTING = (TasksSeen, WantTransactionalId, WorkerStatus, WorkerLeaves, WorkerClosed)
+#: A worker has connected to its new watchdog after this time; while that still reads the log, it is looked at again.
+HELLO_AGAIN_MS = 20
 #: How often a group that holds still looks whether it was set up again.
 HELD_LOOK_MS = 600
 
@@ -101,7 +92,10 @@ class Host(Process):
         self.leading: Leading | None = None
         self.lease_until_ms: int | None = None
         self._lasting: dict[type[AnyReport], AnyReport] = {}
+        #: The worker's incarnation once it was welcomed, as its end of the link remembers (`streams.watchdog.link`).
+        self._welcomed = ""
         self._followed = _Followed()
+        self._is_read = False
         self._inbox: list[AnyMessage] = []
         self._poll_due = False
         self._state_due = False
@@ -126,9 +120,7 @@ class Host(Process):
         self.member, self.old_members, self.leading = None, [], None
         self._topics_life = self.lifetime.topics_life()
         self.held_ms = None if self._topics_life else self.world.now
-        # A worker that goes on has the lease that it had, if the group holds still.
-        self.lease_until_ms = None if self.held_ms is None else self.world.now
-        self._followed = _Followed()
+        self._followed, self._is_read = _Followed(), False
         self._inbox, self._poll_due, self._state_due, self._wake_at = [], False, False, -1
         self.election = self._new_election()
         self.state_grew()
@@ -142,10 +134,14 @@ class Host(Process):
         self.stop()
         self._start_watchdog()
         if self.worker.up:
-            self.world.post(self, 20, self._hello_again)
+            self.world.post(self, HELLO_AGAIN_MS, self._hello_again)
 
     def _hello_again(self) -> None:
+        """Host the worker that is there, once the log was read and what became of it is known."""
         if self.worker.up and self.member is None:
+            if not self._is_read:
+                self.world.post(self, HELLO_AGAIN_MS, self._hello_again)
+                return
             self._greet()
             for kind in LASTING:
                 if kind in self._lasting:
@@ -213,6 +209,7 @@ class Host(Process):
 
     def _hello(self) -> None:
         self._lasting.clear()
+        self.lease_until_ms = None
         self._greet()
 
     def _greet(self) -> None:
@@ -221,6 +218,9 @@ class Host(Process):
     def _join(self, incarnation: str) -> None:
         worker, settings = self.worker, self.settings
         if incarnation != worker.incarnation:
+            return
+        if self._welcomed == incarnation and incarnation not in self._followed.group.members:
+            self._end_forgotten()
             return
         self._retire_member("a new incarnation")
         workload = self.lifetime.workload
@@ -256,10 +256,14 @@ class Host(Process):
             session_timeout_ms=settings.session_timeout_ms,
             now_ms=self.world.now,
         )
-        if self.held_ms is None:
-            self.lease_until_ms = None
         self._follow_member(self.member)
         self._wake(self.world.now)
+
+    def _end_forgotten(self) -> None:
+        """Tell the worker that the log has gone on without it: it must not come in a second time."""
+        order = EndIncarnation(reason="the group log does not have this incarnation any more")
+        self.lifetime.ordered(self, order)
+        self.world.post(self.worker, LINK_MS, self._deliver, self.worker.incarnation, order)
 
     def lease_left(self) -> int | None:
         """Return the worker's lease, as it reads it in shared memory."""
@@ -293,6 +297,7 @@ class Host(Process):
             self.look_at_topics()
             return
         group, offset = self.lifetime.fold()
+        self._is_read = True
         if offset == self._followed.offset:
             return
         self._followed.group, self._followed.offset = group, offset
@@ -329,14 +334,12 @@ class Host(Process):
         if self.leading is not None:
             self.leading.end("the control topics are new")
         self._topics_life, self.held_ms = life, None
-        self._followed = _Followed()
+        self._followed, self._is_read = _Followed(), False
         self.old_members = []
         self._inbox = []
         if self.member is not None:
             self.member = None
-            order = EndIncarnation(reason="the group log does not have this incarnation any more")
-            self.lifetime.ordered(self, order)
-            self.world.post(self.worker, LINK_MS, self._deliver, self.worker.incarnation, order)
+            self._end_forgotten()
         self.election = self._new_election()
         self.state_grew()
         self._wake(self.world.now + 1)
@@ -352,10 +355,6 @@ class Host(Process):
 
     def _follow_member(self, member: Member) -> None:
         member.follow(self._followed.group, self._followed.offset, self.world.now)
-
-    def wants(self, message: AnyMessage) -> bool:
-        """Whether a message of the inbox matters here; a reader skips the others at once."""
-        return self.leading is not None or isinstance(message, (LeaderBeat, Refused, Suspect))
 
     def hear_soon(self, message: AnyMessage) -> None:
         """The inbox has a message."""
@@ -425,7 +424,9 @@ class Host(Process):
         for message in decision.messages:
             self.lifetime.publish(self, message)
         if member is self.member:
-            self.lease_until_ms = decision.lease_until_ms
+            # A watchdog that does not know of one leaves the lease as it is, in the worker's memory.
+            if decision.lease_until_ms is not None:
+                self.lease_until_ms = decision.lease_until_ms
             for order in decision.orders:
                 self.lifetime.ordered(self, order)
                 self.world.post(self.worker, LINK_MS, self._deliver, self.worker.incarnation, order)
@@ -437,6 +438,8 @@ class Host(Process):
 
     def _deliver(self, incarnation: str, order: AnyOrder) -> None:
         if incarnation == self.worker.incarnation:
+            if isinstance(order, Welcome):
+                self._welcomed = incarnation
             self.worker.obey(order)
 
     def _decide_election(self, now: int) -> int | None:

@@ -4,7 +4,7 @@ Written from the protocol's text alone: it reads records, messages, orders and f
 own, and uses neither the fold nor any rule of `rebalance`. It is told of a transaction of the log when it is decided.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from rebalance.records import (
     TaskRecord,
 )
 from tests.simulation.evidence import EndsRead, Evidence, LeaderHeard, Limits
+from tests.simulation.placement import has_twice, needless_moves
 from tests.simulation.world import World
 
 OWNED = {TaskPhase.RUNNING.value, TaskPhase.REVOKING.value, TaskPhase.FENCE_WAIT.value}
@@ -92,8 +93,11 @@ class LogInvariants:
         records = list(records)
         for record in records:
             self._record(record)
-        if any(isinstance(each, StepRecord | TaskRecord) for each in records):
-            self._no_two_roles()
+        changes = any(isinstance(each, StepRecord | TaskRecord) for each in records)
+        if changes and self.step is not None:
+            what = has_twice(self.step, self.tasks, self.members)
+            if what:
+                self.fail(22, what)
 
     def _record(self, record: AnyRecord) -> None:
         if isinstance(record, LeaderClaim):
@@ -254,39 +258,15 @@ class LogInvariants:
                 self.fail(
                     4, f"group epoch {before.group_epoch} is followed by {record.group_epoch}"
                 )
-            self._sticky(before, record)
+            if what := needless_moves(before, record, self.tasks, self._threads()):
+                self.fail(20, what)
         self.target = record
         self.targets += 1
         self.steps_since_target = 0
 
-    def _sticky(self, before: TargetRecord, after: TargetRecord) -> None:
-        """Invariant 20, where exactly one member came or went."""
-        old, new = set(before.owners.values()), set(after.owners.values())
-        if before.owners.keys() != after.owners.keys() or len(old ^ new) != 1 or not old:
-            return
-        sizes = [sum(o == m for o in before.owners.values()) for m in old]
-        if max(sizes) - min(sizes) > 2 or self._threads_differ():
-            return  # it was no balanced target to begin with
-        if any(self._homes(task) - {owner, None} for task, owner in before.owners.items()):
-            return  # it was never reached
-        moved = [task for task, owner in after.owners.items() if before.owners[task] != owner]
-        if new > old:
-            kinds = (self._stateful, before.owners.keys() - self._stateful)
-            most = sum(-(-len(kind) // len(new)) + 1 for kind in kinds)
-        else:
-            (gone,) = old - new
-            kinds = (self._stateful, before.owners.keys() - self._stateful)
-            most = sum(before.owners[task] == gone for task in before.owners) + len(kinds)
-        if len(moved) > most:
-            self.fail(20, f"{len(moved)} tasks move although {old ^ new} is all that changed")
-
-    def _homes(self, task: str) -> set[str | None]:
-        """Return who runs a task and whom it is on its way to: the tasks of who restarts are elsewhere meanwhile."""
-        state = self.tasks.get(task)
-        return set() if state is None else {state.next_member, state.member}
-
-    def _threads_differ(self) -> bool:
-        return len({each.threads for each in self.members.values()}) > 1
+    def _threads(self) -> dict[str, int]:
+        """Return the threads of each member, by its name; of its newest incarnation, there or waited for."""
+        return {each.member: each.threads for each in self.members.values()}
 
     def _step(self, record: StepRecord) -> None:
         if self.step is not None and record.step_epoch <= self.step.step_epoch:
@@ -462,26 +442,6 @@ class LogInvariants:
         else:
             self._require_fenced(owner, 3, f"owned {record.task}, which is RELEASED")
 
-    def _no_two_roles(self) -> None:
-        """Invariant 22: nobody has a task twice."""
-        if self.step is None:
-            return
-        for task, copies in [
-            *((task, (copy,)) for task, copy in self.step.learners.items()),
-            *self.step.standbys.items(),
-        ]:
-            state = self.tasks.get(task)
-            holders = [copy.incarnation for copy in copies]
-            if len(set(holders)) != len(holders):
-                self.fail(22, f"{task} has two copies in one place: {copies}")
-            if state is not None and state.phase == "RUNNING" and state.owner in holders:
-                self.fail(22, f"{state.owner} owns {task} and keeps a copy of it")
-        for task, copy in self.step.learners.items():
-            if any(
-                copy.incarnation == each.incarnation for each in self.step.standbys.get(task, ())
-            ):
-                self.fail(22, f"{copy.incarnation} keeps two copies of {task}")
-
     # Orders, messages, fences, end offsets.
 
     def ordered(self, incarnation: str, order: AnyOrder) -> None:
@@ -528,6 +488,13 @@ class LogInvariants:
         """A leader has read end offsets."""
         self.evidence.ends_read.append(EndsRead(self.world.now, ends))
         del self.evidence.ends_read[:-400]
+
+    def open_once(
+        self, process: str, task: str, active: Container[str], copies: Container[str]
+    ) -> None:
+        """A process works with a task's directory: for its owner or for a copy, not for both (invariant 22)."""
+        if task in active and task in copies:
+            self.fail(22, f"{process} runs {task} and keeps a copy of it in the same directory")
 
     def fences_in_flight(self, count: int) -> None:
         """A leader fences so many at once."""

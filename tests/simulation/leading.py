@@ -273,7 +273,7 @@ class Leading:
 def twin(coordinator: Coordinator) -> Coordinator:
     """Return a coordinator that knows the same and goes its own way; they share what is frozen."""
     seen = coordinator._seen
-    frozen: list[object] = [coordinator.group, coordinator._settings]
+    frozen: list[object] = [coordinator.group, coordinator._settings, coordinator._refiner]
     for heard in seen.members.values():
         frozen += [heard.join, *heard.rows.values()]
     frozen += [each for copies in seen.announced.values() for each in copies.values()]

@@ -72,8 +72,8 @@ class Entry(NamedTuple):
     key: Any
     value: Any
     transaction: Transaction | None
-    control: bool
     written_at_ms: int
+    control: bool = False
 
 
 class Batch(NamedTuple):
@@ -111,6 +111,8 @@ class Log:
     def read(self, position: int, most: int) -> Batch:
         """Return up to `most` committed records from a position on."""
         end = self.last_stable_offset
+        if position >= end:
+            return Batch([], position)
         index = bisect_left(self.offsets, position)
         found: list[tuple[int, Any, Any]] = []
         offsets, entries = self.offsets, self.entries
@@ -187,7 +189,7 @@ class ModelBroker:
 
     def append(self, name: str, key: Any, value: Any, now_ms: int) -> int:
         """Append a record outside any transaction; returns its offset."""
-        return self.log(name).append(Entry(key, value, None, control=False, written_at_ms=now_ms))
+        return self.log(name).append(Entry(key, value, None, now_ms))
 
     # Producers.
 
@@ -223,7 +225,7 @@ class ModelBroker:
             raise BrokerError("UNKNOWN_TOPIC_OR_PARTITION")
         for name, key, value in records:
             log = self.log(name)
-            offset = log.append(Entry(key, value, transaction, control=False, written_at_ms=now_ms))
+            offset = log.append(Entry(key, value, transaction, now_ms))
             if name not in transaction.logs:
                 transaction.logs[name] = log.open[transaction] = offset
             transaction.records.append((name, key, value))
@@ -278,7 +280,7 @@ class ModelBroker:
         for name in transaction.logs:
             log = self.logs[name]
             del log.open[transaction]
-            log.append(Entry(None, None, transaction, control=True, written_at_ms=now_ms))
+            log.append(Entry(None, None, transaction, now_ms, control=True))
         for partition, offset in transaction.offsets.items():
             self.pending[partition].remove(transaction)
             if transaction.committed:

@@ -146,6 +146,11 @@ class Rules:
         return True
 
     @staticmethod
+    def promotes_in_place() -> bool:
+        """Invariant 22: a copy that becomes the owner's is a copy no more: its directory is open once."""
+        return True
+
+    @staticmethod
     def goes_on(*, others_restore: bool) -> bool:
         """Invariant 7: a task goes on whatever becomes of others in its worker."""
         return True

@@ -215,7 +215,9 @@ class ModelWorker(CommittingWorker):
                 )
             )
             return
-        copy = self.copies.pop(task, None)
+        copy = self.copies.get(task)
+        if copy is not None and self.around.rules.promotes_in_place():
+            del self.copies[task]
         names = self.around.workload.names[task]
         active = ActiveTask(names, order, self.disk_of(task) if copy is None else copy.disk)
         active.stage = "promoted" if copy is not None and copy.opened else "waiting"
@@ -375,8 +377,9 @@ class ModelWorker(CommittingWorker):
         if not copy.opened:
             copy.opened = True
             self._start_of_disk(copy.names, copy.disk)
-        self._read(copy.names, copy.disk)
         copy.end = self.world.broker.log(copy.names.changelog_key).last_stable_offset
+        if copy.disk.offset < copy.end or copy.disk.position is None:
+            self._read(copy.names, copy.disk)
         lag, now = copy.end - copy.disk.offset, self.world.now
         if lag <= self.around.acceptable_recovery_lag and now >= copy.said_ms + READY_AGAIN_MS:
             copy.ready, copy.said_ms = True, now

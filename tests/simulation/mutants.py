@@ -16,16 +16,17 @@ from rebalance import coordinator as coordinator_module
 from rebalance import group as fold_rules
 from rebalance import membership, observations, readiness, task_moves
 from rebalance import records as record_forms
+from rebalance.assignors import sticky
 from rebalance.coordinator import Coordinator
 from rebalance.decision import Fence
 from rebalance.draft import Draft
-from rebalance.group import Group
+from rebalance.group import Group, step_record
 from rebalance.messages import GrantedOk, Revoked
 from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
 from rebalance.observations import Announced, Observations
 from rebalance.orders import RunTask
 from rebalance.records import AnyRecord, Copy, MemberRecord, TaskRecord, record_key
-from rebalance.refine import Readiness
+from rebalance.refine import Intermediate, Readiness
 from state_stores import restore
 from streams.group import recovery
 from tests.simulation.leading import LEADER_ID, Leading
@@ -243,8 +244,8 @@ def _believed(draft: Draft, announced: Announced) -> bool:
     return True
 
 
-def _any_copy_is_ready(draft: Draft, task: TaskId, copy: Copy) -> tuple[Readiness, int]:
-    return Readiness.READY, 0
+def _any_copy_is_ready(draft: Draft, task: TaskId, copy: Copy) -> Readiness:
+    return Readiness.READY
 
 
 def _copy_of_any_epoch(group: Group, task: TaskId, incarnation: str, learn_epoch: int) -> bool:
@@ -253,6 +254,39 @@ def _copy_of_any_epoch(group: Group, task: TaskId, incarnation: str, learn_epoch
 
 def _announced_under_any_epoch(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
     return draft.seen.announced.get(task, {}).get(copy.incarnation)
+
+
+# Targets.
+
+_owned = sticky._Kind._owned
+
+
+def _lets_one_go(self: sticky._Kind) -> dict[str, list[TaskId]]:
+    """Forget one task of a member that has several."""
+    owned = _owned(self)
+    for tasks in owned.values():
+        if len(tasks) > 1:
+            tasks.pop()
+            break
+    return owned
+
+
+_write_step = task_moves._write_step
+
+
+def _keeps_while_fenced(draft: Draft, intermediate: Intermediate) -> None:
+    """Give each owner that is being fenced a copy of what it had."""
+    _write_step(draft, intermediate)
+    step = draft.group.step
+    standbys = dict(step.standbys)
+    for task, state in draft.group.states.items():
+        if state.phase == TaskPhase.FENCE_WAIT and state.owner is not None:
+            own = Copy(incarnation=state.owner, learn_epoch=step.step_epoch + 1)
+            if own.incarnation not in {each.incarnation for each in standbys.get(task, ())}:
+                standbys[task] = (*standbys.get(task, ()), own)
+    if standbys != step.standbys:
+        fresh = msgspec.structs.replace(step, standbys=standbys)
+        draft.write(step_record(fresh, draft.epoch, step.step_epoch + 1))
 
 
 # Messages.
@@ -337,6 +371,12 @@ class _WaitsForOthers(Rules):
     @staticmethod
     def goes_on(*, others_restore: bool) -> bool:
         return not others_restore
+
+
+class _KeepsTheCopyItRuns(Rules):
+    @staticmethod
+    def promotes_in_place() -> bool:
+        return False
 
 
 class _CommitsWhereItWas(Rules):
@@ -480,6 +520,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "invariant 16-cold", "who drains keeps its tasks until others are ready", 1, more=("drain",) * 2,
         patches=(_patch(task_moves, "_expelled", _expelled_at_once),),
+    ),
+    Mutant(
+        "invariant 20", "what makes no load smaller is not moved", 1, more=("join",) * 2 + ("leave",) * 2,
+        patches=(_patch(sticky._Kind, "_owned", _lets_one_go),),
+    ),
+    Mutant("invariant 22", "a copy is promoted in place", 1, rules=_KeepsTheCopyItRuns),
+    Mutant(
+        "invariant 22-fence", "an owner that is being fenced keeps no copy", 1,
+        patches=(_patch(task_moves, "_write_step", _keeps_while_fenced),),
     ),
     Mutant("invariant 24", "without a lease no input is taken", 1, more=("lose_topics",), rules=_NeedsNoLease),
     Mutant(

@@ -61,10 +61,11 @@ class ProgressInvariant:
             for host in hosts
             if host.up and host.worker.up
         }
+        running = TaskPhase.RUNNING.value
         for task, state in self.log.tasks.items():
             since_ms = unconcerned.get(state.owner or "")
             begun = self.log.running.get(task, 0) >= state.task_epoch
-            if state.phase == TaskPhase.RUNNING and begun and since_ms is not None:
+            if state.phase == running and begun and since_ms is not None:
                 self._look_at(task, state.task_epoch, since_ms, state.owner or "")
 
     def _nobody_works(self, hosts: list[Host]) -> bool:

@@ -83,6 +83,8 @@ class Workload:
         self.rate_per_s = rate_per_s
         self.history = history
         self.until_ms = 1 << 60
+        self._ends_ms = -1
+        self._ends: dict[int, int] = {}
         self.grow(0, stateful, 0)
         self.grow(1, stateless, 0)
 
@@ -97,9 +99,15 @@ class Workload:
     def input_end(self, task: str, now_ms: int) -> int:
         """Return the end of a task's input partition at a time."""
         born_ms = self.born_ms[task]
-        flowing_ms = max(0, min(now_ms, self.until_ms) - born_ms)
-        history = self.history if born_ms == 0 else 0
-        return history + int(flowing_ms * self.rate_per_s / 1000)
+        at_ms = min(now_ms, self.until_ms)
+        if at_ms != self._ends_ms:
+            self._ends_ms, self._ends = at_ms, {}
+        end = self._ends.get(born_ms)
+        if end is None:
+            history = self.history if born_ms == 0 else 0
+            end = history + int(max(0, at_ms - born_ms) * self.rate_per_s / 1000)
+            self._ends[born_ms] = end
+        return end
 
     def seen_tasks(self) -> tuple[SeenTask, ...]:
         """Return the tasks as a member announces them."""

@@ -71,6 +71,9 @@ class _Request:
     over: bool = False
 
 
+_Event = tuple[int, int, Process | None, int, Callable[..., None], tuple[Any, ...]]
+
+
 @dataclass(slots=True)
 class Trace:
     """What happened, for people; and as one number, to compare two runs."""
@@ -107,7 +110,8 @@ class World:
         self.latency_ms = (1, 9)
         self.trace = Trace()
         self.events = 0
-        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        #: When, which of all, in which life of which process (None: outside of all), what, with what.
+        self._queue: list[_Event] = []
         self._number = 0
         self._held: list[_Request] = []
         #: Which processes are cut off now; messages of these wait.
@@ -131,7 +135,7 @@ class World:
     def at(self, when_ms: int, action: Callable[..., None], *arguments: Any) -> None:
         """Let something happen at a time."""
         self._number += 1
-        heappush(self._queue, (max(when_ms, self.now), self._number, action, arguments))
+        heappush(self._queue, (max(when_ms, self.now), self._number, None, 0, action, arguments))
 
     def after(self, delay_ms: int, action: Callable[..., None], *arguments: Any) -> None:
         """Let something happen later."""
@@ -141,17 +145,9 @@ class World:
         self, process: Process, delay_ms: int, action: Callable[..., None], *arguments: Any
     ) -> None:
         """Let something happen inside a process, if it still lives then, as soon as it is not stopped."""
-        self.at(self.now + delay_ms, self._arrive, process, process.life, action, arguments)
-
-    def _arrive(
-        self, process: Process, life: int, action: Callable[..., None], arguments: tuple[Any, ...]
-    ) -> None:
-        if not process.up or process.life != life:
-            return
-        if process.paused:
-            process.backlog.append((action, arguments))
-            return
-        action(*arguments)
+        self._number = number = self._number + 1
+        when_ms = self.now + delay_ms if delay_ms > 0 else self.now
+        heappush(self._queue, (when_ms, number, process, process.life, action, arguments))
 
     def resume(self, process: Process) -> None:
         """Let a stopped process go on with what has arrived meanwhile."""
@@ -164,12 +160,18 @@ class World:
 
     def run(self, until_ms: int) -> None:
         """Let everything happen that is due until a time."""
-        queue = self._queue
+        queue, events = self._queue, self.events
         while queue and queue[0][0] <= until_ms:
-            self.now, _, action, arguments = heappop(queue)
-            self.events += 1
-            action(*arguments)
-        self.now = until_ms
+            self.now, _, process, life, action, arguments = heappop(queue)
+            events += 1
+            if process is None:
+                action(*arguments)
+            elif process.up and process.life == life:
+                if process.paused:
+                    process.backlog.append((action, arguments))
+                else:
+                    action(*arguments)
+        self.now, self.events = until_ms, events
 
     # The network.
 
@@ -213,20 +215,16 @@ class World:
         except BrokerError as error:
             answer = error
         if not request.over:
-            request.over = True
-            self.at(
-                self.now + self.delay_ms(),
-                self._arrive,
-                request.process,
-                request.life,
-                request.reply,
-                (answer,),
-            )
+            self._answer(request, self.delay_ms(), answer)
 
     def _give_up(self, request: _Request) -> None:
         if not request.over:
-            request.over = True
-            self._arrive(request.process, request.life, request.reply, (RequestTimedOut(),))
+            self._answer(request, 0, RequestTimedOut())
+
+    def _answer(self, request: _Request, delay_ms: int, answer: Any) -> None:
+        request.over = True
+        if request.process.life == request.life:
+            self.post(request.process, delay_ms, request.reply, answer)
 
     def heal(self) -> None:
         """Let what the network held go on; late requests arrive half of the time."""

@@ -16,6 +16,7 @@ from rebalance.orders import (
     DropCopy,
     KeepCopy,
     TasksSeen,
+    WantShutdown,
     Welcome,
     WorkerClosed,
     WorkerLeaves,
@@ -190,13 +191,15 @@ def test_a_new_watchdog_is_told_who_we_are_and_what_still_counts(
     link.say(seen)
     link.say(CopyReady(task="0_0", learn_epoch=1, store_uuid="u", positions={}, ends={}))
     link.say(WorkerLeaves(rejoin=True))
+    link.say(WantShutdown(reason="ValueError"))
     first.die()
     second = watchdogs.wait_for(2)
     hello, same = second.meet()
     assert hello.join == _hello().join
     assert hello.welcomed
     assert same.lease_ns == 123
-    assert [second.heard() for _ in range(3)] == [seen, WorkerStatus(), WorkerLeaves(rejoin=True)]
+    lasting = [seen, WorkerStatus(), WorkerLeaves(rejoin=True), WantShutdown(reason="ValueError")]
+    assert [second.heard() for _ in lasting] == lasting
     second.order(KeepCopy(task="0_0", role="standby", learn_epoch=2))
     _until(lambda: link.take() == [KeepCopy(task="0_0", role="standby", learn_epoch=2)])
     link.say(WorkerStatus())

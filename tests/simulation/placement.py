@@ -1,0 +1,70 @@
+"""What must hold of where tasks are (invariants 20 and 22 of the protocol), word for word; of values alone."""
+
+from collections.abc import Mapping
+
+from rebalance.records import Copy, MemberRecord, StepRecord, TargetRecord, TaskRecord
+
+#: Phases in which an incarnation's process goes on with it.
+_LIVES = ("ACTIVE", "LEAVING", "PARKED")
+
+
+def needless_moves(
+    before: TargetRecord,
+    after: TargetRecord,
+    tasks: Mapping[str, TaskRecord],
+    threads: Mapping[str, int],
+) -> str:
+    """Return what moves more than invariant 20 allows, "" for nothing: of two targets between which one member came or went.
+
+    Adding one moves at most its share, ceil(tasks / members) where all have as many threads; removing one moves only its
+    tasks. What the group had not reached before it was to do something else says nothing: tasks are sticky to where they
+    are, and those of who restarts are elsewhere meanwhile.
+    """
+    old, new = set(before.owners.values()), set(after.owners.values())
+    if before.owners.keys() != after.owners.keys() or len(old ^ new) != 1 or not old:
+        return ""
+    if not all(_is_at_home(tasks.get(task), owner) for task, owner in before.owners.items()):
+        return ""
+    moved = {task for task, owner in after.owners.items() if before.owners[task] != owner}
+    (other,) = old ^ new
+    if other in old:
+        strays = sorted(task for task in moved if before.owners[task] != other)
+        return f"{strays} move although {other} is gone, whose they were not" if strays else ""
+    share = threads.get(other, 1) * len(after.owners)
+    most = -(-share // sum(threads.get(name, 1) for name in new))
+    return f"{len(moved)} tasks move for {other}, {most} are its share" if len(moved) > most else ""
+
+
+def _is_at_home(state: TaskRecord | None, owner: str) -> bool:
+    return state is not None and {state.next_member, state.member} <= {owner, None}
+
+
+def has_twice(
+    step: StepRecord, tasks: Mapping[str, TaskRecord], members: Mapping[str, MemberRecord]
+) -> str:
+    """Return who has a task in two roles by the log (invariant 22), "" for nobody.
+
+    One process has one directory of a task: whatever incarnations it has, and whatever the owner's phase. An owner that lets
+    go and is to keep a copy has that written with its REVOKE, and makes it of what it had.
+    """
+    for task in step.learners.keys() | step.standbys.keys():
+        copies = [step.learners[task]] if task in step.learners else []
+        copies += step.standbys.get(task, ())
+        holders = [_place(copy, members) for copy in copies]
+        if len(set(holders)) != len(holders):
+            return f"{task} has two copies in one place: {copies}"
+        state = tasks.get(task)
+        if state is None or state.owner is None or state.phase == "REVOKING":
+            continue
+        owner = Copy(incarnation=state.owner, learn_epoch=0)
+        if _place(owner, members) in holders:
+            return f"{state.owner} owns {task} ({state.phase}) and there is a copy of it in its process: {copies}"
+    return ""
+
+
+def _place(copy: Copy, members: Mapping[str, MemberRecord]) -> str:
+    """Return the process that an incarnation lives in; one that is over has none, only its name."""
+    record = members.get(copy.incarnation)
+    if record is None or record.phase not in _LIVES:
+        return copy.incarnation
+    return record.process_id
