@@ -15,6 +15,7 @@ from rebalance.group import LIVE, Group
 from rebalance.messages import (
     AnyMessage,
     Beat,
+    DiskCopy,
     GrantedOk,
     Join,
     LeaderBeat,
@@ -311,6 +312,9 @@ class Member:
         """Order what the log asks for, and stop repeating what it shows."""
         if not self._was_in:
             self._was_in = True
+            # Where its state stands changes from now on: what a later join repeated would be of another time.
+            on_disk = tuple(DiskCopy(task=each.task) for each in self._join.on_disk)
+            self._join = msgspec.structs.replace(self._join, on_disk=on_disk)
             # It was let in for a join: some leader has heard one, the first or a later one. Not known of a life that
             # another watchdog began, which has the lease that it had.
             if self._acked_ms is None:

@@ -58,6 +58,9 @@ TRANSACTIONAL_IDS_MAX: Final = 1_000
 #: Announcements of a copy that are remembered: a question is answered before so many more have come.
 SAID_MAX: Final = 8
 
+#: How long what a member says of its disk counts: who begins to write the changelogs leaves it behind, or has it open soon.
+DISK_FRESH_MS: Final = 10_000
+
 #: Incarnations that ended under this leader and are remembered, so that a late join of theirs is not taken for a new one.
 ENDED_MAX: Final = 10_000
 
@@ -105,6 +108,7 @@ class Heard(msgspec.Struct, kw_only=True):
     Attributes:
         heard_ms: When it last vouched for itself; the leader's claim at first.
         join: Its newest join, if this leader heard one: what it sees and what it has on its disk.
+        joined_ms: When that was heard first.
         sequence: Its last beat.
         admitted_ms: When this leader took it in: settling counts from then. None: it is settled.
         died: Why it is to be fenced, or "".
@@ -116,6 +120,7 @@ class Heard(msgspec.Struct, kw_only=True):
 
     heard_ms: int
     join: Join | None = None
+    joined_ms: int = 0
     sequence: int = -1
     admitted_ms: int | None = None
     died: str = ""
@@ -269,7 +274,8 @@ class Observations(msgspec.Struct, kw_only=True):
         heard = self.of(join.incarnation)
         heard.heard_ms = now_ms
         changed = heard.join != join
-        heard.join = join
+        if changed:
+            heard.join, heard.joined_ms = join, now_ms
         self.joins_noted += changed
         return changed
 

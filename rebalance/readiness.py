@@ -3,8 +3,9 @@
 from typing import Final
 
 from rebalance.draft import Draft
+from rebalance.messages import Join
 from rebalance.model import TaskId, TaskPhase, TaskRole
-from rebalance.observations import Announced, changelog_keys
+from rebalance.observations import DISK_FRESH_MS, Announced, changelog_keys
 from rebalance.records import Copy, TaskRecord
 from rebalance.refine import CopyNow, Readiness
 
@@ -97,12 +98,19 @@ def want_checks(draft: Draft) -> None:
                 wanted = orphaned and draft.now_ms - checked_ms > CHECK_FRESH_MS
             if wanted:
                 want_ends(draft, task, announced.since_ms)
-    read, asked = draft.seen.ends, draft.seen.ends_asked_ms
     for heard in draft.seen.members.values():
-        for copy in heard.join.on_disk if heard.join is not None else ():
-            for key in copy.positions:
-                if key not in read and key not in asked:
-                    draft.ends_wanted.add(key)
+        if heard.join is not None and not draft.due(heard.joined_ms + DISK_FRESH_MS):
+            _want_ends_of_disk(draft, heard.join, heard.joined_ms)
+
+
+def _want_ends_of_disk(draft: Draft, join: Join, joined_ms: int) -> None:
+    """Ask for the ends that state on a disk is behind, as they are after the join."""
+    for copy in join.on_disk:
+        for key in copy.positions:
+            end = draft.seen.ends.get(key)
+            is_read = end is not None and end.asked_ms >= joined_ms
+            if not is_read and not _under_way(draft, key, joined_ms):
+                draft.ends_wanted.add(key)
 
 
 def want_ends(draft: Draft, task: TaskId, not_before_ms: int) -> None:

@@ -91,7 +91,7 @@ class RefineInput(msgspec.Struct, frozen=True, kw_only=True):
         members: Everybody alive.
         states: Where each task is; a task without one is UNOWNED.
         waiting: Names that are gone but whose return is waited for: their tasks stay unowned unless a ready copy exists.
-        max_warmup_replicas: Learners at once in the whole group; while somebody leaves at least two.
+        max_warmup_replicas: Learners at once in the whole group; while somebody leaves at least two, those on top for its tasks.
         acceptable_recovery_lag: State on disk that is at most this many records behind counts as ready.
         enabled: False: the target as it is, cold (the baseline).
     """
@@ -422,16 +422,37 @@ def _plan(index: _Index, verdicts: list[_Verdict], moving: list[_Verdict]) -> _P
         and (copy := index.copy_on(each.task, each.owner)) is not None
         and copy.role == TaskRole.LEARNER
     }
-    budget = index.given.max_warmup_replicas
-    if any(member.leaving for member in index.members.values()):
-        budget = max(budget, _WARMUPS_WHILE_LEAVING)
-    learners = _funded(index, candidates, needs, verdicts, budget - len(promoted))
+    learners = _funded(index, candidates, needs, verdicts, _budget(index, promoted))
     parked = frozenset(each.task for each in staged) - free.keys() - learners.keys()
     return _Plan(learners, free, parked, promoted)
 
 
 #: Whoever leaves has a deadline: one learner at a time would miss it.
 _WARMUPS_WHILE_LEAVING = 2
+
+
+class _Budget(msgspec.Struct, frozen=True):
+    """How many more learners there may be: in all, and of tasks whose owners stay."""
+
+    all: int
+    staying: int
+
+
+def _budget(index: _Index, promoted: Mapping[TaskId, str]) -> _Budget:
+    """Return what is left beside learners that are being promoted; what is allowed on top while somebody leaves is its alone."""
+    allowed = most = index.given.max_warmup_replicas
+    if any(member.leaving for member in index.members.values()):
+        most = max(allowed, _WARMUPS_WHILE_LEAVING)
+    staying = sum(
+        index.occupant(task) is not None and not _is_left(index, task) for task in promoted
+    )
+    return _Budget(most - len(promoted), allowed - staying)
+
+
+def _is_left(index: _Index, task: TaskId) -> bool:
+    """Return whether the member that has the task open as its owner leaves."""
+    member = index.members.get(index.occupant(task) or "")
+    return member is not None and member.leaving
 
 
 def _is_stateful(index: _Index, task: TaskId) -> bool:
@@ -458,7 +479,7 @@ def _funded(
     candidates: Mapping[TaskId, _Verdict],
     warmings: Mapping[TaskId, _Warming],
     verdicts: list[_Verdict],
-    places: int,
+    budget: _Budget,
 ) -> dict[TaskId, str]:
     """Return the learners that get a place.
 
@@ -484,12 +505,17 @@ def _funded(
     heap = [rank(task) for task in candidates]
     heapify(heap)
     learners: dict[TaskId, str] = {}
-    while heap and len(learners) < places:
+    staying = 0
+    while heap and len(learners) < budget.all:
         entry = heappop(heap)
         task = entry[-1]
+        is_left = _is_left(index, task)
+        if not is_left and staying >= budget.staying:
+            continue
         if (fresh := rank(task)) != entry:
             heappush(heap, fresh)
             continue
+        staying += not is_left
         learners[task] = candidates[task].warmed or ""
         planted[learners[task]] += warmings[task] == _Warming.PLANT
     return learners

@@ -1,6 +1,6 @@
 """When the group needs a new target, what the assignor is asked, and what is made of its answer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import blake2b
 
 import msgspec
@@ -14,8 +14,8 @@ from rebalance.assignors.task_assignor import (
 )
 from rebalance.draft import Draft
 from rebalance.group import Group
-from rebalance.model import Positions, TaskId, TaskPhase
-from rebalance.observations import End, changelog_keys
+from rebalance.model import TaskId, TaskPhase
+from rebalance.observations import DISK_FRESH_MS, changelog_keys, lag_of
 from rebalance.program import comes_back, is_assignable
 from rebalance.records import MemberRecord, TargetRecord
 
@@ -240,30 +240,27 @@ def _copies(group: Group) -> dict[str, set[TaskId]]:
 
 
 def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
-    """Yield what a member has on its disk and how far behind it is, -1 if that is not known."""
+    """Yield what a member had on its disk when it joined and how far behind that is, -1 if that is not known (any more)."""
     heard = draft.seen.members.get(incarnation)
     if heard is None or heard.join is None:
         return
     ends = draft.seen.ends
+    is_known = not draft.due(heard.joined_ms + DISK_FRESH_MS)
     for copy in heard.join.on_disk:
         try:
             task = TaskId.parse(copy.task)
         except ValueError:
             continue
         keys = changelog_keys(task, draft.group.tasks.get(task))
-        if keys:
-            yield task, _lag_on_disk(copy.positions, ends, keys)
-
-
-def _lag_on_disk(positions: Positions, ends: Mapping[str, End], keys: tuple[str, ...]) -> int:
-    """Return how many changelog records a directory is behind, -1 if an end is not known."""
-    lag = 0
-    for key in keys:
-        end = ends.get(key)
-        if end is None:
-            return -1
-        lag += max(end.offset - positions.get(key, 0), 0)
-    return lag
+        if not keys:
+            continue
+        known = {
+            key: ends[key].offset
+            for key in keys
+            if is_known and key in ends and ends[key].asked_ms >= heard.joined_ms
+        }
+        checked = copy.positions and len(known) == len(keys)
+        yield task, lag_of(copy.positions, known, keys) if checked else -1
 
 
 def awaited_names(group: Group) -> frozenset[str]:

@@ -220,6 +220,21 @@ def restore_start(  # noqa: PLR0911 - a list of rules, each with its answer
     return StartFrom.POSITION, f"{log_end - position.offset} offsets to read"
 
 
+def goes_on(
+    position: Position, *, topic_id: bytes, tombstone_retention_ms: int, now_ms: int
+) -> bool:
+    """Return whether a store goes on from a position, as far as that can be told without the bounds of the log."""
+    begin, _ = restore_start(
+        position,
+        topic_id=topic_id,
+        log_start=0,
+        log_end=position.offset + 1,
+        tombstone_retention_ms=tombstone_retention_ms,
+        now_ms=now_ms,
+    )
+    return begin is StartFrom.POSITION
+
+
 def position_name(topic: str, partition: int) -> str:
     """Return the name under which a changelog position is kept beside the data.
 

@@ -20,6 +20,7 @@ from state_stores.errors import StoreLockedError
 from state_stores.state_directory import StateDirectory
 from streams.config import StreamsConfig
 from streams.errors import StreamsError
+from streams.group.inbox import at_hosts
 from streams.kafka.group_log import inbox_topic, state_topic
 from streams.topology import Topology
 from tasks.internal_topics import changelog_topic, internal_prefix, is_internal
@@ -327,7 +328,7 @@ def _notes(
             "here; is the name right?"
         )
     if facts.fixed and force:
-        notes.append(f"workers that live and end with FencedError: {_at_hosts(facts.fixed)}")
+        notes.append(f"workers that live and end with FencedError: {at_hosts(facts.fixed)}")
     if left:
         notes.append(
             f"left alone, as this topology has no such topics: {', '.join(left)}; "
@@ -347,10 +348,6 @@ def _notes(
     return tuple(notes)
 
 
-def _at_hosts(fixed: Mapping[str, str]) -> str:
-    return ", ".join(f"{worker} at {host}" for worker, host in sorted(fixed.items()))
-
-
 def _refusals(scope: ResetScope, facts: ResetFacts, *, force: bool) -> tuple[str, ...]:
     refusals = [slot.problem for slot in facts.slots if slot.problem]
     if facts.members:
@@ -364,7 +361,7 @@ def _refusals(scope: ResetScope, facts: ResetFacts, *, force: bool) -> tuple[str
         )
     if facts.fixed and not force:
         refusals.append(
-            f"workers of {scope.application_id} with a fixed assignment are alive: {_at_hosts(facts.fixed)}; stop them "
+            f"workers of {scope.application_id} with a fixed assignment are alive: {at_hosts(facts.fixed)}; stop them "
             "first (one that was killed is forgotten after a few seconds). --force resets all the same, and ends them "
             "with FencedError"
         )

@@ -15,13 +15,12 @@ from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import Admin, Clock, CommittedOffset
 from tasks.start_positions import StartPosition
 from tasks.worker_input import WorkerInput
+from tasks.worker_ports import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
 #: Positions of quiet stores are written anew this often.
 _REFRESH_S: Final = 3_600.0
-#: Quiet partitions are committed again this often, because brokers forget offsets after their retention (H17).
-_RECOMMIT_S: Final = 43_200.0
 #: How long a commit waits for key ranges that are in the middle of a unit of work. By the machine's clock: threads run.
 _CUT_S: Final = 0.02
 #: How long a clean stop waits for the markers of its last transaction, and how often it looks for them.
@@ -48,9 +47,9 @@ class CommitRound:
         committer: Committer,
         collector: OutputCollector,
         work: WorkerInput,
+        settings: WorkerSettings,
         *,
         clock: Clock,
-        topology_hash: bytes,
         sequence: int,
     ) -> None:
         self.committer = committer
@@ -66,9 +65,11 @@ class CommitRound:
         self._former: dict[TaskId, set[str]] = {}
         self._work = work
         self._clock = clock
-        self._topology_hash = topology_hash
+        self._topology_hash = settings.topology_hash
         now_s = clock.monotonic_s()
-        self._next_recommit_s = now_s + _RECOMMIT_S
+        #: Brokers forget offsets after their retention (H17).
+        self._recommit_s = settings.recommit_ms / 1000
+        self._next_recommit_s = now_s + self._recommit_s
         self._next_refresh_s = now_s + _REFRESH_S
 
     def begins(
@@ -112,7 +113,7 @@ class CommitRound:
         begin_s = self._clock.monotonic_s()
         if begin_s >= self._next_recommit_s:
             self.committed.clear()
-            self._next_recommit_s = begin_s + _RECOMMIT_S
+            self._next_recommit_s = begin_s + self._recommit_s
         self._cut(tasks)
         for task in tasks:
             with task.stores.trusted():

@@ -273,6 +273,10 @@ class Admin(Protocol):
         """Return how many live members the group has (subscribed consumers; we have none)."""
         ...
 
+    def offsets_retention_ms(self) -> int:
+        """Return how long brokers keep an offset that is not committed again; raises `StreamsError` if they don't tell."""
+        ...
+
     def alter_committed(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Overwrite committed offsets (the reset command)."""
         ...

@@ -250,8 +250,8 @@ class StreamWorker:
             committer,
             collector,
             self._work,
+            self._settings,
             clock=self._clock,
-            topology_hash=self._settings.topology_hash,
             sequence=self._sequence,
         )
         if self._settings.threads > 1:

@@ -1,7 +1,7 @@
 """What a worker is given: its settings, its clients, and what makes its tasks."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -14,6 +14,20 @@ from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
 from tasks.run_ports import RunSettings
 from tasks.slices import OnRecord
 from tasks.state_manager import StateManager
+
+#: Quiet partitions are committed again at least this often: safe at Kafka's default retention of 7 days.
+RECOMMIT_MS_MAX: Final = 12 * 3_600_000
+
+
+def recommit_interval_ms(retention_ms: int) -> int:
+    """Return how often quiet partitions are committed again, because brokers forget offsets after their retention (H17).
+
+    A quarter of it, so that three in a row may fail: 7 days / 4 = 42 h, of which the 12 h are less; 1 day / 4 = 6 h.
+
+    >>> [recommit_interval_ms(days * 86_400_000) / 3_600_000 for days in (7, 2, 1)]
+    [12.0, 12.0, 6.0]
+    """
+    return min(retention_ms // 4, RECOMMIT_MS_MAX)
 
 
 class Membership(Protocol):
@@ -63,6 +77,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     status_interval_ms: int = 250
     #: Threads that key ranges run in; with 1 there are none, and the loop's thread does all.
     threads: int = 1
+    #: Quiet partitions are committed again this often.
+    recommit_ms: int = RECOMMIT_MS_MAX
     #: How long a clean stop waits for calls in hand.
     drain_timeout_ms: int = 25_000
     handlers: ErrorHandlers = msgspec.field(default_factory=ErrorHandlers)

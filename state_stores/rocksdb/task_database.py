@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from rocksdict import (
+    AccessType,
     Checkpoint,
     ColumnFamily,
     DbClosedError,
@@ -52,6 +53,9 @@ _POSITIONS: Final = "_positions"
 
 #: RocksDB has this family whether one wants it or not; a store may be called so.
 _DEFAULT: Final = "default"
+
+#: Files that are held open to read the positions alone: a larger table would look into those of all stores.
+_FILES_FOR_POSITIONS: Final = 16
 
 #: One write holds the GIL for about 10 ms at most with this.
 _WRITE_BYTES: Final = 1024 * 1024
@@ -129,6 +133,31 @@ class TaskDatabase:
                 del (
                     native
                 )  # an exception keeps this frame alive, which must not keep the database open
+
+    @staticmethod
+    def positions_in(path: Path) -> dict[str, bytes]:
+        """Return all positions that a closed database has; {} where there is none. Nothing is written, no store is read.
+
+        Raises:
+            StoreCorruptedError: Files are damaged or missing.
+            StateStoreError: It can't be read for another reason.
+        """
+        if not _exists(path):
+            return {}
+        with _Translated(path, "read the positions"):
+            options = Options(raw_mode=True)
+            options.set_max_open_files(_FILES_FOR_POSITIONS)
+            native = Rdict(
+                str(path),
+                options=options,
+                column_families=dict.fromkeys((_POSITIONS, _DEFAULT), options),
+                access_type=AccessType.read_only(),
+            )
+            try:
+                return _read_positions(native)
+            finally:
+                native.close()
+                del native  # as in `open`
 
     @staticmethod
     def destroy(path: Path) -> None:

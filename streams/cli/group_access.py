@@ -19,7 +19,7 @@ from streams.cli.settings import SettingsOptions
 from streams.config import StreamsConfig
 from streams.errors import StreamsError
 from streams.group.alarms import Surroundings, foreign_offsets
-from streams.group.inbox import InboxFold
+from streams.group.inbox import InboxFold, inbox_back_ms
 from streams.group.range_map import progress_of
 from streams.group.recovery import LogWriter
 from streams.group.status import GroupStatus, group_status
@@ -33,9 +33,6 @@ from streams.kafka.sink_producer import KafkaSinkProducer
 from streams.reset import ResetAdmin
 from tasks.ports import CommittedOffset, SinkProducer
 from tasks.processing.output import OutputColumns
-
-#: The inbox is read from two session timeouts back, and from this at least: each member says everything every tenth beat.
-_INBOX_BACK_MS = 10_000
 
 
 class Connection(Protocol):
@@ -182,9 +179,8 @@ class GroupAccess:
 
     def read_inbox(self, *, whole: bool = False) -> None:
         """Read the inbox to its end; the first time from two session timeouts back, or the `whole` hour that it keeps."""
-        timeouts = (record.session_timeout_ms for record in self.group.members.values())
-        back_ms = max(2 * max(timeouts, default=0), _INBOX_BACK_MS)
-        for heard in self.connection.topics.inbox(0 if whole else self.now_ms() - back_ms):
+        since_ms = 0 if whole else self.now_ms() - inbox_back_ms(self.group)
+        for heard in self.connection.topics.inbox(since_ms):
             self.inbox.take(heard)
 
     def read_what_there_is(self, *, whole: bool = False) -> Mapping[str, str]:

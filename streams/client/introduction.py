@@ -10,6 +10,7 @@ from rebalance.messages import DiskCopy, Join, SeenTask
 from state_stores.state_directory import StateDirectory
 from streams.client.application import Application
 from streams.client.group_membership import member_name, partition_counts, task_shapes
+from streams.client.wiring import range_threads
 from streams.config import StreamsConfig
 from streams.console_log import LogLevel, configured_format
 from streams.watchdog.hello import Hello
@@ -24,6 +25,7 @@ def introduce(
     incarnation: str,
     process_id: str,
     alone: bool,
+    on_disk: tuple[DiskCopy, ...],
 ) -> Hello:
     """Return the first words of a worker.
 
@@ -34,10 +36,11 @@ def introduce(
         incarnation: Of this life; never used before.
         process_id: Of the host program.
         alone: Whether the program has no other worker.
+        on_disk: What its slot has of the tasks' state.
     """
     config = application.config
     return Hello(
-        join=_join(application, plan, slot, incarnation, process_id, alone=alone),
+        join=_join(application, plan, slot, incarnation, process_id, on_disk, alone=alone),
         bootstrap_servers=config.bootstrap_servers,
         consumer=dict(config.consumer),
         producer=dict(config.producer),
@@ -75,6 +78,7 @@ def _join(
     slot: StateDirectory,
     incarnation: str,
     process_id: str,
+    on_disk: tuple[DiskCopy, ...],
     *,
     alone: bool,
 ) -> Join:
@@ -91,6 +95,7 @@ def _join(
         endpoint=config.application_server,
         rack=config.rack_id,
         tags=dict(config.client_tags),
+        threads=range_threads(config),
         static=config.group_instance_id is not None,
         topology_hash=application.topology_hash.hex(),
         assignor=config.task_assignor,
@@ -99,7 +104,7 @@ def _join(
             for task, shape in shapes.items()
         ),
         partitions=partition_counts(plan),
-        on_disk=tuple(DiskCopy(task=task) for task in slot.tasks()),
+        on_disk=on_disk,
         session_timeout_ms=config.session_timeout_ms,
         rejoin_timeout_ms=config.rejoin_timeout_ms,
     )

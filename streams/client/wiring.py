@@ -12,7 +12,7 @@ from state_stores.state_directory import StateDirectory
 from streams.assembly import error_handlers
 from streams.client.application import Application
 from streams.config import StreamsConfig
-from streams.errors import ConfigError
+from streams.errors import ConfigError, StreamsError
 from streams.kafka.clients import KafkaClients
 from streams.run_options import RunOptions
 from streams.topic_info import KafkaTopics
@@ -21,7 +21,12 @@ from tasks.parallel.keyed import cutting
 from tasks.ports import Admin
 from tasks.processing.topology_spec import TopologySpec
 from tasks.run_ports import RunSettings
-from tasks.worker_ports import WorkerPorts, WorkerSettings
+from tasks.worker_ports import (
+    RECOMMIT_MS_MAX,
+    WorkerPorts,
+    WorkerSettings,
+    recommit_interval_ms,
+)
 
 _log = logging.getLogger("tidewheel")
 
@@ -104,7 +109,9 @@ def whole_tasks(spec: TopologySpec, config: StreamsConfig) -> list[str]:
     ]
 
 
-def worker_settings(application: Application, transactional_id: str) -> WorkerSettings:
+def worker_settings(
+    application: Application, transactional_id: str, *, recommit_ms: int
+) -> WorkerSettings:
     """Return what the loop needs to know."""
     config = application.config
     return WorkerSettings(
@@ -123,9 +130,25 @@ def worker_settings(application: Application, transactional_id: str) -> WorkerSe
         acceptable_recovery_lag=config.acceptable_recovery_lag,
         status_interval_ms=config.heartbeat_interval_ms // 2,
         threads=range_threads(config),
+        recommit_ms=recommit_ms,
         drain_timeout_ms=config.drain_timeout_ms,
         handlers=error_handlers(config),
     )
+
+
+def recommit_interval(admin: Admin) -> int:
+    """Return how often quiet partitions are committed again (ms), by what brokers say, if they say it."""
+    try:
+        retention_ms = admin.offsets_retention_ms()
+    except StreamsError as error:
+        _log.info(
+            "quiet partitions are committed again every %d hours, whatever the brokers' offsets.retention.minutes, which "
+            "can't be read: %s",
+            RECOMMIT_MS_MAX // 3_600_000,
+            error,
+        )
+        return RECOMMIT_MS_MAX
+    return recommit_interval_ms(retention_ms)
 
 
 def worker_ports(

@@ -16,15 +16,18 @@ from state_stores.rocksdb.task_database import TaskDatabase
 from state_stores.state_directory import StateDirectory
 from streams.assembly import TaskFactory
 from streams.client.application import Application
-from streams.client.group_membership import Departure, GroupMembership, tasks_seen
+from streams.client.group_membership import Departure, GroupMembership, task_shapes, tasks_seen
 from streams.client.host_watchdog import HostWatchdog
 from streams.client.introduction import introduce
+from streams.client.one_placing import check_one_placing
 from streams.client.plan_watch import PlanWatch, refresh_interval_ms
+from streams.client.state_on_disk import state_on_disk
 from streams.client.wiring import (
     fixed_assignment,
     fixed_transactional_id,
     make_clients,
     range_threads,
+    recommit_interval,
     take_slot,
     whole_tasks,
     worker_ports,
@@ -167,6 +170,7 @@ class WorkerLife:
         stack.callback(admin.close)
         if not admin.reach(self._ending):
             return
+        check_one_placing(application, admin)
         plan = prepare_topics(
             application.spec,
             config,
@@ -213,7 +217,7 @@ class WorkerLife:
         )
         ports = worker_ports(application, clients, admin, slot)
         if assigned is None:
-            transactional_id = self._join(stack, plan, slot, ports)
+            transactional_id = self._join(stack, plan, slot, ports, admin)
             if transactional_id is None:
                 return
         else:
@@ -222,7 +226,7 @@ class WorkerLife:
         self.worker = StreamWorker(
             plan,
             assigned or frozenset(),
-            worker_settings(application, transactional_id),
+            worker_settings(application, transactional_id, recommit_ms=recommit_interval(admin)),
             ports,
             make_task=self._make_task,
             wipe=lambda task: slot.remove_task_directory(str(task.task_id)),
@@ -262,19 +266,33 @@ class WorkerLife:
             raise self.membership.last_word(error, _LAST_WORD_S) from error
 
     def _join(
-        self, stack: ExitStack, plan: ApplicationPlan, slot: StateDirectory, ports: WorkerPorts
+        self,
+        stack: ExitStack,
+        plan: ApplicationPlan,
+        slot: StateDirectory,
+        ports: WorkerPorts,
+        admin: Admin,
     ) -> str | None:
         """Join the group; returns the transactional id to use, or None if we are to end first.
 
         The producer is initialised before the group hears of its id: whatever fences the id comes after that.
         """
+        application = self._application
+        on_disk = state_on_disk(
+            slot,
+            task_shapes(plan, application.config.application_id),
+            admin,
+            TaskDatabase.positions_in,
+            application.clock.now_ms(),
+        )
         hello = introduce(
-            self._application,
+            application,
             plan,
             slot,
             incarnation=secrets.token_hex(_INCARNATION_BYTES),
             process_id=self._watchdog.process_id,
             alone=self._alone,
+            on_disk=on_disk,
         )
         (own_id,) = hello.join.transactional_ids
         self._producer = started(ports.make_producer(own_id))

@@ -1,5 +1,6 @@
 """The last that members and leader said in a group's inbox. Pure."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from rebalance.group import LIVE, Group
@@ -17,6 +18,25 @@ from streams.group.topics import Heard
 
 #: Silence is judged by this where a member's own session timeout is not known.
 SESSION_MS: Final = 3_000
+#: The inbox is read from two session timeouts back, and from this at least: each member says everything every tenth beat.
+_BACK_MS: Final = 10_000
+
+
+def inbox_back_ms(group: Group) -> int:
+    """Return from how far back the inbox has to be read to hear everybody who speaks."""
+    timeouts = (record.session_timeout_ms for record in group.members.values())
+    return max(2 * max(timeouts, default=0), _BACK_MS)
+
+
+def at_hosts(workers: Mapping[str, str]) -> str:
+    """Return who is where, for people; a host that is not known is left out.
+
+    >>> at_hosts({"shop-1": "", "shop-0": "eu-3"})
+    'shop-0 at eu-3, shop-1'
+    """
+    return ", ".join(
+        f"{name} at {host}" if host else name for name, host in sorted(workers.items())
+    )
 
 
 class InboxFold:
@@ -89,6 +109,12 @@ class InboxFold:
             if now_ms - heard_ms <= 2 * timeout_ms:
                 found.add(self.names[incarnation])
         return tuple(sorted(found))
+
+    def speaking_at(self, group: Group, now_ms: int) -> dict[str, str]:
+        """Return the host of each member that is `speaking`."""
+        hosts = {record.member: record.host for record in group.live().values()}
+        hosts |= {join.member: join.host for _, join in self.joins.values()}
+        return {name: hosts.get(name, "") for name in self.speaking(group, now_ms)}
 
     def _beat(self, at_ms: int, beat: Beat) -> None:
         self.heard_ms[beat.incarnation] = at_ms

@@ -9,13 +9,11 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 from confluent_kafka import (
-    Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -40,13 +38,15 @@ from streams.kafka.codes import (
     is_transient,
 )
 from streams.kafka.failures import Outcome, outcome_of
+from streams.kafka.offsets_readers import OffsetsReaders
 from streams.kafka.producer import ProducerClient
-from streams.kafka.settings import ClientSettings
+from streams.kafka.settings import ClientSettings, fixed_group
 from tasks.ports import CommittedOffset, NewTopic, TopicDescription, UnsettledOffsetsError
 
 #: How many producers fence at once; each has threads of its own.
 _FENCING_AT_ONCE: Final = 16
 _ASK_AGAIN_S: Final = 0.05
+_RETENTION: Final = "offsets.retention.minutes"
 #: How long a request for all topics waits at once.
 _LISTING_S: Final = 2.0
 #: How long one client is waited for that reads a group's offsets, before another one is asked.
@@ -78,11 +78,7 @@ class KafkaAdmin:
         self._is_away = False
         # Kept for the whole life: a client that is collected fails the futures that are under way (F24).
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
-        self._lock = threading.Lock()
-        #: Consumers that read a group's offsets, by group and whether they wait for undecided ones.
-        self._offsets_readers: dict[tuple[str, bool], Any] = {}
-        #: How many are asking each of them: a client that is closed while it is asked follows a dead pointer.
-        self._lent: Counter[Any] = Counter()
+        self._readers = OffsetsReaders(settings, self._log)
 
     def reach(self, stopped: threading.Event, *, timeout_s: float | None = None) -> bool:
         """Wait for the first answer of a broker; returns whether there was one before `stopped` was set.
@@ -232,7 +228,7 @@ class KafkaAdmin:
         wanted = [KafkaPartition(*each) for each in partitions]
 
         def read(left: float) -> list[Any]:
-            with self._offsets_reader(group_id, stable=stable) as reader:
+            with self._readers.lent(group_id, stable=stable) as reader:
                 offsets: list[Any] = reader.committed(wanted, timeout=min(left, _READER_S))
             for each in offsets:
                 if each.error is not None:  # an undecided commit is reported per partition
@@ -258,51 +254,22 @@ class KafkaAdmin:
     def _answers_unstable(self, group_id: str, wanted: list[KafkaPartition]) -> bool:
         """Whether the coordinator tells the offsets to one who does not mind an undecided commit."""
         try:
-            with self._offsets_reader(group_id, stable=False) as reader:
+            with self._readers.lent(group_id, stable=False) as reader:
                 reader.committed(wanted, timeout=_LISTING_S)
         except KafkaException:
             return False
         return True
 
-    @contextlib.contextmanager
-    def _offsets_reader(self, group_id: str, *, stable: bool) -> Iterator[Any]:
-        """Lend the client that reads a group's offsets: kept, because a task that moves waits for the answer.
-
-        One that got no answer in time is not asked again: it may hold on to a connection that nobody serves.
-        """
-        kept = (group_id, stable)
-        with self._lock:
-            if self._client is None:
-                raise StreamsError(f"group {group_id}: not asked, because the client was closed")
-            reader = self._offsets_readers.get(kept)
-            if reader is None:
-                config = self._settings.offsets(group_id, stable=stable)
-                reader = make_client(Consumer, "consumer", config, self._log)
-                self._offsets_readers[kept] = reader
-            self._lent[reader] += 1
-        try:
-            yield reader
-        except KafkaException as exception:
-            with self._lock:
-                is_mute = error_of(exception).code() == TIMED_OUT
-                if is_mute and self._offsets_readers.get(kept) is reader:
-                    del self._offsets_readers[kept]
-            raise
-        finally:
-            reader.poll(0)  # takes its log lines, which would else pile up
-            with self._lock:
-                self._lent[reader] -= 1
-                is_left_over = (
-                    self._offsets_readers.get(kept) is not reader and not self._lent[reader]
-                )
-                if not self._lent[reader]:
-                    del self._lent[reader]
-            if is_left_over:
-                reader.close()
-
     def group_members(self, group_id: str) -> int:
         """Return how many live members the group has."""
         return len(self._members(group_id))
+
+    def fixed_workers(self, application_id: str) -> dict[str, str]:
+        """Return the workers with a fixed assignment that live: the transactional id of each, and its host."""
+        return {
+            member.client_id: member.host.removeprefix("/")
+            for member in self._members(fixed_group(application_id))
+        }
 
     def _members(self, group_id: str) -> list[Any]:
         """Return the members of a group as the client describes them."""
@@ -312,6 +279,18 @@ class KafkaAdmin:
             fine=NO_GROUP,
         )
         return [member for group in found.values() for member in group.members]
+
+    def offsets_retention_ms(self) -> int:
+        """Return how long brokers keep an offset that is not committed again, by the settings of one of them."""
+        what = f"read {_RETENTION} of a broker"
+        cluster = self._ask(
+            what, lambda left: self._client.describe_cluster(request_timeout=left).result(left)
+        )
+        broker = ConfigResource(ConfigResource.Type.BROKER, str(cluster.nodes[0].id))
+        found = self._each(
+            what, lambda left: self._client.describe_configs([broker], request_timeout=left)
+        )
+        return int(found[broker][_RETENTION].value) * 60_000
 
     def alter_committed(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Overwrite committed offsets; refused by the cluster while the group has members."""
@@ -352,12 +331,8 @@ class KafkaAdmin:
 
     def close(self) -> None:
         """Let the clients go; those that are being asked close when they have answered. Idempotent."""
-        with self._lock:
-            self._client = None
-            readers, self._offsets_readers = self._offsets_readers, {}
-            idle = [each for each in readers.values() if each not in self._lent]
-        for reader in idle:
-            reader.close()
+        self._client = None
+        self._readers.close()
 
     def _fence(self, transactional_id: str) -> None:
         config = self._settings.fencing(transactional_id)
@@ -395,6 +370,12 @@ class KafkaAdmin:
             }
             for resource, entries in found.items()
         }
+
+    def offsets_at(
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after a time; the end where there is none."""
+        return self._offsets_at(dict.fromkeys(partitions, timestamp_ms))
 
     def _offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, per partition, the offset of the first record at or after a time; the end where there is none."""

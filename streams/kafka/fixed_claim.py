@@ -1,8 +1,8 @@
 """How a worker with a fixed assignment lets the cluster know that it lives: as a member of a consumer group of its own.
 
-Nothing rests on it, and no worker ever asks: tasks are placed by their users, producers fence each other. But a reset has to
-know whether somebody still runs, on whichever machine, and the brokers already know how to notice who is gone. The group
-is `<application id>:fixed` (no application has a colon in its name); each member's client id is the transactional id of its
+No result rests on it: tasks are placed by their users, producers fence each other. But a reset has to know whether
+somebody still runs, on whichever machine, and so has a worker that would join a group of the same name
+(`streams/client/one_placing.py`); and the brokers already know how to notice who is gone. The group is `<application id>:fixed` (no application has a colon in its name); each member's client id is the transactional id of its
 producer. It reads nothing and commits nothing.
 """
 
@@ -58,7 +58,7 @@ class FixedClaim:
             self._log.say(
                 logging.WARNING,
                 error.name(),
-                f"`tidewheel reset` won't see that this worker lives: {error.str()}; {next_step(error)}",
+                f"`tidewheel reset` and groups won't see that this worker lives: {error.str()}; {next_step(error)}",
             )
 
 

@@ -165,3 +165,8 @@ def _commit(cluster: Cluster, group: str, offsets: dict[TopicPartition, Committe
     producer.commit(group, offsets)
     admin: Admin = cluster.admin()
     assert admin.committed(group, list(offsets), stable=True).keys() == offsets.keys()
+
+
+def test_brokers_tell_how_long_they_keep_offsets(cluster: Cluster) -> None:
+    """Kafka's default, which the brokers of tests have: seven days (H17)."""
+    assert cluster.admin().offsets_retention_ms() == 7 * 24 * 60 * 60 * 1000

@@ -413,6 +413,10 @@ class FakeAdmin:
         """Return what the test said."""
         return self._broker.members[group_id]
 
+    def offsets_retention_ms(self) -> int:
+        """Return Kafka's default."""
+        return 7 * 86_400_000
+
     def alter_committed(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Overwrite committed offsets."""
         with self._broker.lock:

@@ -1,6 +1,7 @@
 """Fixed assignment (N13): who runs what is said at the start, and producers fence whoever came before them."""
 
 import signal
+import socket
 import struct
 from collections import Counter
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from rebalance.model import TaskId
 from streams import ConfigError, FencedError, StoreLockedError
 from streams.exit_codes import ExitCode
+from streams.kafka.group_log import state_topic
 from streams.run_options import RunOptions
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker
@@ -277,3 +279,60 @@ def test_N13_earlier_producers_are_fenced_before_the_first_record(
         for name, offset in begun.items()
         if name.startswith("start:")
     )
+
+
+def test_a_fixed_worker_is_refused_beside_a_live_group_and_goes_on_when_it_has_left(
+    cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    """It says whose group lives and what to do; the member does not notice. After a clean end the newcomer need not wait."""
+    source, sink = topics
+    records = _records(600)
+    member, refused, late = (start_worker(name) for name in ("member", "refused", "late"))
+    member.go("count_by_key", source, sink, config, fixed=False)
+    member.wait_until_running()
+    cluster.send(source, records[:200])
+    cluster.wait_until_consumed(config["application_id"], source)
+
+    refused.go("count_by_key", source, sink, config, slot=1, workers=2)
+
+    assert refused.wait() == ExitCode.INCOMPATIBLE_MEMBER, refused.log[-3000:]
+    assert f"members of {config['application_id']} are alive: " in refused.log
+    assert f" at {socket.gethostname()}" in refused.log
+    assert "stop the application everywhere first" in refused.log
+    cluster.send(source, records[200:400])
+    cluster.wait_until_consumed(config["application_id"], source)
+    assert member.stop() == 0, member.log[-3000:]
+    late.go("count_by_key", source, sink, config)
+    cluster.send(source, records[400:])
+    cluster.wait_until_consumed(config["application_id"], source)
+    assert late.stop() == 0, late.log[-3000:]
+    assert cluster.values_by_key(sink) == _updates(records)
+
+
+def test_a_member_is_refused_beside_live_fixed_workers_and_joins_when_they_have_left(
+    cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
+) -> None:
+    """It says who lives and what to do; the worker does not notice. After a clean end the newcomer need not wait."""
+    source, sink = topics
+    app, records = config["application_id"], _records(600)
+    fixed, refused, late = (start_worker(name) for name in ("fixed", "refused", "late"))
+    fixed.go("count_by_key", source, sink, config)
+    fixed.wait_until_running()
+    until(lambda: cluster.admin.fixed_workers(app), "it shows that it lives")
+    cluster.send(source, records[:200])
+    cluster.wait_until_consumed(app, source)
+
+    refused.go("count_by_key", source, sink, config, fixed=False)
+
+    assert refused.wait() == ExitCode.INCOMPATIBLE_MEMBER, refused.log[-3000:]
+    assert f"workers of {app} with a fixed assignment are alive: {app}-fixed-0 at " in refused.log
+    assert "stop them first" in refused.log
+    assert state_topic(app) not in cluster.admin.list_topics(), "it has begun nothing"
+    cluster.send(source, records[200:400])
+    cluster.wait_until_consumed(app, source)
+    assert fixed.stop() == 0, fixed.log[-3000:]
+    late.go("count_by_key", source, sink, config, fixed=False)
+    cluster.send(source, records[400:])
+    cluster.wait_until_consumed(app, source)
+    assert late.stop() == 0, late.log[-3000:]
+    assert cluster.values_by_key(sink) == _updates(records)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rebalance.messages import DiskCopy, Join, decode_message
 from streams import (
     HostInfo,
     InvalidStateStoreError,
@@ -19,7 +20,9 @@ from streams import (
     StreamsError,
 )
 from streams.exit_codes import ExitCode
+from streams.kafka.group_log import inbox_topic
 from streams.task_info import TaskInfo
+from tasks.internal_topics import changelog_topic
 from tasks.state_updater import RestoreEvent
 from tests.golden.test_golden import CASES
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
@@ -162,6 +165,36 @@ def test_S1_a_static_member_that_bounces_gets_its_tasks_back(group: Group) -> No
     group.check()
     assert _numbered(staying, "begun") == theirs, "nothing was begun anew"
     assert [worker.stop() for worker in (staying, again)] == [ExitCode.OK, ExitCode.OK]
+
+
+def test_a_join_says_how_far_the_state_on_disk_is_and_how_many_threads_there_are(
+    group: Group,
+) -> None:
+    """Read back from the inbox: nothing at first, and after a restart the ends of the changelogs, to the last record."""
+    app = group.config["application_id"]
+    threads: dict[str, Any] = {"num_stream_threads": 2, "parallelising_factor": 2}
+    first = group.start("first", **threads)
+    until(lambda: len(_owned(first)) == PARTITIONS, "it has all tasks")
+    group.feed.stop()
+    group.cluster.wait_until_consumed(app, group.source)
+    assert first.stop() == ExitCode.OK, first.log[-3000:]
+    second = group.start("second", **threads)
+    second.wait_until_running()
+
+    joins: dict[str, Join] = {}
+    for each in group.cluster.read(inbox_topic(app)):
+        message = decode_message(each.value or b"")
+        if isinstance(message, Join):
+            joins.setdefault(message.incarnation, message)
+    one, two = joins.values()
+    assert (one.threads, one.on_disk) == (2, ())
+    assert two.threads == 2
+    changelog = changelog_topic(app, STORE)
+    at_end = {record.partition: record.offset + 1 for record in group.cluster.read(changelog)}
+    assert two.on_disk == tuple(
+        DiskCopy(task=f"0_{number}", positions={f"{changelog}-{number}": at_end[number]})
+        for number in range(PARTITIONS)
+    )
 
 
 def test_S3_the_later_of_two_members_of_one_name_wins(group: Group, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rebalance.member import JOIN_AGAIN_HEARTBEATS, Member, MemberDecision
 from rebalance.messages import (
     AnyMessage,
     Beat,
+    DiskCopy,
     GrantedOk,
     Join,
     LeaderBeat,
@@ -31,6 +32,7 @@ from rebalance.orders import (
     TaskBroken,
     TaskReleased,
     TaskRunning,
+    TasksSeen,
     UseTransactionalId,
     WantTransactionalId,
     Welcome,
@@ -40,7 +42,7 @@ from rebalance.orders import (
 )
 from rebalance.records import AnyRecord, Copy, LeaderClaim, MemberRecord, StepRecord, TaskRecord
 from rebalance.task_status import TaskStatus
-from tests.rebalance.round_table import APP, HEARTBEAT_MS, SESSION_MS, join
+from tests.rebalance.round_table import APP, HEARTBEAT_MS, SESSION_MS, join, on_disk
 
 START_MS = 10_000
 
@@ -116,6 +118,19 @@ def test_it_joins_at_each_heartbeat_until_the_log_has_it() -> None:
     assert isinstance(beat, Beat)
     assert (beat.leader_epoch, beat.state_offset) == (1, 10)
     assert member.decide(START_MS + 700).orders == ()
+
+
+def test_a_join_that_is_said_again_has_no_positions_of_the_start() -> None:
+    """The member works on its state once it is in: what lay on its disk when it joined is of another time."""
+    member = new_member(on_disk=(on_disk("0_1", 7),))
+    (first,) = said(member.decide(START_MS), Join)
+    assert first == join("a", on_disk=(on_disk("0_1", 7),))
+    member.follow(group(me()), 10, START_MS)
+    member.decide(START_MS)
+    member.report(TasksSeen(tasks=(("0_9", True, ()),), partitions={"orders": 10}), START_MS)
+    (again,) = said(member.decide(START_MS + 1), Join)
+    assert isinstance(again, Join)
+    assert again.on_disk == (DiskCopy(task="0_1"),)
 
 
 def test_beats_count_on_from_above_when_another_watchdog_takes_over() -> None:

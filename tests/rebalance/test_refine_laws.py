@@ -21,7 +21,15 @@ from rebalance.refine import (
     TaskNow,
     refine,
 )
-from tests.rebalance.refining import STATEFUL, STATELESS, reversed_input
+from tests.rebalance.refining import (
+    STATEFUL,
+    STATELESS,
+    learner,
+    members,
+    reversed_input,
+    running,
+    step,
+)
 
 NAMES = ("a", "b", "c", "d", "e")
 #: Names that the target or the states may still have but nobody alive has.
@@ -186,6 +194,37 @@ def test_the_budget_is_kept(case: RefineInput) -> None:
     leaving = any(member.leaving for member in case.members)
     answer = refine(case)
     assert len(answer.learners) <= max(case.max_warmup_replicas, 2 if leaving else 0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from("cd"), st.booleans()),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(0, 3),
+)
+def test_what_is_warmed_up_beyond_the_budget_is_of_who_leaves(
+    moves: list[tuple[str, str, bool]], allowed: int
+) -> None:
+    """While `a` leaves two may learn at once, but for tasks of `b`, who stays, never more than the setting allows.
+
+    And no place is left empty that may be used.
+    """
+    tasks = [TaskId(0, number) for number in range(len(moves))]
+    leavers = {task for task, (owner, _, _) in zip(tasks, moves, strict=True) if owner == "a"}
+    answer = step(
+        {
+            task: running(owner, *([learner(target)] if begun else []))
+            for task, (owner, target, begun) in zip(tasks, moves, strict=True)
+        },
+        {task: target for task, (_, target, _) in zip(tasks, moves, strict=True)},
+        present=(MemberNow(name="a", leaving=True), *members("b c d")),
+        warmups=allowed,
+    )
+    stayers = min(allowed, len(moves) - len(leavers))
+    assert len(answer.learners.keys() - leavers) <= allowed
+    assert len(answer.learners) == min(max(allowed, 2), len(leavers) + stayers)
 
 
 @given(inputs())

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
 from rebalance.coordinator import Coordinator
 from rebalance.group import Group, replay
-from rebalance.messages import AnyMessage, Beat
+from rebalance.messages import AnyMessage, Beat, DiskCopy
 from rebalance.model import TaskId
+from rebalance.observations import DISK_FRESH_MS
 from rebalance.records import GroupRecord, LeaderClaim, MemberRecord, TargetRecord
 from rebalance.targets import basis_of
 from tests.rebalance.round_table import APP, RoundTable, join, on_disk, with_settings
@@ -144,10 +145,43 @@ def test_an_answer_to_an_older_question_is_dropped() -> None:
 def test_the_question_says_what_each_member_has() -> None:
     """Owned tasks, copies, state on disk and how far it is."""
     table = RoundTable(with_settings(num_standby_replicas=1))
-    requests: list[AssignmentRequest] = []
+    requests = watched(table)
     table.start("a", on_disk=(on_disk("0_0", 1_000), on_disk("0_1", 400)))
     table.run(1_000)
     table.start("b", on_disk=(on_disk("0_3", 900),))
+    table.run(1_000)
+    a, b = requests[-1].members
+    assert a.owned == frozenset(TASKS)
+    assert set(a.lags.values()) == {0}
+    assert b.on_disk == frozenset({TASKS[3]})
+    assert b.lags == {TASKS[3]: 100}
+
+
+def test_state_on_disk_counts_by_ends_read_after_the_join_and_not_for_ever() -> None:
+    """Who joins later is held against the ends of then; and what was said long ago tells nothing of how it is now."""
+    table = RoundTable()
+    requests = watched(table)
+    table.start("a", on_disk=(on_disk("0_0", 1_000),))
+    table.run(1_000)
+    assert requests[-1].members[0].lags == {TASKS[0]: 0}
+
+    table.ends[f"{APP}-counts-changelog-0"] = 51_000
+    table.start("b", on_disk=(on_disk("0_0", 1_000), DiskCopy(task="0_1")))
+    table.run(1_000)
+    b = requests[-1].members[1]
+    assert (b.on_disk, b.lags) == (frozenset(TASKS[:2]), {TASKS[0]: 50_000})
+
+    table.run(DISK_FRESH_MS)
+    table.start("c")
+    table.run(1_000)
+    _, b, _ = requests[-1].members
+    assert b.on_disk == frozenset(TASKS[:2])
+    assert not b.on_disk & b.lags.keys()
+
+
+def watched(table: RoundTable) -> list[AssignmentRequest]:
+    """Return the list that each question for the assignor will be added to."""
+    requests: list[AssignmentRequest] = []
     decide = table.coordinator.decide
 
     def watch(now_ms: int) -> object:
@@ -157,12 +191,7 @@ def test_the_question_says_what_each_member_has() -> None:
         return decision
 
     table.coordinator.decide = watch  # type: ignore[method-assign,assignment]  # the test looks over its shoulder
-    table.run(1_000)
-    a, b = requests[-1].members
-    assert a.owned == frozenset(TASKS)
-    assert set(a.lags.values()) == {0}
-    assert b.on_disk == frozenset({TASKS[3]})
-    assert b.lags == {TASKS[3]: 100}
+    return requests
 
 
 @given(st.permutations(["a", "b", "c"]), st.sampled_from(["threads", "rack", "host", "none"]))

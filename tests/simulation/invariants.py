@@ -288,14 +288,26 @@ class LogInvariants:
     def _budget(self, record: StepRecord) -> None:
         """Invariant 10, with the one exception that the product makes (`rebalance/refine.py`).
 
-        A step that adds a learner has at most `max_warmup_replicas`; while somebody leaves, or two, whosever tasks they are.
+        A step that adds a learner has at most `max_warmup_replicas`; while somebody leaves, or two, but of tasks whose
+        owners stay never more than the setting allows.
         """
         leaving = any(each.phase == "LEAVING" for each in self.members.values())
         most = max(self.limits.max_warmup_replicas, 2 if leaving else 0)
         known = {} if self.step is None else self.step.learners
         grows = any(known.get(task) != copy for task, copy in record.learners.items())
-        if grows and len(record.learners) > most:
+        if not grows:
+            return
+        if len(record.learners) > most:
             self.fail(10, f"{len(record.learners)} learners at once, {most} are allowed")
+        staying = sorted(task for task in record.learners if self._owner_stays(task))
+        if len(staying) > self.limits.max_warmup_replicas:
+            self.fail(10, f"places for who leaves are taken by tasks of who stays: {staying}")
+
+    def _owner_stays(self, task: str) -> bool:
+        """Return whether a live member that is not on its way out has the task."""
+        state = self.tasks.get(task)
+        owner = self.members.get(state.owner or "") if state is not None else None
+        return owner is not None and owner.phase == "ACTIVE"
 
     # Tasks.
 

@@ -13,6 +13,7 @@ from streams import (
 )
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
+from tasks.worker_ports import recommit_interval_ms
 from tests.tasks.bench import APP, Bench, Source
 from tests.tasks.test_stream_worker import counting, counts_of, fill, outputs_of
 
@@ -195,6 +196,25 @@ def test_quiet_partitions_are_committed_again() -> None:
     assert bench.live()
     assert commits[20] == commits[24]
     assert commits[-1] == commits[24] + 1
+
+
+def test_where_brokers_forget_sooner_quiet_partitions_are_committed_again_sooner() -> None:
+    """After the interval that the worker was given, and not before."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, recommit_ms=recommit_interval_ms(86_400_000))
+    fill(bench, "a")
+    assert bench.live()
+    commits: list[int] = []
+
+    def later(worker: Any, source: Source) -> None:
+        commits.append(worker.metrics.commits)
+        if source.polls in (25, 45):
+            bench.clock.advance(7 * 1_800_000)
+
+    bench.at_poll.append(later)
+    bench.idle_polls = 80
+    assert bench.live()
+    assert commits[20] == commits[44], "three and a half hours are not enough, six are"
+    assert commits[-1] == commits[44] + 1
 
 
 def test_metadata_of_a_commit_says_who_and_how_far() -> None:

@@ -424,3 +424,33 @@ def test_an_unwritable_directory_is_told(tmp_path: Path, open_database: OpenData
     (tmp_path / "0_0").write_text("not a directory")
     with pytest.raises(StateStoreError, match="0_0"):
         open_database()
+
+
+def test_positions_of_a_closed_database_are_read_without_opening_it(
+    open_database: OpenDatabase, path: Path
+) -> None:
+    """Whatever its stores are called; nothing is written, and it opens as before."""
+    assert TaskDatabase.positions_in(path) == {}
+    database = open_database(["counts", "default"])
+    database.write({"counts": ROWS}, {"changelog:a-0": b"seven"})
+    database.close()
+    before = sorted(file.name for file in path.iterdir() if file.name != "LOG")
+
+    assert TaskDatabase.positions_in(path) == {"changelog:a-0": b"seven"}
+
+    assert sorted(file.name for file in path.iterdir() if not file.name.startswith("LOG")) == before
+    again = open_database(["counts", "default"])
+    assert again.position("changelog:a-0") == b"seven"
+    assert again.get_many("counts", [ROWS[7][0]]) == [ROWS[7][1]]
+
+
+def test_positions_of_a_damaged_database_are_not_read(
+    open_database: OpenDatabase, path: Path
+) -> None:
+    """The error is that of opening it."""
+    database = open_database()
+    database.write({}, {"changelog:a-0": b"seven"})
+    database.close()
+    next(path.glob("MANIFEST-*")).write_bytes(b"\xff" * 64)
+    with pytest.raises(StoreCorruptedError):
+        TaskDatabase.positions_in(path)

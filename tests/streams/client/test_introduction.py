@@ -16,6 +16,8 @@ from streams.client.wiring import take_slot
 from streams.watchdog.hello import Hello, decode_hello, encode_hello
 from tasks.internal_topics import plan_application
 
+SEVEN = DiskCopy(task="0_1", positions={"shop-rows-changelog-1": 7})
+
 
 def application(folder: Path, **settings: Any) -> Application:
     """Return an application that keeps a table of two partitions."""
@@ -35,11 +37,10 @@ def application(folder: Path, **settings: Any) -> Application:
 
 
 def introduced(folder: Path, **settings: Any) -> Hello:
-    """Return the introduction of a worker that has the state of task 0_1 on its disk."""
+    """Return the introduction of a worker that has the state of task 0_1 on its disk, seven records of it."""
     made = application(folder, **settings)
     with ExitStack() as stack:
         slot = take_slot(made.config, None, stack)
-        slot.task_directory("0_1")
         return introduce(
             made,
             plan_application(made.spec, "shop", {"in": 2}),
@@ -47,6 +48,7 @@ def introduced(folder: Path, **settings: Any) -> Hello:
             incarnation="b00c",
             process_id="p",
             alone=True,
+            on_disk=(SEVEN,),
         )
 
 
@@ -61,6 +63,7 @@ def test_it_says_what_the_group_must_know(tmp_path: Path) -> None:
         application_server="host:80",
         session_timeout_ms=900,
         heartbeat_interval_ms=100,
+        num_stream_threads=3,
     ).join
     assert (join.app, join.member, join.incarnation, join.static) == (
         "shop",
@@ -75,7 +78,8 @@ def test_it_says_what_the_group_must_know(tmp_path: Path) -> None:
         for number in range(2)
     )
     assert join.partitions == {"in": 2}
-    assert join.on_disk == (DiskCopy(task="0_1"),)
+    assert join.on_disk == (SEVEN,)
+    assert join.threads == 3
     assert (join.rack, join.tags, join.endpoint) == ("r1", {"zone": "a"}, "host:80")
     assert (join.session_timeout_ms, join.rejoin_timeout_ms) == (900, 60_000)
 

@@ -68,12 +68,12 @@ def test_a_client_that_gets_no_answer_is_not_asked_again(
     monkeypatch.setattr(admin_module, "_READER_S", 1.0)
     admin = harmed.clients.admin(timeout_s=20.0)
     assert admin.committed(group, [wanted], stable=True) == {}
-    (kept,) = admin._offsets_readers.values()
+    (kept,) = admin._readers._kept.values()
     proxy.mute(OFFSET_FETCH)
 
     assert admin.committed(group, [wanted], stable=True) == {}
 
-    assert kept not in admin._offsets_readers.values()
+    assert kept not in admin._readers._kept.values()
     with pytest.raises(RuntimeError, match="closed"):
         kept.poll(0)
     admin.close()
@@ -94,9 +94,9 @@ def test_a_client_may_be_closed_while_it_is_asked(
 
     asking = threading.Thread(target=ask)
     asking.start()
-    while not admin._lent:
+    while not admin._readers._lent:
         assert asking.is_alive()
-    (reader,) = admin._lent
+    (reader,) = admin._readers._lent
 
     admin.close()
 

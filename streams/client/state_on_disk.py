@@ -1,0 +1,88 @@
+"""What a joining worker says of the state that lies in its slot: how far each task's stores are, before any is opened.
+
+Whoever has a task's state should be given it, and a leader compares positions with the ends of the changelogs. So only
+what restoring would go on from is told: nothing of a changelog that was made anew meanwhile, or whose tombstones may
+be gone (`state_stores/restore.py`).
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rebalance.messages import DiskCopy
+from rebalance.model import TaskId, TaskShape, TopicPartition, position_key
+from state_stores.errors import StateStoreError
+from state_stores.position import Position
+from state_stores.restore import goes_on, position_name
+from state_stores.state_directory import StateDirectory
+from tasks.ports import TopicDescription
+from tasks.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
+
+_log = logging.getLogger(__name__)
+
+#: Reads the positions of a closed database: `TaskDatabase.positions_in`.
+PositionsReader = Callable[[Path], Mapping[str, bytes]]
+
+
+class DescribesTopics(Protocol):
+    """What is asked of the cluster."""
+
+    def describe_topics(
+        self, names: Sequence[str], *, config: Sequence[str] = ()
+    ) -> dict[str, TopicDescription]:
+        """Return the topics that exist among `names`."""
+        ...
+
+
+def state_on_disk(
+    slot: StateDirectory,
+    shapes: Mapping[TaskId, TaskShape],
+    admin: DescribesTopics,
+    read_positions: PositionsReader,
+    now_ms: int,
+) -> tuple[DiskCopy, ...]:
+    """Return what the slot has of the topology's stateful tasks, whose databases must be closed."""
+    here = [task for task in map(TaskId.parse, slot.tasks()) if task in shapes]
+    stateful = [task for task in here if shapes[task].stateful]
+    if not stateful:
+        return ()
+    names = sorted({topic for task in stateful for topic in shapes[task].changelogs})
+    topics = admin.describe_topics(names, config=RESTORE_SETTINGS)
+    copies = (_copy(slot, task, shapes[task], topics, read_positions, now_ms) for task in stateful)
+    return tuple(copy for copy in copies if copy is not None)
+
+
+def _copy(
+    slot: StateDirectory,
+    task: TaskId,
+    shape: TaskShape,
+    topics: Mapping[str, TopicDescription],
+    read_positions: PositionsReader,
+    now_ms: int,
+) -> DiskCopy | None:
+    """Return what there is of a task; None if restoring would begin anew."""
+    path = slot.task_directory(str(task))
+    if not any(path.iterdir()):
+        return None
+    try:
+        found = read_positions(path)
+    except StateStoreError as error:
+        _log.warning("can't tell how far task %s is: %s", task, error)
+        return None
+    if not found:
+        return DiskCopy(task=str(task))  # stores of the user's own, of whose files only they know
+    positions: dict[str, int] = {}
+    for name in shape.changelogs:
+        topic = topics.get(name)
+        position = Position.decode(found.get(position_name(name, task.partition)))
+        if topic is None or position is None:
+            continue
+        if goes_on(
+            position,
+            topic_id=topic.topic_id,
+            tombstone_retention_ms=tombstone_retention_ms(topic),
+            now_ms=now_ms,
+        ):
+            positions[position_key(TopicPartition(name, task.partition))] = position.offset
+    return DiskCopy(task=str(task), positions=positions) if positions else None
