@@ -94,12 +94,13 @@ class Coordinator:
         if message.app == self._app:
             self._dirty = self._seen.note(message, self.group, now_ms) or self._dirty
 
-    def committed(self, records: Sequence[AnyRecord], now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
+    def committed(self, records: Sequence[AnyRecord], now_ms: int) -> None:
         """Take note that the records of the last decision are in the log.
 
         What follows from steps and task moves was decided together with them; what follows from the rest is looked at.
         """
         self.group = replay(records, self.group)
+        self._note_moves(now_ms)
         if not all(isinstance(record, StepRecord | TaskRecord) for record in records):
             self._dirty = True
 
@@ -160,6 +161,16 @@ class Coordinator:
         """Return the last beat: the next candidate need not wait. Decide no more after it."""
         self._beat_ms = now_ms
         return self._beat(resigns=True)
+
+    def _note_moves(self, now_ms: int) -> None:
+        """Take note of planned moves whose grants are in the log now: the pace counts from here, however slow the log was (N3)."""
+        over = {
+            task for task in self._seen.planned if self.group.phase_of(task) == TaskPhase.RUNNING
+        }
+        if over:
+            self._seen.planned -= over
+            self._seen.moved_ms = now_ms
+            self._look_ms = min(self._look_ms, now_ms + self._settings.task_move_interval_ms)
 
     def _move(self, draft: Draft) -> None:
         """Move tasks until nothing follows from what was decided."""

@@ -111,6 +111,7 @@ class Heard(msgspec.Struct, kw_only=True):
         joined_ms: When that was heard first.
         sequence: Its last beat.
         admitted_ms: When this leader took it in: settling counts from then. None: it is settled.
+        awaited: Its next beat decides something: whether it is still there after settling.
         died: Why it is to be fenced, or "".
         leave: Its wish to leave.
         shutdown: Why it wants the whole application to end, or "".
@@ -123,6 +124,7 @@ class Heard(msgspec.Struct, kw_only=True):
     joined_ms: int = 0
     sequence: int = -1
     admitted_ms: int | None = None
+    awaited: bool = False
     died: str = ""
     leave: Leave | None = None
     shutdown: str = ""
@@ -151,7 +153,7 @@ class Observations(msgspec.Struct, kw_only=True):
         program_looked_at: Members and `joins_noted` when the group's program was last looked at.
         last_join_ms, first_join_ms: Newest and oldest admission that no target knows of.
         ends, ends_asked_ms: End offsets by position key, and which are being read since when.
-        planned, moved_ms: Planned moves between REVOKE and GRANT, and when the last one ended.
+        planned, moved_ms: Planned moves from REVOKE until their GRANT is in the log, and when the last one came there.
         cold: Task epochs that were granted to members without a caught-up copy; whether they had some state of it.
         news: What changed since the last target, for people.
         suspected: A candidate doubts that this leader lives.
@@ -301,13 +303,14 @@ class Observations(msgspec.Struct, kw_only=True):
             return False  # an older one that was late, or the same one again: says nothing of now
         heard.sequence = beat.seq
         heard.heard_ms = now_ms
+        changed, heard.awaited = heard.awaited, False
         if beat.full:
             heard.rows = {}
         for row in beat.tasks:
             task = _task_id(row.task)
             if task is not None:
                 heard.rows[task] = row
-        return False
+        return changed
 
     def _copy(self, message: Ready | NotReady, group: Group, now_ms: int) -> bool:
         task = _task_id(message.task)

@@ -144,10 +144,18 @@ def _without(
 
 
 def _is_settled(draft: Draft, record: MemberRecord) -> bool:
+    """Return whether a member was heard when it had been here for `settling_ms` (N11).
+
+    Time alone does not tell: one that vanished before, without a word, counts as alive for a session.
+    """
     heard = draft.seen.members.get(record.incarnation)
-    if heard is None or heard.admitted_ms is None:
+    settling_ms = draft.settings.settling_ms
+    if heard is None or heard.admitted_ms is None or not settling_ms:
         return True
-    return draft.due(heard.admitted_ms + draft.settings.settling_ms)
+    if not draft.due(heard.admitted_ms + settling_ms):
+        return False
+    heard.awaited = heard.heard_ms < heard.admitted_ms + settling_ms
+    return not heard.awaited
 
 
 def _tasks_now(draft: Draft, failing: AbstractSet[tuple[TaskId, str]]) -> dict[TaskId, TaskNow]:
@@ -352,9 +360,6 @@ def _carry_out(draft: Draft, change: _Change, intermediate: Intermediate) -> Non
         on_disk = any(each == task for each, _ in disk_lags(draft, change.member.incarnation))
         some = on_disk or readiness is not None
         seen.cold[task] = (draft.group.states[task].task_epoch, some)
-    if task in seen.planned:
-        seen.planned.discard(task)
-        seen.moved_ms = draft.now_ms
 
 
 # -- the copies -------------------------------------------------------------------------------------------------------

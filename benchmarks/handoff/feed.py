@@ -46,13 +46,14 @@ def preload(bootstrap_servers: str, topic: str, keys: int) -> None:
 
 
 class Feeder(threading.Thread):
-    """Writes records at a steady rate until told to stop; remembers how often it wrote each key."""
+    """Writes records at a steady rate until told to stop; remembers how many it sent, and how often each key."""
 
     def __init__(
         self, bootstrap_servers: str, topic: str, *, keys: int, records_per_s: int, seed: int
     ) -> None:
         super().__init__(name="feeder", daemon=True)
         self.written: Counter[bytes] = Counter()
+        self.sent = 0
         self.error: BaseException | None = None
         self._producer = _producer(bootstrap_servers)
         self._topic, self._keys, self._rate = topic, keys, records_per_s
@@ -67,14 +68,14 @@ class Feeder(threading.Thread):
             self.error = error
 
     def _write(self) -> None:
-        begin_s, sent = time.monotonic(), 0
+        begin_s = time.monotonic()
         while not self._ending.wait(TICK_S):
             due = int((time.monotonic() - begin_s) * self._rate)
-            for _ in range(due - sent):
+            for _ in range(due - self.sent):
                 key = key_bytes(self._draw.randrange(self._keys))
                 self._producer.produce(self._topic, b"y" * 80, key)
                 self.written[key] += 1
-            sent = max(sent, due)
+            self.sent = max(self.sent, due)
             self._producer.poll(0)
         if self._producer.flush(FLUSH_S):
             raise TimeoutError(f"{self._topic}: records were not delivered")

@@ -113,7 +113,7 @@ class Cluster:
         Those of transactions that are open at the beginning are waited for: a commit is answered, and its offsets can be
         read, a moment before its records can.
         """
-        ends = self._log_ends(self.partitions(topic))
+        ends = self.log_ends(topic)
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap_servers,
@@ -170,8 +170,11 @@ class Cluster:
         wanted = [each for topic in topics for each in self.partitions(topic)]
         return all(committed.get(each, 0) >= end for each, end in self._log_ends(wanted).items())
 
+    def log_ends(self, topic: str) -> dict[TopicPartition, int]:
+        """Return the end of each partition of a topic, open transactions included."""
+        return self._log_ends(self.partitions(topic))
+
     def _log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of each partition, open transactions included."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = dict.fromkeys(partitions, latest)
         return self.admin._offsets(asked, IsolationLevel.READ_UNCOMMITTED)

@@ -1,30 +1,44 @@
-"""A group of member processes under a steady feed, and what is asked of it: who moved, who noticed, is it all exact."""
+"""A group of member processes under a steady feed, and what is asked of each operation: who moved, who noticed, is it exact."""
 
-import json
-import os
+import logging
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import psutil
+from confluent_kafka import Producer
 
+from benchmarks.generator import key_bytes
 from benchmarks.handoff.feed import Feeder, Observer, preload
-from rebalance.messages import AnyMessage, GrantedOk, Ready, decode_message
+from rebalance.messages import AnyMessage, decode_message
 from rebalance.model import TopicPartition, position_key
-from rebalance.records import AnyRecord, TaskRecord, decode_record
-from tests.integration.cluster import Cluster, until
-from tests.integration.programs.member import STORE, WINDOWS_PER_S
+from rebalance.records import AnyRecord, decode_record
+from tests.integration.cluster import PATIENCE_S, Cluster, until
+from tests.integration.forked import ForkedProcess
+from tests.integration.group_evidence import (
+    ChangelogReader,
+    FedWindows,
+    Grant,
+    grants,
+    longest_row,
+    worked_windows,
+)
+from tests.integration.programs.member import STORE, Orders
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
+_log: Final = logging.getLogger(__name__)
+
+_PROGRAM: Final = "tests.integration.programs.member"
 #: A partition whose owner works writes at least this often.
 _ALIVE_S: Final = 1.5
 _SETTLED_S: Final = 1.0
+#: Results that are still to come have stopped coming if there was none for so long.
+_STUCK_S: Final = 60.0
 
 
 class MemberProcess:
@@ -33,25 +47,18 @@ class MemberProcess:
     def __init__(self, run: "GroupRun", name: str, instance: str, config: dict[str, Any]) -> None:
         self.name, self.instance = name, instance
         self.log_path = run.folder / f"{instance}.log"
+        # Forked: a newcomer on this machine shall not take the processor from the others by importing everything.
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.integration.programs.member",
-                    f"folder={run.folder}",
-                    f"instance={instance}",
-                    f"source={run.source}",
-                    f"sink={run.sink}",
-                    f"config={json.dumps(config)}",
-                ],
-                cwd=_ROOT,
-                env={**os.environ, "PYTHONPATH": str(_ROOT)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self.process = ForkedProcess(_PROGRAM, log.fileno())
+        orders = Orders(
+            folder=str(run.folder),
+            instance=instance,
+            source=run.source,
+            sink=run.sink,
+            config=config,
+        )
+        self.process.stdin.write(msgspec.json.encode(orders) + b"\n")
+        self.process.stdin.close()
 
     @property
     def log(self) -> str:
@@ -77,7 +84,7 @@ class MemberProcess:
     def kill(self) -> None:
         """End the worker by SIGKILL."""
         self.process.kill()
-        self.process.wait()
+        self.process.wait(PATIENCE_S)
 
     def destroy(self) -> None:
         """End all that is left of it."""
@@ -91,12 +98,17 @@ class MemberProcess:
             except psutil.NoSuchProcess:
                 continue
         self.process.kill()
-        self.process.wait()
+        self.process.wait(PATIENCE_S)
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupRun:
-    """The whole run. `phase(...)` brackets one operation and judges what it did to the others."""
+    """The whole run. `operation(...)` brackets what is done to the group, and judges what became of everybody and everything.
+
+    Attributes:
+        standstill_max: Windows of 250 ms in a row in which a task that did not move may have processed nothing.
+        expected: How often each key was written.
+    """
 
     cluster: Cluster
     folder: Path
@@ -104,10 +116,14 @@ class GroupRun:
     partitions: int
     keys: int
     rate: int
+    standstill_max: int
     config: dict[str, Any]
     members: dict[str, MemberProcess] = field(default_factory=dict[str, MemberProcess])
-    feeder: Feeder = field(init=False)
+    expected: Counter[bytes] = field(default_factory=Counter[bytes])
     observer: Observer = field(init=False)
+    changelog: ChangelogReader | None = None
+    _feeder: Feeder | None = None
+    _written: int = 0
     _lives: int = 0
 
     @property
@@ -118,15 +134,23 @@ class GroupRun:
     def sink(self) -> str:
         return f"{self.application_id}-out"
 
+    @property
+    def changelog_topic(self) -> str:
+        return f"{self.application_id}-{STORE}-changelog"
+
     def begin(self) -> None:
         """Make the topics, write every key once, and start looking at the output."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.cluster.create({self.source: self.partitions, self.sink: self.partitions})
-        servers = self.cluster.bootstrap_servers
-        preload(servers, self.source, self.keys)
-        self.feeder = Feeder(servers, self.source, keys=self.keys, records_per_s=self.rate, seed=5)
-        self.observer = Observer(servers, self.sink, self.partitions)
+        self.observer = Observer(self.cluster.bootstrap_servers, self.sink, self.partitions)
         self.observer.start()
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Write every key once."""
+        preload(self.cluster.bootstrap_servers, self.source, self.keys)
+        self.expected.update(map(key_bytes, range(self.keys)))
+        self._written += self.keys
 
     def start(self, name: str, **config: Any) -> MemberProcess:
         """Start a member; one that was there before gets its old directory."""
@@ -142,12 +166,19 @@ class GroupRun:
         self.members[name] = member
         return member
 
+    def stop(self, *names: str) -> None:
+        """Ask members to drain and leave, all at once; fail if one ends otherwise."""
+        ended = [self.members.pop(name) for name in names]
+        for each in ended:
+            each.terminate()
+        assert [each.wait() for each in ended] == [0] * len(ended)
+
     def check(self) -> None:
         """Fail if a member ended by itself or feed or observer failed."""
         for member in self.members.values():
             member.check()
-        for thread in (self.feeder, self.observer):
-            if thread.error is not None:
+        for thread in (self._feeder, self.observer):
+            if thread is not None and thread.error is not None:
                 raise thread.error
 
     def writers(self) -> list[str | None]:
@@ -182,21 +213,141 @@ class GroupRun:
 
         until(lasting, f"{what}; now {self.writers()}", timeout_s=limit_s)
 
-    def windows(self, partition: int) -> set[int]:
-        """Return the windows of 250 ms in which any member processed a record of a partition."""
-        found: set[int] = set()
-        for path in self.folder.glob(f"*-0_{partition}.windows"):
-            found.update(map(int, path.read_text().split()))
-        return found
+    # -- operations ------------------------------------------------------------------------------------------------
 
-    def standstill(self, partition: int, from_s: float, until_s: float) -> int:
-        """Return how many windows in a row, between two times, nobody processed a record of a partition in, at most."""
-        worked = self.windows(partition)
-        longest = row = 0
-        for window in range(int(from_s * WINDOWS_PER_S) + 1, int(until_s * WINDOWS_PER_S)):
-            row = 0 if window in worked else row + 1
-            longest = max(longest, row)
-        return longest
+    @contextmanager
+    def operation(self, name: str, *, unmoved: int, promoted: int) -> Iterator[None]:
+        """Feed steadily while something is done to the group; then judge it.
+
+        So many partitions stay with the life of the member that had them, and process something in every fed window from
+        beginning to end. So many tasks are handed over by owners that could go on, each to a copy that had said READY and
+        restored nothing after the grant but what was written after that. Output and state are exact.
+        """
+        with self.feeding() as feeder:
+            until(lambda: None not in self.writers(), "every partition is written")
+            known = len(self.grants())
+            lives, from_s = self.observer.writers(_ALIVE_S), time.monotonic()
+            fed = FedWindows(feeder)
+            fed.start()
+            try:
+                yield
+            finally:
+                fed.stop()
+            until_s = time.monotonic()
+            after = self.observer.writers(_ALIVE_S)
+        told = [self._stayed(lives, after, fed, from_s, until_s, unmoved)]
+        told.append(self._promoted(known, promoted))
+        told.append(self.check_exact(list(feeder.written)))
+        _log.info("%s, %.1f s: %s", name, until_s - from_s, "; ".join(told))
+
+    def _stayed(
+        self,
+        before: list[str | None],
+        after: list[str | None],
+        fed: FedWindows,
+        from_s: float,
+        until_s: float,
+        wanted: int,
+    ) -> str:
+        """Judge the partitions that stayed with one life of a member; return what was counted."""
+        stayed = [
+            partition
+            for partition, (then, now) in enumerate(zip(before, after, strict=True))
+            if then == now and not self.observer.arrivals[partition].moves(from_s, until_s)
+        ]
+        assert len(stayed) == wanted, f"partitions {stayed} did not move: {before} -> {after}"
+        judged = fed.between(from_s, until_s)
+        # Otherwise the feed, not the group, was judged.
+        assert len(judged) >= (until_s - from_s) * 2, f"fed in {len(judged)} windows only"
+        missed = {
+            partition: set(judged) - worked_windows(self.folder, partition) for partition in stayed
+        }
+        rows = {partition: longest_row(windows) for partition, windows in missed.items()}
+        told = (
+            f"{len(judged)} windows of {len(stayed)} unmoved, {sum(map(len, missed.values()))} without a record, "
+            f"in a row at most {max(rows.values(), default=0)}"
+        )
+        assert max(rows.values(), default=0) <= self.standstill_max, f"{told}: {missed}"
+        return told
+
+    def _promoted(self, known: int, wanted: int) -> str:
+        """Judge the planned grants since so many grants; return what was counted."""
+
+        def planned() -> list[Grant]:
+            return [each for each in self.grants()[known:] if each.is_planned]
+
+        until(lambda: all(each.granted for each in planned()), "new owners say that they process")
+        found = planned()
+        assert len(found) == wanted, [each.record for each in found]
+        restored: list[int] = []
+        for each in found:
+            task = each.record.task
+            assert each.ready is not None, f"task {task} went to a copy that had not said READY"
+            place = self.changelog_key(int(task.partition("_")[2]))
+            assert each.restored_too_much(place) == 0, each
+            assert each.granted is not None
+            restored.append(each.granted.restored)
+        return (
+            f"{len(found)} promoted, restored after the grant: {restored}, all written after READY"
+        )
+
+    # -- exactness -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def feeding(self) -> Iterator[Feeder]:
+        """Feed at the rate, with keys drawn at random."""
+        servers = self.cluster.bootstrap_servers
+        feeder = self._feeder = Feeder(
+            servers, self.source, keys=self.keys, records_per_s=self.rate, seed=self._written
+        )
+        feeder.start()
+        try:
+            yield feeder
+        finally:
+            feeder.stop()
+            self._feeder = None
+            self.expected.update(feeder.written)
+            self._written += feeder.sent
+
+    def check_exact(self, touched: list[bytes]) -> str:
+        """Write these keys once more; then each key must have each count once, in order, and the changelog the last ones.
+
+        Whoever owns a key's state now must go on from the right number.
+        """
+        producer = Producer(
+            {
+                "bootstrap.servers": self.cluster.bootstrap_servers,
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+                "queue.buffering.max.messages": 2_000_000,
+            }
+        )
+        for key in touched:
+            producer.produce(self.source, b"z" * 80, key)
+        assert producer.flush(60.0) == 0
+        self.expected.update(touched)
+        self._written += len(touched)
+        self.until_counted()
+        check = self.observer.check
+        assert (check.repeated, check.lost) == (0, 0)
+        assert check.last == self.expected
+        changelog = self.changelog = self.changelog or ChangelogReader(
+            self.cluster.bootstrap_servers, self.changelog_topic, self.partitions
+        )
+        ends = self.cluster.log_ends(self.changelog_topic)
+        changelog.read({each.partition: end for each, end in ends.items()})
+        assert changelog.counts == self.expected
+        return f"{self._written} records exact"
+
+    def until_counted(self) -> None:
+        """Wait until there are as many results as records, however long it takes if only they keep coming."""
+        last, since_s = -1, time.monotonic()
+        while (now := self.observer.results) < self._written:
+            self.check()
+            if now != last:
+                last, since_s = now, time.monotonic()
+            assert time.monotonic() - since_s < _STUCK_S, f"{now} of {self._written} results"
+            time.sleep(0.1)
 
     # -- the group's own topics ------------------------------------------------------------------------------------
 
@@ -214,46 +365,21 @@ class GroupRun:
             if each.value is not None and (message := decode_message(each.value)) is not None
         ]
 
-    def promotions(self) -> list[tuple[TaskRecord, GrantedOk, Ready | None]]:
-        """Return each grant that was answered, with the last READY of the owner's copy before it."""
-        messages = self.messages()
-        grants = [
-            each
-            for each in self.records()
-            if isinstance(each, TaskRecord) and each.event == "GRANT"
-        ]
-        found: list[tuple[TaskRecord, GrantedOk, Ready | None]] = []
-        for grant in grants:
-            place = (grant.task, grant.owner)
-            answer = next(
-                (
-                    index
-                    for index, each in enumerate(messages)
-                    if isinstance(each, GrantedOk)
-                    and (each.task, each.incarnation, each.task_epoch) == (*place, grant.task_epoch)
-                ),
-                None,
-            )
-            if answer is None:
-                continue
-            ready = [
-                each
-                for each in messages[:answer]
-                if isinstance(each, Ready) and (each.task, each.incarnation) == place
-            ]
-            granted = messages[answer]
-            assert isinstance(granted, GrantedOk)
-            found.append((grant, granted, ready[-1] if ready else None))
-        return found
+    def grants(self) -> list[Grant]:
+        """Return every grant there ever was."""
+        return grants(self.records(), self.messages())
 
     def changelog_key(self, partition: int) -> str:
         """Return how the changelog partition is called in messages."""
-        return position_key(TopicPartition(f"{self.application_id}-{STORE}-changelog", partition))
+        return position_key(TopicPartition(self.changelog_topic, partition))
 
     def close(self) -> None:
         """End everything, whatever went wrong before."""
-        for thread in (self.feeder, self.observer):
+        for thread in (self._feeder, self.observer):
             with suppress(Exception):  # it was looked at by `check`, or the test has failed already
-                thread.stop()
+                if thread is not None:
+                    thread.stop()
         for member in self.members.values():
             member.destroy()
+        if self.changelog is not None:
+            self.changelog.close()

@@ -64,7 +64,7 @@ def _numbered(worker: WorkerProcess, what: str) -> dict[int, int]:
     }
 
 
-def _owned(worker: WorkerProcess) -> set[int]:
+def owned(worker: WorkerProcess) -> set[int]:
     """Return the partitions that a worker processes now."""
     return {partition for partition, owned in _numbered(worker, "owns").items() if owned}
 
@@ -97,7 +97,7 @@ class Group:
         """Wait until these workers have equal shares, no partition has two owners, and all are RUNNING."""
 
         def shared() -> bool:
-            shares = [_owned(worker) for worker in workers]
+            shares = [owned(worker) for worker in workers]
             return (
                 all(worker.is_running for worker in workers)
                 and set().union(*shares) == set(range(PARTITIONS))
@@ -106,10 +106,14 @@ class Group:
 
         until(shared, "every worker has its share", timeout_s)
 
-    def check(self) -> None:
-        """Stop the feed and compare all output with all input."""
+    def stop_feeding(self) -> None:
+        """Stop the feed and wait until all of it is committed."""
         self.feed.stop()
         self.cluster.wait_until_consumed(self.config["application_id"], self.source)
+
+    def check(self) -> None:
+        """Stop the feed and compare all output with all input."""
+        self.stop_feeding()
         assert self.cluster.values_by_key(self.sink) == _updates(self.feed.records)
 
 
@@ -158,10 +162,10 @@ def test_S1_a_static_member_that_bounces_gets_its_tasks_back(group: Group) -> No
     staying.wait_until_running()
     bouncing = group.start("second", group_instance_id="second")
     group.until_shared(staying, bouncing)
-    theirs, mine = _numbered(staying, "begun"), _owned(bouncing)
+    theirs, mine = _numbered(staying, "begun"), owned(bouncing)
     assert bouncing.stop() == ExitCode.OK, bouncing.log[-4000:]
     again = group.start("again", group_instance_id="second")
-    until(lambda: _owned(again) == mine, "its tasks are back")
+    until(lambda: owned(again) == mine, "its tasks are back")
     group.check()
     assert _numbered(staying, "begun") == theirs, "nothing was begun anew"
     assert [worker.stop() for worker in (staying, again)] == [ExitCode.OK, ExitCode.OK]
@@ -174,7 +178,7 @@ def test_a_join_says_how_far_the_state_on_disk_is_and_how_many_threads_there_are
     app = group.config["application_id"]
     threads: dict[str, Any] = {"num_stream_threads": 2, "parallelising_factor": 2}
     first = group.start("first", **threads)
-    until(lambda: len(_owned(first)) == PARTITIONS, "it has all tasks")
+    until(lambda: len(owned(first)) == PARTITIONS, "it has all tasks")
     group.feed.stop()
     group.cluster.wait_until_consumed(app, group.source)
     assert first.stop() == ExitCode.OK, first.log[-3000:]

@@ -4,7 +4,7 @@ Nothing here decides anything: it carries records and messages between the real 
 a test reads as a conversation. Time moves only when a test says so.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,6 +152,8 @@ class RoundTable:
         self.watchers: list[Callable[[AnyRecord], None]] = []
         self.slow_fences: set[str] = set()
         self.pending_fences: list[str] = []
+        #: How long the log takes for the records of a decision.
+        self.write_ms: Callable[[Sequence[AnyRecord]], int] = lambda _: 0
         self.coordinator = self.lead("p0")
 
     def lead(self, leader: str) -> Coordinator:
@@ -247,6 +249,7 @@ class RoundTable:
     def _leader_turn(self) -> bool:
         decision = self.coordinator.decide(self.now_ms)
         if decision.records:
+            self.now_ms += self.write_ms(decision.records)
             for record in decision.records:
                 self._append(record)
             self.coordinator.committed(decision.records, self.now_ms)

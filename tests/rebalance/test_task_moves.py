@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rebalance.messages import AnyMessage, NotReady, Ready
+from rebalance.messages import AnyMessage, NotReady, Ready, SeenTask
 from rebalance.model import TaskId
 from rebalance.orders import DropCopy, KeepCopy, ReleaseTask, RunTask, TaskBroken, TaskReleased
 from rebalance.records import StepRecord, TaskRecord
@@ -230,6 +230,27 @@ def test_N11_who_has_not_settled_takes_nothing_from_the_living() -> None:
     assert all(table.events(task) == ["GRANT"] for task in table.owners())
 
 
+@pytest.mark.parametrize("has_state", [True, False])
+def test_N11_who_vanished_without_a_word_has_not_settled(has_state: bool) -> None:
+    """It counts as alive for a session, and had been ready: still nothing moves to it."""
+    table = RoundTable()
+    tasks = (
+        join("a").tasks
+        if has_state
+        else tuple(SeenTask(task=each.task) for each in join("a").tasks)
+    )
+    a = table.start("a", tasks=tasks)
+    table.run(7_000)
+    for number in range(4):
+        table.start(f"e{number}", tasks=tasks)
+        table.run(4_900)
+        table.kill(f"e{number}-1", seen=False)
+        table.run(4_000)
+        assert f"e{number}-1" not in table.group.live()
+    assert len(a.running) == 4
+    assert all(table.events(task) == ["GRANT"] for task in table.owners())
+
+
 def test_N11_but_tasks_that_nobody_has_go_to_anybody() -> None:
     """Settling is about the living only."""
     table = RoundTable()
@@ -279,6 +300,27 @@ def test_N3_moves_are_paced() -> None:
     times = sorted(granted.values())
     assert len(times) == 4
     assert all(later - earlier >= 2_000 for earlier, later in pairwise(times))
+
+
+def test_N3_a_log_that_is_slow_to_take_a_grant_brings_the_next_one_no_closer() -> None:
+    """The pace is that of the grants in the log, not that of the decisions."""
+    table = RoundTable(with_settings(task_move_interval_ms=2_000))
+    granted: list[int] = []
+
+    def planned(record: object) -> bool:
+        return isinstance(record, TaskRecord) and record.event == "GRANT" and record.task_epoch > 1
+
+    def watch(record: object) -> None:
+        if planned(record):
+            granted.append(table.now_ms)
+
+    table.watchers.append(watch)
+    # The first of them is slow, those after it are not.
+    table.write_ms = lambda records: 1_500 if not granted and any(map(planned, records)) else 0
+    scaled_out(table, tasks=stateful(8))
+    table.run(20_000)
+    assert len(granted) == 4
+    assert all(later - earlier >= 2_000 for earlier, later in pairwise(granted))
 
 
 def test_L5_a_move_is_dropped_if_its_reason_goes_away() -> None:

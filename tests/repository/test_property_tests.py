@@ -22,8 +22,13 @@ PURE = {
     "rebalance/assignors/sticky.py": "nothing moves that makes no load smaller",
     "rebalance/assignors/standby_placement.py": "copies that are spread evenly stay",
     "rebalance/refine.py": "a running task is handed to nobody but a ready copy",
+    "rebalance/reconcile.py": "nothing is granted while something is to be given up",
+    "rebalance/group.py": "compaction and snapshots leave the same group",
 }
 """Each pure part with its law in words."""
+
+PROTOCOL = "tests/rebalance/test_coordinator_machine.py"
+"""The protocol has a history: it is tested as a state machine."""
 
 ELSEWHERE = {"tasks/processing/graph.py": "tests/tasks/processing/test_executors.py"}
 """Laws about several parts have a file of their own."""
@@ -56,3 +61,27 @@ def test_R3_pure_parts_have_property_tests(part: str) -> None:
     tests = mirrors(part)
     assert tests, f"no test file mirrors {part} (its law: {PURE[part]})"
     assert any(map(has_property_test, tests)), f"no law of {part} is tested: {PURE[part]}"
+
+
+def test_R3_the_protocol_has_a_stateful_test() -> None:
+    """Hypothesis draws whole conversations of the real coordinator: a machine with rules and invariants is run."""
+    tree = ast.parse((ROOT / PROTOCOL).read_text(encoding="utf-8"))
+    machines = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base) == "RuleBasedStateMachine" for base in node.bases)
+    }
+    run = {
+        ast.unparse(node.value).removesuffix(".TestCase")
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+    }
+    decorators = {
+        ast.unparse(each).partition("(")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for each in node.decorator_list
+    }
+    assert machines & run
+    assert {"rule", "invariant"} <= decorators

@@ -461,7 +461,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("H16", "a partition is assigned with an explicit offset", 6, rules=_TrustsItsConsumer),
     Mutant(
-        "H20", "an acknowledgement counts for its incarnation and epoch only", 2, more=("replay_messages",) * 8 + ("join",) * 2,
+        "H20", "an acknowledgement counts for its incarnation and epoch only", 5, more=("replay_messages",) * 8 + ("join",) * 2,
         patches=(
             _patch(Observations, "_task", _note_task_of_anybody),
             _patch(coordinator_module, "take_acks", _take_any_acks),
@@ -508,7 +508,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("invariant 11", "committed offsets follow the outputs", 1, rules=_CommitsWhereItWas),
     Mutant("invariant 12", "an owner commits before it lets go", 1, rules=_ReleasesUncommitted),
-    Mutant("invariant 14", "stores are written after the commit", 3, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
+    Mutant("invariant 14", "stores are written after the commit", 27, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
     Mutant(
         "invariant 16", "who leaves stays until its tasks are released", 1,
         patches=(_patch(coordinator_module, "let_leave", _leave_at_once),),

@@ -1,17 +1,17 @@
 """A member of a group for tests: counts per key, says in each result who wrote it, and notes when each task worked.
 
-Arguments are NAME=VALUE pairs; `config` is JSON of StreamsConfig's options. For each task it appends the number of each
+Its orders are a line of JSON on standard input. For each task it appends the number of each
 window of 250 ms in which it processed a record to `<folder>/<instance>-<task>.windows` (CLOCK_MONOTONIC, so that the
 test's process has the same numbers).
 """
 
-import json
 import logging
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from streams import (
     FixedKeyProcessor,
@@ -23,6 +23,7 @@ from streams import (
     StreamsConfig,
     Topology,
 )
+from tests.integration.programs.worker import read_line
 
 WINDOWS_PER_S: Final = 4
 STORE: Final = "counts"
@@ -68,19 +69,38 @@ def topology(source: str, sink: str, folder: Path, instance: str) -> Topology:
     return builder.build()
 
 
-def main(parameters: dict[str, str]) -> None:
+class Orders(msgspec.Struct, kw_only=True):
+    """What a member is to do.
+
+    Attributes:
+        folder: Where it notes its windows.
+        instance: What it calls itself in its results.
+        source: Its input topic, `sink` its output topic.
+        config: Settings, as `StreamsConfig` takes them.
+    """
+
+    folder: str
+    instance: str
+    source: str
+    sink: str
+    config: dict[str, Any]
+
+
+def main() -> None:
     """Run until SIGTERM."""
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s.%(msecs)03d %(name)s %(message)s",
         datefmt="%H:%M:%S",
     )
-    folder, instance = Path(parameters["folder"]), parameters["instance"]
-    config = StreamsConfig(**json.loads(parameters["config"]))
-    logging.getLogger("tidewheel").info("instance %s is process %d", instance, os.getpid())
-    app = KafkaStreams(topology(parameters["source"], parameters["sink"], folder, instance), config)
-    app.run()
+    line = read_line()
+    if not line:
+        return
+    orders = msgspec.json.decode(line, type=Orders)
+    logging.getLogger("tidewheel").info("instance %s is process %d", orders.instance, os.getpid())
+    job = topology(orders.source, orders.sink, Path(orders.folder), orders.instance)
+    KafkaStreams(job, StreamsConfig(**orders.config)).run()
 
 
 if __name__ == "__main__":
-    main(dict(argument.split("=", 1) for argument in sys.argv[1:]))
+    main()

@@ -57,7 +57,7 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", stream=sys.stderr
     )
-    line = _read_line()
+    line = read_line()
     if not line:
         return ExitCode.OK
     orders = msgspec.json.decode(line, type=Orders)
@@ -92,7 +92,8 @@ def main() -> int:
     return ExitCode.OK
 
 
-def _read_line() -> bytes:
+def read_line() -> bytes:
+    """Return one line of standard input, b"" if that ends before."""
     # Not by sys.stdin: its lock would be held by the thread that reads it when the interpreter ends.
     line = b""
     while not line.endswith(b"\n"):
