@@ -74,7 +74,9 @@ class Coordinator:
         self._seen.planned.update(
             task
             for task, state in group.states.items()
-            if state.next_member and state.phase in (TaskPhase.REVOKING, TaskPhase.RELEASED)
+            if task in group.tasks
+            and state.next_member
+            and state.phase in (TaskPhase.REVOKING, TaskPhase.RELEASED)
         )
         self._seen.moved_ms = now_ms
         self._assigning = Assigning()
@@ -164,9 +166,12 @@ class Coordinator:
 
     def _note_moves(self, now_ms: int) -> None:
         """Take note of planned moves whose grants are in the log now: the pace counts from here, however slow the log was (N3)."""
-        over = {
-            task for task in self._seen.planned if self.group.phase_of(task) == TaskPhase.RUNNING
-        }
+        planned, tasks = self._seen.planned, self.group.tasks
+        gone = {task for task in planned if task not in tasks}  # its topic is, or its program
+        over = {task for task in planned if self.group.phase_of(task) == TaskPhase.RUNNING}
+        if gone:
+            self._seen.planned -= gone
+            self._dirty = True
         if over:
             self._seen.planned -= over
             self._seen.moved_ms = now_ms

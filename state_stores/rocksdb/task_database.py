@@ -136,7 +136,7 @@ class TaskDatabase:
 
     @staticmethod
     def positions_in(path: Path) -> dict[str, bytes]:
-        """Return all positions that a closed database has; {} where there is none. Nothing is written, no store is read.
+        """Return all positions that a closed database has; {} where there is none. No store is read or changed.
 
         Raises:
             StoreCorruptedError: Files are damaged or missing.

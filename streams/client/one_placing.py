@@ -6,20 +6,23 @@ the others before it makes anything of its own: a member for workers with a fixe
 start at the same moment may miss each other; then fencing sees to it that one of them ends.
 """
 
+import logging
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Protocol
+from typing import Final, Protocol
 
 from rebalance.describe import LogFold
 from streams.client.application import Application
 from streams.config import StreamsConfig
-from streams.errors import IncompatibleMemberError
+from streams.errors import IncompatibleMemberError, StreamsError
 from streams.group.inbox import InboxFold, at_hosts, inbox_back_ms
 from streams.group.topics import GroupTopics, TopicsAdmin
 from streams.kafka.group_log import inbox_topic, state_topic
 from streams.kafka.group_reader import KafkaGroupReader
 from streams.kafka.portable_settings import settings_of
 from streams.kafka.settings import FIXED_SESSION_MS
+
+_log: Final = logging.getLogger("tidewheel")
 
 
 class PlacingAdmin(TopicsAdmin, Protocol):
@@ -38,7 +41,20 @@ def check_one_placing(application: Application, admin: PlacingAdmin) -> None:
             config.application_id, _speaking(config, admin, application.clock.now_ms())
         )
     else:
-        refuse_member(config.application_id, admin.fixed_workers(config.application_id))
+        refuse_member(config.application_id, _fixed_workers(config.application_id, admin))
+
+
+def _fixed_workers(application_id: str, admin: PlacingAdmin) -> Mapping[str, str]:
+    """Return the workers with a fixed assignment that live; none where the brokers don't tell: fencing still decides then."""
+    try:
+        return admin.fixed_workers(application_id)
+    except StreamsError as error:
+        _log.warning(
+            "can't tell whether workers of %s with a fixed assignment are alive, and go on: %s",
+            application_id,
+            error,
+        )
+        return {}
 
 
 def refuse_member(application_id: str, fixed: Mapping[str, str]) -> None:

@@ -286,11 +286,15 @@ class KafkaAdmin:
         cluster = self._ask(
             what, lambda left: self._client.describe_cluster(request_timeout=left).result(left)
         )
-        broker = ConfigResource(ConfigResource.Type.BROKER, str(cluster.nodes[0].id))
+        broker = ConfigResource(ConfigResource.Type.BROKER, str(cluster.controller.id))
         found = self._each(
             what, lambda left: self._client.describe_configs([broker], request_timeout=left)
         )
-        return int(found[broker][_RETENTION].value) * 60_000
+        setting = found[broker].get(_RETENTION)
+        # Services that run Kafka for others leave settings out, or their values.
+        if setting is None or not str(setting.value).isdigit():
+            raise StreamsError(f"{what}: it does not say")
+        return int(setting.value) * 60_000
 
     def alter_committed(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Overwrite committed offsets; refused by the cluster while the group has members."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from rebalance.model import TaskId
 from tasks.active_task import ActiveTask
@@ -34,6 +35,8 @@ class Placing:
         self._placed: dict[TaskId, tuple[PlacedRange, ...]] | None = None
         #: Seconds at work of each range at the last look. One that is made by another cut begins at 0.
         self._seen: dict[RangeWorker, float] = {}
+        #: The same, the unit in hand included, as it was told to those who look on.
+        self._told: WeakKeyDictionary[RangeWorker, float] = WeakKeyDictionary()
         self._known: frozenset[TaskId] = frozenset()
         self._looked_s = time.monotonic()
         self._next_s = self._looked_s + _LOOK_S
@@ -68,11 +71,23 @@ class Placing:
         loads: list[TaskLoad] = []
         for task in tasks:
             if isinstance(task, ParallelTask):
-                _note_busy(task, seen, since_s, now_s)
+                self._note_busy(task, since_s, now_s)
                 loads.append(self._load(task, seen))
         self._placed = assign_ranges(
             loads, self._pool.threads, self._placed, capacity=int(_LOOK_S * _UNITS_PER_S)
         )
+
+    def _note_busy(self, task: ParallelTask, since_s: float, now_s: float) -> None:
+        """Note for those who look on how busy each range was; a look right after another one tells nothing."""
+        if now_s - since_s < _TELLING_S:
+            return
+        for each in task.ranges:
+            began_s = each.unit_since_s
+            # What is told of a unit in hand is not told again when it is done.
+            at_work_s = each.busy_s + (0.0 if began_s is None else now_s - began_s)
+            worked_s = at_work_s - self._told.get(each, 0.0)
+            self._told[each] = at_work_s
+            each.busy_percent = max(min(round(100 * worked_s / (now_s - since_s)), 100), 0)
 
     def _load(self, task: ParallelTask, seen: Mapping[RangeWorker, float]) -> TaskLoad:
         ranges: list[RangeLoad] = []
@@ -86,16 +101,3 @@ class Placing:
             ranges_max=min(task.ranges_max, self._ranges_max),
             fixed=task.cannot_be_cut,
         )
-
-
-def _note_busy(
-    task: ParallelTask, seen: Mapping[RangeWorker, float], since_s: float, now_s: float
-) -> None:
-    """Note for those who look on how busy each range was; a look right after another one tells nothing."""
-    if now_s - since_s < _TELLING_S:
-        return
-    for each in task.ranges:
-        began_s = each.unit_since_s
-        in_hand_s = 0.0 if began_s is None else now_s - max(began_s, since_s)
-        worked_s = each.busy_s - seen.get(each, 0.0) + in_hand_s
-        each.busy_percent = min(round(100 * worked_s / (now_s - since_s)), 100)

@@ -7,7 +7,15 @@ import pytest
 
 from rebalance.messages import AnyMessage, NotReady, Ready, SeenTask
 from rebalance.model import TaskId
-from rebalance.orders import DropCopy, KeepCopy, ReleaseTask, RunTask, TaskBroken, TaskReleased
+from rebalance.orders import (
+    DropCopy,
+    KeepCopy,
+    ReleaseTask,
+    RunTask,
+    TaskBroken,
+    TaskReleased,
+    TasksSeen,
+)
 from rebalance.records import StepRecord, TaskRecord
 from tests.rebalance.round_table import (
     APP,
@@ -321,6 +329,37 @@ def test_N3_a_log_that_is_slow_to_take_a_grant_brings_the_next_one_no_closer() -
     table.run(20_000)
     assert len(granted) == 4
     assert all(later - earlier >= 2_000 for earlier, later in pairwise(granted))
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_N3_a_task_that_goes_away_in_the_middle_of_its_move_holds_up_no_other(
+    new_leader: bool,
+) -> None:
+    """Its topic was deleted between the order to let go and the grant, which never comes."""
+    table = RoundTable(with_settings(task_move_interval_ms=2_000))
+    specs = stateful(8)
+    a = table.start("a", tasks=specs)
+    table.run(1_000)
+    b = table.start("b", tasks=specs)
+    a.mute = {spec.task for spec in specs}
+    revoking: list[str] = []
+    while not revoking:
+        table.run(50)
+        revoking = [task for task, phase in table.phases().items() if phase == "REVOKING"]
+        assert table.now_ms < 60_000, table.phases()
+    (gone,) = revoking
+    left = tuple((spec.task, True, spec.changelogs) for spec in specs if spec.task != gone)
+    for worker in (a, b):
+        worker.member.report(TasksSeen(tasks=left, partitions={"orders": 8}), table.now_ms)
+    table.run(1_000)
+    epoch = table.group.states[TaskId.parse(gone)].task_epoch
+    a.mute = set()
+    a.obey(ReleaseTask(task=gone, task_epoch=epoch, keep=0), table.now_ms)
+    table.run(2_000)
+    if new_leader:
+        table.lead("p1")
+    table.run(30_000)
+    assert len(b.running) == sum(name == "b" for name in table.group.target.owners.values()) >= 3
 
 
 def test_L5_a_move_is_dropped_if_its_reason_goes_away() -> None:

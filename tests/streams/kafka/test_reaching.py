@@ -1,7 +1,9 @@
 """The first word with a cluster, where there is none: it is said early, and a worker that is told to stop does."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -38,6 +40,19 @@ def test_a_broker_that_is_away_is_named_long_before_it_is_given_up(
     (said,) = [line for line in caplog.messages if line.endswith("; trying on")]
     assert "failed: Connection refused)" in said
     assert "after " not in said
+
+
+@pytest.mark.parametrize("told", [{}, {"offsets.retention.minutes": None}])
+def test_brokers_that_do_not_tell_their_retention_are_an_error_that_says_so(
+    admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch, told: dict[str, None]
+) -> None:
+    """As services do that run Kafka for others: they leave settings out, or their values."""
+    cluster = SimpleNamespace(controller=SimpleNamespace(id=1))
+    settings = {name: SimpleNamespace(value=value) for name, value in told.items()}
+    monkeypatch.setattr(admin, "_ask", lambda *_: cluster)
+    monkeypatch.setattr(admin, "_each", lambda *_: defaultdict(lambda: settings))
+    with pytest.raises(StreamsError, match=r"offsets\.retention\.minutes of a broker: it does not"):
+        admin.offsets_retention_ms()
 
 
 def test_who_is_to_stop_does_not_wait_for_a_broker(admin: KafkaAdmin) -> None:
