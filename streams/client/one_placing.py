@@ -3,7 +3,7 @@
 Together they would run the same tasks, and end each other by fencing whenever one of them commits. So a worker looks for
 the others before it makes anything of its own: a member for workers with a fixed assignment, which the brokers know
 (`streams/kafka/fixed_claim.py`), and a worker with a fixed assignment for members that speak in the group's inbox. Two that
-start at the same moment may miss each other; then fencing sees to it that one of them ends.
+start together may miss each other, also while one of them restores its global stores; then fencing sees to it that one ends.
 """
 
 import logging
