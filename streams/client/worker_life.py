@@ -216,6 +216,8 @@ class WorkerLife:
             every_ms=refresh_interval_ms(config.consumer),
         )
         ports = worker_ports(application, clients, admin, slot)
+        # Before the group counts on this worker: brokers may take their time to answer.
+        recommit_ms = recommit_interval(admin)
         if assigned is None:
             transactional_id = self._join(stack, plan, slot, ports, admin)
             if transactional_id is None:
@@ -226,7 +228,7 @@ class WorkerLife:
         self.worker = StreamWorker(
             plan,
             assigned or frozenset(),
-            worker_settings(application, transactional_id, recommit_ms=recommit_interval(admin)),
+            worker_settings(application, transactional_id, recommit_ms=recommit_ms),
             ports,
             make_task=self._make_task,
             wipe=lambda task: slot.remove_task_directory(str(task.task_id)),
