@@ -213,7 +213,7 @@ class SegmentedBuffer(TimedBuffer):
         layout = self.layout
         if keys:
             # Operators that know their disk keys write them without a word about time.
-            self.observe(max(map(layout.time_of, keys)))
+            self.observe(layout.latest_time(keys))
         dead = self._kept_from
         live = bisect_left(keys, dead)
         return Drained(
@@ -257,7 +257,7 @@ class SegmentedBuffer(TimedBuffer):
             self._rows.expire(self.layout.first_kept(self.observed_stream_time_ms))
         if self._on_disk is not None:
             dead = self.layout.first_kept(self.observed_stream_time_ms)
-            found = set(map(self.layout.segment_of, self.dirty)).union(self._on_disk)
+            found = self.layout.segments_in(self.dirty).union(self._on_disk)
             self._on_disk = sorted(segment for segment in found if segment >= dead)
             if min(found, default=dead) < dead:
                 self._evict_before(self.layout.prefix(dead))

@@ -9,8 +9,9 @@ interval, so all rows of a segment stand together and expire by one range delete
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from state_stores.spec import StoreKind, StoreSpec
@@ -90,6 +91,26 @@ class SegmentLayout:
         """Return a row's time: its window's start, its session's end."""
         time: int = _TIME.unpack_from(disk_key, len(disk_key) - self.tail)[0]
         return time
+
+    def latest_time(self, disk_keys: Collection[bytes]) -> int:
+        """Return the latest time of some rows, of which there is at least one; big-endian numbers sort as their bytes.
+
+        >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
+        >>> layout.latest_time([layout.window_key(b"b", 7), layout.window_key(b"a", 500)])
+        500
+        """
+        time = itemgetter(slice(-self.tail, _TIME.size - self.tail))
+        return int.from_bytes(max(map(time, disk_keys)))
+
+    def segments_in(self, disk_keys: Iterable[bytes]) -> set[int]:
+        """Return the segments that some rows stand in.
+
+        >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
+        >>> layout.segments_in([layout.window_key(b"b", 7), layout.window_key(b"a", 60_500)])
+        {0, 1}
+        """
+        prefix = itemgetter(slice(SEGMENT_BYTES))
+        return set(map(int.from_bytes, set(map(prefix, disk_keys))))
 
     def segment_of(self, disk_key: bytes) -> int:
         """Return the segment of a disk key."""

@@ -1,7 +1,8 @@
 """`Windowed`: a key together with the window its row belongs to."""
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from state_stores.frozen import settled
 
@@ -9,8 +10,7 @@ K = TypeVar("K")
 
 
 @settled
-@dataclass(frozen=True, slots=True, order=True)
-class Windowed(Generic[K]):
+class Windowed(msgspec.Struct, Generic[K], frozen=True, order=True):
     """The key of a windowed row (Kafka Streams' `Windowed`): ordered by key, start and end.
 
     Attributes:
@@ -18,6 +18,8 @@ class Windowed(Generic[K]):
         start: Begin of the window, ms since the epoch, inclusive.
         end: End of the window, ms since the epoch: exclusive for time windows, the last instant itself for sliding and
             session windows.
+
+    Made once for each row of a windowed result, so it is of a kind that is quickly made.
 
     >>> Windowed("a", 0, 10)
     Windowed(key='a', start=0, end=10)

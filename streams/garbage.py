@@ -3,6 +3,12 @@
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Final
+
+#: After so many objects more than went the collector looks at what is new: a few batches of records.
+_BATCHES: Final = 50_000
+#: What Python begins with, by version; another number is somebody's own choice.
+_PYTHONS_OWN: Final = (700, 2_000)
 
 
 @contextmanager
@@ -45,3 +51,21 @@ def made_to_stay() -> Generator[None]:
         if is_outermost and not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
+
+
+def collect_by_batches() -> None:
+    """Have the collector look at what is new after several batches, not several times in each.
+
+    All records of a batch are alive until it is through, so it found nothing in its midst: that was a tenth of the
+    processor time of a job without state. Another threshold than Python's own is left as it is.
+
+    >>> import gc
+    >>> before = gc.get_threshold()
+    >>> collect_by_batches()
+    >>> gc.get_threshold()[0] >= 50_000
+    True
+    >>> gc.set_threshold(*before)
+    """
+    first, *others = gc.get_threshold()
+    if first in _PYTHONS_OWN:
+        gc.set_threshold(_BATCHES, *others)

@@ -13,6 +13,7 @@ from streams.client.group_membership import Departure, said_to_users
 from streams.client.host_watchdog import HostWatchdog
 from streams.client.worker_life import WorkerLife
 from streams.errors import ApplicationShutdownError, FencedError, StreamsError
+from streams.garbage import collect_by_batches
 from tasks.errors import GlobalStoreDamagedError
 from tasks.stream_worker import StreamWorker
 
@@ -158,6 +159,7 @@ class StreamThread:
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
+        collect_by_batches()
         while True:
             life = self._begin()
             born_s = self._application.clock.monotonic_s()

@@ -89,7 +89,7 @@ class MaterializedOperator(TableOperator):
         No key may be None.
         """
         serde = self.buffer.spec.key_serde
-        if batch.key_bytes is not None and batch.key_serde is serde:
+        if batch.key_bytes is not None and batch.key_serde == serde:
             return batch, cast(
                 "list[bytes]", batch.key_bytes
             )  # no key is None, so none of its bytes is

@@ -154,7 +154,7 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
                 starts, data = list(compress(starts, open_ones)), list(compress(data, open_ones))
                 if not data:
                     return None
-        output = self.count_in_place(batch.with_keys(self._windowed(batch, data, starts)), data)
+        output = self.count_in_place(batch.with_keys(self._windowed(batch, starts)), data)
         if output is not None:
             output.key_bytes, output.key_serde = self.forwarded_key_bytes(data)
         return output
@@ -173,13 +173,7 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
             for key, start in zip(key_bytes, starts, strict=True)
         ]
 
-    def _windowed(
-        self, batch: RecordBatch, data: Sequence[bytes], starts: Sequence[int]
-    ) -> list[Any]:
-        """Return the windowed key of each record, one object for each window and key."""
+    def _windowed(self, batch: RecordBatch, starts: Sequence[int]) -> list[Any]:
+        """Return the windowed key of each record."""
         size = cast("TimeWindows", self._windows).size_ms
-        made: dict[bytes, Windowed[Any]] = {}
-        for at, key, start in zip(data, batch.keys, starts, strict=True):
-            if at not in made:
-                made[at] = Windowed(key, start, start + size)
-        return list(map(made.__getitem__, data))
+        return list(map(Windowed, batch.keys, starts, map(size.__add__, starts)))

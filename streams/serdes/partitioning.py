@@ -4,7 +4,10 @@ All windows of a key stay together, and where the key's own records are.
 """
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +17,9 @@ from streams.serdes.windowed import WindowedSerde
 _MASK: Final = 0xFFFFFFFF
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
+
+#: For so many keys the partition is remembered.
+_KNOWN_MAX: Final = 65_536
 
 
 def murmur2(key: bytes) -> int:
@@ -33,7 +39,7 @@ def murmur2(key: bytes) -> int:
     return mixed ^ mixed >> 15
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=_KNOWN_MAX)
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition that Kafka's own partitioner gives a key.
 
@@ -54,3 +60,28 @@ class WindowedPartitioner(msgspec.Struct, frozen=True):
             return None
         data = self.serde.inner.serialize(topic, key.key)
         return None if data is None else partition_of(data, partitions)
+
+    def by_bytes(self, keys: Sequence[bytes], partitions: int) -> list[int]:
+        """Return the partitions of many keys, given as the serde writes them: the key inside stands before its window.
+
+        >>> from streams import Serdes
+        >>> from streams.serdes.windowed import SessionWindowedSerde
+        >>> WindowedPartitioner(SessionWindowedSerde(Serdes.string())).by_bytes([b"1" + bytes(16), b"4" + bytes(16)], 4)
+        [3, 1]
+        """
+        inner = list(map(itemgetter(slice(-self.serde.tail_bytes)), keys))
+        known = _known(partitions)
+        try:
+            return list(map(known.__getitem__, inner))
+        except KeyError:
+            found = list(map(partition_of, inner, repeat(partitions)))
+        if len(known) >= _KNOWN_MAX:
+            known.clear()
+        known.update(zip(inner, found, strict=True))
+        return found
+
+
+@lru_cache(maxsize=8)
+def _known(_partitions: int) -> dict[bytes, int]:
+    """Return what is remembered of topics with so many partitions: keys and their partitions, for look-ups by batch."""
+    return {}

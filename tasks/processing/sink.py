@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import index as index_of
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, cast, overload, runtime_checkable
 
 from state_stores.names import check_topic_name
 from state_stores.ports import SerdePort
@@ -26,6 +26,15 @@ class Collector(Protocol):
 
     def partition_count(self, topic: str) -> int:
         """Return how many partitions a topic has; raises `MissingOutputTopicError` if it does not exist."""
+        ...
+
+
+@runtime_checkable
+class BytesPartitioner(Protocol):
+    """A partitioner of ours that needs no more than the keys as they are written; it fails for none."""
+
+    def by_bytes(self, keys: Sequence[bytes], partitions: int) -> list[int]:
+        """Return the partition of each key."""
         ...
 
 
@@ -89,7 +98,7 @@ class Sink(Operator):
 
     def _send(self, topic: str, batch: RecordBatch) -> None:
         failed: dict[int, Exception] = {}
-        if batch.key_bytes is not None and batch.key_serde is self.spec.key_serde:
+        if batch.key_bytes is not None and batch.key_serde == self.spec.key_serde:
             keys: list[bytes | None] = batch.key_bytes
         else:
             keys = _serialize(self.spec.key_serde, topic, batch.keys, failed)
@@ -116,6 +125,10 @@ class Sink(Operator):
     ) -> None:
         assert self.spec.partitioner is not None
         count = self._collector.partition_count(topic)
+        if isinstance(self.spec.partitioner, BytesPartitioner) and not has_none(keys):
+            present = cast("Sequence[bytes]", keys)
+            self._add(topic, batch, keys, values, self.spec.partitioner.by_bytes(present, count))
+            return
         indices: list[int] = []
         partitions: list[int] = []
         for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):

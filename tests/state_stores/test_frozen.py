@@ -37,3 +37,5 @@ def test_values_are_made_with_their_type_parameters_and_are_frozen(kind: Any) ->
     for name in ("timestamp", "name", "nothing"):
         with pytest.raises(FrozenInstanceError, match=name):
             setattr(made, name, 6)
+        with pytest.raises(FrozenInstanceError, match=name):
+            delattr(made, name)

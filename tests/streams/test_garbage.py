@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from streams.garbage import collection_paused
+from streams.garbage import collect_by_batches, collection_paused
 
 
 def test_the_collector_is_back_whatever_happens() -> None:
@@ -31,3 +31,17 @@ def _fail_inside_a_pause() -> None:
             assert not gc.isenabled()
         assert not gc.isenabled()
         raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("chosen", "then"), [(700, 50_000), (2_000, 50_000), (0, 0), (5_000, 5_000)]
+)
+def test_only_pythons_own_threshold_is_raised(chosen: int, then: int) -> None:
+    """Who has chosen another, or none, keeps it."""
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(chosen, 10, 10)
+        collect_by_batches()
+        assert gc.get_threshold() == (then, 10, 10)
+    finally:
+        gc.set_threshold(*before)

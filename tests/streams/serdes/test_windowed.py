@@ -154,3 +154,30 @@ def test_without_a_default_serde_the_sink_is_named() -> None:
     grouped.windowed_by(TimeWindows(10)).count().to_stream().to("out")
     with pytest.raises(TopologyError, match="no key serde"):
         sink_of(builder)
+
+
+@given(st.lists(st.tuples(st.text(), TIMES), max_size=20), st.integers(1, 50))
+def test_a_batch_of_windowed_keys_goes_where_each_of_them_does(
+    windowed: list[tuple[str, int]], partitions: int
+) -> None:
+    """By the bytes of the keys, which hold the windows too."""
+    serde: TimeWindowedSerde[str] = TimeWindowedSerde(Serdes.string(), lambda start: start + 10)
+    partitioner = WindowedPartitioner(serde)
+    keys = [Windowed(key, start, start + 10) for key, start in windowed]
+    data = [serde.serialize("t", key) or b"" for key in keys]
+    each = [partitioner("t", key, 1, partitions) for key in keys]
+    assert partitioner.by_bytes(data, partitions) == each
+    assert partitioner.by_bytes(data[::-1], partitions) == each[::-1]
+
+
+def test_serdes_of_the_same_windowed_keys_are_equal() -> None:
+    """So that keys which an operator has serialised need not be serialised again by the sink."""
+    windows = TimeWindows(10)
+    made: list[TimeWindowedSerde[str]] = [
+        TimeWindowedSerde(Serdes.string(), windows.end_of) for _ in range(2)
+    ]
+    assert made[0] == made[1]
+    assert hash(made[0]) == hash(made[1])
+    assert made[0] != TimeWindowedSerde(Serdes.string(), TimeWindows(20).end_of)
+    assert made[0] != TimeWindowedSerde(Serdes.bytes(), windows.end_of)
+    assert made[0] != SessionWindowedSerde(Serdes.string())
