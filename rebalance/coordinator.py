@@ -79,6 +79,7 @@ class Coordinator:
             and state.phase in (TaskPhase.REVOKING, TaskPhase.RELEASED)
         )
         self._seen.moved_ms = now_ms
+        self._let_settle(now_ms)
         self._assigning = Assigning()
         self._refiner = Refiner()
         self._beats = 0
@@ -163,6 +164,13 @@ class Coordinator:
         """Return the last beat: the next candidate need not wait. Decide no more after it."""
         self._beat_ms = now_ms
         return self._beat(resigns=True)
+
+    def _let_settle(self, now_ms: int) -> None:
+        """Have everybody without a task settle anew: for how long they have been here is not in the log (N11)."""
+        owners = {state.owner for state in self.group.states.values()}
+        for incarnation in self.group.live():
+            if incarnation not in owners:
+                self._seen.of(incarnation).admitted_ms = now_ms
 
     def _note_moves(self, now_ms: int) -> None:
         """Take note of planned moves whose grants are in the log now: the pace counts from here, however slow the log was (N3)."""

@@ -110,8 +110,9 @@ class Heard(msgspec.Struct, kw_only=True):
         join: Its newest join, if this leader heard one: what it sees and what it has on its disk.
         joined_ms: When that was heard first.
         sequence: Its last beat.
-        admitted_ms: When this leader took it in: settling counts from then. None: it is settled.
-        awaited: Its next beat decides something: whether it is still there after settling.
+        admitted_ms: When this leader took it in, or found it without a task: settling counts from then. None: it is settled if
+            it was heard since the claim.
+        awaited: Its next beat decides something: whether it is still there after settling, or after the claim.
         died: Why it is to be fenced, or "".
         leave: Its wish to leave.
         shutdown: Why it wants the whole application to end, or "".

@@ -24,16 +24,43 @@ class Refusal(NamedTuple):
 def refusal(join: Join, group: Group) -> Refusal | None:
     """Return why a joiner does not fit the group as it is without another incarnation of its own, or None.
 
-    Where nobody else is left, everybody fits.
+    Where nobody else is left, everybody fits; but a group that was set up again waits for the program it was set up for,
+    whose members hold still and may come later than a stranger.
     """
     others = [record for record in group.live().values() if record.member != join.member]
     if not others:
-        return None
+        return _pin_refusal(join, group.about) if group.about.pinned else None
     return (
         _version_refusal(join, others)
         or _assignor_refusal(join, others[0])
         or _topology_refusal(join, group, others)
     )
+
+
+def _pin_refusal(join: Join, about: GroupRecord) -> Refusal | None:
+    """Return why a joiner is not of the program that an empty group was set up again for, or None (H24)."""
+    lowest, highest = join.protocol
+    remedy = "run `tidewheel group recover` with this program and these settings if they are the right ones"
+    if not lowest <= about.group_version <= highest:
+        return Refusal(
+            "INCOMPATIBLE_VERSION",
+            f"{join.member} speaks versions {lowest} to {highest} of the group protocol, the group was set up again in "
+            f"version {about.group_version}: {remedy}",
+        )
+    if join.assignor != about.assignor:
+        return Refusal(
+            "INCOMPATIBLE_ASSIGNOR",
+            f"{join.member} has task_assignor {join.assignor!r}, the group was set up again for {about.assignor!r}: {remedy}",
+        )
+    older = join.topology_epoch < about.topology_epoch
+    same = join.topology_epoch == about.topology_epoch
+    if older or (same and join.topology_hash != about.topology_hash):
+        return Refusal(
+            "INCOMPATIBLE_TOPOLOGY",
+            f"{join.member} runs another topology ({join.topology_hash}) than the group was set up again for "
+            f"({about.topology_hash}): {remedy}",
+        )
+    return None
 
 
 def _version_refusal(join: Join, others: list[MemberRecord]) -> Refusal | None:
@@ -131,6 +158,7 @@ def program_with(group: Group, joins: Iterable[Join]) -> GroupRecord:
         tasks=about.tasks if held else tasks,
         partitions=dict(sorted(partitions.items())),
         held=held,
+        pinned=False,
     )
 
 

@@ -77,6 +77,7 @@ class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
         partitions: Partition count by topic; a change other than growth is an error.
         held: Why nothing is decided (SAFE_HOLD, a partition mismatch), or "".
         ended: In a snapshot, the incarnations that ended last (`Group.ended`).
+        pinned: Set up again for this program (H24), and nobody of it has come yet: others are refused though nobody is there.
     """
 
     group_version: int = 1
@@ -87,6 +88,7 @@ class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
     partitions: dict[str, int] = {}
     held: str = ""
     ended: tuple[str, ...] = ()
+    pinned: bool = False
 
 
 class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):

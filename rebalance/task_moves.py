@@ -146,15 +146,19 @@ def _without(
 def _is_settled(draft: Draft, record: MemberRecord) -> bool:
     """Return whether a member was heard when it had been here for `settling_ms` (N11).
 
-    Time alone does not tell: one that vanished before, without a word, counts as alive for a session.
+    Time alone does not tell: one that vanished before, without a word, counts as alive for a session. Who had tasks before
+    this leader's claim has settled once it was heard since then.
     """
-    heard = draft.seen.members.get(record.incarnation)
+    heard = draft.seen.of(record.incarnation)
     settling_ms = draft.settings.settling_ms
-    if heard is None or heard.admitted_ms is None or not settling_ms:
+    if not settling_ms:
         return True
-    if not draft.due(heard.admitted_ms + settling_ms):
+    if heard.admitted_ms is None:
+        heard.awaited = heard.heard_ms <= draft.seen.claimed_ms
+    elif draft.due(heard.admitted_ms + settling_ms):
+        heard.awaited = heard.heard_ms < heard.admitted_ms + settling_ms
+    else:
         return False
-    heard.awaited = heard.heard_ms < heard.admitted_ms + settling_ms
     return not heard.awaited
 
 
@@ -211,17 +215,23 @@ def _next_member(draft: Draft, task: TaskId, state: TaskRecord) -> str | None:
 
 
 def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
-    """Return how far a task's owner is; if nothing was heard, it is protected as if it processed."""
+    """Return how far a task's owner is; if nothing was heard, it is protected as if it processed.
+
+    That it has restored nothing is believed of this leader's own grants only. A beat that comes late may be of the time
+    before the owner began: who granted the task has heard of that since, or will; who leads since then may have not.
+    """
     if draft.seen.running.get(task) == state.task_epoch:
         return _READY
     heard = draft.seen.members.get(state.owner or "")
     row = heard.rows.get(task) if heard is not None else None
+    epoch, has_some = draft.seen.cold.get(task, (0, False))
+    granted_here = epoch == state.task_epoch
     if row is not None and row.role == _ACTIVE and row.epoch == state.task_epoch:
         if row.state != "RESTORING":
             return Readiness.READY
-        return Readiness.PROGRESSING if any(row.changelog.values()) else Readiness.NOTHING
-    epoch, has_some = draft.seen.cold.get(task, (0, False))
-    if epoch != state.task_epoch:
+        begun = any(row.changelog.values()) or not granted_here
+        return Readiness.PROGRESSING if begun else Readiness.NOTHING
+    if not granted_here:
         return Readiness.READY
     return Readiness.PROGRESSING if has_some else Readiness.NOTHING
 
@@ -270,11 +280,20 @@ def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> 
     record = draft.live()[draft.group.states[task].owner or ""]
     interval_ms = draft.settings.task_move_interval_ms
     if interval_ms > 0 and record.phase != MemberPhase.LEAVING:
-        if draft.seen.planned or wanted.planned:
+        if wanted.planned or _is_under_way(draft, wanted):
             return False
         if draft.seen.moved_ms is not None and not draft.due(draft.seen.moved_ms + interval_ms):
             return False
     return is_fresh(draft, task, incarnation)
+
+
+def _is_under_way(draft: Draft, wanted: _Wanted) -> bool:
+    """Return whether a planned move waits for its grant; one whose task waits for a member to return is none (S1)."""
+    planned = draft.seen.planned - wanted.owners.keys()
+    if len(planned) < len(draft.seen.planned):
+        return True
+    awaited, belongs = awaited_names(draft.group), draft.group.target.owners
+    return any(belongs.get(task) not in awaited for task in planned)
 
 
 # -- the difference ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,13 @@ from streams.cli.settings import SettingsOptions
 from streams.client.group_membership import partition_counts, task_shapes
 from streams.errors import ConfigError
 from streams.exit_codes import ExitCode
-from streams.group.recovery import RecoveryFacts, RecoveryPlan, execute_recovery, plan_recovery
+from streams.group.recovery import (
+    Program,
+    RecoveryFacts,
+    RecoveryPlan,
+    execute_recovery,
+    plan_recovery,
+)
 from streams.kafka.group_log import state_topic
 from tasks.internal_topics import ApplicationPlan, plan_application
 
@@ -71,12 +77,12 @@ def recover(
     is done twice. Members that hold still go on by themselves afterwards. Without --execute nothing is touched.
 
     A group that has not begun yet looks like one that lost its topics before its first commit: it is set up, too, and
-    its first member takes it up.
+    its first member takes it up. The first has to be of this program and have this task_assignor; others are refused until then.
 
     Exit codes: 0 done, or nothing to do; 9 refused, because members are alive and speak.
 
     Args:
-        target: The application's MODULE:TOPOLOGY: it tells which tasks there are.
+        target: The application's MODULE:TOPOLOGY: it tells which tasks there are, and whom the group waits for.
         execute: Do it.
         json: Print JSON on a terminal too: one object.
         settings: Settings.
@@ -90,7 +96,11 @@ def recover(
     with access_to(config) as access:
         topics = access.connection.admin.list_topics()
         ran = plan_application(topology.spec(config), config.application_id, topics)
-        facts = _facts(access, ran)
+        runs = Program(
+            topology_hash=bytes.fromhex(topology.hash())[:8].hex(),
+            assignor=config.task_assignor,
+        )
+        facts = _facts(access, ran, runs)
         plan = plan_recovery(facts)
         done = execute and bool(plan.needed) and not plan.refusals
         if done:
@@ -112,7 +122,7 @@ def recover(
     return ExitCode.REFUSED if plan.refusals else ExitCode.OK
 
 
-def _facts(access: GroupAccess, ran: ApplicationPlan) -> RecoveryFacts:
+def _facts(access: GroupAccess, ran: ApplicationPlan, program: Program) -> RecoveryFacts:
     ids = access.read_what_there_is(whole=True)
     inputs = {
         TopicPartition(topic, number): TaskId(each.spec.id, number)
@@ -133,6 +143,7 @@ def _facts(access: GroupAccess, ran: ApplicationPlan) -> RecoveryFacts:
         speaking=access.inbox.speaking(access.group, access.now_ms()),
         named=frozenset(access.inbox.transactional_ids),
         partitions=partition_counts(ran),
+        program=program,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from rebalance.group import Group, snapshot
+from rebalance.messages import PROTOCOL_MIN
 from rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition
 from rebalance.records import (
     AnyRecord,
@@ -35,6 +36,14 @@ _REASON: Final = "the group was set up again (tidewheel group recover)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What the members of a group have in common, as their joins say it; others must not come in before them."""
+
+    topology_hash: str
+    assignor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryFacts:
     """What there is.
 
@@ -48,6 +57,7 @@ class RecoveryFacts:
         speaking: Members that were heard lately.
         partitions: Partition count of each topic that is read.
         named: Transactional ids that members named in the inbox.
+        program: What the group is to run from now on.
     """
 
     application_id: str
@@ -59,6 +69,7 @@ class RecoveryFacts:
     speaking: tuple[str, ...] = ()
     partitions: Mapping[str, int] = field(default_factory=dict[str, int])
     named: frozenset[str] = frozenset()
+    program: Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,21 +161,18 @@ def execute_recovery(
     epoch = max(plan.epoch, _highest_epoch(committed, read_group()) + 1)
     found = admin.describe_topics(_topics(plan.application_id))
     ids = {name: topic.topic_id.hex() for name, topic in found.items()}
-    records = recovered_log(facts.tasks, facts.partitions, epoch, ids)
+    records = recovered_log(facts, epoch, ids)
     writer.write(record_keys(records), [encode_record(each) for each in records])
     return epoch
 
 
 def recovered_log(
-    tasks: Mapping[TaskId, TaskShape],
-    partitions: Mapping[str, int],
-    epoch: int,
-    topic_ids: Mapping[str, str],
+    facts: RecoveryFacts, epoch: int, topic_ids: Mapping[str, str]
 ) -> list[AnyRecord]:
-    """Return the records of a group in which nobody owns anything, above an epoch."""
+    """Return the records of a group in which nobody owns anything, above an epoch, and which waits for members of its program."""
     rows = {
         str(task): TaskRow(stateful=shape.stateful, changelogs=shape.changelogs)
-        for task, shape in sorted(tasks.items())
+        for task, shape in sorted(facts.tasks.items())
     }
     states = {
         task: TaskRecord(
@@ -176,13 +184,21 @@ def recovered_log(
             reason=_REASON,
             source="fence",
         )
-        for task in tasks
+        for task in facts.tasks
     }
     claim = LeaderClaim(
         leader_epoch=epoch, leader=_LEADER, previous_epoch=epoch - 1, topic_ids=dict(topic_ids)
     )
     group = Group(
-        about=GroupRecord(leader_epoch=epoch, tasks=rows, partitions=dict(partitions)),
+        about=GroupRecord(
+            leader_epoch=epoch,
+            group_version=PROTOCOL_MIN,
+            topology_hash=facts.program.topology_hash,
+            assignor=facts.program.assignor,
+            tasks=rows,
+            partitions=dict(facts.partitions),
+            pinned=True,
+        ),
         states=states,
     )
     return [claim, *snapshot(group, epoch)]
@@ -243,6 +259,15 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
     if not missing and not group.leader_epoch:
         used = ", but the application has committed" if was_used else ""
         reasons.append(f"the state topic holds no decision{used}")
+    about, program = group.about, facts.program
+    if about.pinned and (about.topology_hash, about.assignor) != (
+        program.topology_hash,
+        program.assignor,
+    ):
+        reasons.append(
+            f"the group was set up again for topology {about.topology_hash} with task_assignor {about.assignor!r}, and nobody "
+            f"of these has come; this is topology {program.topology_hash} with {program.assignor!r}"
+        )
     ahead = [
         f"{partition} was committed at task epoch {progress.task_epoch}, the log knows {known}"
         for partition, task in sorted(facts.inputs.items())

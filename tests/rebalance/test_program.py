@@ -1,17 +1,20 @@
 """What the group runs: tasks that appear, partitions that shrink, who fits (N6, N8, H26)."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rebalance.describe import GroupPhase, LogEntry, describe_group, fold_log, phase_of
-from rebalance.group import Group
+from rebalance.group import Group, replay, snapshot
 from rebalance.messages import SeenTask
-from rebalance.model import TaskId
+from rebalance.model import TaskId, TaskShape
 from rebalance.orders import TasksSeen, WorkerClosed, WorkerLeaves
 from rebalance.program import is_parked, program_with, refusal
 from rebalance.records import GroupRecord, MemberRecord, TaskRow
+from streams.group.recovery import Program, RecoveryFacts, recovered_log
 from tests.rebalance.round_table import APP, RoundTable, Worker, join, stateful
 
 CHANGELOG = f"{APP}-counts-changelog"
@@ -292,3 +295,63 @@ def test_N12_a_task_is_gone_only_when_everybody_who_runs_the_program_lacks_it(
         assert found.tasks.keys() >= rows.keys()
     elif any(each == "h" for _, each in sights):
         assert found.tasks.keys() == seen
+
+
+def _set_up_again() -> Group:
+    return replay(
+        recovered_log(
+            RecoveryFacts(
+                application_id=APP,
+                tasks={TaskId(0, n): TaskShape(stateful=True) for n in range(4)},
+                inputs={},
+                committed={},
+                partitions={"orders": 4},
+                program=Program(topology_hash=join("a").topology_hash, assignor="sticky"),
+            ),
+            7,
+            {},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "code"),
+    [
+        ({"topology_hash": "another"}, "INCOMPATIBLE_TOPOLOGY"),
+        ({"topology_epoch": -1}, "INCOMPATIBLE_TOPOLOGY"),
+        ({"assignor": "round_robin"}, "INCOMPATIBLE_ASSIGNOR"),
+        ({"protocol": (7, 9)}, "INCOMPATIBLE_VERSION"),
+    ],
+)
+def test_invariant_17_a_group_that_was_set_up_again_waits_for_its_program(
+    other: dict[str, Any], code: str
+) -> None:
+    """Its members hold still and come later: a stranger is not let in for being the first (H24)."""
+    group = _set_up_again()
+    assert refusal(join("a"), group) is None
+    assert refusal(join("a", topology_epoch=1, topology_hash="later"), group) is None
+    found = refusal(join("b", **other), group)
+    assert found is not None
+    assert found.code == code
+    assert "tidewheel group recover" in found.reason
+
+
+def test_a_group_that_was_set_up_again_waits_only_for_the_first_of_its_program() -> None:
+    """When that has left again, the group is as any that is empty."""
+    table = RoundTable()
+    for record in snapshot(_set_up_again(), 1):
+        table._append(record)
+    table.lead("p1")
+    stranger = table.start("b", topology_hash="another")
+    table.run(500)
+    assert not table.group.live()
+    assert stranger.ended is not None
+    a = table.start("a")
+    table.run(1_000)
+    assert set(table.owners().values()) == {"a-1"}
+    assert not table.group.about.pinned
+    a.member.report(WorkerLeaves(rejoin=False, drain_ms=0), table.now_ms)
+    table.run(1_000)
+    table.start("c", topology_hash="another")
+    table.run(1_000)
+    assert set(table.owners().values()) == {"c-1"}

@@ -3,9 +3,10 @@
 import pytest
 
 from rebalance.group import replay, snapshot
-from rebalance.messages import LeaderBeat, Suspect
+from rebalance.messages import Beat, LeaderBeat, Suspect
 from rebalance.orders import KeepCopy, TaskReleased
 from rebalance.records import LeaderClaim, TaskRecord
+from rebalance.task_status import TaskStatus
 from tests.rebalance.round_table import APP, RoundTable, join, keys_of, stateful, with_settings
 
 
@@ -45,7 +46,7 @@ def test_N4_who_reads_the_whole_log_sees_the_same_group() -> None:
 
 
 def test_a_learner_under_way_goes_on_under_a_new_leader() -> None:
-    """It keeps its learn epoch, and is promoted when it announces itself to the new leader."""
+    """It keeps its learn epoch, and is promoted when it has announced itself to the new leader, and settled."""
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -53,10 +54,10 @@ def test_a_learner_under_way_goes_on_under_a_new_leader() -> None:
     table.run(3_000)
     planted = dict(b.copies)
     table.lead("p1")
-    table.run(1_000)
-    assert sorted(b.running) == sorted(planted), (
-        "who was known to the log before the claim has settled"
-    )
+    table.run(5_900)
+    assert not b.running, "nobody knows for how long it has been here"
+    table.run(600)
+    assert sorted(b.running) == sorted(planted)
     keeps = [order for order in b.told if isinstance(order, KeepCopy)]
     assert len(keeps) == len(planted)
 
@@ -73,6 +74,28 @@ def test_H5_what_the_old_leader_heard_makes_nobody_ready() -> None:
     table.lead("p1")
     table.run(10_000)
     assert not b.running
+
+
+def test_L3_an_old_beat_makes_no_task_look_as_if_nobody_had_its_state() -> None:
+    """It was sent before the owner had restored; a leader that was not there then can't tell it from news."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(1_000)
+    b = table.start("b")
+    b.catches_up = False
+    table.run(8_000)
+    assert sorted(a.running) == sorted(table.owners())
+    table.lead("p1")
+    rows = tuple(
+        TaskStatus(task=task, role="active", epoch=epoch, state="RESTORING")
+        for task, epoch in a.running.items()
+    )
+    table.hear(Beat(app=APP, member="a", incarnation="a-1", seq=0, full=True, tasks=rows))
+    table.run(10_000)
+    assert not b.running
+    assert all(table.events(task) == ["GRANT", "GRANT"] for task in table.owners()), (
+        "each is granted once, and restated by the claim"
+    )
 
 
 def test_a_standby_is_waited_for_a_moment_when_leader_and_owner_die_together() -> None:

@@ -259,6 +259,62 @@ def test_N11_who_vanished_without_a_word_has_not_settled(has_state: bool) -> Non
     assert all(table.events(task) == ["GRANT"] for task in table.owners())
 
 
+@pytest.mark.parametrize("has_state", [True, False])
+def test_N11_who_vanished_before_a_new_leader_began_has_not_settled(has_state: bool) -> None:
+    """The log knows it, and it counts as alive for a session: nothing moves to it, as nobody has heard it."""
+    table = RoundTable()
+    tasks = (
+        join("a").tasks
+        if has_state
+        else tuple(SeenTask(task=each.task) for each in join("a").tasks)
+    )
+    a = table.start("a", tasks=tasks)
+    table.run(7_000)
+    table.start("e", tasks=tasks)
+    table.run(1_000)
+    table.kill("e-1", seen=False)
+    table.lead("p1")
+    table.run(500)
+    assert "e-1" in table.group.live()
+    table.run(3_500)
+    assert "e-1" not in table.group.live()
+    assert len(a.running) == 4
+    assert all("REVOKE" not in table.events(task) for task in table.owners())
+
+
+def test_N11_who_vanishes_under_a_new_leader_has_not_settled() -> None:
+    """It was heard once: for how long it has been here nobody knows."""
+    table = RoundTable()
+    tasks = tuple(SeenTask(task=each.task) for each in join("a").tasks)
+    a = table.start("a", tasks=tasks)
+    table.run(7_000)
+    table.start("e", tasks=tasks)
+    table.run(1_000)
+    table.lead("p1")
+    table.run(3_900)
+    table.kill("e-1", seen=False)
+    table.run(4_000)
+    assert "e-1" not in table.group.live()
+    assert len(a.running) == 4
+    assert all("REVOKE" not in table.events(task) for task in table.owners())
+
+
+def test_N11_who_had_tasks_before_a_new_leader_began_need_not_settle_again() -> None:
+    """It has been here long enough, and is heard."""
+    table = RoundTable()
+    tasks = tuple(SeenTask(task=f"0_{each}") for each in range(6))
+    a = table.start("a", tasks=tasks)
+    b = table.start("b", tasks=tasks)
+    table.run(1_000)
+    assert (len(a.running), len(b.running)) == (3, 3)
+    left = tuple((each, False, ()) for each in [*a.running, min(b.running)])
+    table.lead("p1")
+    for worker in (a, b):
+        worker.member.report(TasksSeen(tasks=left, partitions={"orders": 6}), table.now_ms)
+    table.run(1_500)
+    assert (len(a.running), len(set(b.running) & {task for task, _, _ in left})) == (2, 2)
+
+
 def test_N11_but_tasks_that_nobody_has_go_to_anybody() -> None:
     """Settling is about the living only."""
     table = RoundTable()
@@ -360,6 +416,39 @@ def test_N3_a_task_that_goes_away_in_the_middle_of_its_move_holds_up_no_other(
         table.lead("p1")
     table.run(30_000)
     assert len(b.running) == sum(name == "b" for name in table.group.target.owners.values()) >= 3
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_N3_a_task_that_waits_for_a_member_to_return_holds_up_no_other(new_leader: bool) -> None:
+    """It died in the middle of its move; for as long as it may come back the others go on at their pace (S1)."""
+    table = RoundTable(with_settings(task_move_interval_ms=2_000))
+    specs = stateful(9)
+    a = table.start("a", tasks=specs)
+    table.run(1_000)
+    b = table.start("b", tasks=specs, static=True, rejoin_timeout_ms=60_000)
+    c = table.start("c", tasks=specs)
+    table.run(1_000)
+    a.mute = {str(task) for task, name in table.group.target.owners.items() if name == "b"}
+    revoking: list[str] = []
+    while not revoking:
+        table.run(50)
+        revoking = [task for task in a.mute if table.phases()[task] == "REVOKING"]
+        assert table.now_ms < 60_000, table.phases()
+    (left,) = revoking
+    table.kill("b-1")
+    table.run(500)
+    a.mute = set()
+    epoch = table.group.states[TaskId.parse(left)].task_epoch
+    a.obey(ReleaseTask(task=left, task_epoch=epoch, keep=0), table.now_ms)
+    table.run(1_000)
+    assert table.phases()[left] == "RELEASED"
+    if new_leader:
+        table.lead("p1")
+    granted = len(c.running)
+    table.run(20_000)
+    assert table.phases()[left] == "RELEASED"
+    assert len(c.running) == 3 > granted
+    assert not b.running
 
 
 def test_L5_a_move_is_dropped_if_its_reason_goes_away() -> None:

@@ -11,7 +11,7 @@ from rebalance.orders import LASTING, AnyOrder, AnyReport, EndIncarnation, Welco
 from tests.simulation.leading import Control, Leading
 from tests.simulation.model_tasks import Surroundings
 from tests.simulation.model_worker import ModelWorker
-from tests.simulation.workload import APP, TOPOLOGY_HASH
+from tests.simulation.workload import APP, ASSIGNOR, TOPOLOGY_HASH
 from tests.simulation.world import Process, World
 
 #: From one process to the other on one machine.
@@ -34,7 +34,7 @@ class MemberSettings:
     rejoin_timeout_ms: int = 8_000
     hang_timeout_ms: int = 3_000
     topology_hash: str = TOPOLOGY_HASH
-    assignor: str = "sticky"
+    assignor: str = ASSIGNOR
     protocol: tuple[int, int] = (1, 1)
     host: str = ""
 

@@ -58,8 +58,10 @@ class Control(Protocol):
     def takes_over(self, leading: "Leading") -> None:
         """A claim is in the log."""
 
-    def observe(self, coordinator: Coordinator, message: AnyMessage) -> None:
-        """Let a coordinator observe a message."""
+    def observe(
+        self, coordinator: Coordinator, message: AnyMessage, writing: Sequence[AnyRecord]
+    ) -> None:
+        """Let a coordinator observe a message while records are on their way into the log."""
 
     def fence_begun(self, leader: str, count: int) -> None:
         """A leader fences so many at once."""
@@ -83,6 +85,8 @@ class Leading:
         self._heard: list[AnyMessage] = []
         self._fencing: set[str] = set()
         self._writing = False
+        #: Of the decision that is on its way into the log.
+        self._records: Sequence[AnyRecord] = ()
         self._wake_at = -1
 
     # The claim.
@@ -191,7 +195,7 @@ class Leading:
             self._heard += messages
             return
         for message in messages:
-            self.control.observe(self.coordinator, message)
+            self.control.observe(self.coordinator, message, self._records)
         self._soon()
 
     def _soon(self) -> None:
@@ -213,13 +217,13 @@ class Leading:
         self.control.decides(self)
         decision = self.coordinator.decide(self.world.now)
         if decision.records:
-            self._writing = True
+            self._writing, self._records = True, decision.records
             self._write(decision.records, lambda: self._written(decision))
         else:
             self._carry_out(decision)
 
     def _written(self, decision: Decision) -> None:
-        self._writing = False
+        self._writing, self._records = False, ()
         if self.coordinator is not None:
             self.coordinator.committed(decision.records, self.world.now)
             self.coordinator.state_offset = self.world.broker.log(self.control.state_log).end

@@ -14,18 +14,18 @@ import msgspec
 
 from rebalance import coordinator as coordinator_module
 from rebalance import group as fold_rules
-from rebalance import membership, observations, readiness, task_moves
+from rebalance import membership, observations, program, readiness, task_moves
 from rebalance import records as record_forms
 from rebalance.assignors import sticky
 from rebalance.coordinator import Coordinator
 from rebalance.decision import Fence
 from rebalance.draft import Draft
 from rebalance.group import Group, step_record
-from rebalance.messages import GrantedOk, Revoked
+from rebalance.messages import GrantedOk, Join, Revoked
 from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
 from rebalance.observations import Announced, Observations
 from rebalance.orders import RunTask
-from rebalance.records import AnyRecord, Copy, MemberRecord, TaskRecord, record_key
+from rebalance.records import AnyRecord, Copy, GroupRecord, MemberRecord, TaskRecord, record_key
 from rebalance.refine import Intermediate, Readiness
 from state_stores import restore
 from streams.group import recovery
@@ -316,6 +316,10 @@ def _no_epoch(*found: Any) -> int:
     return 0
 
 
+def _anybody(join: Join, about: GroupRecord) -> None:
+    return None
+
+
 # Workers.
 
 
@@ -520,6 +524,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "invariant 16-cold", "who drains keeps its tasks until others are ready", 1, more=("drain",) * 2,
         patches=(_patch(task_moves, "_expelled", _expelled_at_once),),
+    ),
+    Mutant(
+        "invariant 17", "a group that was set up again waits for its program", 15, more=("lose_topics",),
+        patches=(_patch(program, "_pin_refusal", _anybody),),
     ),
     Mutant(
         "invariant 20", "what makes no load smaller is not moved", 1, more=("join",) * 2 + ("leave",) * 2,

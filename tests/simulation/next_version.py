@@ -28,7 +28,9 @@ class Rolled(Protocol):
 
     world: World
     log: LogInvariants
-    restart_when_closed: set[Host]
+
+    def restart_in_order(self, host: Host) -> None:
+        """A program restarts, and comes back."""
 
     def disturb(self, length_ms: int) -> None:
         """Something is wrong for so long."""
@@ -68,8 +70,7 @@ class Rolling:
             self.lifetime.world.note(
                 f"{host.name} is rolled to version {host.settings.protocol[1]}"
             )
-            host.worker.leave(rejoin=True, drain_ms=0)
-            self.lifetime.restart_when_closed.add(host)
+            self.lifetime.restart_in_order(host)
 
     def check_version(self) -> None:
         """N14: at rest, the group speaks what all of its members speak."""

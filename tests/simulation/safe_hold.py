@@ -18,7 +18,7 @@ from tests.simulation.host import Host
 from tests.simulation.invariants import LogInvariants
 from tests.simulation.leading import LEADER_ID
 from tests.simulation.model_broker import TransactionState
-from tests.simulation.workload import APP, CHANGELOG, Workload
+from tests.simulation.workload import APP, ASSIGNOR, CHANGELOG, TOPOLOGY_HASH, Workload
 from tests.simulation.world import Process, World
 
 
@@ -95,6 +95,7 @@ class SafeHold:
             inputs={each.input: each.task for each in names},
             committed=operator.committed(APP, [each.input for each in names], stable=True),
             partitions=workload.partitions(),
+            program=recovery.Program(topology_hash=TOPOLOGY_HASH, assignor=ASSIGNOR),
         )
         plan = recovery.plan_recovery(facts)
         assert plan.needed, "whatever was committed, members hold still"

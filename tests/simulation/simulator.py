@@ -268,8 +268,15 @@ class Simulation:
             self.world.note(f"{host.name} vanishes")
             host.kill()
             self.disturb(0)
-            if self.world.now > INPUT_UNTIL_MS:
-                self._let_somebody_come()
+        if self.world.now > INPUT_UNTIL_MS:
+            self._let_somebody_come()
+
+    def restart_in_order(self, host: Host) -> None:
+        """Let a member restart; also one whose name somebody else once had: it is the one who has it now, and comes back."""
+        if host.settings.member not in self._misfits:
+            self._no_return.discard(host)
+        host.worker.leave(rejoin=True, drain_ms=0)
+        self.restart_when_closed.add(host)
 
     def closed(self, host: Host) -> None:
         """A host program has ended by itself."""
@@ -575,8 +582,14 @@ class Simulation:
             if host.up and (for_all or host.leading is not None):
                 host.hear_soon(message)
 
-    def observe(self, coordinator: Coordinator, message: AnyMessage) -> None:
-        """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18)."""
+    def observe(
+        self, coordinator: Coordinator, message: AnyMessage, writing: Sequence[AnyRecord]
+    ) -> None:
+        """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18).
+
+        A leader decides nothing before it knows that the records of its last decision are in the log. So the next decision
+        is compared, and those records, which may have ended the incarnation, come before it.
+        """
         now = self.world.now
         deposed = coordinator.group.leader_epoch < self.log.leader_epoch
         if not deposed:
@@ -586,10 +599,11 @@ class Simulation:
             coordinator.observe(message, now)
             return
         one, other = twin(coordinator), twin(coordinator)
-        one._dirty = other._dirty = True  # both look at everything, as after news
-        before = one.decide(now).records
         other.observe(message, now)
-        after = other.decide(now).records
+        for each in (one, other):
+            each.committed(writing, now)
+            each._dirty = True  # both look at everything, as after news
+        before, after = one.decide(now).records, other.decide(now).records
         if before != after:
             self.world.fail(f"invariant 18: {message} changes what is decided: {before} {after}")
 

@@ -138,9 +138,10 @@ def test_a_failure_says_how_to_see_it_again() -> None:
 def test_H24_a_group_whose_topics_are_lost_holds_still_until_it_is_set_up_again() -> None:
     """Lifetimes in which the control topics are deleted: nobody takes input without a log, and nothing is lost or repeated.
 
-    In 76 a watchdog was replaced shortly before, and its worker works on with the lease that it had.
+    In 76 a watchdog was replaced shortly before, and its worker works on with the lease that it had. In 15 and 77 a
+    stranger comes before the members that hold still, by its version and by its assignor (invariant 17).
     """
-    for seed in (*range(1, 8), 76):
+    for seed in (*range(1, 8), 15, 76, 77):
         simulation = Simulation(draw(seed, more=("lose_topics",)))
         simulation.run()
         assert simulation.topics_life() == 2

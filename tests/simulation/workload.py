@@ -18,6 +18,7 @@ FULL: Final = 4
 APP: Final = "shop"
 TOPIC_ID: Final = bytes(range(16))
 TOPOLOGY_HASH: Final = "abcdef01"
+ASSIGNOR: Final = "sticky"
 CHANGELOG: Final = "shop-counts-changelog"
 #: How long the changelog keeps tombstones: a minute beyond the margin that the code keeps.
 TOMBSTONE_RETENTION_MS: Final = TOMBSTONE_MARGIN_MS + 60_000

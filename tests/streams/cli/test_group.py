@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from rebalance.describe import GroupPhase, fold_log
+from rebalance.group import replay
 from rebalance.messages import Beat, TransactionalIdWanted
 from rebalance.model import TaskId, TaskPhase, TopicPartition
-from rebalance.records import LeaderClaim, decode_record
+from rebalance.records import AnyRecord, LeaderClaim, decode_record
 from streams.cli import main
 from streams.exit_codes import ExitCode
 from streams.group.topics import GroupTopics
@@ -161,6 +162,24 @@ def test_people_see_the_plan_and_what_to_do(
     assert main(["group", "recover", program]) == ExitCode.OK
     assert "Nothing to recover" in capsys.readouterr().out
     assert lost.broker.fenced == ["shop-a-1-0", "shop-b-4-2"]
+
+
+def test_H24_a_group_that_was_set_up_for_another_program_is_set_up_anew(
+    lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Members of the right one are refused until then; with it there is nothing to do a second time."""
+    with_another = (program, "--set", "task_assignor=round_robin")
+    assert main(["group", "recover", *with_another, "--execute"]) == ExitCode.OK
+    capsys.readouterr()
+    assert main(["group", "recover", program, "--execute"]) == ExitCode.OK
+    (reason,) = json.loads(capsys.readouterr().out)["needed"]
+    assert "with task_assignor 'round_robin'" in reason
+    records = [each for each in _log_of(lost) if isinstance(each, AnyRecord)]
+    group = replay(records)
+    assert (group.about.assignor, group.about.pinned) == ("sticky", True)
+    assert len(group.about.topology_hash) == 16
+    assert main(["group", "recover", program]) == ExitCode.OK
+    assert not json.loads(capsys.readouterr().out)["needed"]
 
 
 def test_recovery_begins_above_every_epoch_with_everybody_fenced(
