@@ -168,6 +168,15 @@ class StateUpdater:
             results.append(self._results.get_nowait())
         return results
 
+    def reached(self, task_id: TaskId) -> dict[TopicPartition, int]:
+        """Return how far the stores of a task are restored, as far as that has begun; any thread may ask."""
+        charge = self._charges.get(task_id)
+        if charge is None:
+            return {}
+        return {
+            each: max(entry.position, entry.ahead) for each, entry in list(charge.entries.items())
+        }
+
     @property
     def restore_rate(self) -> float:
         """Return how many records per second are restored for tasks that are to run; 0 while none is."""

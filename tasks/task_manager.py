@@ -501,6 +501,7 @@ class TaskManager:
         rows: list[TaskStatus] = []
         for task_id, task in sorted(self.tasks.items()):
             known = [lags[each] for each in task.inputs if each in lags]
+            is_restoring = task.state is TaskState.RESTORING
             rows.append(
                 TaskStatus(
                     task=str(task_id),
@@ -509,6 +510,7 @@ class TaskManager:
                     state=task.state.value,
                     input=_keyed(task.next_offsets),
                     committed=_keyed(self._commits.offsets_of(task)),
+                    changelog=_keyed(self._updater.reached(task_id)) if is_restoring else {},
                     lag=sum(known) if len(known) == len(task.inputs) else -1,
                     rate=round(rates.get(task_id, 0.0), 1),
                     ranges=long_in_hand(task),

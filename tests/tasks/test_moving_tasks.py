@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from rebalance.model import TaskId
 from rebalance.orders import (
     CopyReady,
@@ -222,3 +224,21 @@ def test_L1_the_first_results_of_a_granted_task_do_not_wait_for_the_commit_inter
         fill(group, "aab")
         processed(group, first)
         assert group.outputs() == {"a": [1, 2], "b": [1]}
+
+
+def test_L3_a_task_that_is_restored_cold_says_how_far_it_is() -> None:
+    """So that the leader does not take it for one that has nothing yet, and gives it to somebody else."""
+    with bench() as group:
+        first = group.host("a")
+        first.run_task("0_0", 1)
+        fill(group, "abc")
+        processed(group, first)
+        released = first.release("0_0", 1)
+        written = released.changelog_end[f"{CHANGELOG}-0"]
+        unreachable = replace(released, changelog_end={f"{CHANGELOG}-0": written + 100})
+        second = group.host("b")
+        second.member.give(granted("0_0", 2, unreachable))
+        place = f"{CHANGELOG}-0"
+        second.until(lambda: second.status("0_0").changelog.get(place, 0) >= written, "restoring")
+        row = second.status("0_0")
+        assert (row.role, row.state) == ("active", "RESTORING")
