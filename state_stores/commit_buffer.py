@@ -211,7 +211,10 @@ class CommitBuffer:
 
     def get_many(self, keys: Sequence[bytes]) -> list[Any]:
         """Return the values of many keys, in their order."""
-        self.fetch(keys)
+        try:
+            return list(map(self.values.__getitem__, keys))
+        except KeyError:
+            self.fetch(keys)
         if not self._raw:
             return list(map(self.values.__getitem__, keys))
         return list(map(self.get, keys))
