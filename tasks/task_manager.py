@@ -33,7 +33,7 @@ from tasks.commit_round import CommitRound, changelog_positions
 from tasks.internal_topics import ApplicationPlan
 from tasks.learner_task import LearnerTask
 from tasks.lifecycle import TaskState
-from tasks.ranges.in_hand import busiest, long_in_hand, range_count
+from tasks.ranges.in_hand import blocking, busiest, long_in_hand, range_count
 from tasks.restore_results import Broken, Closed, Restored
 from tasks.start_positions import Grant, StartPosition, old_maps, operator_times
 from tasks.state_manager import StateManager
@@ -516,6 +516,7 @@ class TaskManager:
                     ranges=long_in_hand(task),
                     range_count=range_count(task),
                     busiest=busiest(task),
+                    blocking=blocking(task),
                 )
             )
         return (*rows, *(copy.status() for _, copy in sorted(self.copies.items())))

@@ -66,8 +66,13 @@ def status_line(status: GroupStatus) -> str:
 
 
 def records_in_hand(status: GroupStatus) -> list[str]:
-    """Return a line for each record that a key range has had in hand for long."""
-    return [
+    """Return a line for each coroutine that blocks an event loop, and for each record that a range has had in hand for long."""
+    blocked = [
+        f"task {task.task} at {task.member or _UNKNOWN} blocks the event loop that key ranges share: {task.blocked}"
+        for task in status.tasks
+        if task.blocked is not None
+    ]
+    return blocked + [
         f"task {task.task} at {task.member or _UNKNOWN} has a record in hand: {each}"
         for task in status.tasks
         for each in task.ranges

@@ -20,7 +20,7 @@ from rebalance.describe import (
 from rebalance.group import LIVE, Group
 from rebalance.model import TaskId, TaskRole
 from rebalance.records import Copy, MemberRecord
-from rebalance.task_status import TaskStatus
+from rebalance.task_status import BlockingCoroutine, TaskStatus
 from streams.group.alarms import Alarm, Sight, Surroundings, alarms
 from streams.group.inbox import SESSION_MS, InboxFold
 from streams.group.range_map import InputRanges, range_map, topic_readers
@@ -69,6 +69,38 @@ class RecordInHand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedLoop:
+    """A coroutine that blocks the event loop that key ranges of a worker share, which holds up them all.
+
+    Attributes:
+        function: Where it is, as "Shop.process (shop.py:12)".
+        age_ms: For how long at least it had blocked when its worker said so.
+        first: The lowest key hash of the range whose it is.
+        node: The processor at work there; None for none.
+        topic, partition, offset, key_hash: The range's record at hand; None for none.
+    """
+
+    function: str
+    age_ms: int
+    first: str
+    node: str | None
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    key_hash: int | None
+
+    def __str__(self) -> str:
+        parts = [self.function, f"for {duration_text(self.age_ms)}"]
+        if self.node is not None:
+            parts.append(f"node {self.node}")
+        if self.key_hash is not None:
+            parts.append(
+                f"{self.topic}-{self.partition} offset {self.offset}, key hash {self.key_hash:08x}"
+            )
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFigures:
     """A task in one role at one member.
 
@@ -86,6 +118,7 @@ class TaskFigures:
         stale: Whether the figures are older than the member's session timeout.
         range_count: Of an active task: its key ranges.
         ranges: Records that its key ranges have had in hand for long, the longest first.
+        blocked: The coroutine of an active task that blocks the event loop of its worker; None if none does.
     """
 
     task: str
@@ -106,6 +139,7 @@ class TaskFigures:
     stale: bool = False
     range_count: int = 1
     ranges: tuple[RecordInHand, ...] = ()
+    blocked: BlockedLoop | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +286,7 @@ class _View:
             and self.is_stale(incarnation, self._fresh_ms(incarnation, at_ms)),
             range_count=1 if told is None else told.range_count,
             ranges=() if told is None else tuple(map(_in_hand, told.ranges)),
+            blocked=None if told is None else _blocked(told.blocking),
             **_since(since),
             **_figures(told),
         )
@@ -337,6 +372,22 @@ def _since(since: Since | None) -> dict[str, Any]:
 def _in_hand(told: tuple[int, int, int]) -> RecordInHand:
     key_hash, offset, age_ms = told
     return RecordInHand(key_hash=key_hash, offset=offset, age_ms=age_ms)
+
+
+def _blocked(told: BlockingCoroutine | None) -> BlockedLoop | None:
+    if told is None:
+        return None
+    at_record = bool(told.topic)
+    return BlockedLoop(
+        function=told.function,
+        age_ms=told.ms,
+        first=f"{told.first_hash:08x}",
+        node=told.node or None,
+        topic=told.topic if at_record else None,
+        partition=told.partition if at_record else None,
+        offset=told.offset if at_record else None,
+        key_hash=told.key_hash if at_record else None,
+    )
 
 
 def _figures(told: TaskStatus | None) -> dict[str, Any]:

@@ -277,6 +277,15 @@ class TaskGraph:
                 elif (below := target.work(record)) is not None:
                     yield from self._push_steps(target, below, None)
 
+    def at_work(self) -> str:
+        """Return the user's processor at work that is furthest down, empty if there is none. Asked by any thread."""
+        names = [
+            node.name
+            for node in self.nodes.values()
+            if isinstance(node.operator, ProcessorNode) and node.operator.is_at_work
+        ]
+        return names[-1] if names else ""
+
     def _push_steps_of(self, node: Node, batch: RecordBatch, child: str | None) -> Steps[None]:
         """Push what a user's coroutine has forwarded."""
         _check_child(node, child)

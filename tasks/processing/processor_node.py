@@ -154,6 +154,11 @@ class ProcessorNode(Operator):
             finally:
                 context.current = before
 
+    @property
+    def is_at_work(self) -> bool:
+        """Return whether the processor is at a record or a callback. Asked by any thread."""
+        return self.user_context.current is not _NOWHERE
+
     def _stand_at(self, batch: RecordBatch, index: int) -> Any:
         record: Record[Any, Any] = Record(
             batch.keys[index],

@@ -25,11 +25,13 @@ class Owner(Protocol):
         given_up: It is given up: no coroutine of it begins any more.
         worked_s: For how long it has kept the loop to itself.
         waits: How often it has let others go on.
+        awaited: The task of its coroutine, None before the first one.
     """
 
     given_up: bool
     worked_s: float
     waits: int
+    awaited: asyncio.Task[Any] | None
 
 
 def run_steps(steps: Steps[R]) -> R:
@@ -79,7 +81,8 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
                 raise asyncio.CancelledError  # noqa: TRY301 - as if it had been cancelled at its first await
             owner.waits += 1
             # Not by the loop's factory, which notes what users' coroutines begin and leave behind.
-            result = await asyncio.Task(_timed(coroutine, owner), loop=loop)
+            owner.awaited = asyncio.Task(_timed(coroutine, owner), loop=loop)
+            result = await owner.awaited
         except asyncio.CancelledError as raised:
             error = raised if owner.given_up else cancelled_by_nobody(raised)
         except BaseException as raised:  # noqa: BLE001 - the work's own, which raises it again

@@ -98,6 +98,11 @@ def makes_a(kind: type[Any], supplier: Callable[[], object]) -> bool:
     return issubclass(_class_of(supplier), kind)
 
 
+def awaits(supplier: Callable[[], object]) -> bool:
+    """Return whether the `process` of what a supplier makes, seen as `says_keyed` sees it, is a coroutine function."""
+    return iscoroutinefunction(getattr(_class_of(supplier), "process", None))
+
+
 def _class_of(supplier: Callable[[], object]) -> type[Any]:
     return supplier if inspect.isclass(supplier) else type(supplier())
 

@@ -3,8 +3,14 @@
 import time
 from typing import Final
 
+import msgspec
+
+from rebalance.task_status import BlockingCoroutine
 from tasks.active_task import ActiveTask
+from tasks.ranges.loop_watch import LoopWatch, Step
 from tasks.ranges.parallel_task import ParallelTask
+from tasks.ranges.range_worker import RangeWorker
+from tasks.ranges.shared_loop import Shared
 
 #: A record that a range has been at for as long is told.
 _LONG_S: Final = 1.0
@@ -39,5 +45,44 @@ def long_in_hand(task: ActiveTask) -> tuple[tuple[int, int, int], ...]:
             continue
         record = each.at_hand()
         if record is not None:
-            found.append((*record, int((now_s - since_s) * 1000)))
+            found.append((record.key_hash, record.offset, int((now_s - since_s) * 1000)))
     return tuple(sorted(found, key=lambda told: -told[2])[:_TOLD_MAX])
+
+
+def blocking(task: ActiveTask) -> BlockingCoroutine | None:
+    """Return the coroutine of a task that has long blocked the event loop that ranges share, None if none does."""
+    if not isinstance(task, ParallelTask):
+        return None
+    now_s = time.monotonic()
+    for each in task.ranges:
+        shared = each.waiting
+        if isinstance(shared, Shared):
+            step = shared.turns.watch.step()
+            if step is not None and now_s - step.since_s >= _LONG_S and shared.has(step.task):
+                return _coroutine(each, shared.turns.watch, step, now_s)
+    return None
+
+
+def _coroutine(
+    each: RangeWorker, watch: LoopWatch, step: Step, now_s: float
+) -> BlockingCoroutine | None:
+    record = None if each.unit_since_s is None else each.at_hand()
+    node = "" if each.processing is None else each.processing.graph.at_work()
+    function = watch.place(step)
+    if not function:
+        return None  # it has gone on while we looked
+    told = BlockingCoroutine(
+        function=function,
+        ms=int((now_s - step.since_s) * 1000),
+        first_hash=each.setting.first_hash,
+        node=node,
+    )
+    if record is None:
+        return told
+    return msgspec.structs.replace(
+        told,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key_hash=record.key_hash,
+    )

@@ -89,7 +89,7 @@ class ParallelTask(ActiveTask):
         self._divided = False
         #: Which records make the time, until there is a clock for it.
         self._counted: Counted | None = None
-        self._told_of_blocking = False
+        self.told_of_blocking = False
 
     @cached_property
     def ranges_max(self) -> int:
@@ -315,8 +315,8 @@ class ParallelTask(ActiveTask):
         self._recut.ask(None if cut == self._dealer.ranges else cut)
 
     def _tell_of_blocking(self) -> None:
-        if not self._told_of_blocking and sum(each.kept_s for each in self.ranges) > _KEPT_S:
-            self._told_of_blocking = True
+        if not self.told_of_blocking and sum(each.kept_s for each in self.ranges) > _KEPT_S:
+            self.told_of_blocking = True
             _log.warning(
                 "task %s: its coroutines block the event loop instead of awaiting, so its key ranges wait for each other; "
                 "await what takes long, give it to asyncio.to_thread(), or make the functions plain ones, which run in threads",

@@ -91,6 +91,11 @@ class RangePool:
             return False
         return not waiting.turns.is_turning()
 
+    def watch(self, now_s: float) -> None:
+        """See which step the loops are at that ranges share, should one of them be blocked."""
+        for each in list(self._loops):
+            each.watch.look(now_s)
+
     def _leave_loop(self, waiting: Shared) -> None:
         """Cancel a coroutine; if one has blocked the loop, what comes later gets another loop."""
         waiting.cancel()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -67,6 +67,15 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     letters: Sequence[OutputColumns] = ()
     size_bytes: int = 0
+
+
+class AtHand(NamedTuple):
+    """A record that a range is at."""
+
+    key_hash: int
+    offset: int
+    topic: str
+    partition: int
 
 
 class RangeCollector:
@@ -293,14 +302,17 @@ class RangeWorker:
         for database in self._databases:
             database.applied = number
 
-    def at_hand(self) -> tuple[int, int] | None:
-        """Return key hash and offset of the record at hand or of the first one that waits, None for none."""
+    def at_hand(self) -> AtHand | None:
+        """Return the record at hand or the first one that waits, None for none."""
         item = self._item
         if item is None or item.batch is None or item.batch.source is None:
             return None
         index = min(self._begun, len(item.batch) - 1)
         source, row = item.batch.source, item.batch.rows[index]
-        return key_hash(source.raw_keys[row], source.offsets[row]), source.offsets[row]
+        offset = source.offsets[row]
+        return AtHand(
+            key_hash(source.raw_keys[row], offset), offset, source.topic, source.partition
+        )
 
     # -- the range's thread ----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast
 from weakref import WeakSet
 
 from tasks.processing.coroutines import Waiting, cancelled_by_nobody, new_loop
+from tasks.ranges.loop_watch import LoopWatch
 
 #: Whoever asks whether the loop turns waits for an answer so long.
 _ANSWER_S: Final = 0.1
@@ -48,6 +49,7 @@ class Shared(Waiting):
         self.given_up = False
         self.worked_s = 0.0
         self.waits = 0
+        self.awaited: asyncio.Task[Any] | None = None
         self.context: Context = copy_context()
         self.context.run(_owner.set, self)
         #: What its coroutines have begun.
@@ -77,6 +79,10 @@ class Shared(Waiting):
         self.in_hand.add_done_callback(lambda _: done.set())
         if self.given_up:
             self.in_hand.cancel()
+
+    def has(self, task: asyncio.Task[Any]) -> bool:
+        """Return whether a task is the owner's: its turn, its coroutine, or what one has begun."""
+        return task is self.awaited or task is self.in_hand or task in self.begun
 
     def cancel(self) -> None:
         """Give the owner up."""
@@ -119,7 +125,9 @@ class SharedLoop:
         self._runner = asyncio.Runner(loop_factory=new_loop)
         self.loop = self._runner.get_loop()
         self.loop.set_task_factory(cast("Any", _noting))
-        threading.Thread(target=self._run, name="tidewheel-awaiting", daemon=True).start()
+        thread = threading.Thread(target=self._run, name="tidewheel-awaiting", daemon=True)
+        self.watch = LoopWatch(self.loop, thread)
+        thread.start()
 
     def begin(self, each: Turning) -> None:
         """Have a range take a turn. Called by any thread, one at a time."""

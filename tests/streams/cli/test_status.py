@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rebalance.model import TopicPartition
 from rebalance.records import encode_record, record_key
-from rebalance.task_status import TaskStatus
+from rebalance.task_status import BlockingCoroutine, TaskStatus
 from streams.cli import main
 from streams.cli.group_access import access_to
 from streams.cli.group_view import status_view
@@ -178,6 +178,47 @@ def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
     task = json.loads(capsys.readouterr().out)["tasks"][0]
     assert task["range_count"] == 16
     assert task["ranges"] == [{"key_hash": 43, "offset": 4711, "age_ms": 61_000}]
+
+
+def test_K6_status_and_top_name_the_coroutine_that_blocks_a_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
+) -> None:
+    """Function, node, record and age: as text, as a line, as JSON."""
+    book = two_members()
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms - 100, "b")
+    told = BlockingCoroutine(
+        function="Shop.process (shop.py:12)", ms=61_000, first_hash=1 << 30, node="shop",
+        topic="orders", partition=3, offset=4711, key_hash=0x4000002B,
+    )  # fmt: skip
+    rows = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", blocking=told)
+    group.hear(book.now_ms - 50, beat("a", rows))
+    use(monkeypatch, group, book.now_ms)
+    sentence = (
+        "task 0_0 at a blocks the event loop that key ranges share: Shop.process (shop.py:12), for 1 min 1 s, node shop, "
+        "orders-3 offset 4711, key hash 4000002b"
+    )
+
+    assert main(["status", "shop"]) == ExitCode.OK
+    assert sentence in capsys.readouterr().out
+    assert main(["top", "shop", "--count", "1"]) == ExitCode.OK
+    assert f"\n  {sentence}" in capsys.readouterr().out
+    assert main(["top", "shop", "--count", "1", "--ranges"]) == ExitCode.OK
+    assert f"\n  {sentence}" in capsys.readouterr().out
+    assert main(["status", "shop", "--json"]) == ExitCode.OK
+    tasks = {each["task"]: each for each in json.loads(capsys.readouterr().out)["tasks"]}
+    assert tasks["0_1"]["blocked"] is None
+    assert tasks["0_0"]["blocked"] == {
+        "function": "Shop.process (shop.py:12)",
+        "age_ms": 61_000,
+        "first": "40000000",
+        "node": "shop",
+        "topic": "orders",
+        "partition": 3,
+        "offset": 4711,
+        "key_hash": 0x4000002B,
+    }
 
 
 @pytest.fixture
