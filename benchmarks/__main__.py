@@ -22,9 +22,12 @@ from rich.table import Table
 
 from benchmarks import machine, results, table, throughput
 from benchmarks.broker import BenchmarkBroker, benchmark_broker
+from benchmarks.coordinator import suite as coordinator
 from benchmarks.handoff import suite as handoff
 from benchmarks.handoff.members import HANDOFF_SYSTEMS
 from benchmarks.jobs import plan
+from benchmarks.latency import suite as latency
+from benchmarks.memory import suite as memory
 from benchmarks.parallel import plan as parallel
 from benchmarks.parallel.suite import ParallelSuite
 from benchmarks.python_environment import PeerEnvironmentError
@@ -57,19 +60,24 @@ def main(arguments: list[str] | None = None) -> int:
     if not suite.jobs:
         parser.error(f"the suite {suite.name} is laid down but not built yet: it comes later")
     try:
-        match suite.name:
-            case "handoff":
-                code = _run_handoff(parser, options, console)
-            case "parallel":
-                code = _run_parallel(parser, options, console)
-            case "restore":
-                code = _run_restore(parser, options, console)
-            case _:
-                code = _run_throughput(_selection(parser, options), options, console)
+        code = _run(suite.name, parser, options, console)
     except (StreamsError, PeerEnvironmentError) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         return 1
     return code
+
+
+def _run(
+    name: str, parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
+) -> int:
+    """Run a suite; the exit code."""
+    match name:
+        case "coordinator":
+            return _run_coordinator(options, console)
+        case "throughput":
+            return _run_throughput(_selection(parser, options), options, console)
+        case _:
+            return _WITH_BROKER[name](parser, options, console)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -185,6 +193,70 @@ def _run_handoff(
         return _collect(suite.rows(), result, paths, suite.failures, console)
 
 
+def _run_coordinator(options: argparse.Namespace, console: Console) -> int:
+    date = _today()
+    size = coordinator.QUICK if options.quick else coordinator.FULL
+    if options.pairs is not None:
+        size = dataclasses.replace(size, rounds=options.pairs)
+    paths = [options.json] if options.json is not None else []
+    if size == coordinator.FULL:
+        paths.append(results.results_path("coordinator"))
+    suite = coordinator.CoordinatorSuite(size=size, console=console, date=date)
+    result = SuiteResult(
+        suite="coordinator",
+        date=date,
+        cpu=machine.cpu_name(),
+        cores=machine.cores(),
+        versions=machine.versions(frozenset({"tidewheel"}), kafka=None),
+    )
+    return _collect(suite.rows(), result, paths, suite.failures, console)
+
+
+def _run_latency(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
+) -> int:
+    date = _today()
+    size = latency.with_pairs(latency.QUICK if options.quick else latency.FULL, options.pairs)
+    systems = _names(parser, "--systems", options.systems, latency.SYSTEM_NAMES)
+    paths = [options.json] if options.json is not None else []
+    if size == latency.FULL and set(systems) == set(latency.SYSTEM_NAMES):
+        paths.append(results.results_path("latency"))
+    with benchmark_broker(options.bootstrap_servers) as broker:
+        suite = latency.LatencySuite(
+            bootstrap_servers=broker.bootstrap_servers,
+            size=size,
+            systems=systems,
+            guarantees=_names(parser, "--guarantees", options.guarantees, GUARANTEES),
+            threads=options.threads,
+            console=console,
+            date=date,
+        )
+        result = _empty_result("latency", date, systems, broker)
+        return _collect(suite.rows(), result, paths, suite.failures, console)
+
+
+def _run_memory(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
+) -> int:
+    date = _today()
+    size = memory.QUICK if options.quick else memory.FULL
+    systems = _names(parser, "--systems", options.systems, memory.SYSTEM_NAMES)
+    paths = [options.json] if options.json is not None else []
+    if size == memory.FULL and set(systems) == set(memory.SYSTEM_NAMES):
+        paths.append(results.results_path("memory"))
+    with benchmark_broker(options.bootstrap_servers) as broker:
+        suite = memory.MemorySuite(
+            bootstrap_servers=broker.bootstrap_servers,
+            size=size,
+            systems=systems,
+            threads=options.threads,
+            console=console,
+            date=date,
+        )
+        result = _empty_result("memory", date, systems, broker)
+        return _collect(suite.rows(), result, paths, suite.failures, console)
+
+
 def _run_parallel(
     parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
 ) -> int:
@@ -235,6 +307,15 @@ def _run_restore(
         )
         result = _empty_result("restore", date, systems, broker)
         return _collect(suite.rows(), result, paths, suite.failures, console)
+
+
+_WITH_BROKER = {
+    "handoff": _run_handoff,
+    "latency": _run_latency,
+    "memory": _run_memory,
+    "parallel": _run_parallel,
+    "restore": _run_restore,
+}
 
 
 def _today() -> str:

@@ -30,10 +30,21 @@ METRICS: Mapping[str, str] = {
     "lost": "records",
     "repeated": "records",
     "rss_mib_max": "MiB",
+    # Of the suite coordinator.
+    "decide_ms_p50": "ms",
+    "decide_ms_p99": "ms",
+    "apply_ms_p99": "ms",
+    "assign_ms_max": "ms",
+    "leader_ms_per_s": "ms/s",
+    "log_bytes": "bytes",
+    "log_records": "records",
+    "snapshot_bytes": "bytes",
+    "beat_bytes": "bytes",
+    "leader_beat_bytes": "bytes",
 }
 # Commit intervals that all systems run with; another one is somebody's own default.
 COMMON_INTERVALS_MS = (100, 1_000)
-SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor", "zipf")
+SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor", "zipf", "members", "tasks")
 RESULTS_DIR = Path(__file__).parent / "results"
 
 

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 from benchmarks import throughput
+from benchmarks.coordinator import suite as coordinator
 from benchmarks.handoff import suite as handoff
+from benchmarks.latency import suite as latency
+from benchmarks.memory import suite as memory
 from benchmarks.parallel import plan as parallel
 from benchmarks.restore import suite as restore
 
@@ -34,7 +37,7 @@ _SUITES = (
     Suite(
         name="latency",
         summary="from input to committed output at 10,000 records a second",
-        later_jobs=("count_by_key",),
+        jobs=latency.JOBS,
     ),
     Suite(
         name="parallel",
@@ -54,7 +57,12 @@ _SUITES = (
     Suite(
         name="memory",
         summary="how memory develops over ten minutes",
-        later_jobs=("ten_minutes",),
+        jobs=memory.JOBS,
+    ),
+    Suite(
+        name="coordinator",
+        summary="what leading a group costs, up to 200 members and 1,000 tasks",
+        jobs=coordinator.JOBS,
     ),
 )
 SUITES = {suite.name: suite for suite in _SUITES}

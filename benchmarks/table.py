@@ -4,7 +4,7 @@ Both show the same lines. A ratio is only shown between systems that wrote about
 one that writes fewer has had less to do, and the table says so instead of flattering it.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -14,8 +14,12 @@ from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from benchmarks.coordinator import lines as coordinator
 from benchmarks.handoff import lines as handoff
 from benchmarks.jobs import plan
+from benchmarks.latency import lines as latency
+from benchmarks.memory import lines as memory
+from benchmarks.memory import plot as memory_plot
 from benchmarks.parallel import lines as parallel
 from benchmarks.restore import growth, plot
 from benchmarks.restore import lines as restore
@@ -39,7 +43,20 @@ HEADINGS = (
 SETTING_COLUMNS = 4
 GROWTH_MARK = "restore-growth"
 PICTURE = "restore-growth.svg"
+MEMORY_PICTURE = "memory.svg"
 NUMERIC = frozenset(HEADINGS[SETTING_COLUMNS + 1 :])
+NEVER_CUT = frozenset({"system", "what happens"})
+#: Suites with a table of their own: its headings, which of them are texts, and what makes its lines.
+_OWN: Mapping[
+    str, tuple[Sequence[str], frozenset[str], Callable[[SuiteResult], list[tuple[str, ...]]]]
+] = {
+    "coordinator": (coordinator.HEADINGS, coordinator.LEFT, coordinator.coordinator_lines),
+    "handoff": (handoff.HEADINGS, handoff.LEFT, handoff.handoff_lines),
+    "latency": (latency.HEADINGS, latency.LEFT, latency.latency_lines),
+    "memory": (memory.HEADINGS, memory.LEFT, memory.memory_lines),
+    "parallel": (parallel.HEADINGS, parallel.LEFT, parallel.parallel_lines),
+    "restore": (restore.HEADINGS, restore.LEFT, restore.restore_lines),
+}
 _NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
 
 
@@ -135,15 +152,8 @@ def _own_lines(
     result: SuiteResult,
 ) -> tuple[Sequence[str], frozenset[str], list[tuple[str, ...]]] | None:
     """Return headings, which of them are texts, and lines of a suite with a table of its own; else None."""
-    match result.suite:
-        case "handoff":
-            return handoff.HEADINGS, handoff.LEFT, handoff.handoff_lines(result)
-        case "parallel":
-            return parallel.HEADINGS, parallel.LEFT, parallel.parallel_lines(result)
-        case "restore":
-            return restore.HEADINGS, restore.LEFT, restore.restore_lines(result)
-        case _:
-            return None
+    own = _OWN.get(result.suite)
+    return None if own is None else (own[0], own[1], own[2](result))
 
 
 def _own_table(
@@ -153,7 +163,7 @@ def _own_table(
     table = Table(box=SIMPLE, padding=(0, 0, 0, 1), pad_edge=False)
     for heading in headings:
         if heading in left:
-            table.add_column(heading, no_wrap=heading == "system")
+            table.add_column(heading, no_wrap=heading in NEVER_CUT)
         else:
             table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     for line in lines:
@@ -222,7 +232,7 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
     written: list[str] = []
     for result in results:
         if f"<!-- benchmarks:{result.suite} -->" in text:
-            text = marked(text, result.suite, markdown_table(result))
+            text = marked(text, result.suite, _with_picture(result, document))
             written.append(result.suite)
         picture = plot.growth_svg(result)
         if picture is not None and f"<!-- benchmarks:{GROWTH_MARK} -->" in text:
@@ -233,6 +243,16 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
     if written:
         document.write_text(text, encoding="utf-8")
     return written
+
+
+def _with_picture(result: SuiteResult, document: Path) -> str:
+    """Return a suite's table, below its picture if it has one, which is written beside the document."""
+    table = markdown_table(result)
+    picture = memory_plot.memory_svg(result) if result.suite == "memory" else None
+    if picture is None:
+        return table
+    document.with_name(MEMORY_PICTURE).write_text(picture, encoding="utf-8")
+    return f"![Resident memory over the minutes of a steady load]({MEMORY_PICTURE})\n\n{table}"
 
 
 def _lacking_lines(rate: Row, found: Collection[str]) -> Iterable[tuple[str, ...]]:

@@ -138,7 +138,8 @@ def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[s
     ("arguments", "message"),
     [
         (["nonsense"], "the suites are throughput"),
-        (["latency"], "not built yet"),
+        (["latency", "--systems", "faust"], "choose from tidewheel, kafka-streams, quix"),
+        (["memory", "--systems", "quix"], "choose from tidewheel, kafka-streams"),
         (
             ["throughput", "--systems", "flink"],
             "choose from tidewheel, tidewheel-workers-2, kafka-streams",

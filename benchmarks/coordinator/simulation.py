@@ -1,0 +1,348 @@
+"""A whole group in one thread: the real coordinator and the real members, over a log and an inbox of encoded bytes.
+
+Workers do at once what they are told, and their copies catch up at once: what is measured is the group's own work. Time is
+simulated; what the leader computes is timed by the processor's clock. No I/O: a broker's share comes on top.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from rebalance.assignors.builtin import resolve
+from rebalance.coordinator import Coordinator, CoordinatorSettings, Decision
+from rebalance.group import Group, replay, snapshot
+from rebalance.member import Member
+from rebalance.messages import (
+    AnyMessage,
+    Beat,
+    Join,
+    LeaderBeat,
+    SeenTask,
+    decode_message,
+    encode_message,
+)
+from rebalance.model import TaskId, TaskPhase
+from rebalance.orders import (
+    AnyOrder,
+    AnyReport,
+    CopyReady,
+    DropCopy,
+    KeepCopy,
+    ReleaseTask,
+    RunTask,
+    TaskReleased,
+    TaskRunning,
+    WorkerStatus,
+)
+from rebalance.records import AnyRecord, LeaderClaim, decode_record, encode_record, record_keys
+from rebalance.task_status import TaskStatus
+
+APP = "shop"
+STEP_MS = 50
+HEARTBEAT_MS = 500
+SESSION_MS = 3_000
+#: Simulated time after which a group that does not come to rest is given up.
+REST_WITHIN_MS = 600_000
+_RECORDS_AHEAD = 1_000
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Costs:
+    """What was computed and written since the last reading.
+
+    Attributes:
+        decide_ms: Each decision of the leader that was more than a beat.
+        apply_ms: Decoding and folding the records of a decision, as every process does.
+        assign_ms: Each answer of the assignor, which runs beside the leader.
+        leader_ms: All that the leader's thread did, messages included.
+        log_bytes: Keys and values written to the group's log.
+        log_records: How many records these were.
+        beat_bytes: Each beat of a member.
+        leader_beat_bytes: Each beat of the leader.
+        join_bytes: Each join.
+    """
+
+    decide_ms: list[float] = field(default_factory=list[float])
+    apply_ms: list[float] = field(default_factory=list[float])
+    assign_ms: list[float] = field(default_factory=list[float])
+    leader_ms: float = 0.0
+    log_bytes: int = 0
+    log_records: int = 0
+    beat_bytes: list[int] = field(default_factory=list[int])
+    leader_beat_bytes: list[int] = field(default_factory=list[int])
+    join_bytes: list[int] = field(default_factory=list[int])
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A worker: its member, and the epochs of what it runs and keeps."""
+
+    member: Member
+    running: dict[str, int] = field(default_factory=dict[str, int])
+    copies: dict[str, int] = field(default_factory=dict[str, int])
+
+    def obey(self, order: AnyOrder, now_ms: int) -> None:
+        """Do what is ordered and say so."""
+        report: AnyReport | None = None
+        match order:
+            case RunTask():
+                self.copies.pop(order.task, None)
+                self.running[order.task] = order.task_epoch
+                report = TaskRunning(
+                    task=order.task, task_epoch=order.task_epoch, input=order.input
+                )
+            case ReleaseTask():
+                self.running.pop(order.task, None)
+                if order.keep:
+                    self.copies[order.task] = order.keep
+                report = TaskReleased(
+                    task=order.task,
+                    task_epoch=order.task_epoch,
+                    input={_input_key(order.task): 7},
+                    changelog_end={_changelog_key(order.task): _RECORDS_AHEAD},
+                    kept=order.keep > 0,
+                )
+            case KeepCopy():
+                self.copies[order.task] = order.learn_epoch
+                positions = {_changelog_key(order.task): _RECORDS_AHEAD}
+                report = CopyReady(
+                    task=order.task,
+                    learn_epoch=order.learn_epoch,
+                    store_uuid="store",
+                    positions=positions,
+                    ends=positions,
+                )
+            case DropCopy():
+                self.copies.pop(order.task, None)
+            case _:
+                pass
+        if report is not None:
+            self.member.report(report, now_ms)
+
+    def status(self, now_ms: int) -> WorkerStatus:
+        """Return how far each task is; every one has moved on, which is the most that beats carry."""
+        return WorkerStatus(
+            tasks=tuple(
+                TaskStatus(
+                    task=task,
+                    role="ACTIVE",
+                    epoch=epoch,
+                    state="RUNNING",
+                    input={_input_key(task): now_ms},
+                    committed={_input_key(task): now_ms},
+                    lag=0,
+                    rate=1_000.0,
+                )
+                for task, epoch in self.running.items()
+            )
+        )
+
+
+class SimulatedGroup:
+    """One group: a leader, members and their workers."""
+
+    def __init__(self, *, tasks: int, standbys: int) -> None:
+        """Set up a group without members, whose topology makes so many stateful tasks."""
+        self.costs = Costs()
+        self._tasks = tuple(
+            SeenTask(task=f"0_{n}", stateful=True, changelogs=(f"{APP}-counts-changelog",))
+            for n in range(tasks)
+        )
+        self._now_ms = 1_000
+        self._group = Group()
+        self._log_end = 0
+        self._workers: dict[str, _Worker] = {}
+        self._append([LeaderClaim(leader_epoch=1, leader="p0")])
+        self._coordinator = Coordinator(
+            self._group,
+            app=APP,
+            leader="p0",
+            settings=CoordinatorSettings(
+                heartbeat_interval_ms=HEARTBEAT_MS,
+                num_standby_replicas=standbys,
+                settling_ms=0,
+            ),
+            now_ms=self._now_ms,
+        )
+
+    @property
+    def now_ms(self) -> int:
+        """The simulated moment."""
+        return self._now_ms
+
+    def take_costs(self) -> Costs:
+        """Return what came up since the last reading."""
+        taken, self.costs = self.costs, Costs()
+        return taken
+
+    def snapshot_bytes(self) -> int:
+        """Return what a new leader writes first: the whole state."""
+        records = snapshot(self._group, self._group.leader_epoch + 1)
+        return sum(map(len, record_keys(records))) + sum(
+            len(encode_record(each)) for each in records
+        )
+
+    def start(self, name: str) -> None:
+        """Let a member join."""
+        hello = Join(
+            app=APP,
+            member=name,
+            incarnation=f"{name}-1",
+            transactional_ids=(f"{APP}-{name}-1-0",),
+            host=f"host-{name}",
+            pid=1,
+            process_id=f"process-{name}",
+            tasks=self._tasks,
+            partitions={"orders": len(self._tasks)},
+            session_timeout_ms=SESSION_MS,
+        )
+        member = Member(
+            hello,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            session_timeout_ms=SESSION_MS,
+            now_ms=self._now_ms,
+        )
+        self._workers[name] = _Worker(member)
+
+    def kill(self, name: str) -> None:
+        """Let a worker die; its watchdog says so."""
+        self._workers[name].running.clear()
+        self._workers[name].copies.clear()
+        self._workers[name].member.died("killed", self._now_ms)
+
+    def run(self, for_ms: int) -> None:
+        """Let time pass."""
+        end_ms = self._now_ms + for_ms
+        while self._now_ms < end_ms:
+            self._step()
+
+    def come_to_rest(self) -> None:
+        """Let time pass until every task runs where the target has it, and nothing was decided for two seconds.
+
+        Raises:
+            TimeoutError: It did not within ten simulated minutes.
+        """
+        deadline_ms = self._now_ms + REST_WITHIN_MS
+        quiet_from_ms, before = self._now_ms, self._log_end
+        while self._now_ms - quiet_from_ms < 2_000 or not self.is_balanced():
+            self._step()
+            if self._log_end != before:
+                quiet_from_ms, before = self._now_ms, self._log_end
+            if self._now_ms > deadline_ms:
+                raise TimeoutError("the simulated group does not come to rest")
+
+    def is_balanced(self) -> bool:
+        """Return whether each task runs where the target has it."""
+        group = self._group
+        if not group.tasks or len(group.target.owners) != len(self._tasks):
+            return False
+        return all(
+            group.phase_of(task) == TaskPhase.RUNNING
+            and group.states[task].member == group.target.owners.get(task)
+            for task in group.tasks
+        )
+
+    def loads(self) -> list[int]:
+        """Return how many tasks each worker runs."""
+        return [len(worker.running) for worker in self._workers.values()]
+
+    def _step(self) -> None:
+        self._now_ms += STEP_MS
+        said = self._members_turn()
+        self._leader_turn(said)
+
+    def _members_turn(self) -> list[bytes]:
+        said: list[bytes] = []
+        for name, worker in list(self._workers.items()):
+            member = worker.member
+            member.follow(self._group, self._log_end, self._now_ms)
+            if self._now_ms % HEARTBEAT_MS == 0:
+                member.report(worker.status(self._now_ms), self._now_ms)
+            decision = member.decide(self._now_ms)
+            for order in decision.orders:
+                worker.obey(order, self._now_ms)
+            said += (self._encoded(message) for message in decision.messages)
+            if decision.over:
+                del self._workers[name]
+        return said
+
+    def _encoded(self, message: AnyMessage) -> bytes:
+        data = encode_message(message)
+        match message:
+            case Beat():
+                self.costs.beat_bytes.append(len(data))
+            case Join():
+                self.costs.join_bytes.append(len(data))
+            case LeaderBeat():
+                self.costs.leader_beat_bytes.append(len(data))
+            case _:
+                pass
+        return data
+
+    def _leader_turn(self, said: Sequence[bytes]) -> None:
+        begun_s = time.perf_counter()
+        for data in said:
+            message = decode_message(data)
+            if message is None:
+                raise ValueError(f"a message of {len(data)} bytes is more than the inbox takes")
+            self._coordinator.observe(message, self._now_ms)
+        decision = self._decide()
+        self.costs.leader_ms += (time.perf_counter() - begun_s) * 1000
+        for answer in decision.messages:
+            self._encoded(answer)
+            for worker in self._workers.values():
+                worker.member.hear(answer, self._now_ms)
+        for fence in decision.fences:
+            self._coordinator.fenced(fence.incarnation, self._now_ms)
+        if decision.read_ends:
+            ends = dict.fromkeys(decision.read_ends, _RECORDS_AHEAD)
+            self._coordinator.ends_read(ends, self._now_ms, self._now_ms)
+        request = decision.assign
+        if request is not None:
+            assignor = resolve(request.assignor)
+            answered, took_ms = _timed(lambda: assignor.assign(request))
+            self.costs.assign_ms.append(took_ms)
+            self._coordinator.assigned(request, answered, "", self._now_ms)
+
+    def _decide(self) -> Decision:
+        decision, took_ms = _timed(lambda: self._coordinator.decide(self._now_ms))
+        if decision.records or decision.assign or decision.fences:
+            self.costs.decide_ms.append(took_ms)
+        if decision.records:
+            self._append(decision.records)
+            self._coordinator.committed(decision.records, self._now_ms)
+        return decision
+
+    def _append(self, records: Sequence[AnyRecord]) -> None:
+        """Write one transaction, and let one process read it: what all of them do, in their own time."""
+        values = [encode_record(each) for each in records]
+        self.costs.log_bytes += sum(map(len, values)) + sum(map(len, record_keys(records)))
+        self.costs.log_records += len(values)
+        self._log_end += len(values) + 1
+        before = self._group
+        self._group, took_ms = _timed(lambda: _read(values, before))
+        self.costs.apply_ms.append(took_ms)
+
+
+def _read(values: Sequence[bytes], group: Group) -> Group:
+    found = [decode_record(value) for value in values]
+    return replay([each for each in found if each is not None], group)
+
+
+def _timed(work: Callable[[], _T]) -> tuple[_T, float]:
+    begun_s = time.perf_counter()
+    result = work()
+    return result, (time.perf_counter() - begun_s) * 1000
+
+
+def _input_key(task: str) -> str:
+    return f"orders-{TaskId.parse(task).partition}"
+
+
+def _changelog_key(task: str) -> str:
+    return f"{APP}-counts-changelog-{TaskId.parse(task).partition}"
+
+
+__all__ = ["Costs", "SimulatedGroup"]

@@ -1,0 +1,1 @@
+"""The suite `latency`: from a record's scheduled moment until its result can be read."""

@@ -1,0 +1,325 @@
+"""Runs the suite `latency`: a steady input, and how long after its moment each record's result could be read.
+
+An open loop: record n is due at the begin plus n / rate, whatever the system does, and its latency counts from then. So
+whatever is late, the feeder included, is in the figures. The systems run in turns; a run whose results are wrong has no figure,
+and nobody's figure of its round counts.
+"""
+
+import secrets
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import input_topic, outputs
+from benchmarks.generator import InputSpec, key_blocks, record_blocks
+from benchmarks.latency.results_read import Arrivals, ResultsReader, places_by_key
+from benchmarks.peer_process import PeerProcess, peer_process
+from benchmarks.results import GUARANTEES, Row, make_rows
+from benchmarks.run import RunFailedError, WrongResultError, delete_run_topics
+from benchmarks.steady_feed import SteadyFeeder
+from benchmarks.systems import SYSTEMS
+
+JOBS = ("count_by_key",)
+SYSTEM_NAMES = ("tidewheel", "kafka-streams", "quix")
+#: Much slower than the others: one round is enough to say so.
+ONCE = frozenset({"quix"})
+#: The programs are those of the suite throughput.
+PROGRAM = "throughput"
+RECORDS_PER_S = 10_000
+COMMIT_INTERVAL_MS = 100
+THREADS = (1, 2)
+START_S = 120.0
+#: How long the last results are waited for. A system that cannot keep up has no latency, only a backlog.
+DRAIN_S = 60.0
+LOOK_S = 0.05
+#: Feeder and reader share an interpreter; neither holds it for long.
+SWITCH_INTERVAL_S = 0.0005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySize:
+    """How much is run.
+
+    Attributes:
+        seconds: How long each run counts.
+        warm_up_s: How long it runs before, at the same rate.
+        pairs: How many rounds.
+        primed: Records that are sent and waited for before the clock starts: the system is up then.
+    """
+
+    seconds: int
+    warm_up_s: int
+    pairs: int
+    primed: int = 10_000
+
+    @property
+    def spec(self) -> InputSpec:
+        """The input."""
+        return InputSpec(
+            records=self.primed + (self.warm_up_s + self.seconds) * RECORDS_PER_S, keys=100_000
+        )
+
+
+FULL = LatencySize(seconds=180, warm_up_s=30, pairs=3)
+QUICK = LatencySize(seconds=20, warm_up_s=10, pairs=1)
+PROBE = LatencySize(seconds=10, warm_up_s=10, pairs=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyRun:
+    """What a run with right results showed."""
+
+    p50_ms: float
+    p99_ms: float
+    longest_ms: float
+    late_ms_max: float
+    rss_mib_max: float
+
+
+@dataclass(slots=True)
+class LatencySuite:
+    """Runs guarantees and systems against a broker and collects the rows.
+
+    Attributes:
+        bootstrap_servers: Where the broker listens.
+        size: How much is run.
+        systems: Which systems, in the order of their turns.
+        guarantees: Which guarantees.
+        threads: Kafka Streams' number of threads; None: the better of 1 and 2 is found out.
+        console: Where progress is shown.
+        date: The day, for the rows.
+        failures: What went wrong, a line each.
+    """
+
+    bootstrap_servers: str
+    size: LatencySize
+    systems: tuple[str, ...]
+    console: Console
+    date: str
+    guarantees: tuple[str, ...] = GUARANTEES
+    threads: int | None = None
+    failures: list[str] = field(default_factory=list[str])
+    _token: str = field(default_factory=lambda: secrets.token_hex(3))
+    _runs: int = 0
+
+    def rows(self) -> Iterator[list[Row]]:
+        """Run everything; yield the rows of each guarantee when it is done."""
+        for name in self.systems:  # nothing is fetched or compiled between two turns
+            SYSTEMS[name].command(PROGRAM)
+        before_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        try:
+            for guarantee in self.guarantees:
+                yield self._guarantee(guarantee)
+        finally:
+            sys.setswitchinterval(before_s)
+
+    def _guarantee(self, guarantee: str) -> list[Row]:
+        threads = {name: self._threads(name, guarantee) for name in self.systems}
+        found: dict[str, list[LatencyRun]] = {name: [] for name in self.systems}
+        for number in range(self.size.pairs):
+            turn = [name for name in self.systems if number == 0 or name not in ONCE]
+            round_: dict[str, LatencyRun] = {}
+            wrong = False
+            for name in turn:
+                label = f"count_by_key, {guarantee}, {name}, round {number + 1}"
+                try:
+                    round_[name] = self._run(name, guarantee, self.size, threads[name])
+                except (RunFailedError, TimeoutError) as failure:
+                    wrong = wrong or isinstance(failure, WrongResultError)
+                    self._failed(label, failure)
+                    continue
+                self.console.print(f"{label}: {_told(round_[name])}", highlight=False)
+            for name, run in round_.items() if not wrong else ():
+                found[name].append(run)
+        return [
+            row
+            for name, runs in found.items()
+            if runs
+            for row in self._rows(name, guarantee, threads[name], runs)
+        ]
+
+    def _failed(self, label: str, failure: Exception) -> None:
+        self.failures.append(f"{label}: {failure}")
+        self.console.print(f"{label}: {failure}", style="red", markup=False, soft_wrap=True)
+
+    def _threads(self, name: str, guarantee: str) -> int | None:
+        """Return how many threads a system runs with: the number with the lower p99 of two short runs."""
+        if not SYSTEMS[name].threads:
+            return None
+        if self.threads is not None:
+            return self.threads
+        found: dict[int, float] = {}
+        for threads in THREADS:
+            try:
+                found[threads] = self._run(name, guarantee, PROBE, threads).p99_ms
+            except (RunFailedError, TimeoutError) as failure:
+                self._failed(f"choosing threads, {guarantee}, {name}, {threads}", failure)
+        best = min(found, key=lambda each: found[each], default=THREADS[0])
+        told = ", ".join(f"{threads}: {p99_ms:.0f} ms" for threads, p99_ms in found.items())
+        self.console.print(f"{name}, {guarantee}: {best} threads (p99 {told})", highlight=False)
+        return best
+
+    def _run(self, name: str, guarantee: str, size: LatencySize, threads: int | None) -> LatencyRun:
+        self._runs += 1
+        system, spec = SYSTEMS[name], size.spec
+        run_name = f"bench-{self._token}-latency-{self._runs:03d}"
+        topics = {"input_topic": f"{run_name}-in", "output_topic": f"{run_name}-out"}
+        admin = input_topic.quiet_admin(self.bootstrap_servers)
+        for topic in topics.values():
+            input_topic.create_topic(admin, topic, spec.partitions)
+        decode = outputs.decoder(system.output_format)
+        assert decode is not None, "systems of this suite write counts"
+        arrivals = Arrivals(places_by_key(chain.from_iterable(key_blocks(spec))), spec.records)
+        reader = ResultsReader(
+            self.bootstrap_servers, topics["output_topic"], spec.partitions, arrivals, decode
+        )
+        arguments = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "application_id": run_name,
+            "guarantee": guarantee,
+            "commit_interval_ms": str(COMMIT_INTERVAL_MS),
+            "cache_bytes": "0",
+            "threads": str(threads or 1),
+            "job": "count_by_key",
+            **topics,
+        }
+        try:
+            with peer_process(system, PROGRAM, arguments) as peer:
+                reader.start()
+                try:
+                    return self._measured(
+                        _Turn(self.bootstrap_servers, topics["input_topic"], size, peer, reader),
+                        arrivals,
+                        guarantee,
+                    )
+                finally:
+                    reader.stop()
+        finally:
+            delete_run_topics(admin, run_name)
+
+    def _measured(self, turn: "_Turn", arrivals: Arrivals, guarantee: str) -> LatencyRun:
+        size = turn.size
+        records = chain.from_iterable(record_blocks(size.spec))
+        primer = turn.feeder(islice(records, size.primed))
+        turn.feed(primer)
+        turn.until(lambda: arrivals.there >= size.primed, START_S, lambda: "it did not start")
+        feeder = turn.feeder(records)
+        turn.feed(feeder)
+        turn.until(
+            lambda: arrivals.there >= arrivals.records,
+            DRAIN_S,
+            lambda: (
+                f"{arrivals.records - arrivals.there} results were missing {DRAIN_S:.0f} s after the last record"
+            ),
+        )
+        turn.peer.stop()
+        turn.reader.stop()
+        problems = arrivals.problems(guarantee)
+        if problems:
+            raise WrongResultError(f"the result is wrong: {'; '.join(problems)}")
+        assert feeder.begin_s is not None, "it has fed"
+        taken = arrivals.latencies_ms(
+            feeder.begin_s - size.primed / RECORDS_PER_S,
+            RECORDS_PER_S,
+            size.primed + size.warm_up_s * RECORDS_PER_S,
+        )
+        return LatencyRun(
+            p50_ms=statistics.median(taken),
+            p99_ms=taken[-(-len(taken) * 99 // 100) - 1],
+            longest_ms=taken[-1],
+            late_ms_max=feeder.late_ms_max,
+            rss_mib_max=turn.rss_mib_max,
+        )
+
+    def _rows(
+        self, name: str, guarantee: str, threads: int | None, runs: list[LatencyRun]
+    ) -> list[Row]:
+        spec = self.size.spec
+        parameters: dict[str, Any] = {
+            "commit_interval_ms": COMMIT_INTERVAL_MS,
+            "cache_bytes": 0,
+            "records_per_s": RECORDS_PER_S,
+            "seconds": self.size.seconds,
+            "warm_up_s": self.size.warm_up_s,
+            "keys": spec.keys,
+            "partitions": spec.partitions,
+            "value_bytes": spec.value_bytes,
+            "seed": spec.seed,
+            "longest_ms": [round(run.longest_ms) for run in runs],
+            "feeder_late_ms_max": [round(run.late_ms_max, 1) for run in runs],
+            "date": self.date,
+            **({"threads": threads} if threads else {}),
+        }
+        return make_rows(
+            {
+                "latency_ms_p50": [run.p50_ms for run in runs],
+                "latency_ms_p99": [run.p99_ms for run in runs],
+                "rss_mib_max": [run.rss_mib_max for run in runs],
+            },
+            system=name,
+            job="count_by_key",
+            guarantee=guarantee,
+            parameters=parameters,
+        )
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One system's turn: what feeds it, and what is looked at meanwhile."""
+
+    bootstrap_servers: str
+    topic: str
+    size: LatencySize
+    peer: PeerProcess
+    reader: ResultsReader
+    rss_mib_max: float = 0.0
+
+    def feeder(self, records: Iterator[tuple[bytes, bytes]]) -> SteadyFeeder:
+        """Return a feeder of this turn's input."""
+        return SteadyFeeder(
+            self.bootstrap_servers, self.topic, records, records_per_s=RECORDS_PER_S
+        )
+
+    def feed(self, feeder: SteadyFeeder) -> None:
+        """Let a feeder send all it has."""
+        feeder.start()
+        try:
+            while feeder.is_alive():
+                self._look()
+                feeder.check()
+                feeder.join(LOOK_S * 4)
+        finally:
+            feeder.stop()
+
+    def until(self, done: Callable[[], bool], within_s: float, why: Callable[[], str]) -> None:
+        """Wait for something, and raise if it takes too long."""
+        deadline = time.monotonic() + within_s
+        while not done():
+            self._look()
+            if time.monotonic() > deadline:
+                raise RunFailedError(why())
+            time.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        self.peer.check()
+        self.reader.check()
+        self.rss_mib_max = max(self.rss_mib_max, self.peer.resident_mib())
+
+
+def with_pairs(size: LatencySize, pairs: int | None) -> LatencySize:
+    """Return a size with another number of rounds, if one is given."""
+    return size if pairs is None else replace(size, pairs=pairs)
+
+
+def _told(run: LatencyRun) -> str:
+    return (
+        f"p50 {run.p50_ms:.0f} ms, p99 {run.p99_ms:.0f} ms, longest {run.longest_ms:.0f} ms,"
+        f" feeder at most {run.late_ms_max:.0f} ms late, {run.rss_mib_max:,.0f} MiB"
+    )

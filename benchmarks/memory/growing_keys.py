@@ -1,0 +1,32 @@
+"""An input whose keys grow: every second record is of a new key, the others are of keys that were there before; pure."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+from benchmarks.generator import key_bytes
+
+SEED = 20_260_401
+_VALUE = b"v" * 90
+
+
+def growing_keys(records: int) -> Iterator[bytes]:
+    """Yield each record's key: half as many keys as records, each of them equally likely to come again.
+
+    >>> list(growing_keys(5))[::2]
+    [b'k00000000', b'k00000001', b'k00000002']
+    """
+    draw = random.Random(SEED)
+    for number in range(records):
+        known = number // 2 + 1
+        yield key_bytes(number // 2 if number % 2 == 0 else int(draw.random() * known))
+
+
+def growing_records(records: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the records, about 100 bytes each."""
+    return ((key, _VALUE) for key in growing_keys(records))
+
+
+def growing_counts(records: int) -> Counter[bytes]:
+    """Return how often each key came, counted without any of the systems."""
+    return Counter(growing_keys(records))

@@ -1,0 +1,39 @@
+"""The table of the suite `memory`: a line for each system."""
+
+from benchmarks.results import Row, SuiteResult
+
+HEADINGS = (
+    "job",
+    "guarantee",
+    "system",
+    "load",
+    "keys at the end",
+    "cache",
+    "most",
+    "median",
+    "a minute",
+    "flat",
+)
+LEFT = frozenset((*HEADINGS[:4], "flat"))
+_NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
+
+
+def memory_lines(result: SuiteResult) -> list[tuple[str, ...]]:
+    """Return the lines, a text for each of `HEADINGS`, in the order they were run."""
+    return [_line(row) for row in result.rows if row.metric == "rss_mib_max"]
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    given = row.parameters
+    return (
+        row.job.replace("_", " "),
+        (row.guarantee or _NONE).replace("_", " "),
+        row.system,
+        f"{given['records_per_s']:,} records/s, {given['seconds']} s",
+        f"{given['keys']:,}",
+        f"{given['cache_bytes'] // 2**20} MiB",
+        f"{row.value:,.0f} MiB",
+        f"{given['middle_mib']:,.0f} MiB",
+        f"{given['slope_mib_per_minute']:+.1f} MiB",
+        "yes" if given["flat"] else "no",
+    )

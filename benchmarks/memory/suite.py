@@ -1,0 +1,189 @@
+"""Runs the suite `memory`: ten minutes of steady load with ever more keys, and what the processes hold resident each second."""
+
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import TopicPartition
+from rich.console import Console
+
+from benchmarks import input_topic, outputs
+from benchmarks.group_progress import GroupProgress
+from benchmarks.memory.flatness import Flatness, flatness
+from benchmarks.memory.growing_keys import growing_counts, growing_records
+from benchmarks.peer_process import PeerProcess, peer_process
+from benchmarks.results import Row, make_rows
+from benchmarks.run import RunFailedError, WrongResultError, delete_run_topics
+from benchmarks.steady_feed import SteadyFeeder
+from benchmarks.systems import SYSTEMS
+
+JOBS = ("ten_minutes",)
+SYSTEM_NAMES = ("tidewheel", "kafka-streams")
+#: The programs are those of the suite throughput.
+PROGRAM = "throughput"
+RECORDS_PER_S = 10_000
+PARTITIONS = 4
+COMMIT_INTERVAL_MS = 100
+#: What may be held back. A hundredth of the keys of ten minutes fill it.
+CACHE_BYTES = 10 * 1024 * 1024
+GUARANTEE = "exactly_once"
+SAMPLE_S = 1.0
+DRAIN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySize:
+    """How long the load lasts, and how much of it is the warm-up."""
+
+    seconds: int
+    warm_up_s: int
+
+    @property
+    def records(self) -> int:
+        """How many records there are; half of them are of new keys."""
+        return self.seconds * RECORDS_PER_S
+
+
+FULL = MemorySize(seconds=600, warm_up_s=120)
+QUICK = MemorySize(seconds=90, warm_up_s=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRun:
+    """A run with a right result: what was held resident, by seconds since the load began."""
+
+    samples: tuple[tuple[float, float], ...]
+    found: Flatness
+
+
+@dataclass(slots=True)
+class MemorySuite:
+    """Runs systems one after the other against a broker and collects the rows."""
+
+    bootstrap_servers: str
+    size: MemorySize
+    systems: tuple[str, ...]
+    console: Console
+    date: str
+    threads: int | None = None
+    failures: list[str] = field(default_factory=list[str])
+    _token: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    def rows(self) -> Iterator[list[Row]]:
+        """Run everything; yield all rows at the end, because they stand side by side."""
+        found: list[Row] = []
+        for name in self.systems:
+            label = f"ten_minutes, {GUARANTEE}, {name}"
+            try:
+                run = self._run(name)
+            except (RunFailedError, TimeoutError) as failure:
+                self.failures.append(f"{label}: {failure}")
+                self.console.print(f"{label}: {failure}", style="red", markup=False, soft_wrap=True)
+                continue
+            self.console.print(f"{label}: {told(run.found)}", highlight=False, soft_wrap=True)
+            found += self._rows(name, run)
+        if found:
+            yield found
+
+    def _run(self, name: str) -> MemoryRun:
+        system = SYSTEMS[name]
+        run_name = f"bench-{self._token}-memory-{name}"
+        topics = {"input_topic": f"{run_name}-in", "output_topic": f"{run_name}-out"}
+        admin = input_topic.quiet_admin(self.bootstrap_servers)
+        system.command(PROGRAM)  # nothing is fetched or compiled while it counts
+        for topic in topics.values():
+            input_topic.create_topic(admin, topic, PARTITIONS)
+        arguments = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "application_id": run_name,
+            "guarantee": GUARANTEE,
+            "commit_interval_ms": str(COMMIT_INTERVAL_MS),
+            "cache_bytes": str(CACHE_BYTES),
+            "threads": str(self.threads or 1),
+            "job": "count_by_key",
+            **topics,
+        }
+        feeder = SteadyFeeder(
+            self.bootstrap_servers,
+            topics["input_topic"],
+            growing_records(self.size.records),
+            records_per_s=RECORDS_PER_S,
+        )
+        try:
+            with peer_process(system, PROGRAM, arguments) as peer:
+                samples = self._sampled(feeder, peer)
+                self._await_all(run_name, topics["input_topic"], peer)
+                peer.stop()
+            tally = outputs.OutputTally(outputs.decoder(system.output_format))
+            outputs.read_outputs(self.bootstrap_servers, topics["output_topic"], tally)
+            problems = tally.problems(growing_counts(self.size.records))
+            if problems:
+                raise WrongResultError(f"the result is wrong: {'; '.join(problems)}")
+            return MemoryRun(samples=samples, found=flatness(samples, self.size.warm_up_s))
+        finally:
+            delete_run_topics(admin, run_name)
+
+    def _sampled(self, feeder: SteadyFeeder, peer: PeerProcess) -> tuple[tuple[float, float], ...]:
+        """Feed, and look at the memory each second until all is fed."""
+        samples: list[tuple[float, float]] = []
+        begin_s = time.monotonic()
+        feeder.start()
+        try:
+            while feeder.is_alive():
+                peer.check()
+                feeder.check()
+                at_s = time.monotonic() - begin_s
+                samples.append((round(at_s, 1), round(peer.resident_mib(), 1)))
+                feeder.join(SAMPLE_S)
+        finally:
+            feeder.stop()
+        return tuple(samples)
+
+    def _await_all(self, group: str, topic: str, peer: PeerProcess) -> None:
+        """Wait until the group has committed the whole input."""
+        places = [TopicPartition(topic, each) for each in range(PARTITIONS)]
+        deadline = time.monotonic() + DRAIN_S
+        with GroupProgress(self.bootstrap_servers, group) as progress:
+            while (done := progress.committed(places)) < self.size.records:
+                peer.check()
+                if time.monotonic() > deadline:
+                    raise RunFailedError(
+                        f"it had committed {done} of {self.size.records} records {DRAIN_S:.0f} s after the last:"
+                        " it did not keep up, so its memory says nothing"
+                    )
+                time.sleep(SAMPLE_S)
+
+    def _rows(self, name: str, run: MemoryRun) -> list[Row]:
+        parameters: dict[str, Any] = {
+            "commit_interval_ms": COMMIT_INTERVAL_MS,
+            "cache_bytes": CACHE_BYTES,
+            "records_per_s": RECORDS_PER_S,
+            "seconds": self.size.seconds,
+            "warm_up_s": self.size.warm_up_s,
+            "keys": (self.size.records + 1) // 2,
+            "partitions": PARTITIONS,
+            "slope_mib_per_minute": run.found.slope_mib_per_minute,
+            "middle_mib": run.found.middle_mib,
+            "flat": run.found.is_flat,
+            "series": [list(each) for each in run.samples],
+            "date": self.date,
+            **({"threads": self.threads or 1} if SYSTEMS[name].threads else {}),
+        }
+        return make_rows(
+            {"rss_mib_max": [run.found.largest_mib]},
+            system=name,
+            job="ten_minutes",
+            guarantee=GUARANTEE,
+            parameters=parameters,
+        )
+
+
+def told(found: Flatness) -> str:
+    """Return what a run showed, in a line."""
+    return (
+        f"{found.largest_mib:,.0f} MiB at most, {found.middle_mib:,.0f} MiB in the middle,"
+        f" {found.slope_mib_per_minute:+.1f} MiB a minute after the warm-up:"
+        f" {'flat' if found.is_flat else 'it grows'}"
+    )

@@ -1,0 +1,103 @@
+"""The suite `latency`: latencies count from the scheduled moment, and only of right results."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.latency.lines import HEADINGS, latency_lines
+from benchmarks.latency.results_read import Arrivals, places_by_key
+from benchmarks.latency.suite import FULL, LatencySize, LatencySuite
+from benchmarks.results import SuiteResult, make_rows
+
+if TYPE_CHECKING:
+    from streams.broker import RunningBroker
+
+KEYS = [b"a", b"b", b"a", b"b"]
+
+
+def all_there(at_s: tuple[float, ...]) -> Arrivals:
+    """Return arrivals of the four records, at these moments."""
+    arrivals = Arrivals(places_by_key(KEYS), len(KEYS))
+    for key, count, moment_s in zip(KEYS, (1, 1, 2, 2), at_s, strict=True):
+        arrivals.add(key, count, moment_s)
+    return arrivals
+
+
+def test_a_stall_counts_for_every_record_that_was_due_meanwhile() -> None:
+    """Ten records a second, all results at once after a stall: each waited since its own scheduled moment."""
+    arrivals = all_there((100.5, 100.5, 100.5, 100.5))
+    found = arrivals.latencies_ms(begin_s=100.0, records_per_s=10, skipped=0)
+    assert found == pytest.approx([200.0, 300.0, 400.0, 500.0])
+
+
+def test_the_warm_up_is_left_out() -> None:
+    """Of four records the last two count."""
+    arrivals = all_there((109.0, 109.0, 100.3, 100.4))
+    assert arrivals.latencies_ms(100.0, 10, skipped=2) == pytest.approx([100.0, 100.0])
+
+
+def test_results_in_any_order_find_their_records() -> None:
+    """The nth count of a key belongs to the key's nth record."""
+    arrivals = Arrivals(places_by_key(KEYS), len(KEYS))
+    arrivals.add(b"a", 2, 100.7)
+    assert list(arrivals.at_s) == [0.0, 0.0, 100.7, 0.0]
+    assert arrivals.problems("exactly_once") == ["3 of 4 results never came"]
+
+
+def test_a_result_that_is_nobodys_is_wrong() -> None:
+    """A count too high, a count of zero, a key that was never sent."""
+    arrivals = all_there((101.0, 101.0, 101.0, 101.0))
+    for key, count in ((b"a", 3), (b"a", 0), (b"c", 1)):
+        arrivals.add(key, count, 102.0)
+    assert arrivals.problems("at_least_once") == ["3 results are nobody's, e.g. b'a' with 3"]
+
+
+def test_a_result_that_comes_twice_is_wrong_with_exactly_once_only() -> None:
+    """The first time it could be read is what counts."""
+    arrivals = all_there((100.1, 100.2, 100.3, 100.4))
+    arrivals.add(b"a", 1, 109.0)
+    assert arrivals.problems("at_least_once") == []
+    assert arrivals.problems("exactly_once") == ["1 results came twice"]
+    assert arrivals.at_s[0] == 100.1
+
+
+def test_lines_stand_beside_kafka_streams() -> None:
+    """Each guarantee's p99 is held against that of Kafka Streams."""
+    rows = [
+        row
+        for system, late_ms in (("tidewheel", 90.0), ("kafka-streams", 120.0))
+        for row in make_rows(
+            {"latency_ms_p50": [60.0], "latency_ms_p99": [late_ms]},
+            system=system,
+            job="count_by_key",
+            guarantee="exactly_once",
+            parameters={"commit_interval_ms": 100, "longest_ms": [300]},
+        )
+    ]
+    result = SuiteResult(suite="latency", date="d", cpu="c", cores=2, versions={}, rows=tuple(rows))
+    lines = latency_lines(result)
+    assert [line[HEADINGS.index("p99 ÷ Kafka Streams")] for line in lines] == ["0.75", "1.00"]
+
+
+def test_the_full_run_is_ten_thousand_a_second_for_minutes() -> None:
+    """Primed, warmed up, measured."""
+    assert FULL.spec.records == 10_000 + (30 + 180) * 10_000
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_short_run_has_figures(kafka_broker: "RunningBroker") -> None:
+    """Tidewheel against a real broker for some seconds: every result is there, and p99 is above p50."""
+    from rich.console import Console  # noqa: PLC0415 - for this test only
+
+    suite = LatencySuite(
+        bootstrap_servers=kafka_broker.bootstrap_servers,
+        size=LatencySize(seconds=3, warm_up_s=1, pairs=1, primed=1_000),
+        systems=("tidewheel",),
+        guarantees=("exactly_once",),
+        console=Console(),
+        date="today",
+    )
+    rows = {row.metric: row.value for found in suite.rows() for row in found}
+    assert suite.failures == []
+    assert 0 < rows["latency_ms_p50"] <= rows["latency_ms_p99"]
