@@ -278,9 +278,21 @@ class Observations(msgspec.Struct, kw_only=True):
         heard.heard_ms = now_ms
         changed = heard.join != join
         if changed:
-            heard.join, heard.joined_ms = join, now_ms
+            heard.join, heard.joined_ms = self._sharing(join), now_ms
         self.joins_noted += changed
         return changed
+
+    def _sharing(self, join: Join) -> Join:
+        """Return a join with the very tasks that another one has, if they are equal.
+
+        Nearly always all members see the same. What they see is looked through at each change of the members, and then
+        once for all that share it (`program.program_with`).
+        """
+        others = (each.join for each in self.members.values() if each.join is not None)
+        for other in others:
+            if other.tasks == join.tasks:
+                return replace(join, tasks=other.tasks)
+        return join
 
     def _drain(self, message: DrainMember, group: Group) -> bool:
         incarnation = group.incarnation_of(message.target)

@@ -134,13 +134,17 @@ def program_with(group: Group, joins: Iterable[Join]) -> GroupRecord:
     new: list[SeenTask] = []
     named: set[str] = set()
     unheard = {each for each, record in group.live().items() if _runs(record, about)}
+    #: Who sees the same shares it (`Observations`), so it is looked through once.
+    distinct: dict[int, tuple[SeenTask, ...]] = {}
     for join in joins:
         if _runs(join, about):
             unheard.discard(join.incarnation)
-            named.update(each.task for each in join.tasks)
-            new += [each for each in join.tasks if each.task not in about.tasks]
+            distinct[id(join.tasks)] = join.tasks
             for topic, count in join.partitions.items():
                 seen[topic] = max(count, seen.get(topic, 0))
+    for some in distinct.values():
+        named.update(each.task for each in some)
+        new += [each for each in some if each.task not in about.tasks]
     tasks = about.tasks if not new else _sorted(_rows(new) | about.tasks)
     partitions = about.partitions
     if not unheard:
