@@ -6,10 +6,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from benchmarks.generator import key_bytes
 from benchmarks.handoff.gaps import Arrivals
+from benchmarks.output_reader import OutputReader
 
 TICK_S = 0.005
 FLUSH_S = 30.0
@@ -111,65 +112,21 @@ class Check:
         return self.lost + extra + max(0, preloaded - len(self.last))
 
 
-class Observer(threading.Thread):
-    """Reads the output as anybody would (read_committed) and notes when it became visible, and who wrote it."""
+class Observer(OutputReader):
+    """Notes when results became visible, and who wrote them."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
-        super().__init__(name="observer", daemon=True)
+        super().__init__(bootstrap_servers, topic, partitions, name="observer")
         self.arrivals = [Arrivals() for _ in range(partitions)]
-        self.check = Check()
+        self.counts = Check()
         self.results = 0
-        self.error: BaseException | None = None
-        self._ending = threading.Event()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "bench-observer",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 10,
-                "fetch.queue.backoff.ms": 5,
-                "log_level": 3,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
 
-    def run(self) -> None:
-        """Read until stopped."""
-        try:
-            while not self._ending.is_set():
-                self._read()
-        except BaseException as error:  # noqa: BLE001 - raised again by stop()
-            self.error = error
-        finally:
-            self._consumer.close()
-
-    def _read(self) -> None:
-        first = self._consumer.poll(0.05)
-        if first is None:
-            return
-        now_s = time.monotonic()
-        for message in [first, *self._consumer.consume(10_000, 0)]:
-            error = message.error()
-            if error is None:
-                self._note(now_s, message.partition() or 0, message.key(), message.value())
-            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-                raise RuntimeError(f"the output cannot be read: {error}")
-
-    def _note(self, now_s: float, partition: int, key: object, value: object) -> None:
-        assert isinstance(key, bytes)
-        assert isinstance(value, bytes)
+    def note(self, now_s: float, partition: int, key: bytes, value: bytes) -> None:
+        """Take one result."""
         count, _, writer = value.decode().partition(" ")
         self.results += 1
-        self.check.add(key, int(count))
+        self.counts.add(key, int(count))
         self.arrivals[partition].add(now_s, writer)
-
-    def stop(self) -> None:
-        """Stop reading; raises what went wrong."""
-        self._ending.set()
-        self.join()
-        if self.error is not None:
-            raise self.error
 
     def writers(self, within_s: float) -> list[str | None]:
         """Return who wrote each partition's last result; None where nothing came lately."""

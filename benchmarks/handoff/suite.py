@@ -368,7 +368,7 @@ class HandoffSuite:
         finally:
             for each in run.started:
                 each.destroy()
-        check = run.observer.check
+        check = run.observer.counts
         missing = check.missing(run.feeder.written, run.size.keys)
         if run.guarantee == "exactly_once" and (check.repeated or missing):
             raise WrongResultError(f"{missing} results lost, {check.repeated} repeated")
@@ -376,7 +376,7 @@ class HandoffSuite:
     def _rows(self, run: HandoffRun, job: str, extra: Mapping[str, str]) -> list[Row]:
         events = [each for each in run.events if each.event == job]
         moved = [gap for each in events for gap in each.moved_ms]
-        check = run.observer.check
+        check = run.observer.counts
         quiet_ms = quiet_median_ms(run.observer.arrivals, run.quiet)
         parameters: dict[str, Any] = {
             **extra,

@@ -3,15 +3,11 @@
 The nth record of a key has the count n as its result, so a result names its record and the moment that record was due.
 """
 
-import threading
-import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-
-BATCH_RECORDS = 10_000
+from benchmarks.output_reader import OutputReader
 
 
 def places_by_key(keys: Iterable[bytes]) -> dict[bytes, "array[int]"]:
@@ -84,8 +80,8 @@ class Arrivals:
         )
 
 
-class ResultsReader(threading.Thread):
-    """Reads the output until told to stop."""
+class ResultsReader(OutputReader):
+    """Notes when each result was there."""
 
     def __init__(
         self,
@@ -95,57 +91,9 @@ class ResultsReader(threading.Thread):
         arrivals: Arrivals,
         decode: Callable[[bytes], int],
     ) -> None:
-        super().__init__(name="results-reader", daemon=True)
-        self.error: BaseException | None = None
+        super().__init__(bootstrap_servers, topic, partitions, name="results-reader")
         self._arrivals, self._decode = arrivals, decode
-        self._ending = threading.Event()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "bench-results-reader",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 10,
-                "fetch.queue.backoff.ms": 1,
-                "log_level": 3,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
 
-    def run(self) -> None:
-        """Read until stopped."""
-        try:
-            while not self._ending.is_set():
-                self._read()
-        except BaseException as error:  # noqa: BLE001 - raised again by check() and stop()
-            self.error = error
-        finally:
-            self._consumer.close()
-
-    def _read(self) -> None:
-        first = self._consumer.poll(0.05)
-        if first is None:
-            return
-        messages = [first, *self._consumer.consume(BATCH_RECORDS, 0)]
-        now_s = time.monotonic()  # all of these are readable now, and none is dated too early
-        for message in messages:
-            error = message.error()
-            if error is None:
-                key, value = message.key(), message.value()
-                if not isinstance(key, bytes) or not isinstance(value, bytes):
-                    raise RuntimeError("the output has a record without a key or a count")
-                self._arrivals.add(key, self._decode(value), now_s)
-            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-                raise RuntimeError(f"the output cannot be read: {error}")
-
-    def check(self) -> None:
-        """Raise what went wrong so far."""
-        if self.error is not None:
-            raise self.error
-
-    def stop(self) -> None:
-        """Stop reading; raises what went wrong."""
-        self._ending.set()
-        if self.ident is not None:
-            self.join()
-        self.check()
+    def note(self, now_s: float, partition: int, key: bytes, value: bytes) -> None:  # noqa: ARG002 - one for all partitions
+        """Take one result."""
+        self._arrivals.add(key, self._decode(value), now_s)

@@ -14,7 +14,7 @@ from tasks.processing.operator import Operator, Output
 from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record import RecordMetadata
 from tasks.processing.record_batch import JointRecords, RecordBatch, has_none
-from tasks.processing.topology_spec import SinkSpec
+from tasks.processing.topology_spec import Partitioner, SinkSpec
 
 
 class Collector(Protocol):
@@ -123,17 +123,19 @@ class Sink(Operator):
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
     ) -> None:
-        assert self.spec.partitioner is not None
+        partitioner: Partitioner | None = self.spec.partitioner
+        assert partitioner is not None
         count = self._collector.partition_count(topic)
-        if isinstance(self.spec.partitioner, BytesPartitioner) and not has_none(keys):
-            present = cast("Sequence[bytes]", keys)
-            self._add(topic, batch, keys, values, self.spec.partitioner.by_bytes(present, count))
+        ours: object = partitioner
+        if isinstance(ours, BytesPartitioner) and not has_none(keys):
+            partitions_of_all = ours.by_bytes(cast("Sequence[bytes]", keys), count)
+            self._add(topic, batch, keys, values, partitions_of_all)
             return
         indices: list[int] = []
         partitions: list[int] = []
         for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
             try:
-                answer = self.spec.partitioner(topic, key, value, count)
+                answer = partitioner(topic, key, value, count)
                 chosen = self._partitions(answer, count)
             except FAILURES as error:  # user code: the production handler decides
                 self._on_unserializable(self.spec.name, batch, index, error)

@@ -328,7 +328,7 @@ class GroupRun:
         self.expected.update(touched)
         self._written += len(touched)
         self.until_counted()
-        check = self.observer.check
+        check = self.observer.counts
         assert (check.repeated, check.lost) == (0, 0)
         assert check.last == self.expected
         changelog = self.changelog = self.changelog or ChangelogReader(

@@ -1,0 +1,76 @@
+"""A thread that reads a system's output as anybody would (read_committed), and when each record became visible."""
+
+import threading
+import time
+from abc import abstractmethod
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+BATCH_RECORDS = 10_000
+
+
+class OutputReader(threading.Thread):
+    """Reads all partitions from their beginning until told to stop; what it reads goes to `note`.
+
+    Attributes:
+        error: What ended it before its time, None as long as all is well.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, *, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.error: BaseException | None = None
+        self._ending = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": f"bench-{name}",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 10,
+                "fetch.queue.backoff.ms": 1,
+                "log_level": 3,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
+
+    @abstractmethod
+    def note(self, now_s: float, partition: int, key: bytes, value: bytes) -> None:
+        """Take one result, readable since `now_s` (`time.monotonic`) at the latest."""
+
+    def run(self) -> None:
+        """Read until stopped."""
+        try:
+            while not self._ending.is_set():
+                self._read()
+        except BaseException as error:  # noqa: BLE001 - raised again by check() and stop()
+            self.error = error
+        finally:
+            self._consumer.close()
+
+    def _read(self) -> None:
+        first = self._consumer.poll(0.05)
+        if first is None:
+            return
+        messages = [first, *self._consumer.consume(BATCH_RECORDS, 0)]
+        now_s = time.monotonic()  # all of these are readable now, and none is dated too early
+        for message in messages:
+            error = message.error()
+            if error is None:
+                key, value = message.key(), message.value()
+                if not isinstance(key, bytes) or not isinstance(value, bytes):
+                    raise RuntimeError("the output has a record without a key or a value")
+                self.note(now_s, message.partition() or 0, key, value)
+            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
+                raise RuntimeError(f"the output cannot be read: {error}")
+
+    def check(self) -> None:
+        """Raise what went wrong so far."""
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None:
+        """Stop reading; raises what went wrong."""
+        self._ending.set()
+        if self.ident is not None:
+            self.join()
+        self.check()
