@@ -300,22 +300,23 @@ class CommitBuffer:
         else:
             data = self._serde.serialize(self.topic, value)
             value = None
-        raw = self._raw.pop(key, None)
+        values, dirty = self.values, self.dirty
+        raw = self._raw.pop(key, None) if self._raw else None
         if raw is not None:
             self._raw_bytes -= len(raw)
-        if key not in self.dirty:
-            self.dirty[key] = None
+        if key not in dirty:
+            dirty[key] = None
             self._dirty_key_bytes += len(key)
-            if raw is not None or self.values.get(key) is not None:
+            if raw is not None or values.get(key) is not None:
                 self._replaced += 1
         if data is None and value is None:
             self._deleted.add(key)
         elif self._deleted:
             self._deleted.discard(key)
         if data is None:
-            self.values[key] = value
+            values[key] = value
         else:
-            self.values.pop(key, None)
+            values.pop(key, None)
             self._raw[key] = data
             self._raw_bytes += len(data)
         self.timestamps[key] = timestamp

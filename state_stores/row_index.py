@@ -54,6 +54,8 @@ class RowIndex:
         find: Callable[[int, bytes, int], list[bytes]],
     ) -> None:
         self._layout = layout
+        #: The bytes of a disk key that are the key's.
+        self._key = slice(SEGMENT_BYTES, -layout.tail)
         self._budget_bytes = budget_bytes
         self._find = find
         self._segments = {number: _Segment(complete=False) for number in sorted(on_disk)}
@@ -62,34 +64,40 @@ class RowIndex:
         self._size_bytes = 0
 
     def add(self, disk_keys: Iterable[bytes]) -> None:
-        """Note rows that were put, each once or several times."""
-        segment_of, key = self._layout.segment_of, slice(SEGMENT_BYTES, -self._layout.tail)
+        """Note rows that were put, each once or several times; make room for them."""
         for disk_key in disk_keys:
-            number = segment_of(disk_key)
-            segment = self._segments.get(number)
-            if segment is None:
-                # It was not on disk when the index began, and nobody else writes.
-                segment = self._segments[number] = _Segment(complete=True)
-                insort(self._order, number)
-            self._grow(segment, _insert(segment, disk_key[key], disk_key))
+            self.put(disk_key)
         self._shed()
 
-    def remove(self, disk_keys: Iterable[bytes]) -> None:
-        """Note that rows are gone."""
-        layout = self._layout
-        for disk_key in disk_keys:
-            segment = self._segments.get(layout.segment_of(disk_key))
-            key = layout.key_of(disk_key)
-            mine = None if segment is None else segment.rows.get(key)
-            if segment is None or mine is None:
-                continue
+    def put(self, disk_key: bytes) -> None:
+        """Note one row that was put, known or new; room for it is made by the next `add`."""
+        number = int.from_bytes(disk_key[:SEGMENT_BYTES])
+        segment = self._segments.get(number)
+        if segment is None:
+            # It was not on disk when the index began, and nobody else writes.
+            segment = self._segments[number] = _Segment(complete=True)
+            insort(self._order, number)
+        grown = _insert(segment, disk_key[self._key], disk_key)
+        segment.size_bytes += grown
+        self._size_bytes += grown
+
+    def remove(self, disk_key: bytes) -> None:
+        """Note that a row is gone, if it was known."""
+        segment = self._segments.get(int.from_bytes(disk_key[:SEGMENT_BYTES]))
+        if segment is None:
+            return
+        key = disk_key[self._key]
+        mine = segment.rows.get(key)
+        if mine is None:
+            return
+        if len(mine) > 1:
             place = bisect_left(mine, disk_key)
             if place < len(mine) and mine[place] == disk_key:
                 del mine[place]
                 self._grow(segment, -len(disk_key) - _ROW_BYTES)
-            if not mine:
-                del segment.rows[key]
-                self._grow(segment, -len(key) - _KEY_BYTES)
+        elif mine[0] == disk_key:
+            del segment.rows[key]
+            self._grow(segment, -len(disk_key) - _ROW_BYTES - len(key) - _KEY_BYTES)
 
     def expire(self, first_kept: int) -> None:
         """Forget the segments before one: they are deleted."""
@@ -101,13 +109,14 @@ class RowIndex:
         self._size_bytes += size_bytes
 
     def of(self, key: bytes, low: int, high: int) -> list[bytes] | None:
-        """Return the disk keys of a key with low <= time <= high in order; None if they are too many to be known.
-
-        Among them may be some that were deleted.
-        """
-        layout = self._layout
+        """Return the disk keys of a key with low <= time <= high in order; None if they are too many to be known."""
+        layout, order = self._layout, self._order
+        time_of, interval = layout.time_of, layout.interval_ms
+        lowest, highest = low // interval, high // interval
         found: list[bytes] = []
-        for number in layout.segments_of(self._order, low, high, reverse=False):
+        for number in order[bisect_left(order, lowest) :]:
+            if number > highest:
+                break
             segment = self._segments[number]
             if not segment.complete and key not in segment.scanned:
                 self._look_up(number, segment, key)
@@ -116,8 +125,11 @@ class RowIndex:
                 if key in segment.many:
                     return None
                 continue
-            first, end = layout.key_bounds(number, key, low, high)
-            if mine[0] < first or mine[-1] >= end:
+            # Only in the segments at both ends are there rows of other times.
+            if (number == lowest and time_of(mine[0]) < low) or (
+                number == highest and time_of(mine[-1]) > high
+            ):
+                first, end = layout.key_bounds(number, key, low, high)
                 found += mine[bisect_left(mine, first) : bisect_left(mine, end)]
             else:
                 found += mine

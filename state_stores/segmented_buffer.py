@@ -6,7 +6,7 @@ visit only those segments on disk that hold anything.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import Any
@@ -87,10 +87,7 @@ class SegmentedBuffer(TimedBuffer):
         return self._merged(changed, disk, reverse=reverse)
 
     def known_rows(self, key: bytes, low: int, high: int) -> list[bytes] | None:
-        """Return the disk keys of a key with low <= time <= high in order, live or not; None if they are too many.
-
-        Some may have no value: they were deleted.
-        """
+        """Return the disk keys of a key with low <= time <= high in order, live or not; None if they are too many."""
         rows = self._rows
         if rows is None:
             budget = self._keep_bytes // 2
@@ -111,27 +108,35 @@ class SegmentedBuffer(TimedBuffer):
         return [row[0] for row in self._scanned(key, low, high, reverse=False)]
 
     def _tell_rows(self, rows: RowIndex) -> None:
-        rows.add(reversed(self._dirty_since(self._rows_seen)))
+        fresh = self._dirty_since(self._rows_seen)
+        fresh.reverse()
+        rows.add(self._with_values(fresh))
         self._rows_seen = len(self.dirty)
+
+    def _with_values(self, disk_keys: list[bytes]) -> list[bytes]:
+        """Return those dirty disk keys that were not deleted."""
+        deleted = self._deleted
+        return [each for each in disk_keys if each not in deleted] if deleted else disk_keys
 
     def _look_up(self, segment: int, key: bytes, limit: int) -> list[bytes]:
         """Return the disk keys of a key in a segment in order, up to `limit` of those on disk and all uncommitted ones."""
         layout = self.layout
         low = segment * layout.interval_ms
         high = low + layout.interval_ms - 1
-        found = dict.fromkeys(self._changed_of(key, low, high))
+        found = self._changed_of(key, low, high)
+        changed = frozenset(found)
         length = layout.row_bytes(key)
         read: dict[bytes, bytes] = {}
         for disk_key, data in self._database.iterate(
             self._family, *layout.key_bounds(segment, key, low, high)
         ):
-            if len(disk_key) == length and disk_key not in found:
+            if len(disk_key) == length and disk_key not in changed:
                 read[disk_key] = data
                 if len(read) >= limit:
                     break
         fresh = [disk_key for disk_key in read if not self._knows(disk_key)]
         self._load(fresh, [read[disk_key] for disk_key in fresh])
-        return sorted((*found, *read))
+        return sorted((*self._with_values(found), *read))
 
     def scan_range(
         self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
@@ -200,6 +205,29 @@ class SegmentedBuffer(TimedBuffer):
         """Look at the disk again before anything is said of it."""
         self._on_disk = self._rows = None
 
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def put(self, key: bytes, value: Any, timestamp: int) -> None:
+        """Set a value, or delete it with None; the index of rows knows of it at once."""
+        rows = self._rows
+        if rows is None:
+            super().put(key, value, timestamp)
+            return
+        in_step = self._rows_seen == len(self.dirty)
+        super().put(key, value, timestamp)
+        if key in self._deleted:
+            rows.remove(key)
+        else:
+            rows.put(key)
+        if in_step:
+            self._rows_seen = len(self.dirty)
+
+    def touched(self, keys: Collection[bytes], latest: int) -> None:
+        """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most."""
+        if self._rows is not None and self._deleted:
+            self._rows.add(self._deleted.intersection(keys))
+        super().touched(keys, latest)
+
     # -- committing ------------------------------------------------------------------------------------------------
 
     @property
@@ -253,7 +281,6 @@ class SegmentedBuffer(TimedBuffer):
         """The drained changes are committed and in the database: all entries are clean now."""
         if self._rows is not None:
             self._tell_rows(self._rows)
-            self._rows.remove(self._deleted)
             self._rows.expire(self.layout.first_kept(self.observed_stream_time_ms))
         if self._on_disk is not None:
             dead = self.layout.first_kept(self.observed_stream_time_ms)

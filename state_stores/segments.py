@@ -122,6 +122,11 @@ class SegmentLayout:
         start: int = _TIME.unpack_from(disk_key, len(disk_key) - _TIME.size)[0]
         return start
 
+    def session_times_of(self, disk_key: bytes) -> tuple[int, int]:
+        """Return the start and the end of a session."""
+        end, start = _SESSION_TAIL.unpack_from(disk_key, len(disk_key) - _SESSION_TAIL.size)
+        return start, end
+
     def seq_of(self, disk_key: bytes) -> int:
         """Return the sequence number of a window's row."""
         return int.from_bytes(disk_key[-4:])

@@ -174,14 +174,30 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
 
         `expired`: also of sessions that have expired, as far as they are still there.
         """
-        layout = self._layout
-        return [
-            (start, layout.time_of(disk_key), value, timestamp)
-            for disk_key, value, timestamp in self.buffer.scan_key(
-                key, earliest_end, TIME_MAX, expired=expired
-            )
-            if (start := layout.session_start_of(disk_key)) <= latest_start
-        ]
+        times_of = self._layout.session_times_of
+        found: list[tuple[int, int, Any, int]] = []
+        for row, value, timestamp in self.buffer.scan_key(
+            key, earliest_end, TIME_MAX, expired=expired
+        ):
+            start, end = times_of(row)
+            if start <= latest_start:
+                found.append((start, end, value, timestamp))
+        return found
+
+    def joined_rows(
+        self, key: bytes, earliest_end: int, latest_start: int
+    ) -> list[tuple[bytes, int, int, Any]]:
+        """Return (disk key, start, end, value) of what `find_sessions_bytes` finds, expired or not."""
+        buffer, times_of = self.buffer, self._layout.session_times_of
+        rows = buffer.rows_of(key, max(earliest_end, 0), TIME_MAX)
+        if len(rows) > 1:
+            buffer.fetch(rows)
+        found: list[tuple[bytes, int, int, Any]] = []
+        for row in rows:
+            start, end = times_of(row)
+            if start <= latest_start and (value := buffer.peek(row)) is not None:
+                found.append((row, start, end, value))
+        return found
 
     def _put(self, key: Any, data: bytes, start: int, end: int, value: Any, timestamp: int) -> None:
         check_time(self.name, start, "session start")

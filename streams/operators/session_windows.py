@@ -9,9 +9,12 @@ those that are open and no other (in Kafka Streams it hides a session in the las
 from collections.abc import Iterable
 from typing import Any
 
+from state_stores.headers_buffer import HeadersBuffer
 from state_stores.windowed import Windowed
+from streams.operators.stateless import repeated
 from streams.operators.windowed import Change, Fold, WindowedOperator
 from streams.windows import EmitStrategy, SessionWindows
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import Output
 from tasks.processing.record_batch import RecordBatch
 
@@ -40,7 +43,71 @@ class SessionWindowAggregate(WindowedOperator):
 
     def process(self, batch: RecordBatch) -> Output:
         """Return the deleted sessions and the new ones, or the final ones that closed."""
-        return self.each_record(self.without_nulls(batch, values=False), self._changes)
+        batch = self.without_nulls(batch, values=False)
+        return self.updated(batch) if self.is_plain() else self.each_record(batch, self._changes)
+
+    def is_plain(self) -> bool:
+        """Return whether each change is stored and forwarded as it is, and nobody asks for more."""
+        return not (
+            self._on_close
+            or self.sends_old_values
+            or self.held is not None
+            or self.context.late_letter is not None
+            or isinstance(self.buffer, HeadersBuffer)
+        )
+
+    def updated(self, batch: RecordBatch) -> Output:
+        """Do what `each_record` does with `_changes` where all is plain, without an object for each change."""
+        batch, key_bytes = self.with_key_bytes(batch)
+        if not len(batch):
+            return None
+        gap, shown, closes_after = self._gap, self._shown_ms, self._closes_at(0)
+        joined, put = self._store.joined_rows, self.buffer.put
+        disk_key, merged = self._segments.layout.session_key, self._merged
+        windows: list[Windowed[Any]] = []
+        rows: list[bytes] = []
+        values: list[Any] = []
+        ends: list[int] = []
+        counts: list[int] = []
+
+        def store(key: Any, row: bytes, start: int, end: int, value: Any) -> None:
+            put(row, value, end)
+            windows.append(Windowed(key, start, end))
+            rows.append(row)
+            values.append(value)
+            ends.append(end)
+
+        records = zip(
+            batch.keys,
+            batch.values,
+            key_bytes,
+            batch.timestamps,
+            self.times_of(batch),
+            strict=True,
+        )
+        for index, (key, value, data, timestamp, time) in enumerate(records):
+            self._stream_time = time
+            before = len(rows)
+            try:
+                start = end = timestamp
+                found = joined(data, max(timestamp - gap, time - shown + 1), timestamp + gap)
+                for _, found_start, found_end, _ in found:
+                    start = min(start, found_start)
+                    end = max(end, found_end)
+                if end + closes_after <= time:
+                    self.late(1)
+                else:
+                    new = merged(key, value, [row[3] for row in found])
+                    if start != end:  # else nothing grows, so nothing is deleted
+                        for row, found_start, found_end, _ in found:
+                            store(key, row, found_start, found_end, None)
+                    store(key, disk_key(data, start, end), start, end, new)
+            except FAILURES as error:  # user code, or a serde: the processing handler decides
+                self.context.failed(batch, index, error)
+            counts.append(len(rows) - before)
+        if not rows:
+            return None
+        return self.with_windows(repeated(batch, counts), windows, rows, values, ends)
 
     def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[Change]:
         earliest_end = max(timestamp - self._gap, self._stream_time - self._shown_ms + 1)
@@ -52,12 +119,8 @@ class SessionWindowAggregate(WindowedOperator):
         if self.is_closed(end):
             self.late(1)
             return []
-        aggregate = self._fold.start()
-        changes: list[Change] = []
-        for session_start, session_end, value_before, _ in found:
-            aggregate = self._merge(key, aggregate, value_before)
-            changes.append(self._deleted(key, data, session_start, session_end))
-        new = self._fold.added(key, value, aggregate)
+        new = self._merged(key, value, [session[2] for session in found])
+        changes = [self._deleted(key, data, session[0], session[1]) for session in found]
         at = self._store.disk_key(data, start, end)
         if start == end:
             # The record alone, or one more of the same timestamp: nothing grows, so nothing is deleted.
@@ -65,6 +128,14 @@ class SessionWindowAggregate(WindowedOperator):
         else:
             old = None
         return [*changes, Change(Windowed(key, start, end), at, new, end, old)]
+
+    def _merged(self, key: Any, value: Any, values_before: Iterable[Any]) -> Any:
+        """Return the aggregate of some sessions with one more value."""
+        fold, merge = self._fold, self._merge
+        aggregate = fold.start()
+        for value_before in values_before:
+            aggregate = merge(key, aggregate, value_before)
+        return fold.added(key, value, aggregate)
 
     def _deleted(self, key: Any, data: bytes, start: int, end: int) -> Change:
         at = self._store.disk_key(data, start, end)

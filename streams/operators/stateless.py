@@ -308,7 +308,11 @@ class ToStream(StatelessOperator):
 
 def spread(batch: RecordBatch, lists: Sequence[Sequence[Any]]) -> RecordBatch:
     """Return each record of the batch as often as its list is long."""
-    counts = [len(items) for items in lists]
+    return repeated(batch, [len(items) for items in lists])
+
+
+def repeated(batch: RecordBatch, counts: Sequence[int]) -> RecordBatch:
+    """Return each record of the batch so many times."""
     indices = list(chain.from_iterable(map(repeat, range(len(batch)), counts)))
     output = batch.take(indices)
     if output.order is not None:

@@ -240,9 +240,21 @@ class WindowedOperator(MaterializedOperator):
         if not changes:
             return None
         keys, data, values, timestamps, old_values = map(list, zip(*changes, strict=True))
-        output = spread(batch, results).with_keys(keys, values)
-        output.timestamps = timestamps
+        output = self.with_windows(spread(batch, results), keys, data, values, timestamps)
         output.old_values = old_values if self.sends_old_values else None
+        return output
+
+    def with_windows(
+        self,
+        batch: RecordBatch,
+        keys: list[Windowed[Any]],
+        data: list[bytes],
+        values: list[Any],
+        timestamps: list[int],
+    ) -> RecordBatch:
+        """Return the batch with changes in place of its records, one each; `data` are the store's keys."""
+        output = batch.with_keys(keys, values)
+        output.timestamps = timestamps
         output.key_bytes, output.key_serde = self.forwarded_key_bytes(data)
         return output
 

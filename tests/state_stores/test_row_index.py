@@ -46,7 +46,8 @@ def test_it_knows_the_rows_that_are_there(
             index.add(arguments[0])
         elif name == "remove":
             there.difference_update(arguments[0])
-            index.remove(arguments[0])
+            for row in arguments[0]:
+                index.remove(row)
         elif name == "expire":
             there = {row for row in there if LAYOUT.segment_of(row) >= arguments[0]}
             index.expire(arguments[0])

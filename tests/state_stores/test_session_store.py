@@ -82,6 +82,12 @@ class SessionMachine(RuleBasedStateMachine):
         assert backwards == expected[::-1]
         found = store.find_sessions_bytes(key.encode(), earliest_end, latest_start)
         assert [row[:3] for row in found] == [(s.start, s.end, value) for s, value in expected]
+        found = store.find_sessions_bytes(key.encode(), earliest_end, latest_start, expired=True)
+        joined = store.joined_rows(key.encode(), earliest_end, latest_start)
+        assert [row[1:] for row in joined] == [row[:3] for row in found]
+        assert [row[0] for row in joined] == [
+            store.disk_key(key.encode(), *row[:2]) for row in found
+        ]
 
     @rule(key=keys, hi=keys)
     def fetch(self, key: str, hi: str) -> None:
@@ -130,6 +136,31 @@ TestRocksDB.settings = settings(max_examples=8, stateful_step_count=30)
 def bench_of(**changes: Any) -> StoreBench:
     """Return a session store in memory."""
     return StoreBench(spec_of(StoreKind.SESSION, retention_ms=RETENTION, **changes), rocksdb=False)
+
+
+def test_a_session_that_comes_back_is_found_however_it_was_written() -> None:
+    """The index of rows drops one that is deleted, so it must be told of one that is set again."""
+    bench = bench_of()
+    buffer = bench.store.buffer
+    row = bench.store.disk_key(b"a", 10, 20)
+
+    def found() -> list[Any]:
+        return [each[1:] for each in bench.store.joined_rows(b"a", 0, FOREVER)]
+
+    assert found() == []
+    buffer.put(row, 1, 20)
+    assert found() == [(10, 20, 1)]
+    buffer.put(row, None, 20)
+    assert buffer.known_rows(b"a", 0, FOREVER) == found() == []
+    buffer.put(row, 2, 20)
+    assert found() == [(10, 20, 2)]
+    buffer.put(row, None, 20)
+    buffer.values[row] = 3
+    buffer.touched([row], 20)
+    assert found() == [(10, 20, 3)]
+    bench.commit()
+    assert found() == [(10, 20, 3)]
+    bench.close()
 
 
 def test_a_merge_leaves_a_tombstone_and_the_new_session() -> None:
