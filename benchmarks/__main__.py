@@ -156,9 +156,7 @@ def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
 
 def _run_throughput(selection: Selection, options: argparse.Namespace, console: Console) -> int:
     date = _today()
-    paths = [options.json] if options.json is not None else []
-    if _is_full(selection, options):
-        paths.append(results.results_path("throughput"))
+    paths = _paths(options, "throughput", full=_is_full(selection, options))
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = ThroughputSuite(broker.bootstrap_servers, selection, console, date)
         result = _empty_result("throughput", date, selection.systems, broker)
@@ -175,9 +173,9 @@ def _run_handoff(
         size = dataclasses.replace(size, cycles=options.pairs)
     if options.records is not None:
         size = dataclasses.replace(size, keys=options.records)
-    paths = [options.json] if options.json is not None else []
-    if size == handoff.FULL and set(systems) == set(HANDOFF_SYSTEMS):
-        paths.append(results.results_path("handoff"))
+    paths = _paths(
+        options, "handoff", full=size == handoff.FULL and set(systems) == set(HANDOFF_SYSTEMS)
+    )
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = handoff.HandoffSuite(
             bootstrap_servers=broker.bootstrap_servers,
@@ -198,17 +196,9 @@ def _run_coordinator(options: argparse.Namespace, console: Console) -> int:
     size = coordinator.QUICK if options.quick else coordinator.FULL
     if options.pairs is not None:
         size = dataclasses.replace(size, rounds=options.pairs)
-    paths = [options.json] if options.json is not None else []
-    if size == coordinator.FULL:
-        paths.append(results.results_path("coordinator"))
+    paths = _paths(options, "coordinator", full=size == coordinator.FULL)
     suite = coordinator.CoordinatorSuite(size=size, console=console, date=date)
-    result = SuiteResult(
-        suite="coordinator",
-        date=date,
-        cpu=machine.cpu_name(),
-        cores=machine.cores(),
-        versions=machine.versions(frozenset({"tidewheel"}), kafka=None),
-    )
+    result = _empty_result("coordinator", date, ("tidewheel",), None)
     return _collect(suite.rows(), result, paths, suite.failures, console)
 
 
@@ -218,9 +208,9 @@ def _run_latency(
     date = _today()
     size = latency.with_pairs(latency.QUICK if options.quick else latency.FULL, options.pairs)
     systems = _names(parser, "--systems", options.systems, latency.SYSTEM_NAMES)
-    paths = [options.json] if options.json is not None else []
-    if size == latency.FULL and set(systems) == set(latency.SYSTEM_NAMES):
-        paths.append(results.results_path("latency"))
+    paths = _paths(
+        options, "latency", full=size == latency.FULL and set(systems) == set(latency.SYSTEM_NAMES)
+    )
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = latency.LatencySuite(
             bootstrap_servers=broker.bootstrap_servers,
@@ -241,9 +231,9 @@ def _run_memory(
     date = _today()
     size = memory.QUICK if options.quick else memory.FULL
     systems = _names(parser, "--systems", options.systems, memory.SYSTEM_NAMES)
-    paths = [options.json] if options.json is not None else []
-    if size == memory.FULL and set(systems) == set(memory.SYSTEM_NAMES):
-        paths.append(results.results_path("memory"))
+    paths = _paths(
+        options, "memory", full=size == memory.FULL and set(systems) == set(memory.SYSTEM_NAMES)
+    )
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = memory.MemorySuite(
             bootstrap_servers=broker.bootstrap_servers,
@@ -274,9 +264,13 @@ def _run_parallel(
         guarantees=_names(parser, "--guarantees", options.guarantees or "exactly_once", GUARANTEES),
         factors=frozenset(map(int, factors)),
     )
-    paths = [options.json] if options.json is not None else []
-    if size == parallel.FULL and set(systems) == set(parallel.SYSTEM_NAMES) and factors == known:
-        paths.append(results.results_path("parallel"))
+    paths = _paths(
+        options,
+        "parallel",
+        full=size == parallel.FULL
+        and set(systems) == set(parallel.SYSTEM_NAMES)
+        and factors == known,
+    )
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = ParallelSuite(broker.bootstrap_servers, size.pairs, console, date)
         result = _empty_result("parallel", date, systems, broker)
@@ -293,9 +287,9 @@ def _run_restore(
         pairs=options.pairs,
     )
     systems = _names(parser, "--systems", options.systems, restore.SYSTEM_NAMES)
-    paths = [options.json] if options.json is not None else []
-    if size == restore.FULL and set(systems) == set(restore.SYSTEM_NAMES):
-        paths.append(results.results_path("restore"))
+    paths = _paths(
+        options, "restore", full=size == restore.FULL and set(systems) == set(restore.SYSTEM_NAMES)
+    )
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = restore.RestoreSuite(
             bootstrap_servers=broker.bootstrap_servers,
@@ -322,15 +316,23 @@ def _today() -> str:
     return dt.datetime.now(tz=dt.UTC).date().isoformat()  # noqa: TID251 - the program's edge
 
 
+def _paths(options: argparse.Namespace, suite: str, *, full: bool) -> list[Path]:
+    """Return where the rows are kept: where somebody wants them, and those of a full run beside the others."""
+    asked = [] if options.json is None else [options.json]
+    return [*asked, results.results_path(suite)] if full else asked
+
+
 def _empty_result(
-    suite: str, date: str, systems: Iterable[str], broker: BenchmarkBroker
+    suite: str, date: str, systems: Iterable[str], broker: BenchmarkBroker | None
 ) -> SuiteResult:
     return SuiteResult(
         suite=suite,
         date=date,
         cpu=machine.cpu_name(),
         cores=machine.cores(),
-        versions=machine.versions(frozenset(systems), kafka=broker.version),
+        versions=machine.versions(
+            frozenset(systems), kafka=None if broker is None else broker.version
+        ),
     )
 
 

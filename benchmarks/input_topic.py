@@ -73,7 +73,11 @@ def create_topic(admin: AdminClient, topic: str, partitions: int) -> None:
 
 
 def delete_topics(admin: AdminClient, topics: list[str]) -> None:
-    """Delete topics, and wait until the broker says so."""
+    """Delete topics, and wait until the broker no longer lists them.
+
+    The controller answers as soon as it has noted the deletion; the broker's own metadata follow
+    when it has read that note.
+    """
     if not topics:
         return
     for topic, deleted in admin.delete_topics(topics).items():
@@ -82,6 +86,11 @@ def delete_topics(admin: AdminClient, topics: list[str]) -> None:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise RuntimeError(f"topic {topic} could not be deleted: {error}") from error
+    deadline = time.monotonic() + TIMEOUT_S
+    while left := admin.list_topics(timeout=TIMEOUT_S).topics.keys() & set(topics):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{sorted(left)}: deleted, but still listed after {TIMEOUT_S} s")
+        time.sleep(0.1)
 
 
 def _fill(bootstrap_servers: str, spec: InputSpec) -> None:

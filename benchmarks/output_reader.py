@@ -1,25 +1,20 @@
 """A thread that reads a system's output as anybody would (read_committed), and when each record became visible."""
 
-import threading
 import time
 from abc import abstractmethod
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from benchmarks.watched_thread import WatchedThread
+
 BATCH_RECORDS = 10_000
 
 
-class OutputReader(threading.Thread):
-    """Reads all partitions from their beginning until told to stop; what it reads goes to `note`.
-
-    Attributes:
-        error: What ended it before its time, None as long as all is well.
-    """
+class OutputReader(WatchedThread):
+    """Reads all partitions from their beginning until told to stop; what it reads goes to `note`."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int, *, name: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self.error: BaseException | None = None
-        self._ending = threading.Event()
+        super().__init__(name)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -37,13 +32,11 @@ class OutputReader(threading.Thread):
     def note(self, now_s: float, partition: int, key: bytes, value: bytes) -> None:
         """Take one result, readable since `now_s` (`time.monotonic`) at the latest."""
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Read until stopped."""
         try:
             while not self._ending.is_set():
                 self._read()
-        except BaseException as error:  # noqa: BLE001 - raised again by check() and stop()
-            self.error = error
         finally:
             self._consumer.close()
 
@@ -62,15 +55,3 @@ class OutputReader(threading.Thread):
                 self.note(now_s, message.partition() or 0, key, value)
             elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
                 raise RuntimeError(f"the output cannot be read: {error}")
-
-    def check(self) -> None:
-        """Raise what went wrong so far."""
-        if self.error is not None:
-            raise self.error
-
-    def stop(self) -> None:
-        """Stop reading; raises what went wrong."""
-        self._ending.set()
-        if self.ident is not None:
-            self.join()
-        self.check()

@@ -1,18 +1,58 @@
-"""A system's program that runs while something else is looked at; its memory as its processes hold it."""
+"""A system's program that runs while something else is looked at: how it is started and ended, and what its processes take."""
 
+import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import psutil
 
-from benchmarks.run import STOP_TIMEOUT_S, RunFailedError, end_process, environment, tail_of
 from benchmarks.systems import System
+
+STOP_TIMEOUT_S = 90
+LOG_TAIL_CHARACTERS = 3_000
+
+
+class RunFailedError(Exception):
+    """A run that has no figure: the system died or was too slow, or the commits were too few."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a system's processes take, looked at a few times a second.
+
+    Attributes:
+        rss_bytes: What they held resident at the last look; 0 if they were over.
+        rss_bytes_max: The most of all looks.
+        cpu_s: Processor time so far.
+    """
+
+    rss_bytes: int = 0
+    rss_bytes_max: int = 0
+    cpu_s: float = 0.0
+
+    def look(self, pid: int) -> None:
+        """Add up the memory and processor time of a process and all its descendants."""
+        self.rss_bytes, cpu_s = 0, 0.0
+        try:
+            root = psutil.Process(pid)
+            for process in (root, *root.children(recursive=True)):
+                try:
+                    times = process.cpu_times()
+                    self.rss_bytes += process.memory_info().rss
+                    cpu_s += times.user + times.system
+                except psutil.NoSuchProcess:
+                    continue  # ended between the listing and the look
+        except psutil.NoSuchProcess:
+            return
+        self.rss_bytes_max = max(self.rss_bytes_max, self.rss_bytes)
+        self.cpu_s = max(self.cpu_s, cpu_s)
 
 
 @dataclass(slots=True)
@@ -22,28 +62,18 @@ class PeerProcess:
     system: System
     process: subprocess.Popen[bytes]
     log_path: Path
+    usage: Usage = field(default_factory=Usage)
+
+    def look(self) -> Usage:
+        """Look at what its processes take."""
+        self.usage.look(self.process.pid)
+        return self.usage
 
     def check(self) -> None:
         """Raise if it ended by itself."""
         code = self.process.poll()
         if code is not None:
-            raise RunFailedError(
-                f"it ended by itself with exit code {code}\n{tail_of(self.log_path)}"
-            )
-
-    def resident_mib(self) -> float:
-        """Return what the program and its descendants hold resident; 0 if it is over."""
-        total = 0
-        try:
-            root = psutil.Process(self.process.pid)
-            for each in (root, *root.children(recursive=True)):
-                try:
-                    total += each.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue  # ended between the listing and the look
-        except psutil.NoSuchProcess:
-            return 0.0
-        return total / 2**20
+            raise RunFailedError(f"it ended by itself with exit code {code}\n{self.log_tail()}")
 
     def stop(self) -> None:
         """Ask it to end, and raise if it does not end in order."""
@@ -52,12 +82,14 @@ class PeerProcess:
             code = self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired as late:
             raise RunFailedError(
-                f"it did not stop within {STOP_TIMEOUT_S} s of SIGTERM\n{tail_of(self.log_path)}"
+                f"it did not stop within {STOP_TIMEOUT_S} s of SIGTERM\n{self.log_tail()}"
             ) from late
         if code not in self.system.clean_exits:
-            raise RunFailedError(
-                f"it ended with exit code {code} on SIGTERM\n{tail_of(self.log_path)}"
-            )
+            raise RunFailedError(f"it ended with exit code {code} on SIGTERM\n{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        """Return the end of what it wrote, for a failure's text."""
+        return tail_of(self.log_path)
 
 
 @contextmanager
@@ -71,19 +103,62 @@ def peer_process(
     try:
         with (
             log_path.open("wb") as log,
-            subprocess.Popen(
-                [*system.command(program), *(f"{name}={value}" for name, value in given.items())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment(),
-                cwd=folder,
-                start_new_session=True,  # a Ctrl-C here is handled here
-            ) as process,
+            started(system.command(program), given, folder, out=log, log=log) as process,
         ):
-            try:
-                yield PeerProcess(system, process, log_path)
-            finally:
-                end_process(process)
+            yield PeerProcess(system, process, log_path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def started(
+    command: Iterable[str],
+    arguments: Mapping[str, str],
+    folder: Path,
+    *,
+    out: IO[bytes],
+    log: IO[bytes],
+) -> Generator[subprocess.Popen[bytes]]:
+    """Run a command with NAME=VALUE arguments in a folder; what is left of it at the end is ended."""
+    with subprocess.Popen(
+        [*command, *(f"{name}={value}" for name, value in arguments.items())],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=log,
+        env=environment(),
+        cwd=folder,
+        start_new_session=True,  # a Ctrl-C here is handled here
+    ) as process:
+        try:
+            yield process
+        finally:
+            end_process(process)
+
+
+def environment() -> dict[str, str]:
+    """Return our environment, with our packages importable from the run's folder."""
+    root = str(Path(__file__).parent.parent)
+    before = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{root}:{before}" if before else root}
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of a run that failed: the process and its descendants."""
+    if process.poll() is not None:
+        return
+    try:
+        left = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for each in left:
+        try:
+            each.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.wait(STOP_TIMEOUT_S)
+
+
+def tail_of(path: Path) -> str:
+    """Return the end of a program's log, for a failure's text."""
+    text = path.read_text(errors="replace").strip()
+    return f"It wrote:\n{text[-LOG_TAIL_CHARACTERS:]}" if text else "It wrote nothing."

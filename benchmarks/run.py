@@ -1,16 +1,9 @@
 """One run of one system: start it, wait until all input is committed, stop it, check, measure."""
 
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-import psutil
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -18,19 +11,14 @@ from benchmarks import input_topic, outputs, progress
 from benchmarks.commit_log import read_group_commits
 from benchmarks.generator import InputSpec
 from benchmarks.group_progress import GroupProgress, own_topics
+from benchmarks.peer_process import PeerProcess, RunFailedError, Usage, peer_process
 from benchmarks.progress import CommitRecord, Slope
 from benchmarks.systems import System
 
 POLL_S = 0.25
-STOP_TIMEOUT_S = 90
 START_ALLOWANCE_S = 90
 SLOWEST_RECORDS_PER_S = 4_000
-LOG_TAIL_CHARACTERS = 3_000
 ADMIN_TIMEOUT_S = 30.0
-
-
-class RunFailedError(Exception):
-    """A run that has no figure: the system died or was too slow, or the commits were too few."""
 
 
 class WrongResultError(RunFailedError):
@@ -106,9 +94,8 @@ def run_once(
     admin = input_topic.quiet_admin(bootstrap_servers)
     output_topic = f"{request.run_name}-out"
     input_topic.create_topic(admin, output_topic, request.source.partitions)
-    folder = Path(tempfile.mkdtemp(prefix=f"{request.run_name}-"))
     try:
-        usage = _run_process(bootstrap_servers, request, output_topic, folder)
+        usage = _run_process(bootstrap_servers, request, output_topic)
         tally = request.tally or outputs.OutputTally(outputs.decoder(request.system.output_format))
         outputs.read_outputs(bootstrap_servers, output_topic, tally)
         problems = tally.problems(expected)
@@ -131,7 +118,6 @@ def run_once(
             cpu_s_per_million=usage.cpu_s / request.records * 1e6,
         )
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         delete_run_topics(admin, request.run_name)
 
 
@@ -149,82 +135,29 @@ def _stages(bootstrap_servers: str, request: RunRequest) -> list[list[CommitReco
     return [first, *(commits[topic] for topic in own)]
 
 
-@dataclass(slots=True)
-class Usage:
-    """What a system's processes took, looked at a few times a second."""
-
-    rss_bytes_max: int = 0
-    cpu_s: float = 0.0
-
-    def look(self, pid: int) -> None:
-        """Add up the memory and processor time of a process and all its descendants."""
-        rss_bytes, cpu_s = 0, 0.0
-        try:
-            root = psutil.Process(pid)
-            for process in (root, *root.children(recursive=True)):
-                try:
-                    times = process.cpu_times()
-                    rss_bytes += process.memory_info().rss
-                    cpu_s += times.user + times.system
-                except psutil.NoSuchProcess:
-                    continue  # ended between the listing and the look
-        except psutil.NoSuchProcess:
-            return
-        self.rss_bytes_max = max(self.rss_bytes_max, rss_bytes)
-        self.cpu_s = max(self.cpu_s, cpu_s)
-
-
-def _run_process(
-    bootstrap_servers: str, request: RunRequest, output_topic: str, folder: Path
-) -> Usage:
+def _run_process(bootstrap_servers: str, request: RunRequest, output_topic: str) -> Usage:
     """Start the system, wait until it has committed all input, and stop it."""
     arguments = {
         "bootstrap_servers": bootstrap_servers,
         "application_id": request.run_name,
         "input_topic": request.source.topic,
         "output_topic": output_topic,
-        "state_dir": str(folder / "state"),
         "guarantee": request.guarantee,
         "commit_interval_ms": str(request.commit_interval_ms),
         "cache_bytes": str(request.cache_bytes),
         "threads": str(request.threads or 1),
         **request.extra,
     }
-    command = request.system.command(request.job)
-    log_path = folder / "log"
-    usage = Usage()
-    with (
-        log_path.open("wb") as log,
-        subprocess.Popen(
-            [*command, *(f"{name}={value}" for name, value in arguments.items())],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment(),
-            cwd=folder,
-            start_new_session=True,  # a Ctrl-C here is handled here
-        ) as process,
-    ):
+    with peer_process(request.system, request.job, arguments) as peer:
         try:
-            _await_all_committed(bootstrap_servers, request, process, usage)
-            process.send_signal(signal.SIGTERM)
-            code = process.wait(STOP_TIMEOUT_S)
+            _await_all_committed(bootstrap_servers, request, peer)
         except RunFailedError as failure:
-            raise RunFailedError(f"{failure}\n{tail_of(log_path)}") from failure
-        except subprocess.TimeoutExpired as late:
-            raise RunFailedError(
-                f"it did not stop within {STOP_TIMEOUT_S} s of SIGTERM\n{tail_of(log_path)}"
-            ) from late
-        finally:
-            end_process(process)
-    if code not in request.system.clean_exits:
-        raise RunFailedError(f"it ended with exit code {code} on SIGTERM\n{tail_of(log_path)}")
-    return usage
+            raise RunFailedError(f"{failure}\n{peer.log_tail()}") from failure
+        peer.stop()
+        return peer.usage
 
 
-def _await_all_committed(
-    bootstrap_servers: str, request: RunRequest, process: subprocess.Popen[bytes], usage: Usage
-) -> None:
+def _await_all_committed(bootstrap_servers: str, request: RunRequest, peer: PeerProcess) -> None:
     limit_s = (
         START_ALLOWANCE_S
         + request.records / request.slowest_records_per_s
@@ -239,8 +172,8 @@ def _await_all_committed(
     done = 0
     with GroupProgress(bootstrap_servers, request.run_name) as group:
         while done < request.records or (request.repartitions and not group.own_topics_done()):
-            usage.look(process.pid)
-            code = process.poll()
+            peer.look()
+            code = peer.process.poll()
             if code is not None:
                 raise RunFailedError(
                     f"it ended by itself with exit code {code} after {done} records"
@@ -251,35 +184,6 @@ def _await_all_committed(
                 )
             time.sleep(POLL_S)
             done = max(done, group.committed(places))
-
-
-def environment() -> dict[str, str]:
-    """Return our environment, with our packages importable from the run's folder."""
-    root = str(Path(__file__).parent.parent)
-    before = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{root}:{before}" if before else root}
-
-
-def end_process(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of a run that failed: the process and its descendants."""
-    if process.poll() is not None:
-        return
-    try:
-        left = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for each in left:
-        try:
-            each.kill()
-        except psutil.NoSuchProcess:
-            continue
-    process.wait(STOP_TIMEOUT_S)
-
-
-def tail_of(path: Path) -> str:
-    """Return the end of a program's log, for a failure's text."""
-    text = path.read_text(errors="replace").strip()
-    return f"It wrote:\n{text[-LOG_TAIL_CHARACTERS:]}" if text else "It wrote nothing."
 
 
 def delete_run_topics(admin: AdminClient, run_name: str) -> None:

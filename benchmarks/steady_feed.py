@@ -4,25 +4,39 @@ Each record has a moment at which it is due. A feeder that is late sends what is
 what a slow system or a slow feeder costs stays in the figures (no coordinated omission).
 """
 
-import threading
 import time
 from collections.abc import Iterator
 
 from confluent_kafka import Producer
+
+from benchmarks.watched_thread import WatchedThread
 
 TICK_S = 0.001
 FLUSH_S = 60.0
 QUEUE_RECORDS = 500_000
 
 
-class SteadyFeeder(threading.Thread):
+def feeding_producer(bootstrap_servers: str) -> Producer:
+    """Return a producer that sends at once and places keys as Kafka's own clients do."""
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "linger.ms": 1,
+            "queue.buffering.max.messages": QUEUE_RECORDS,
+            "log_level": 3,
+        }
+    )
+
+
+class SteadyFeeder(WatchedThread):
     """Writes given records at a steady rate until they are all out.
 
     Attributes:
         begin_s: The monotonic moment at which the first record was due; None before the start.
         sent: How many were handed to the client.
         late_ms_max: How far behind its schedule the feeder was at most.
-        error: What went wrong, if anything.
     """
 
     def __init__(
@@ -33,32 +47,15 @@ class SteadyFeeder(threading.Thread):
         *,
         records_per_s: int,
     ) -> None:
-        super().__init__(name="steady-feeder", daemon=True)
+        super().__init__("steady-feeder")
         self.begin_s: float | None = None
         self.sent = 0
         self.late_ms_max = 0.0
-        self.error: BaseException | None = None
         self._topic, self._records, self._rate = topic, records, records_per_s
-        self._ending = threading.Event()
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "enable.idempotence": True,
-                "partitioner": "murmur2_random",
-                "linger.ms": 1,
-                "queue.buffering.max.messages": QUEUE_RECORDS,
-                "log_level": 3,
-            }
-        )
+        self._producer = feeding_producer(bootstrap_servers)
 
-    def run(self) -> None:
-        """Write until all records are out, or until stopped."""
-        try:
-            self._write()
-        except BaseException as error:  # noqa: BLE001 - raised again by check() and stop()
-            self.error = error
-
-    def _write(self) -> None:
+    def work(self) -> None:
+        """Write until all records are out, or until stopped; wait until what was sent is delivered."""
         self.begin_s = begin_s = time.monotonic()
         records = self._records
         for number, (key, value) in enumerate(records):
@@ -78,15 +75,3 @@ class SteadyFeeder(threading.Thread):
             raise TimeoutError(
                 f"{self._topic}: records were not delivered within {FLUSH_S:.0f} s; look at the broker's log"
             )
-
-    def check(self) -> None:
-        """Raise what went wrong so far."""
-        if self.error is not None:
-            raise self.error
-
-    def stop(self) -> None:
-        """Send no more, wait until what was sent is delivered; raises what went wrong."""
-        self._ending.set()
-        if self.ident is not None:
-            self.join()
-        self.check()

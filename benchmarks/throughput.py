@@ -18,10 +18,10 @@ from benchmarks.input_topic import ensure_input
 from benchmarks.jobs import plan
 from benchmarks.jobs.checks import tally_for
 from benchmarks.jobs.expected import expected
+from benchmarks.peer_process import RunFailedError
 from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, Row, make_rows
 from benchmarks.run import (
     SLOWEST_RECORDS_PER_S,
-    RunFailedError,
     RunRequest,
     RunResult,
     WrongResultError,

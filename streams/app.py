@@ -94,7 +94,7 @@ class KafkaStreams:
         self._restore_helpers = restore_helpers(config, self._options)
         self._application = Application(
             spec=spec,
-            topology_hash=bytes.fromhex(topology.hash())[:8],
+            topology_hash=bytes.fromhex(topology.hash()),
             config=config,
             options=self._options,
             state=self._state,

@@ -61,7 +61,6 @@ class Costs:
         log_records: How many records these were.
         beat_bytes: Each beat of a member.
         leader_beat_bytes: Each beat of the leader.
-        join_bytes: Each join.
     """
 
     decide_ms: list[float] = field(default_factory=list[float])
@@ -72,7 +71,6 @@ class Costs:
     log_records: int = 0
     beat_bytes: list[int] = field(default_factory=list[int])
     leader_beat_bytes: list[int] = field(default_factory=list[int])
-    join_bytes: list[int] = field(default_factory=list[int])
 
 
 @dataclass(slots=True)
@@ -143,7 +141,7 @@ class _Worker:
 class SimulatedGroup:
     """One group: a leader, members and their workers."""
 
-    def __init__(self, *, tasks: int, standbys: int) -> None:
+    def __init__(self, *, tasks: int) -> None:
         """Set up a group without members, whose topology makes so many stateful tasks."""
         self.costs = Costs()
         self._tasks = tuple(
@@ -161,7 +159,6 @@ class SimulatedGroup:
             leader="p0",
             settings=CoordinatorSettings(
                 heartbeat_interval_ms=HEARTBEAT_MS,
-                num_standby_replicas=standbys,
                 settling_ms=0,
             ),
             now_ms=self._now_ms,
@@ -273,8 +270,6 @@ class SimulatedGroup:
         match message:
             case Beat():
                 self.costs.beat_bytes.append(len(data))
-            case Join():
-                self.costs.join_bytes.append(len(data))
             case LeaderBeat():
                 self.costs.leader_beat_bytes.append(len(data))
             case _:

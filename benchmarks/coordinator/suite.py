@@ -82,7 +82,7 @@ def measured(members: int, tasks: int) -> dict[str, dict[str, float]]:
         ValueError: A message is more than the inbox takes, or tasks are not where they belong.
     """
     gc.collect()
-    group = SimulatedGroup(tasks=tasks, standbys=0)
+    group = SimulatedGroup(tasks=tasks)
     found: dict[str, dict[str, float]] = {}
     for number in range(members):
         group.start(f"member-{number:03d}")

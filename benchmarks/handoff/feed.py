@@ -1,38 +1,23 @@
 """The steady input of a run, and the observer of its output: a thread each."""
 
 import random
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from confluent_kafka import Producer
-
 from benchmarks.generator import key_bytes
 from benchmarks.handoff.gaps import Arrivals
 from benchmarks.output_reader import OutputReader
+from benchmarks.steady_feed import feeding_producer
+from benchmarks.watched_thread import WatchedThread
 
 TICK_S = 0.005
 FLUSH_S = 30.0
-QUEUE_RECORDS = 500_000
-
-
-def _producer(bootstrap_servers: str) -> Producer:
-    return Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "enable.idempotence": True,
-            "partitioner": "murmur2_random",
-            "linger.ms": 1,
-            "queue.buffering.max.messages": QUEUE_RECORDS,
-            "log_level": 3,
-        }
-    )
 
 
 def preload(bootstrap_servers: str, topic: str, keys: int) -> None:
     """Write every key once: the state that moves with its task."""
-    producer = _producer(bootstrap_servers)
+    producer = feeding_producer(bootstrap_servers)
     for index in range(keys):
         while True:
             try:
@@ -46,29 +31,21 @@ def preload(bootstrap_servers: str, topic: str, keys: int) -> None:
         raise TimeoutError(f"{topic} could not be filled within {FLUSH_S:.0f} s")
 
 
-class Feeder(threading.Thread):
+class Feeder(WatchedThread):
     """Writes records at a steady rate until told to stop; remembers how many it sent, and how often each key."""
 
     def __init__(
         self, bootstrap_servers: str, topic: str, *, keys: int, records_per_s: int, seed: int
     ) -> None:
-        super().__init__(name="feeder", daemon=True)
+        super().__init__("feeder")
         self.written: Counter[bytes] = Counter()
         self.sent = 0
-        self.error: BaseException | None = None
-        self._producer = _producer(bootstrap_servers)
+        self._producer = feeding_producer(bootstrap_servers)
         self._topic, self._keys, self._rate = topic, keys, records_per_s
         self._draw = random.Random(seed)
-        self._ending = threading.Event()
 
-    def run(self) -> None:
-        """Write until stopped."""
-        try:
-            self._write()
-        except BaseException as error:  # noqa: BLE001 - raised again by stop()
-            self.error = error
-
-    def _write(self) -> None:
+    def work(self) -> None:
+        """Write what is due until stopped; wait until it is delivered."""
         begin_s = time.monotonic()
         while not self._ending.wait(TICK_S):
             due = int((time.monotonic() - begin_s) * self._rate)
@@ -80,13 +57,6 @@ class Feeder(threading.Thread):
             self._producer.poll(0)
         if self._producer.flush(FLUSH_S):
             raise TimeoutError(f"{self._topic}: records were not delivered")
-
-    def stop(self) -> None:
-        """Write what is due, wait until it is delivered; raises what went wrong."""
-        self._ending.set()
-        self.join()
-        if self.error is not None:
-            raise self.error
 
 
 @dataclass(slots=True)

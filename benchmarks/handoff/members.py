@@ -1,6 +1,5 @@
 """The instances of the measured systems: how one is started, stopped in order, killed and silenced."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import java
-from benchmarks.run import RunFailedError
+from benchmarks.peer_process import RunFailedError, environment
 from benchmarks.systems import JAVA_STOPPED, PEERS
 
 STOP_S = 60.0
@@ -84,7 +83,7 @@ class Instance:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
+                env=environment(),
                 start_new_session=True,
             )
 

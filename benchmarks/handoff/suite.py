@@ -29,8 +29,9 @@ from benchmarks.handoff.gaps import (
     quiet_median_ms,
 )
 from benchmarks.handoff.members import HANDOFF_SYSTEMS, HandoffSystem, Instance
+from benchmarks.peer_process import RunFailedError
 from benchmarks.results import Row, make_rows
-from benchmarks.run import RunFailedError, WrongResultError, delete_run_topics
+from benchmarks.run import WrongResultError, delete_run_topics
 
 JOBS = ("scale_out", "drain", "kill", "silent_host", "static_bounce")
 PARTITIONS = 4

@@ -19,9 +19,9 @@ from rich.console import Console
 from benchmarks import input_topic, outputs
 from benchmarks.generator import InputSpec, key_blocks, record_blocks
 from benchmarks.latency.results_read import Arrivals, ResultsReader, places_by_key
-from benchmarks.peer_process import PeerProcess, peer_process
+from benchmarks.peer_process import PeerProcess, RunFailedError, peer_process
 from benchmarks.results import GUARANTEES, Row, make_rows
-from benchmarks.run import RunFailedError, WrongResultError, delete_run_topics
+from benchmarks.run import WrongResultError, delete_run_topics
 from benchmarks.steady_feed import SteadyFeeder
 from benchmarks.systems import SYSTEMS
 
@@ -235,7 +235,7 @@ class LatencySuite:
             p99_ms=taken[-(-len(taken) * 99 // 100) - 1],
             longest_ms=taken[-1],
             late_ms_max=feeder.late_ms_max,
-            rss_mib_max=turn.rss_mib_max,
+            rss_mib_max=turn.peer.usage.rss_bytes_max / 2**20,
         )
 
     def _rows(
@@ -279,7 +279,6 @@ class _Turn:
     size: LatencySize
     peer: PeerProcess
     reader: ResultsReader
-    rss_mib_max: float = 0.0
 
     def feeder(self, records: Iterator[tuple[bytes, bytes]]) -> SteadyFeeder:
         """Return a feeder of this turn's input."""
@@ -310,7 +309,7 @@ class _Turn:
     def _look(self) -> None:
         self.peer.check()
         self.reader.check()
-        self.rss_mib_max = max(self.rss_mib_max, self.peer.resident_mib())
+        self.peer.look()
 
 
 def with_pairs(size: LatencySize, pairs: int | None) -> LatencySize:

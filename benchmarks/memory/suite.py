@@ -13,9 +13,9 @@ from benchmarks import input_topic, outputs
 from benchmarks.group_progress import GroupProgress
 from benchmarks.memory.flatness import Flatness, flatness
 from benchmarks.memory.growing_keys import growing_counts, growing_records
-from benchmarks.peer_process import PeerProcess, peer_process
+from benchmarks.peer_process import PeerProcess, RunFailedError, peer_process
 from benchmarks.results import Row, make_rows
-from benchmarks.run import RunFailedError, WrongResultError, delete_run_topics
+from benchmarks.run import WrongResultError, delete_run_topics
 from benchmarks.steady_feed import SteadyFeeder
 from benchmarks.systems import SYSTEMS
 
@@ -135,7 +135,7 @@ class MemorySuite:
                 peer.check()
                 feeder.check()
                 at_s = time.monotonic() - begin_s
-                samples.append((round(at_s, 1), round(peer.resident_mib(), 1)))
+                samples.append((round(at_s, 1), round(peer.look().rss_bytes / 2**20, 1)))
                 feeder.join(SAMPLE_S)
         finally:
             feeder.stop()

@@ -15,8 +15,9 @@ from rich.console import Console
 from benchmarks.generator import direct_counts
 from benchmarks.input_topic import ensure_input
 from benchmarks.parallel.plan import Setting, Variant, expected_records_per_s
+from benchmarks.peer_process import RunFailedError
 from benchmarks.results import Row, make_rows
-from benchmarks.run import RunFailedError, RunRequest, RunResult, WrongResultError, run_once
+from benchmarks.run import RunRequest, RunResult, WrongResultError, run_once
 from benchmarks.throughput import untimed_records
 
 COMMIT_INTERVAL_MS = 100

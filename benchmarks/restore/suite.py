@@ -25,19 +25,15 @@ from rich.console import Console
 
 from benchmarks import input_topic
 from benchmarks.generator import InputSpec
+from benchmarks.peer_process import RunFailedError, Usage, started, tail_of
 from benchmarks.peers.tidewheel import restore as tidewheel
 from benchmarks.restore import beside, growth
 from benchmarks.restore.changelog import Changelog, expected_content
 from benchmarks.results import Row, make_rows
 from benchmarks.run import (
     ADMIN_TIMEOUT_S,
-    RunFailedError,
-    Usage,
     WrongResultError,
     delete_run_topics,
-    end_process,
-    environment,
-    tail_of,
 )
 from benchmarks.systems import SYSTEMS
 
@@ -385,23 +381,11 @@ class RestoreSuite:
         with (
             log_path.open("wb") as log,
             out_path.open("wb") as out,
-            subprocess.Popen(
-                [
-                    *SYSTEMS[system].command(program),
-                    *(f"{name}={value}" for name, value in arguments.items()),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=log,
-                env=environment(),
-                cwd=folder,
-                start_new_session=True,  # a Ctrl-C here is handled here
+            started(
+                SYSTEMS[system].command(program), arguments, folder, out=out, log=log
             ) as process,
         ):
-            try:
-                code = _watched(process, usage)
-            finally:
-                end_process(process)
+            code = _watched(process, usage)
         shutil.rmtree(state_dir, ignore_errors=True)
         lines = out_path.read_text(errors="replace").strip().splitlines()
         if code or not lines:

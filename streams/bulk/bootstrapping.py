@@ -104,7 +104,7 @@ def bootstrap(
         settings = settings_of(config)
         admin = KafkaResetAdmin(settings)
         stack.callback(admin.close)
-        topology_hash = bytes.fromhex(topology.hash())[:8]
+        topology_hash = bytes.fromhex(topology.hash())
         plan = plan_with_topics(
             topology.spec(config), config, admin, admin.list_topics(), topology_hash
         )

@@ -70,7 +70,7 @@ def bulk_stores(
         StreamsError: The topics are not there, or not as the topology needs them.
     """
     plan = application_plan(topology, config, admin)
-    topology_hash = bytes.fromhex(topology.hash())[:8]
+    topology_hash = bytes.fromhex(topology.hash())
     found: dict[str, BulkStore] = {}
     without: dict[str, str] = {}
     custom: set[str] = set()

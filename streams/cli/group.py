@@ -97,7 +97,7 @@ def recover(
         topics = access.connection.admin.list_topics()
         ran = plan_application(topology.spec(config), config.application_id, topics)
         runs = Program(
-            topology_hash=bytes.fromhex(topology.hash())[:8].hex(),
+            topology_hash=topology.hash(),
             assignor=config.task_assignor,
         )
         facts = _facts(access, ran, runs)

@@ -14,7 +14,7 @@ from tasks.processing.operator import Operator, Output
 from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record import RecordMetadata
 from tasks.processing.record_batch import JointRecords, RecordBatch, has_none
-from tasks.processing.topology_spec import Partitioner, SinkSpec
+from tasks.processing.topology_spec import SinkSpec
 
 
 class Collector(Protocol):
@@ -58,6 +58,9 @@ class Sink(Operator):
         self._prefix = topic_prefix if spec.internal else ""
         self._collector = collector
         self._on_unserializable = on_unserializable
+        partitioner: object = spec.partitioner
+        #: The partitioner, if it is one of ours that chooses for whole batches.
+        self._by_bytes = partitioner if isinstance(partitioner, BytesPartitioner) else None
 
     def blocks(self) -> bool:
         """Return whether a function of the user's chooses where records go."""
@@ -123,19 +126,17 @@ class Sink(Operator):
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
     ) -> None:
-        partitioner: Partitioner | None = self.spec.partitioner
-        assert partitioner is not None
+        assert self.spec.partitioner is not None
         count = self._collector.partition_count(topic)
-        ours: object = partitioner
-        if isinstance(ours, BytesPartitioner) and not has_none(keys):
-            partitions_of_all = ours.by_bytes(cast("Sequence[bytes]", keys), count)
-            self._add(topic, batch, keys, values, partitions_of_all)
+        if self._by_bytes is not None and not has_none(keys):
+            chosen_for_all = self._by_bytes.by_bytes(cast("Sequence[bytes]", keys), count)
+            self._add(topic, batch, keys, values, chosen_for_all)
             return
         indices: list[int] = []
         partitions: list[int] = []
         for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
             try:
-                answer = partitioner(topic, key, value, count)
+                answer = self.spec.partitioner(topic, key, value, count)
                 chosen = self._partitions(answer, count)
             except FAILURES as error:  # user code: the production handler decides
                 self._on_unserializable(self.spec.name, batch, index, error)

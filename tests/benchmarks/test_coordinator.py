@@ -10,7 +10,7 @@ from benchmarks.results import SuiteResult
 
 def test_a_simulated_group_balances_and_takes_over() -> None:
     """Twelve tasks on three members, then on four, then on three again."""
-    group = SimulatedGroup(tasks=12, standbys=0)
+    group = SimulatedGroup(tasks=12)
     for name in ("a", "b", "c"):
         group.start(name)
     group.come_to_rest()
@@ -25,7 +25,7 @@ def test_a_simulated_group_balances_and_takes_over() -> None:
 
 def test_costs_are_counted_from_the_last_reading_on() -> None:
     """At rest nothing is decided and nothing is written, and everybody beats."""
-    group = SimulatedGroup(tasks=4, standbys=0)
+    group = SimulatedGroup(tasks=4)
     group.start("a")
     group.come_to_rest()
     costs = group.take_costs()

@@ -11,7 +11,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks.generator import InputSpec, direct_counts
 from benchmarks.group_progress import GroupProgress
 from benchmarks.input_topic import create_topic, ensure_input, quiet_admin, record_count
-from benchmarks.run import RunFailedError, RunRequest, WrongResultError, run_once
+from benchmarks.peer_process import RunFailedError
+from benchmarks.run import RunRequest, WrongResultError, run_once
 from benchmarks.systems import PEERS, SYSTEMS, System
 
 if TYPE_CHECKING:

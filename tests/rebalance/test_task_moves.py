@@ -238,15 +238,17 @@ def test_N11_who_has_not_settled_takes_nothing_from_the_living() -> None:
     assert all(table.events(task) == ["GRANT"] for task in table.owners())
 
 
+def four_tasks(*, has_state: bool) -> tuple[SeenTask, ...]:
+    """Return the tasks that members see."""
+    tasks = join("a").tasks
+    return tasks if has_state else tuple(SeenTask(task=each.task) for each in tasks)
+
+
 @pytest.mark.parametrize("has_state", [True, False])
 def test_N11_who_vanished_without_a_word_has_not_settled(has_state: bool) -> None:
     """It counts as alive for a session, and had been ready: still nothing moves to it."""
     table = RoundTable()
-    tasks = (
-        join("a").tasks
-        if has_state
-        else tuple(SeenTask(task=each.task) for each in join("a").tasks)
-    )
+    tasks = four_tasks(has_state=has_state)
     a = table.start("a", tasks=tasks)
     table.run(7_000)
     for number in range(4):
@@ -263,11 +265,7 @@ def test_N11_who_vanished_without_a_word_has_not_settled(has_state: bool) -> Non
 def test_N11_who_vanished_before_a_new_leader_began_has_not_settled(has_state: bool) -> None:
     """The log knows it, and it counts as alive for a session: nothing moves to it, as nobody has heard it."""
     table = RoundTable()
-    tasks = (
-        join("a").tasks
-        if has_state
-        else tuple(SeenTask(task=each.task) for each in join("a").tasks)
-    )
+    tasks = four_tasks(has_state=has_state)
     a = table.start("a", tasks=tasks)
     table.run(7_000)
     table.start("e", tasks=tasks)
@@ -285,7 +283,7 @@ def test_N11_who_vanished_before_a_new_leader_began_has_not_settled(has_state: b
 def test_N11_who_vanishes_under_a_new_leader_has_not_settled() -> None:
     """It was heard once: for how long it has been here nobody knows."""
     table = RoundTable()
-    tasks = tuple(SeenTask(task=each.task) for each in join("a").tasks)
+    tasks = four_tasks(has_state=False)
     a = table.start("a", tasks=tasks)
     table.run(7_000)
     table.start("e", tasks=tasks)

@@ -143,14 +143,20 @@ def test_only_what_is_committed_counts(
     assert json.loads(capsys.readouterr().out)["phase"] == "NOT_READY"
 
 
-def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
-) -> None:
-    """How many ranges a task has, and of one that is stuck key hash, offset and age: as text, as a line, as JSON."""
+def told_by_the_first(row: TaskStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have two members speak, the first one of a task."""
     book = two_members()
     group = FakeGroup()
     group.write(book)
     group.beats(book.now_ms - 100, "b")
+    group.hear(book.now_ms - 50, beat("a", row))
+    use(monkeypatch, group, book.now_ms)
+
+
+def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
+) -> None:
+    """How many ranges a task has, and of one that is stuck key hash, offset and age: as text, as a line, as JSON."""
     stuck = TaskStatus(
         task="0_0",
         role="active",
@@ -161,8 +167,7 @@ def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
         range_count=16,
         ranges=((0x2B, 4711, 61_000),),
     )
-    group.hear(book.now_ms - 50, beat("a", stuck))
-    use(monkeypatch, group, book.now_ms)
+    told_by_the_first(stuck, monkeypatch)
     sentence = "task 0_0 at a has a record in hand: key hash 0000002b, offset 4711, for 1 min 1 s"
 
     assert main(["status", "shop"]) == ExitCode.OK
@@ -184,17 +189,12 @@ def test_K6_status_and_top_name_the_coroutine_that_blocks_a_loop(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
 ) -> None:
     """Function, node, record and age: as text, as a line, as JSON."""
-    book = two_members()
-    group = FakeGroup()
-    group.write(book)
-    group.beats(book.now_ms - 100, "b")
     told = BlockingCoroutine(
         function="Shop.process (shop.py:12)", ms=61_000, first_hash=1 << 30, node="shop",
         topic="orders", partition=3, offset=4711, key_hash=0x4000002B,
     )  # fmt: skip
     rows = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", blocking=told)
-    group.hear(book.now_ms - 50, beat("a", rows))
-    use(monkeypatch, group, book.now_ms)
+    told_by_the_first(rows, monkeypatch)
     sentence = (
         "task 0_0 at a blocks the event loop that key ranges share: Shop.process (shop.py:12), for 1 min 1 s, node shop, "
         "orders-3 offset 4711, key hash 4000002b"
