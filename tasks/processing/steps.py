@@ -8,6 +8,8 @@ import asyncio
 import time
 import types
 from collections.abc import Coroutine, Generator
+from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, Protocol, TypeVar, cast
 
 from tasks.processing.coroutines import cancelled_by_nobody, wait_for
@@ -25,13 +27,11 @@ class Owner(Protocol):
         given_up: It is given up: no coroutine of it begins any more.
         worked_s: For how long it has kept the loop to itself.
         waits: How often it has let others go on.
-        awaited: The task of its coroutine, None before the first one.
     """
 
     given_up: bool
     worked_s: float
     waits: int
-    awaited: asyncio.Task[Any] | None
 
 
 def run_steps(steps: Steps[R]) -> R:
@@ -58,12 +58,16 @@ def run_steps(steps: Steps[R]) -> R:
 
 
 async def await_steps(steps: Steps[R], owner: Owner) -> R:
-    """Run work to its end on the loop that runs, each coroutine in an asyncio task of its own, and return what it returns.
+    """Run work to its end on the loop that runs, and return what it returns.
+
+    All coroutines of the work are awaited in the task that calls this, each in a context of its own. A task for each
+    would take two more turns of the loop per record, and in each turn a record waits for all others that are due.
 
     Where the owner is given up, `asyncio.CancelledError` is raised in place of a coroutine. One that ends so although its
     owner is not given up has failed, with `StreamsError`.
     """
-    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None, "it is awaited on a loop"
     result: Any = None
     error: BaseException | None = None
     while True:
@@ -79,33 +83,45 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
             if owner.given_up:
                 coroutine.close()
                 raise asyncio.CancelledError  # noqa: TRY301 - as if it had been cancelled at its first await
-            owner.waits += 1
-            # Not by the loop's factory, which notes what users' coroutines begin and leave behind.
-            owner.awaited = asyncio.Task(_timed(coroutine, owner), loop=loop)
-            result = await owner.awaited
+            result = await _awaited(coroutine, owner)
+            if task.cancelling():
+                await _end_cancelling(task)
         except asyncio.CancelledError as raised:
             error = raised if owner.given_up else cancelled_by_nobody(raised)
         except BaseException as raised:  # noqa: BLE001 - the work's own, which raises it again
             error = raised
+        if error is not None and task.cancelling() and not owner.given_up:
+            with suppress(asyncio.CancelledError):  # the coroutine has failed with something else
+                await _end_cancelling(task)
 
 
-async def _timed(coroutine: Coroutine[Any, Any, Any], owner: Owner) -> Any:
-    """Await a coroutine, and note for how long its steps take."""
-    return await _timed_steps(coroutine, owner)
+async def _end_cancelling(task: asyncio.Task[Any]) -> None:
+    """Take back that a coroutine has cancelled the task it runs in: what comes next there has nothing to do with it.
+
+    Raises `asyncio.CancelledError` if the coroutine ended before that could be raised in it.
+    """
+    try:
+        await asyncio.sleep(0)
+    finally:
+        while task.cancelling():
+            task.uncancel()
 
 
 @types.coroutine
-def _timed_steps(coroutine: Coroutine[Any, Any, Any], owner: Owner) -> Generator[Any, Any, Any]:
+def _awaited(coroutine: Coroutine[Any, Any, Any], owner: Owner) -> Generator[Any, Any, Any]:
+    """Await a coroutine in a context of its own, and note for how long its steps take and how often it waits."""
+    run = copy_context().run
     value: Any = None
     error: BaseException | None = None
     while True:
         begin_s = time.monotonic()
         try:
-            awaited = coroutine.send(value) if error is None else coroutine.throw(error)
+            awaited = run(coroutine.send, value) if error is None else run(coroutine.throw, error)
         except StopIteration as done:
             return done.value
         finally:
             owner.worked_s += time.monotonic() - begin_s
+        owner.waits += 1
         value = error = None
         try:
             value = yield awaited

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from streams import Processor, PunctuationType, Record, StreamsBuilder, Topology, retrying
+from streams import (
+    ErrorResponse,
+    Processor,
+    PunctuationType,
+    Record,
+    StreamsBuilder,
+    Topology,
+    retrying,
+)
 from tests.tasks.bench import Bench
 from tests.tasks.group_bench import GroupBench
 from tests.tasks.ranges.programs import LONG, STRING, TEXT
@@ -78,18 +86,69 @@ def test_K5_beside_a_plain_function_each_range_has_a_loop_and_a_thread_to_block(
 
 
 def test_K5_a_coroutine_knows_nothing_of_those_before_it() -> None:
-    """Its context variables are its own."""
+    """Its context variables are its own, and stay with it while it waits."""
     said = contextvars.ContextVar("said", default="nothing")
 
     class Say(Processor[str, str, str, str]):
         keyed = True
 
         async def process(self, record: Record[str, str]) -> None:
-            self.context.forward(record.replace(value=said.get()))
-            said.set("something")
+            before = said.get()
+            said.set(record.value)
+            await asyncio.sleep(0.001)
+            self.context.forward(record.replace(value=f"{before} {said.get() == record.value}"))
 
     bench = _live(_with(Say), 40, keys=4)
-    assert {value for _, value in bench.outputs("out")} == {b"nothing"}
+    assert {value for _, value in bench.outputs("out")} == {b"nothing True"}
+
+
+def _cancels(_record: Any) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def _swallows(record: Any) -> None:
+    _cancels(record)
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        raise ValueError from None
+
+
+def _raises(record: Any) -> None:
+    _cancels(record)
+    raise ValueError
+
+
+@pytest.mark.parametrize("cancel", [_cancels, _swallows, _raises])
+def test_K5_a_coroutine_that_cancels_itself_cancels_nothing_else(
+    cancel: Callable[[Any], Any],
+) -> None:
+    """Its record has failed, however it ends; the next one of its key does not notice."""
+
+    class Cancel(Processor[str, str, str, str]):
+        keyed = True
+
+        async def process(self, record: Record[str, str]) -> None:
+            if int(record.value) % 10 == 0:
+                waits_for = cancel(record)
+                if waits_for is not None:
+                    await waits_for
+            else:
+                await asyncio.sleep(0)
+                self.context.forward(record)
+
+    failed: list[int] = []
+
+    def note(_context: object, record: Record[str, str], _error: Exception) -> ErrorResponse:
+        failed.append(int(record.value))
+        return ErrorResponse(action="continue")
+
+    bench = _live(_with(Cancel), 60, keys=3, processing_exception_handler=note)
+    found = sorted(int(value or b"") for _, value in bench.outputs("out"))
+    assert found == [number for number in range(60) if number % 10]
+    assert sorted(failed) == list(range(0, 60, 10))
 
 
 def _exits(_record: Any) -> None:
