@@ -101,7 +101,7 @@ class SnapshotLocation:
         return snapshot
 
     def download(self, run: Run, to_dir: Path) -> Path:
-        """Copy a run to a directory of this machine and check it; return the file, which is the caller's.
+        """Copy a run to a directory of this machine and check it; return the file, which is the caller's and durable.
 
         Raises:
             SnapshotRefused: The file is gone, or its size, checksum or keys are not those of the manifest.
@@ -140,6 +140,9 @@ class SnapshotLocation:
                 size += len(piece)
                 digest.update(piece)
                 target.write(piece)
+            target.flush()
+            # Here, where it stops nobody: an ingest would do it, and stop all of the worker's tasks meanwhile.
+            os.fsync(target.fileno())
         if size != run.file_bytes:
             raise SnapshotRefused(f"its size is not {run.file_bytes} bytes")
         if digest.hexdigest() != run.sha256:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from heapq import merge
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from state_stores.bulk_restore.manifest import MOST_RUNS, SnapshotRefused
 from state_stores.bulk_restore.run_files import RunFile
@@ -12,6 +13,8 @@ from state_stores.rocksdb.sorted_files import read_sorted_file
 
 def merge_runs(files: Sequence[RunFile], out: Path, *, drop_deletes: bool) -> RunFile | None:
     """Merge runs (in the order of their offsets) into one file, and return it; None, and no file, if no row is left.
+
+    However many there are, `MOST_RUNS` files are open at once: more are first made into so many, beside the file.
 
     Args:
         files: The runs, of one partition; they stay.
@@ -23,10 +26,12 @@ def merge_runs(files: Sequence[RunFile], out: Path, *, drop_deletes: bool) -> Ru
         StoreCorruptedError: A file can't be read.
     """
     first, last = files[0].run, files[-1].run
-    rows = newest_rows(files)
-    if drop_deletes:
-        rows = (row for row in rows if row[1] is not None)
-    run = write_run(out, rows, first.partition, (first.from_offset, last.to_offset))
+    with TemporaryDirectory(dir=out.parent) as folder:
+        few = limit_runs(files, Path(folder), complete_from_zero=drop_deletes)
+        rows = newest_rows(few)
+        if drop_deletes:
+            rows = (row for row in rows if row[1] is not None)
+        run = write_run(out, rows, first.partition, (first.from_offset, last.to_offset))
     return None if run is None else RunFile(out, run)
 
 
@@ -60,6 +65,8 @@ def limit_runs(
 
 def newest_rows(files: Sequence[RunFile]) -> Iterator[Row]:
     """Yield the rows that runs (in the order of their offsets) make together, in key order: the last run's of each key.
+
+    All of them are open at once; see `limit_runs` where there may be many.
 
     Raises:
         SnapshotRefused: A file has not the rows that its run says.

@@ -318,12 +318,15 @@ class TaskDatabase:
     def ingest(self, family: str, files: Sequence[Path]) -> None:
         """Take sorted files (`SstFileWriter`) into a family, later ones over earlier ones; the files are moved.
 
-        Write the position after it, never before. Holds the GIL.
+        Write the position after it, never before. Holds the GIL for one file at a time: for the fsync of a file that is not
+        durable yet, and for the few of RocksDB's own.
         """
         with self._access(f"ingest files into store {family}"):
             ingestion = IngestExternalFileOptions()
             ingestion.set_move_files(True)
-            self._family(family).ingest_external_file([str(file) for file in files], ingestion)
+            native = self._family(family)
+            for file in files:
+                native.ingest_external_file([str(file)], ingestion)
 
     def checkpoint(self, path: Path) -> None:
         """Flush everything, and make a copy in `path` (a new directory) that shares the files by hard links.

@@ -12,7 +12,7 @@ from state_stores.bulk_restore.manifest import (
     SnapshotRefused,
     StoreSnapshot,
 )
-from state_stores.bulk_restore.merge import newest_rows
+from state_stores.bulk_restore.merge import limit_runs, newest_rows
 from state_stores.bulk_restore.plan import RestorePlan, plan_restore
 from state_stores.bulk_restore.run_files import RunFile
 from state_stores.restore import StoreTime
@@ -116,7 +116,7 @@ def read_changelog(
 ) -> Content:
     """Return a partition's content from the changelog alone."""
     built = read_into_runs(work, task.from_changelog(), directory, count)
-    return Content(built.files, built.time)
+    return Content(limit_runs(built.files, directory, complete_from_zero=True), built.time)
 
 
 def read_snapshot(
@@ -133,4 +133,5 @@ def read_snapshot(
     """
     files = fetched(work.place(), runs.runs, directory)
     built = read_into_runs(work, task.tail(runs.to_offset), directory, count)
-    return Content([*files, *built.files], runs.time.later(built.time))
+    files = limit_runs([*files, *built.files], directory, complete_from_zero=True)
+    return Content(files, runs.time.later(built.time))

@@ -14,7 +14,7 @@ import msgspec
 
 from rebalance.model import TopicPartition
 from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import Run
+from state_stores.bulk_restore.manifest import Run, SnapshotRefused
 from state_stores.bulk_restore.merge import merge_runs
 from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
 from state_stores.bulk_restore.runs import RUN_BYTES, RunBuilder
@@ -99,12 +99,16 @@ class RunsToMerge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeRuns:
-    """Runs at the location, in the order of their offsets, and the store's time after their records."""
+    """Runs at the location, in the order of their offsets, and the store's time after their records.
+
+    `refused` says why there are none, where a file that they were to be made of is broken.
+    """
 
     store: str
     partition: int
     runs: tuple[Run, ...]
     time: StoreTime = field(default_factory=StoreTime)
+    refused: str | None = None
 
 
 def build_range(work: ExecutorWork, task: RangeToBuild, count: Counted) -> MadeRuns:
@@ -168,7 +172,16 @@ def _log_start(work: ExecutorWork, partition: TopicPartition) -> int:
 
 
 def merge_into_one(work: ExecutorWork, task: RunsToMerge, count: Counted) -> MadeRuns:
-    """Fetch runs, merge them and upload what they become."""
+    """Fetch runs, merge them and upload what they become; a broken one is brought back as the answer."""
+    try:
+        runs = _merged_and_uploaded(work, task)
+    except SnapshotRefused as error:
+        return MadeRuns(store=task.store, partition=task.partition, runs=(), refused=str(error))
+    count(task.rows)
+    return MadeRuns(store=task.store, partition=task.partition, runs=runs)
+
+
+def _merged_and_uploaded(work: ExecutorWork, task: RunsToMerge) -> tuple[Run, ...]:
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
         place = work.place()
         files = fetched(place, task.runs, Path(folder))
@@ -176,9 +189,7 @@ def merge_into_one(work: ExecutorWork, task: RunsToMerge, count: Counted) -> Mad
             merged = merge_runs(
                 files, Path(folder, "merged.sst"), drop_deletes=task.complete_from_zero
             )
-        runs = () if merged is None else (_uploaded(work, task.store, merged, place),)
-        count(task.rows)
-    return MadeRuns(store=task.store, partition=task.partition, runs=runs)
+        return () if merged is None else (_uploaded(work, task.store, merged, place),)
 
 
 def fetched(place: SnapshotLocation, runs: Sequence[Run], directory: Path) -> list[RunFile]:

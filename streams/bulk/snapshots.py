@@ -1,5 +1,6 @@
 """Makes snapshots: changelogs read by Spark's executors, runs uploaded, manifests published last."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ from streams.topology import Topology
 
 if TYPE_CHECKING:
     from state_stores.bulk_restore.spark_job import SparkSession
+
+_log = logging.getLogger("tidewheel")
 
 _WHY_IN_FULL: Final = "a full one was asked for"
 
@@ -130,7 +133,7 @@ def make_snapshots(
                 slowest_ms=slowest_time(store.spec, positions.get(store.task(number))),
             )
     work = driver.work(list(stores.values()), url)
-    partitions = _merged(driver, work, _built(driver, work, plans))
+    partitions = _made(driver, work, plans)
     check_same_topics(facts.values(), driver.admin)
     for plan in plans.values():
         slow = read_too_slowly(began_ms, now_ms(), plan.facts.tombstone_retention_ms)
@@ -143,6 +146,26 @@ def make_snapshots(
             place, _Described(application_id, store, before[name], plans[name, 0]), parts
         )
     return manifest
+
+
+def _made(
+    driver: BulkDriver, work: ExecutorWork, plans: Mapping[_Which, PartitionPlan]
+) -> dict[_Which, PartitionRuns]:
+    """Return the runs of each partition; one whose runs of before turn out to be broken is made in full.
+
+    Raises:
+        StreamsError: What was made just now is broken.
+    """
+    partitions, broken = _merged(driver, work, _built(driver, work, plans))
+    again: dict[_Which, PartitionPlan] = {}
+    for which, refused in broken.items():
+        if plans[which].kept is None:
+            raise StreamsError(f"{refused}; it was uploaded just now, is the location sound?")
+        _log.warning("%s; the changelog is read in full instead", refused)
+        again[which] = plan_partition(
+            plans[which].facts, None, refused, slowest_ms=plans[which].slowest_ms
+        )
+    return partitions | _made(driver, work, again) if again else partitions
 
 
 def _built(
@@ -190,8 +213,8 @@ def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
 
 def _merged(
     driver: BulkDriver, work: ExecutorWork, partitions: Mapping[_Which, PartitionRuns]
-) -> dict[_Which, PartitionRuns]:
-    """Make one run of the runs of a partition where they are too many."""
+) -> tuple[dict[_Which, PartitionRuns], dict[_Which, str]]:
+    """Make one run of the runs of a partition where they are too many; and say where one of them is broken, and how."""
     tasks = [
         RunsToMerge(
             store=store,
@@ -204,13 +227,14 @@ def _merged(
     ]
     total = sum(task.rows for task in tasks)
     made = driver.run(merge_into_one, work, tasks, step="merging runs", total=total)
-    merged = {(each.store, each.partition): each.runs for each in made}
+    merged = {(each.store, each.partition): each for each in made}
+    broken = {which: each.refused for which, each in merged.items() if each.refused is not None}
     return {
-        which: msgspec.structs.replace(partition, runs=merged[which])
+        which: msgspec.structs.replace(partition, runs=merged[which].runs)
         if which in merged
         else partition
         for which, partition in partitions.items()
-    }
+    }, broken
 
 
 @dataclass(frozen=True, slots=True)

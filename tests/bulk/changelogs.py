@@ -1,8 +1,10 @@
 """Changelogs of every kind of store on a real broker, and what replaying them record by record leaves."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +22,24 @@ from state_stores.timed_buffer import read_note
 from streams import StreamsConfig
 from streams.bulk.stores import BulkStore
 from tests.integration.cluster import Cluster, Received, until
-from tests.state_stores.bulk_restore.logs import SPECS, Logged, logs, noted, replayed
+from tests.state_stores.bulk_restore.logs import (
+    SPECS,
+    Logged,
+    logs,
+    noted,
+    replayed,
+    row_key,
+)
 
 PARTITIONS: Final = 2
 
 _FOR_EVER_MS: Final = 1 << 62
+
+#: As many records on average have some that were drawn, and not alike: those that are certain are fewer.
+_VARIED: Final = 7
+
+#: Rows of window and session stores at this time have those at 0 expire.
+_LATE_ROW: Final = 510_000
 
 #: Timestamp 0 is "now" to the client.
 _FIRST_MS: Final = 1
@@ -43,16 +58,84 @@ def name_of(kind: str) -> str:
     return kind.replace(" ", "-")
 
 
-def pieces(kinds: Sequence[str]) -> st.SearchStrategy[Piece]:
-    """Make transactions: some of their partitions stay empty, one in four is aborted."""
-    records = st.fixed_dictionaries(
-        {
-            (kind, partition): st.one_of(st.just([]), logs(SPECS[kind]))
-            for kind in kinds
-            for partition in range(PARTITIONS)
-        }
-    )
-    return st.builds(Piece, records, st.sampled_from((True, True, True, False)))
+def is_empty(kind: str, partition: int) -> bool:
+    """Return whether no history has a record of a partition: of every second kind the last one has none."""
+    return partition == PARTITIONS - 1 and bool(tuple(SPECS).index(kind) % 2)
+
+
+def histories(kinds: Sequence[str]) -> st.SearchStrategy[tuple[list[Piece], list[Piece]]]:
+    """Make transactions before a snapshot and after it.
+
+    Whatever is drawn, of every kind there are rows written twice, deleted, expired, deleted behind the snapshot, and empty
+    partitions, and every partition with records ends with those of an aborted transaction and its marker.
+    """
+    committed, aborted = partial(_pieces, kinds, True), partial(_pieces, kinds, False)
+    before = st.tuples(committed(_begun), aborted(_undone)).map(list)
+    after = st.tuples(aborted(_undone), committed(_gone_on), aborted(_undone)).map(list)
+    return st.tuples(before, after)
+
+
+def is_varied(history: tuple[list[Piece], list[Piece]]) -> bool:
+    """Return whether there is more than what every history has; hypothesis begins with one that has no more."""
+    records = [each for pieces in history for piece in pieces for each in piece.records.values()]
+    return sum(map(len, records)) > _VARIED * len(records)
+
+
+def _pieces(
+    kinds: Sequence[str], committed: bool, certain: Callable[[StoreSpec], list[Logged]]
+) -> st.SearchStrategy[Piece]:
+    """Make transactions that begin with certain records of each partition."""
+    records = {
+        (kind, partition): logs(SPECS[kind]).map(partial(_behind, certain(SPECS[kind])))
+        for kind in kinds
+        for partition in range(PARTITIONS)
+        if not is_empty(kind, partition)
+    }
+    return st.builds(Piece, st.fixed_dictionaries(records), st.just(committed))
+
+
+def _behind(certain: list[Logged], drawn: list[Logged]) -> list[Logged]:
+    return certain + drawn
+
+
+def _begun(spec: StoreSpec) -> list[Logged]:
+    """Return a row that ends by what comes after it, one written twice, one deleted, and one more."""
+    early, late = (0, 0), (_LATE_ROW, 1_200 if spec.kind is StoreKind.VERSIONED else 200)
+    return [
+        _logged(spec, b"old", b"0", *early),
+        _logged(spec, b"twice", b"1", *late),
+        _logged(spec, b"twice", b"2", *late),
+        _logged(spec, b"deleted", b"3", *late),
+        _logged(spec, b"deleted", None, *late),
+        _logged(spec, b"kept", b"4", *late),
+        _logged(spec, b"deleted later", b"5", *late),
+    ]
+
+
+def _gone_on(spec: StoreSpec) -> list[Logged]:
+    """Return a delete of what a snapshot has, a row that it has in another way, and a new one."""
+    late = (_LATE_ROW, 1_210 if spec.kind is StoreKind.VERSIONED else 210)
+    return [
+        _logged(spec, b"deleted later", None, *late),
+        _logged(spec, b"twice", b"6", *late),
+        _logged(spec, b"new", b"7", *late),
+    ]
+
+
+def _undone(spec: StoreSpec) -> list[Logged]:
+    """Return what would show if it counted: other values, and deletes; a time that would have all others expire."""
+    far = (10 * _LATE_ROW, 1_000_000)
+    return [
+        _logged(spec, b"kept", b"wrong", _LATE_ROW, 220),
+        _logged(spec, b"twice", None, _LATE_ROW, 220),
+        _logged(spec, b"never", b"wrong", *far),
+    ]
+
+
+def _logged(
+    spec: StoreSpec, key: bytes, value: bytes | None, row_ms: int, timestamp: int
+) -> Logged:
+    return Logged(0, row_key(spec, key, row_ms), value, timestamp)
 
 
 def many_records(kinds: Sequence[str], count: int, *, seed: int = 7) -> Piece:
@@ -91,6 +174,10 @@ def _knows_time(spec: StoreSpec) -> bool:
     return spec.kind is StoreKind.VERSIONED or spec.ttl_ms is not None
 
 
+def _expires(spec: StoreSpec) -> bool:
+    return spec.kind in SEGMENTED_KINDS
+
+
 class Changelogs:
     """The changelogs of an application that has one store of every kind."""
 
@@ -106,6 +193,8 @@ class Changelogs:
         )
         self._producer.init_transactions(60)
         self.kinds = kinds
+        #: How many records of committed transactions were written.
+        self._written: Counter[tuple[str, int]] = Counter()
         #: What was read since something was written.
         self._read: dict[str, list[Received]] = {}
         self.stores = stores_of(application_id, kinds)
@@ -115,7 +204,7 @@ class Changelogs:
             lag_ms = _FOR_EVER_MS if _knows_time(store.spec) else 0
             cluster.create(
                 {store.topic: PARTITIONS},
-                cleanup_policy="compact",
+                cleanup_policy="compact,delete" if _expires(store.spec) else "compact",
                 min_compaction_lag_ms=str(lag_ms),
             )
 
@@ -133,18 +222,19 @@ class Changelogs:
             self._producer.begin_transaction()
             for (kind, partition), records in piece.records.items():
                 topic = self.stores[name_of(kind)].topic
-                for each in records:
-                    # A compacted topic refuses records without a key.
-                    if each.key is not None:
-                        self._producer.produce(
-                            topic,
-                            each.value,
-                            each.key,
-                            partition,
-                            timestamp=each.timestamp + _FIRST_MS,
-                            on_delivery=delivered,
-                        )
-                        self._producer.poll(0)
+                # A compacted topic refuses records without a key.
+                keyed = [each for each in records if each.key is not None]
+                self._written[kind, partition] += len(keyed) * piece.committed
+                for each in keyed:
+                    self._producer.produce(
+                        topic,
+                        each.value,
+                        each.key,
+                        partition,
+                        timestamp=each.timestamp + _FIRST_MS,
+                        on_delivery=delivered,
+                    )
+                    self._producer.poll(0)
             self._producer.flush(60)
             if piece.committed:
                 self._producer.commit_transaction(60)
@@ -158,6 +248,27 @@ class Changelogs:
             ),
             "the markers are written",
         )
+
+    def age(self) -> None:
+        """Wait until the broker has compacted what can be, and have it delete the first record of all that expire.
+
+        Of every kind a row was written twice in the first transaction, and the first record has expired.
+        """
+        compacted = [kind for kind in self.kinds if not _knows_time(SPECS[kind])]
+
+        def is_compacted() -> bool:
+            self._read.clear()
+            return all(len(self.read(kind, 0)) < self._written[kind, 0] for kind in compacted)
+
+        until(is_compacted, "the broker has compacted the changelogs")
+        expiring = [
+            self.stores[name_of(kind)].changelog(partition)
+            for kind in self.kinds
+            for partition in range(PARTITIONS)
+            if _expires(SPECS[kind]) and not is_empty(kind, partition)
+        ]
+        self._cluster.admin.delete_records(dict.fromkeys(expiring, 1))
+        self._read.clear()
 
     def read(self, kind: str, partition: int) -> list[Logged]:
         """Return the committed records of a partition."""

@@ -1,32 +1,73 @@
-"""Replay, Spark restore, and snapshot with a tail leave the same rows, for every kind of store, on a real broker."""
+"""Replay, sorted runs, Spark restore, and snapshot with a tail leave the same rows, for every kind of store, on a real broker."""
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
 
 from state_stores.bulk_restore.spark_job import SparkSession
+from streams import KafkaStreams, Processor, StreamsConfig, Topology
 from streams.bulk.driver import bulk_driver
 from streams.bulk.restoring import restore_stores
 from streams.bulk.snapshots import make_snapshots
-from tests.bulk.changelogs import PARTITIONS, Changelogs, Piece, assert_restored, pieces
+from streams.client import wiring
+from streams.materialized import StoreBuilder
+from streams.run_options import RunOptions
+from tests.bulk.changelogs import (
+    PARTITIONS,
+    Changelogs,
+    Piece,
+    assert_restored,
+    histories,
+    is_empty,
+    is_varied,
+)
 from tests.bulk.conftest import MakeConfig
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import PATIENCE_S, Cluster
+from tests.integration.programs.probes import runs_from
 from tests.state_stores.bulk_restore.logs import SPECS
 
 _KINDS = tuple(SPECS)
+_EACH = [(kind, partition) for kind in _KINDS for partition in range(PARTITIONS)]
+_FULL = [which for which in _EACH if not is_empty(*which)]
 
+#: Restores what slot 0 of some settings lacks, and checks it.
+RunWorker = Callable[[Changelogs, StreamsConfig], str]
 
 _numbers = iter(range(1_000))
 
 
-_pieces = st.lists(pieces(_KINDS), min_size=1, max_size=2)
+@pytest.fixture
+def run_worker(cluster: Cluster, unique: str, caplog: pytest.LogCaptureFixture) -> RunWorker:
+    """Starts a worker that has all the stores and nothing to do but restore them; returns what it said of that."""
+    source = f"in-{unique}"
+    cluster.create({source: PARTITIONS})
+
+    def run(changelogs: Changelogs, config: StreamsConfig) -> str:
+        topology = Topology().add_source("read", source, key_serde=bytes, value_serde=bytes)
+        topology.add_processor("hold", Processor, ["read"])
+        for store in changelogs.stores.values():
+            topology.add_state_store(StoreBuilder(spec=store.spec), ["hold"])
+        app = KafkaStreams(topology, config, options=RunOptions(fixed=True))
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            app.start()
+            try:
+                assert app.wait_until_running(PATIENCE_S), repr(app.error)
+            finally:
+                assert app.close(timeout=int(PATIENCE_S * 1000))
+        assert_restored(changelogs, config)
+        return caplog.text
+
+    return run
 
 
-@given(first=_pieces, then=_pieces)
+@given(history=histories(_KINDS))
 @settings(
-    max_examples=2,
-    # Each takes seconds: a failing one is told as it is.
+    max_examples=1,
+    # It takes a minute: a failing one is told as it is.
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
 )
@@ -34,24 +75,47 @@ def test_R2_spark_restores_what_replay_does(
     cluster: Cluster,
     spark: SparkSession,
     make_config: MakeConfig,
-    first: list[Piece],
-    then: list[Piece],
+    run_worker: RunWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    history: tuple[list[Piece], list[Piece]],
 ) -> None:
-    """In full, and by a snapshot of the middle with what came after it on top; with aborted and empty stretches."""
+    """By workers from the changelog, from runs and from a snapshot with a tail, and by Spark in full and on a snapshot."""
+    assume(is_varied(history))
     number = next(_numbers)
     base = make_config()
-    config = base.replace(application_id=f"{base.application_id}-{number}")
+    config = base.replace(
+        application_id=f"{base.application_id}-{number}",
+        snapshot_location=f"{base.snapshot_location}-{number}",
+    )
+
+    def elsewhere(name: str, *, snapshots: bool) -> StreamsConfig:
+        place = config.snapshot_location if snapshots else None
+        return config.replace(
+            snapshot_location=place, state_dir=Path(config.state_dir) / f"{number}-{name}"
+        )
+
+    before, after = history
     changelogs = Changelogs(cluster, config.application_id)
-    changelogs.write(first)
+    changelogs.write(before)
+    changelogs.age()
     with bulk_driver(config, spark, what="test") as driver:
         url = str(config.snapshot_location)
-        begun = make_snapshots(driver, changelogs.stores, url, records_per_task=7)
-        changelogs.write(then)
+        begun = make_snapshots(driver, changelogs.stores, url, records_per_task=10)
+        assert all(made.generation == 0 for made in begun.stores.values())
+        changelogs.write(after)
+        told = run_worker(changelogs, elsewhere("tail", snapshots=True))
+        assert told.count("restoring from snapshot") == len(_FULL)
         report = restore_stores(driver, changelogs.stores)
-    assert len(report.stores) == PARTITIONS * len(_KINDS)
-    assert all(made.generation == 0 for made in begun.stores.values())
-    assert_restored(changelogs, config)
-    in_full = config.replace(snapshot_location=None, state_dir=Path(config.state_dir) / "full")
+        assert len(report.stores) == len(_EACH)
+        assert_restored(changelogs, config)
+    in_full = elsewhere("full", snapshots=False)
     with bulk_driver(in_full, spark, what="test") as driver:
         restore_stores(driver, changelogs.stores)
     assert_restored(changelogs, in_full)
+    told = run_worker(changelogs, elsewhere("replay", snapshots=False))
+    assert told.count(" restore end, ") == len(_FULL)
+    assert "restoring from changelog" not in told, "no runs were made"
+    with monkeypatch.context() as patched:
+        patched.setattr(wiring, "RunSettings", runs_from(0))
+        told = run_worker(changelogs, elsewhere("runs", snapshots=False))
+    assert told.count("restoring from changelog") == len(_FULL)

@@ -5,17 +5,21 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from state_stores.bulk_restore.location import SnapshotLocation
 from streams import StreamsConfig
+from streams.bulk.executor_work import build_range, merge_into_one
 from streams.bulk.restoring import restore_stores
 from tests.bulk.changelogs import Changelogs, assert_restored, many_records, name_of
 from tests.bulk.conftest import MakeConfig
-from tests.bulk.programs.restoring import STAGES
+from tests.bulk.programs.restoring import STAGES, standing
 from tests.integration.cluster import Cluster, until
 from tests.integration.forked import ForkedProcess
 from tests.streams.bulk.inline import inline_driver
@@ -25,10 +29,19 @@ _KINDS = ("timestamped", "session")
 _ROOT = Path(__file__).parents[2]
 _SPARK_S = 400.0
 _STDERR = 2
+#: Executors that are processes of their own.
+_APART = "local-cluster[2,1,1024]"
+#: The Java class that an executor is.
+_EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 def _order(
-    config: StreamsConfig, marker: Path, *, stage: str | None, master: str | None
+    config: StreamsConfig,
+    marker: Path,
+    *,
+    stage: str | None,
+    master: str | None,
+    go: Path | None = None,
 ) -> dict[str, Any]:
     """Return what a restore in a process of its own is told."""
     return {
@@ -42,11 +55,12 @@ def _order(
         "master": master,
         "stage": stage,
         "marker": str(marker),
+        "go": None if go is None else str(go),
     }
 
 
 def _start(
-    config: StreamsConfig, marker: Path, *, stage: str | None, master: str
+    config: StreamsConfig, marker: Path, *, stage: str | None, master: str, go: Path | None = None
 ) -> "subprocess.Popen[str]":
     """Start a restore with Spark in a group of its own."""
     program = subprocess.Popen(
@@ -58,7 +72,7 @@ def _start(
         env={**os.environ, "PYTHONPATH": str(_ROOT)},  # executors have to find the program, too
     )
     assert program.stdin is not None
-    program.stdin.write(json.dumps(_order(config, marker, stage=stage, master=master)))
+    program.stdin.write(json.dumps(_order(config, marker, stage=stage, master=master, go=go)))
     program.stdin.close()
     return program
 
@@ -119,7 +133,62 @@ def test_an_executor_killed_after_its_upload(
     config = make_config()
     changelogs = _changelogs(cluster, config)
     marker = tmp_path / "marker"
-    program = _start(config, marker, stage=None, master="local-cluster[2,1,1024]")
+    program = _start(config, marker, stage=None, master=_APART)
     assert program.wait(_SPARK_S) == 0
     assert marker.exists(), "an executor was killed"
     assert_restored(changelogs, config)
+
+
+def test_executors_killed_in_each_stage_of_a_snapshot_and_of_a_restore(
+    cluster: Cluster, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """The executors' Java itself, while it reads and while it merges: Spark starts another, and every key is right."""
+    config = make_config()
+    changelogs = _changelogs(cluster, config)
+    marker, go = tmp_path / "marker", tmp_path / "go"
+    program = _start(config, marker, stage=None, master=_APART, go=go)
+    place = SnapshotLocation(str(config.snapshot_location))
+    newest = partial(place.newest, config.application_id)
+
+    def generations() -> list[int | None]:
+        found = [newest(name) for name in changelogs.stores]
+        return [None if each is None else each.generation for each in found]
+
+    try:
+        executor = _executor_at(program, marker, "snapshot", build_range)
+        assert generations() == [None, None], "not without this one's work"
+        _kill(executor)
+        until(lambda: generations() == [0, 0], "a snapshot is there", _SPARK_S)
+        # More than the snapshot has, so that both are merged.
+        changelogs.write([many_records(_KINDS, 900, seed=8)])
+        go.touch()
+        _kill(_executor_at(program, marker, "restore", build_range))
+        _kill(_executor_at(program, marker, "restore", merge_into_one))
+        assert program.wait(_SPARK_S) == 0
+    finally:
+        if program.poll() is None:
+            os.killpg(program.pid, signal.SIGKILL)
+            program.wait(60)
+    assert_restored(changelogs, config)
+
+
+def _executor_at(
+    program: "subprocess.Popen[str]", marker: Path, job: str, work: Callable[..., object]
+) -> psutil.Process:
+    """Return the Java process in whose Python the first attempt at a kind of work stands still."""
+    told = Path(f"{standing(str(marker), job)}{work.__name__}")
+
+    def stands() -> bool:
+        assert program.poll() is None, "it waits for an executor to be killed"
+        return told.exists() and told.read_text(encoding="ascii").endswith("\n")
+
+    until(stands, f"{work.__name__} of the {job} stands still", _SPARK_S)
+    above = psutil.Process(int(told.read_text(encoding="ascii"))).parents()
+    assert program.pid in [process.pid for process in above]
+    (executor,) = [process for process in above if _EXECUTOR in " ".join(process.cmdline())]
+    return executor
+
+
+def _kill(executor: psutil.Process) -> None:
+    executor.send_signal(signal.SIGKILL)
+    executor.wait(60)

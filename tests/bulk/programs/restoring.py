@@ -1,10 +1,12 @@
 """Restores stores in a process of its own, by orders on standard input; killed or hindered as they say.
 
-    {"config": {...}, "kinds": [...], "master": "local-cluster[2,1,1024]" | null, "stage": "..." | null, "marker": "/path"}
+    {"config": {...}, "kinds": [...], "master": "local-cluster[2,1,1024]" | null, "stage": "..." | null, "marker": "/path",
+     "go": "/path" | null}
 
 Without a master the executors' work is done in this process. With a stage, the driver kills itself there. With a master and a
 marker, the first attempt of a task says so by that file and kills its own process; `stage` "executors" has all attempts wait
-then, until somebody kills this program.
+then, until somebody kills this program. With `go` there is a snapshot first, and the restore once there is such a file; in
+both, the first attempt at each kind of work tells its process by a file and waits, until somebody kills its executor.
 """
 
 import json
@@ -24,6 +26,7 @@ from streams.broker.java import find_java
 from streams.bulk.driver import BulkDriver, bulk_driver
 from streams.bulk.executor_work import Counted, ExecutorWork
 from streams.bulk.restoring import restore_stores
+from streams.bulk.snapshots import make_snapshots
 from tasks.state_manager import StateManager
 from tests.bulk.changelogs import stores_of
 from tests.streams.bulk.inline import inline_driver
@@ -38,6 +41,7 @@ STAGES: Final[dict[str, tuple[type, str, int, bool]]] = {
     "after the last ingest": (StateManager, "ingest", 4, False),
 }
 _FOR_EVER_S: Final = 3_600
+_LOOK_S: Final = 0.05
 
 
 def main() -> None:
@@ -63,9 +67,16 @@ def main() -> None:
             keeper=driver.keeper,
             on_progress=None,
         )
-        HinderedDriver.hinder = partial(
-            die_once, order["marker"], waits=order["stage"] == "executors"
-        )
+        if order["go"] is not None:
+            HinderedDriver.hinder = partial(stand_still_once, standing(order["marker"], "snapshot"))
+            make_snapshots(hindered, stores, str(config.snapshot_location))
+            while not Path(order["go"]).exists():
+                time.sleep(_LOOK_S)
+            HinderedDriver.hinder = partial(stand_still_once, standing(order["marker"], "restore"))
+        else:
+            HinderedDriver.hinder = partial(
+                die_once, order["marker"], waits=order["stage"] == "executors"
+            )
         restore_stores(hindered, stores)
 
 
@@ -108,6 +119,24 @@ def die_once(
         return result
     os.kill(os.getppid(), signal.SIGKILL)  # PySpark's daemon, with all its workers
     os.kill(os.getpid(), signal.SIGKILL)
+    return None
+
+
+def standing(marker: str, job: str) -> str:
+    """Return what the names of files begin with that tell who stands still in a job; the work's name follows."""
+    return f"{marker}-{job}-"
+
+
+def stand_still_once(
+    marker: str, function: Callable[..., Any], work: ExecutorWork, item: Any, count: Counted
+) -> Any:
+    """Do an executor's work; the first attempt at this kind of it says which process it is, and never comes to an end."""
+    try:
+        with Path(f"{marker}{function.__name__}").open("x", encoding="ascii") as file:
+            file.write(f"{os.getpid()}\n")
+    except FileExistsError:
+        return function(work, item, count)
+    time.sleep(_FOR_EVER_S)
     return None
 
 

@@ -57,17 +57,19 @@ class Logged:
     timestamp: int
 
 
-def _keys(spec: StoreSpec) -> st.SearchStrategy[bytes]:
-    plain = st.binary(max_size=2)
+def row_key(spec: StoreSpec, key: bytes, time: int, seq: int = 0) -> bytes:
+    """Return what the changelog calls a key's row; of window and session stores that of a time."""
     if spec.kind not in SEGMENTED_KINDS:
-        return plain
-    times = st.integers(0, 30).map(lambda step: step * 17_000)
+        return key
     if spec.kind is StoreKind.SESSION:
-        return st.builds(lambda key, end: key + _SESSION_TAIL.pack(end + 9, end), plain, times)
+        return key + _SESSION_TAIL.pack(time + 9, time)
+    return key + _WINDOW_TAIL.pack(time, seq)
+
+
+def _keys(spec: StoreSpec) -> st.SearchStrategy[bytes]:
+    times = st.integers(0, 30).map(lambda step: step * 17_000)
     seqs = st.integers(0, 3) if spec.retain_duplicates else st.just(0)
-    return st.builds(
-        lambda key, start, seq: key + _WINDOW_TAIL.pack(start, seq), plain, times, seqs
-    )
+    return st.builds(row_key, st.just(spec), st.binary(max_size=2), times, seqs)
 
 
 def logs(spec: StoreSpec, *, first: int = 0) -> st.SearchStrategy[list[Logged]]:

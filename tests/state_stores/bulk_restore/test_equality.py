@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_stores.bulk_restore.ingest import ingest_runs
+from state_stores.bulk_restore.manifest import MOST_RUNS
 from state_stores.bulk_restore.merge import limit_runs
 from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
 from state_stores.bulk_restore.runs import RunBuilder
@@ -30,6 +32,7 @@ from tests.state_stores.bulk_restore.logs import (
     noted,
     replay,
     replayed,
+    row_key,
     visible,
 )
 
@@ -202,6 +205,33 @@ def test_ranges_built_apart_and_merged_equal_replay(
     assert built_time == now
     database = databases()
     take(database, spec, BuiltRuns(tuple(merged), built_time), from_nothing=True)
+    assert visible(spec, database, now) == visible(spec, expected, now)
+
+
+@all_kinds
+def test_more_runs_than_are_ingested_equal_replay(
+    spec: StoreSpec, directories: Directories, databases: Databases
+) -> None:
+    """As a long changelog and little memory make them: neighbours are merged until there are as many as may be."""
+    chance = Random(7)
+    records = [
+        Logged(
+            offset=offset,
+            key=row_key(spec, b"%d" % chance.randrange(40), 500_000 + chance.randrange(3)),
+            value=None if chance.random() < 0.2 else b"%d" % offset,
+            timestamp=1_000 + offset // 50,
+        )
+        for offset in range(200)
+    ]
+    directory = directories()
+    built = build(spec, directory, records, cuts=range(0, 200, 4), max_bytes=1)
+    assert len(built.files) > 2 * MOST_RUNS
+    files = limit_runs(built.files, directory, complete_from_zero=True)
+    assert len(files) == MOST_RUNS
+    expected, now = replayed(spec, records)
+    assert built.time == now
+    database = databases()
+    take(database, spec, BuiltRuns(tuple(files), built.time), from_nothing=True)
     assert visible(spec, database, now) == visible(spec, expected, now)
 
 

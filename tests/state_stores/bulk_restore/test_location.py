@@ -3,6 +3,7 @@
 import builtins
 import importlib
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,24 @@ def test_a_fetched_run_is_what_was_uploaded(held: Held, tmp_path: Path) -> None:
     assert path.read_bytes() == held.read(run.file)
     path.write_bytes(b"spoilt")
     assert len(held.read(run.file)) == run.file_bytes
+
+
+def test_a_fetched_run_is_durable(
+    held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever ingests it must not have to wait for that: all tasks of a worker would, too."""
+    run = only_run(published(held, tmp_path))
+    synced: dict[int, int] = {}
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        really(descriptor)
+        status = os.fstat(descriptor)
+        synced[status.st_ino] = status.st_size
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = held.location.download(run, tmp_path / "fetched")
+    assert synced.get(path.stat().st_ino) == run.file_bytes
 
 
 @pytest.mark.parametrize("how", ["gone", "short", "long", "bit", "other keys"])

@@ -1,8 +1,11 @@
 """Runs are built in bounded memory, say what is in them, and leave nothing behind when they are given up."""
 
 import hashlib
+import os
+import resource
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from state_stores.bulk_restore.manifest import SnapshotRefused
+from state_stores.bulk_restore.manifest import MOST_RUNS, SnapshotRefused
 from state_stores.bulk_restore.merge import limit_runs, merge_runs, newest_rows
 from state_stores.bulk_restore.run_files import RunFile
 from state_stores.bulk_restore.runs import RunBuilder, write_run
@@ -161,6 +164,49 @@ def test_few_files_are_left_as_they_are(tmp_path: Path) -> None:
         (30, 50),
         (50, 70),
     ]
+
+
+@pytest.mark.slow
+def test_hundreds_of_runs_are_merged_with_few_of_them_open(tmp_path: Path) -> None:
+    """A process may have only so many files open, and so many blocks in memory; what was made on the way is gone."""
+    contents: list[dict[bytes, bytes | None]] = [
+        {
+            b"%04d" % (each * (number + 1) % 997): None if each % 5 == 0 else b"%d" % number * 40
+            for each in range(60)
+        }
+        for number in range(MOST_RUNS * MOST_RUNS + 4)
+    ]
+    files = files_of(tmp_path, *contents)
+    last: dict[bytes, bytes | None] = {}
+    for rows in contents:
+        last |= rows
+    before = set(tmp_path.iterdir())
+    tracemalloc.start()
+    try:
+        with few_files_to_open(3 * MOST_RUNS):
+            merged = merge_runs(files, tmp_path / "merged.sst", drop_deletes=True)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert merged is not None
+    expected = [row for row in sorted(last.items()) if row[1] is not None]
+    assert list(read_sorted_file(merged.path)) == expected
+    assert (merged.run.from_offset, merged.run.to_offset) == (0, 10 * len(files))
+    assert set(tmp_path.iterdir()) - before == {merged.path}
+    assert peak < sum(file.run.file_bytes for file in files) / 4
+
+
+@contextmanager
+def few_files_to_open(more: int) -> Iterator[None]:
+    """Let this process open only so many more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Path(os.devnull).open() as lowest:
+        free = lowest.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_file_that_is_not_what_its_run_says_is_not_merged(tmp_path: Path) -> None:

@@ -177,6 +177,26 @@ def test_a_log_that_loses_what_came_since_is_not_gone_on_with(
     assert made.generation == 0
 
 
+def test_runs_that_are_broken_are_not_merged_but_made_anew(
+    new_broker: NewBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise no snapshot could be made any more: each would go on from them."""
+    broker = new_broker()
+    _append(broker, _RECORDS[:5])
+    store = _store(SPECS["key-value"])
+    with inline_driver(_config(tmp_path), FakeAdmin(broker)) as driver:
+        make_snapshots(driver, {STORE: store}, str(tmp_path))
+        for file in tmp_path.rglob("*.sst"):
+            file.write_bytes(file.read_bytes()[:-1])
+        _append(broker, _RECORDS)
+        made = make_snapshots(driver, {STORE: store}, str(tmp_path), records_per_task=5)
+        found = _content(driver, store, tmp_path)
+    assert made.stores[STORE].generation == 1
+    assert "its size is not" in caplog.text
+    assert "the changelog is read in full instead" in caplog.text
+    assert found == _replayed(store.spec, broker)
+
+
 def test_a_topic_made_anew_meanwhile_is_noticed(
     new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
