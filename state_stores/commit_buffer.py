@@ -16,10 +16,11 @@ import uuid
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import merge
 from itertools import chain, islice, repeat
-from operator import is_, itemgetter
-from typing import Any
+from operator import is_not, itemgetter
+from typing import Any, Final, cast
 
 from state_stores.envelope import seal_batch, unseal
 from state_stores.headers import Headers
@@ -48,6 +49,8 @@ _FEW_KEYS = 64
 _TIMESTAMPS_END = 1 << 63
 
 _ABSENT: Any = object()
+
+_is_present: Final = partial(is_not, None)
 
 
 @dataclass(frozen=True)
@@ -295,7 +298,7 @@ class CommitBuffer:
             raise ValueError(
                 f"store {self.spec.name}: {timestamp!r} is no timestamp; it must be an int of milliseconds since the epoch"
             )
-        if value is None or self._keeps(value):
+        if value is None or self.keeps(value):
             data = None
         else:
             data = self._serde.serialize(self.topic, value)
@@ -322,13 +325,77 @@ class CommitBuffer:
         self.timestamps[key] = timestamp
         self.newest_ms = max(self.newest_ms, timestamp)
 
-    def _keeps(self, value: Any) -> bool:
-        """Return whether a value may stay as it is until the commit."""
+    def put_all(
+        self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int]
+    ) -> bool:
+        """Do what `put` does with many rows in order; return False, and do nothing, if they have to be put one by one.
+
+        Raises what the serde raises, and then nothing has changed.
+        """
+        if not {int}.issuperset(map(type, timestamps)) or min(timestamps, default=0) < -1:
+            return False
+        if max(timestamps, default=0) >= _TIMESTAMPS_END:
+            return False
+        present = list(filter(_is_present, values))
+        if self._keeps_all(present):
+            self.put_kept(keys, values, timestamps)
+            return True
+        if len(present) < len(values):
+            return False
+        data = self._serde.serialize_batch(self.topic, values)
+        if not all(map(_is_present, data)):
+            return False
+        rows = dict(zip(keys, cast("list[bytes]", data), strict=True))
+        self._begin_all(rows, timestamps)
+        for key in rows:
+            self.values.pop(key, None)
+        self._raw.update(rows)
+        self._raw_bytes += column_bytes(list(rows.values()))
+        self.timestamps.update(zip(keys, timestamps, strict=True))
+        return True
+
+    def put_kept(
+        self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int]
+    ) -> None:
+        """Do what `put` does with many rows whose values are None or such as it `keeps`."""
+        rows = dict(zip(keys, values, strict=True))
+        self._begin_all(rows, timestamps)
+        self.values.update(rows)
+        if not all(map(_is_present, values)):
+            self._deleted.update(key for key, value in rows.items() if value is None)
+        self.timestamps.update(zip(keys, timestamps, strict=True))
+
+    def _begin_all(self, rows: Mapping[bytes, Any], timestamps: Sequence[int]) -> None:
+        """Note that these rows are changed, and forget what is known of them but the values that stand decoded."""
+        before = len(self.dirty)
+        self.dirty.update(zip(rows, repeat(None)))
+        fresh = self._dirty_since(before)
+        self._dirty_key_bytes += column_bytes(fresh)
+        self._replaced += sum(map(_is_present, map(self.values.get, fresh)))
+        if self._raw:
+            self._replaced += len(self._raw.keys() & set(fresh))
+            for key in self._raw.keys() & rows.keys():
+                self._raw_bytes -= len(self._raw.pop(key))
+        if self._deleted:
+            self._deleted.difference_update(rows)
+        self.newest_ms = max(self.newest_ms, max(timestamps, default=-1))
+
+    def keeps(self, value: Any) -> bool:
+        """Return whether a value may stay as it is until the commit; None is none."""
         if type(value) not in _SHAREABLE or (
             isinstance(value, str | bytes) and len(value) > _LARGE
         ):
             return False
         return self._serde.surely_serializes(value)
+
+    def _keeps_all(self, values: Sequence[Any]) -> bool:
+        """Return whether all of these values may stay as they are until the commit."""
+        if not _SHAREABLE.issuperset(map(type, values)):
+            return False
+        texts = [value for value in values if isinstance(value, str | bytes)]
+        return max(map(len, texts), default=0) <= _LARGE and all(
+            map(self._serde.surely_serializes, values)
+        )
 
     def touched(self, keys: Collection[bytes], latest: int) -> None:
         """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most."""
@@ -363,9 +430,12 @@ class CommitBuffer:
         timestamps = list(map(self.timestamps.__getitem__, keys))
         if not self._raw:
             live = list(map(self.values.__getitem__, keys))
-            if not any(map(is_, live, repeat(None))):
-                values = self._serde.serialize_batch(self.topic, live)
-                return self._measured(keys, values, timestamps)
+            present = list(filter(_is_present, live))
+            values = self._serde.serialize_batch(self.topic, present)
+            if len(present) < len(live):
+                each = iter(values)
+                values = [None if value is None else next(each) for value in live]
+            return self._measured(keys, values, timestamps)
         serialize, raw = self._serde.serialize, self._raw
         values = list[bytes | None]((None,)) * len(keys)
         for index, key in enumerate(keys):

@@ -6,7 +6,7 @@ and in the changelog a row without headers is what it is in any other store; the
 record, where Kafka Streams reads and writes them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import repeat
 from typing import Any, TypeVar
@@ -62,6 +62,15 @@ class HeadersBuffer(CommitBuffer):
             self._of_deletes[key] = headers
         else:
             self._of_deletes.pop(key, None)
+
+    def put_all(
+        self,
+        keys: Sequence[bytes],  # noqa: ARG002 - the signature of any buffer
+        values: Sequence[Any],  # noqa: ARG002 - as above
+        timestamps: Sequence[int],  # noqa: ARG002 - as above
+    ) -> bool:
+        """Return False: each has the headers of its own record."""
+        return False
 
     def following(
         self, headers: Iterable[Headers] | None, function: Callable[..., T]

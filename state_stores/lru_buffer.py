@@ -63,6 +63,15 @@ class LruBuffer(CommitBuffer):
             del used[eldest]
             super().put(eldest, None, timestamp)
 
+    def put_all(
+        self,
+        keys: Sequence[bytes],  # noqa: ARG002 - the signature of any buffer
+        values: Sequence[Any],  # noqa: ARG002 - as above
+        timestamps: Sequence[int],  # noqa: ARG002 - as above
+    ) -> bool:
+        """Return False: one may delete another that was used less recently."""
+        return False
+
     def approximate_num_entries(self) -> int:
         """Return how many keys there are, exactly."""
         return len(self._by_use())

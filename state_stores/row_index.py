@@ -5,14 +5,21 @@ was not on disk when the index began it knows every row. Of another one it knows
 looked up since. What takes too much memory is forgotten, the oldest segments first, and looked up again.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+import struct
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
+from typing import Final
 
 from state_stores.segments import SEGMENT_BYTES, SegmentLayout
 
 #: What a row takes beside its disk key, and what a key takes: list, dictionary entry, objects.
 _ROW_BYTES = 64
 _KEY_BYTES = 250
+
+#: Times as they stand in disk keys, where they are in the order of their bytes.
+_TIME: Final = struct.Struct(">Q")
+_pack_time: Final = _TIME.pack
 
 #: A key with more rows in a segment is not kept: who reads that much is better off with a scan.
 _ROWS_MAX = 4_096
@@ -54,6 +61,8 @@ class RowIndex:
         find: Callable[[int, bytes, int], list[bytes]],
     ) -> None:
         self._layout = layout
+        #: The bytes of a disk key that are the row's time.
+        self._time = itemgetter(slice(-layout.tail, _TIME.size - layout.tail))
         #: The bytes of a disk key that are the key's.
         self._key = slice(SEGMENT_BYTES, -layout.tail)
         self._budget_bytes = budget_bytes
@@ -71,15 +80,31 @@ class RowIndex:
 
     def put(self, disk_key: bytes) -> None:
         """Note one row that was put, known or new; room for it is made by the next `add`."""
-        number = int.from_bytes(disk_key[:SEGMENT_BYTES])
+        segment = self._segment_of(disk_key[:SEGMENT_BYTES])
+        self._grow(segment, _insert(segment, disk_key[self._key], disk_key))
+
+    def _segment_of(self, prefix: bytes) -> _Segment:
+        """Return the segment of disk keys with this prefix, to put one into it."""
+        number = int.from_bytes(prefix)
         segment = self._segments.get(number)
         if segment is None:
             # It was not on disk when the index began, and nobody else writes.
             segment = self._segments[number] = _Segment(complete=True)
             insort(self._order, number)
-        grown = _insert(segment, disk_key[self._key], disk_key)
-        segment.size_bytes += grown
-        self._size_bytes += grown
+        return segment
+
+    def change(self, rows: Mapping[bytes, object]) -> None:
+        """Note what became of many rows by disk key: with a value of None they are gone."""
+        segments: dict[bytes, _Segment] = {}
+        for disk_key, value in rows.items():
+            if value is None:
+                self.remove(disk_key)
+                continue
+            prefix = disk_key[:SEGMENT_BYTES]
+            segment = segments.get(prefix)
+            if segment is None:
+                segment = segments[prefix] = self._segment_of(prefix)
+            self._grow(segment, _insert(segment, disk_key[self._key], disk_key))
 
     def remove(self, disk_key: bytes) -> None:
         """Note that a row is gone, if it was known."""
@@ -110,8 +135,7 @@ class RowIndex:
 
     def of(self, key: bytes, low: int, high: int) -> list[bytes] | None:
         """Return the disk keys of a key with low <= time <= high in order; None if they are too many to be known."""
-        layout, order = self._layout, self._order
-        time_of, interval = layout.time_of, layout.interval_ms
+        order, interval, time = self._order, self._layout.interval_ms, self._time
         lowest, highest = low // interval, high // interval
         found: list[bytes] = []
         for number in order[bisect_left(order, lowest) :]:
@@ -126,13 +150,12 @@ class RowIndex:
                     return None
                 continue
             # Only in the segments at both ends are there rows of other times.
-            if (number == lowest and time_of(mine[0]) < low) or (
-                number == highest and time_of(mine[-1]) > high
-            ):
-                first, end = layout.key_bounds(number, key, low, high)
-                found += mine[bisect_left(mine, first) : bisect_left(mine, end)]
-            else:
-                found += mine
+            start, stop = 0, len(mine)
+            if number == lowest:
+                start = bisect_left(mine, _pack_time(low), key=time)
+            if number == highest:
+                stop = bisect_right(mine, _pack_time(high), key=time)
+            found += mine[start:stop]
         return found
 
     def _look_up(self, number: int, segment: _Segment, key: bytes) -> None:

@@ -6,7 +6,7 @@ visit only those segments on disk that hold anything.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import Any
@@ -88,6 +88,10 @@ class SegmentedBuffer(TimedBuffer):
 
     def known_rows(self, key: bytes, low: int, high: int) -> list[bytes] | None:
         """Return the disk keys of a key with low <= time <= high in order, live or not; None if they are too many."""
+        return self._row_index().of(key, low, high)
+
+    def _row_index(self) -> RowIndex:
+        """Return the index of rows, which knows of all that is uncommitted."""
         rows = self._rows
         if rows is None:
             budget = self._keep_bytes // 2
@@ -95,7 +99,7 @@ class SegmentedBuffer(TimedBuffer):
             self._rows, self._rows_seen = rows, 0
         if len(self.dirty) > self._rows_seen or rows.is_full:
             self._tell_rows(rows)
-        return rows.of(key, low, high)
+        return rows
 
     def rows_of(self, key: bytes, low: int, high: int) -> list[bytes]:
         """Return the disk keys of a key with low <= time <= high in order, live or not; some may have no value."""
@@ -106,6 +110,16 @@ class SegmentedBuffer(TimedBuffer):
         if known is not None:
             return known
         return [row[0] for row in self._scanned(key, low, high, reverse=False)]
+
+    def rows_of_each(
+        self, keys: Sequence[bytes], lows: Sequence[int], highs: Sequence[int]
+    ) -> list[list[bytes]]:
+        """Return what `rows_of` does for each key with its times, from 0 to `TIME_MAX`."""
+        each_known = map(self._row_index().of, keys, lows, highs)
+        return [
+            self.rows_of(keys[index], lows[index], highs[index]) if known is None else known
+            for index, known in enumerate(each_known)
+        ]
 
     def _tell_rows(self, rows: RowIndex) -> None:
         fresh = self._dirty_since(self._rows_seen)
@@ -221,6 +235,16 @@ class SegmentedBuffer(TimedBuffer):
             rows.put(key)
         if in_step:
             self._rows_seen = len(self.dirty)
+
+    def _begin_all(self, rows: Mapping[bytes, Any], timestamps: Sequence[int]) -> None:
+        """Note that these rows are changed; the index of rows knows of it at once."""
+        index = self._rows
+        in_step = self._rows_seen == len(self.dirty)
+        super()._begin_all(rows, timestamps)
+        if index is not None:
+            index.change(rows)
+            if in_step:
+                self._rows_seen = len(self.dirty)
 
     def touched(self, keys: Collection[bytes], latest: int) -> None:
         """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most."""

@@ -70,6 +70,25 @@ class SegmentLayout:
         """Return the disk key of a window's row."""
         return _SEGMENT.pack(start // self.interval_ms) + key + _WINDOW_TAIL.pack(start, seq)
 
+    def window_keys(
+        self, keys: Iterable[bytes], starts: Sequence[int], seqs: Iterable[int]
+    ) -> list[bytes]:
+        """Return the disk keys of many windows' rows.
+
+        >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
+        >>> layout.window_keys([b"a", b"b"], [7, 70_000], [1, 2]) == [layout.window_key(b"a", 7, 1), layout.window_key(b"b", 70_000, 2)]
+        True
+        """
+        segments = [start // self.interval_ms for start in starts]
+        prefixes = {segment: _SEGMENT.pack(segment) for segment in set(segments)}
+        tails = map(_WINDOW_TAIL.pack, starts, seqs)
+        return [
+            prefix + key + tail
+            for prefix, key, tail in zip(
+                map(prefixes.__getitem__, segments), keys, tails, strict=True
+            )
+        ]
+
     def session_key(self, key: bytes, start: int, end: int) -> bytes:
         """Return the disk key of a session's row."""
         return _SEGMENT.pack(end // self.interval_ms) + key + _SESSION_TAIL.pack(end, start)

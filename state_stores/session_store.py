@@ -184,21 +184,6 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
                 found.append((start, end, value, timestamp))
         return found
 
-    def joined_rows(
-        self, key: bytes, earliest_end: int, latest_start: int
-    ) -> list[tuple[bytes, int, int, Any]]:
-        """Return (disk key, start, end, value) of what `find_sessions_bytes` finds, expired or not."""
-        buffer, times_of = self.buffer, self._layout.session_times_of
-        rows = buffer.rows_of(key, max(earliest_end, 0), TIME_MAX)
-        if len(rows) > 1:
-            buffer.fetch(rows)
-        found: list[tuple[bytes, int, int, Any]] = []
-        for row in rows:
-            start, end = times_of(row)
-            if start <= latest_start and (value := buffer.peek(row)) is not None:
-                found.append((row, start, end, value))
-        return found
-
     def _put(self, key: Any, data: bytes, start: int, end: int, value: Any, timestamp: int) -> None:
         check_time(self.name, start, "session start")
         if check_time(self.name, end, "session end") < start:

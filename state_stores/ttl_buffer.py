@@ -77,6 +77,15 @@ class TtlBuffer(TimedBuffer):
             self._oldest_ms = min(self._oldest_ms, timestamp)
             self._due_ms = min(self._due_ms, timestamp + self._ttl_ms)
 
+    def put_all(
+        self,
+        keys: Sequence[bytes],  # noqa: ARG002 - the signature of any buffer
+        values: Sequence[Any],  # noqa: ARG002 - as above
+        timestamps: Sequence[int],  # noqa: ARG002 - as above
+    ) -> bool:
+        """Return False: each is judged by the time it brings."""
+        return False
+
     def has_changes(self) -> bool:
         """Delete ended rows; return whether a commit has anything to write."""
         if self._due_ms <= self.observed_stream_time_ms:

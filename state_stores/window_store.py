@@ -6,7 +6,9 @@ None deletes, and a store that retains duplicates ignores None. Ranges of keys a
 and both their ends are inclusive, as are those of times.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from operator import is_
 from typing import Any, Generic, TypeVar, overload
 
 from state_stores.headers_buffer import tell_headers, values_of
@@ -171,6 +173,30 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     def put_bytes(self, key: bytes, value: Any, start: int, timestamp: int) -> bool:
         """Do what `put` does, with the value's own timestamp; return False if it has expired."""
         return self._put(None, key, value, start, timestamp)
+
+    def add_all(
+        self, keys: Sequence[bytes], values: Sequence[Any], starts: Sequence[int]
+    ) -> list[bytes] | None:
+        """Do what `put_bytes` does with many values that this store, which retains duplicates, adds to those there are.
+
+        Their own timestamps are the starts. Returns the keys of their rows in `buffer`; None, and nothing is done, where one of
+        them has expired or is None. There is at least one.
+        """
+        assert self._retains_duplicates, "only such a store adds"
+        buffer = self.buffer
+        latest = max(starts)
+        first, last = buffer.seq + 1, buffer.seq + len(starts)
+        oldest_live = self._layout.live_from_ms(max(latest, buffer.observed_stream_time_ms))
+        if self.held is not None or last > SEQ_MASK or any(map(is_, values, repeat(None))):
+            return None
+        if not 0 <= latest <= TIME_MAX or min(starts) < oldest_live:
+            return None
+        disk_keys = self._layout.window_keys(keys, starts, range(first, last + 1))
+        if not buffer.put_all(disk_keys, values, starts):
+            return None
+        buffer.seq = last
+        buffer.observe(latest)
+        return disk_keys
 
     def fetch_bytes(
         self,

@@ -9,8 +9,7 @@ Whether it is time to go on while an input is empty is Kafka Streams' `readyToPr
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heapify, heapreplace
-from itertools import takewhile
+from itertools import accumulate, compress, takewhile
 from typing import Final
 
 from rebalance.model import TopicPartition
@@ -239,22 +238,33 @@ class PartitionGroup:
             records = self.take(limit)
             return [] if records is None else [(records, range(len(records)))]
         self.enforced += self.enforcing
-        times = [buffer.times(limit) for buffer in buffers]
-        places: list[list[int]] = [[] for _ in buffers]
-        heads = [(column[0], number) for number, column in enumerate(times)]
-        heapify(heads)
-        for place in range(limit):
-            number = heads[0][1]
-            mine, column = places[number], times[number]
-            mine.append(place)
-            if len(mine) == len(column):
-                break
-            heapreplace(heads, (column[len(mine)], number))
+        mine = _places([buffer.times(limit) for buffer in buffers], limit)
         return [
-            (buffer.take(len(mine), None), mine)
-            for buffer, mine in zip(buffers, places, strict=True)
-            if mine
+            (buffer.take(len(places), None), places)
+            for buffer, places in zip(buffers, mine, strict=True)
+            if places
         ]
+
+
+def _places(columns: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
+    """Return which places the records of several columns get, the lowest head first, until one of them is used up.
+
+    What is behind a later record of its column goes right after it, as if it were as late.
+
+    >>> _places([[5, 3, 9], [4, 5, 7]], 10), _places([[1, 2], [1, 1]], 3)
+    ([[1, 2], [0, 3, 4]], [[0], [1, 2]])
+    """
+    turns = [time for column in columns for time in accumulate(column, max)]
+    owners = [number for number, column in enumerate(columns) for _ in column]
+    # Sorting keeps the order of equal ones: first the column, then the place in it.
+    order = sorted(range(len(turns)), key=turns.__getitem__)
+    takers = list(map(owners.__getitem__, order))
+    used_up = min(len(takers) - takers[::-1].index(number) for number in range(len(columns)))
+    del takers[min(limit, used_up) :]
+    return [
+        list(compress(range(len(takers)), map(number.__eq__, takers)))
+        for number in range(len(columns))
+    ]
 
 
 def _order_ms(chunk: SourceRecords) -> Sequence[int]:

@@ -9,7 +9,7 @@ from itertools import islice
 from operator import le
 from typing import Any
 
-from streams.operators.materialized import MaterializedOperator
+from streams.operators.materialized import MaterializedOperator, previous_values
 from streams.serdes import Serdes
 from tasks.processing.operator import Output
 from tasks.processing.record_batch import RecordBatch
@@ -135,24 +135,13 @@ class CountsInPlace(MaterializedOperator):
                 results.append(count)
                 result_timestamps.append(latest)
         self.buffer.touched(key_bytes, max(batch.timestamps))
-        old_counts = None if before is None else _previous(before, key_bytes, results)
+        old_counts = None if before is None else previous_values(before, key_bytes, results)
         return self.changes(batch, results, result_timestamps, old_counts)
 
     def _in_order(self, batch: RecordBatch) -> bool:
         """Return whether no record is older than the result it goes into, told without a look at each pair."""
         stamps = batch.timestamps
         return stamps[0] >= self.buffer.newest_ms and all(map(le, stamps, islice(stamps, 1, None)))
-
-
-def _previous(
-    before: dict[bytes, int | None], key_bytes: list[bytes], results: list[int]
-) -> list[int | None]:
-    """Return what each result replaced, given what stood there before the first of them."""
-    old_counts: list[int | None] = []
-    for data, result in zip(key_bytes, results, strict=True):
-        old_counts.append(before[data])
-        before[data] = result
-    return old_counts
 
 
 class StreamCount(CountsInPlace):

@@ -7,16 +7,17 @@ then another answer is on its way (`ResponseJoin`). Rules are those of the Kafka
 `ProcessorSupplier` behind them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, compress
 from typing import Any, ClassVar, NamedTuple, cast
 
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.key_schema import prefix_end
 from state_stores.ports import SerdePort
 from streams.functions import UserFunction
-from streams.operators.murmur3 import hash128
-from streams.operators.stateless import spread
+from streams.operators.murmur3 import hash128_each
+from streams.operators.stateless import collect_each, spread
 from streams.operators.subscription import (
     Instruction,
     Response,
@@ -25,10 +26,10 @@ from streams.operators.subscription import (
     key_prefix,
 )
 from streams.operators.table_join import joinable
-from streams.operators.table_view import TableView, look_up
+from streams.operators.table_view import Failed, TableView, look_up
 from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.record_batch import RecordBatch, has_none
 
 
 class ForeignKeyTopics(NamedTuple):
@@ -56,6 +57,16 @@ class _Serializer:
         """Return the value of some bytes."""
         return self._serde.deserialize(self._topic, data)
 
+    def write_all(self, values: Sequence[Any], failed: Failed) -> list[bytes | None]:
+        """Return the bytes of each value, None for None; `failed` takes the errors of others that have none."""
+        every = partial(self._serde.serialize_batch, self._topic)
+        return _column(every, self, values, failed)
+
+    def read_all(self, data: Sequence[bytes | None], failed: Failed) -> list[Any]:
+        """Return the value of each, None for None; `failed` takes the errors of those that can't be read."""
+        every = partial(self._serde.deserialize_batch, self._topic)
+        return _column(every, self.read, data, failed, may_be_none=True)
+
     def keys_of(self, batch: RecordBatch) -> Sequence[bytes | None] | None:
         """Return the batch's serialised keys where they are this serde's; else None."""
         return batch.key_bytes if batch.key_serde is self._serde else None
@@ -65,6 +76,47 @@ class _Serializer:
         if self._serde.canonical:
             batch.key_bytes, batch.key_serde = key_bytes, self._serde
         return batch
+
+
+def _column(
+    every: Callable[[list[Any]], list[Any]],
+    one: Callable[[Any], Any],
+    items: Sequence[Any],
+    failed: Failed,
+    *,
+    may_be_none: bool = False,
+) -> list[Any]:
+    """Return what a serde makes of each item that is not None: of all at once, or one by one to find those it fails on."""
+    present = [item for item in items if item is not None]
+    try:
+        made = every(present)
+    except FAILURES:  # whatever a serde raises, the record behind it is found below
+        made = None
+    if made is not None and (may_be_none or not has_none(made)):
+        return made if len(made) == len(items) else filled_in(items, made)
+    column: list[Any] = [None] * len(items)
+    for index, item in enumerate(items):
+        if item is not None:
+            try:
+                column[index] = one(item)
+            except FAILURES as error:  # the caller decides
+                failed.setdefault(index, error)
+    return column
+
+
+def filled_in(items: Sequence[Any], made: Iterable[Any]) -> list[Any]:
+    """Return what was made of the items that are not None, in their places.
+
+    >>> filled_in(["a", None, "b"], [1, 2])
+    [1, None, 2]
+    """
+    each = iter(made)
+    return [None if item is None else next(each) for item in items]
+
+
+def _hashes(rows: Sequence[bytes | None]) -> list[bytes | None]:
+    """Return the hash of each row's bytes, None for a row that is not there."""
+    return filled_in(rows, hash128_each([data for data in rows if data is not None]))
 
 
 class ForeignKeyOperator(Operator):
@@ -101,9 +153,15 @@ class ForeignKeyOperator(Operator):
             else:
                 yield index, result
 
+    def whole(self, batch: RecordBatch, failed: Failed) -> list[int]:
+        """Return the records that have not failed; the others go to the processing handler."""
+        for index in sorted(failed):
+            self.context.failed(batch, index, failed[index])
+        return [index for index in range(len(batch)) if index not in failed]
 
-#: A subscription with the foreign key it goes to, and that key's bytes.
-_Addressed = tuple[Any, bytes | None, Subscription]
+
+#: A foreign key, its bytes, and what its partition is to do.
+_Message = tuple[Any, bytes | None, Instruction]
 
 
 class SubscriptionSend(ForeignKeyOperator):
@@ -140,40 +198,66 @@ class SubscriptionSend(ForeignKeyOperator):
     def process(self, batch: RecordBatch) -> Output:
         """Return the subscriptions, by foreign key."""
         batch = joinable(self, batch, versioned=self._versioned)
-        key_bytes = self._primary_key.keys_of(batch)
-        old_values = batch.old_values or [None] * len(batch)
+        old_values: Sequence[Any] = batch.old_values or [None] * len(batch)
+        calls = map(self._targets, batch.keys, old_values, batch.values)
+        targets, kept = collect_each(self, self._extract.name, calls, batch)
+        if kept is not None:
+            batch, old_values = batch.take(kept), [old_values[index] for index in kept]
+        if not len(batch):
+            return None
+        failed: Failed = {}
+        before, after = map(list, zip(*targets, strict=True))
+        before_bytes = self._foreign_key.write_all(before, failed)
+        after_bytes = self._foreign_key.write_all(after, failed)
+        changes = zip(
+            old_values, batch.values, before, before_bytes, after, after_bytes, strict=True
+        )
+        lists = [
+            [] if index in failed else self._messages(*change)
+            for index, change in enumerate(changes)
+        ]
+        return self._subscriptions(batch, lists, failed)
 
-        def subscriptions(index: int) -> list[_Addressed]:
-            key, new = batch.keys[index], batch.values[index]
-            messages = self._messages(key, old_values[index], new)
-            if not messages:
-                return []
-            data = self._primary_key(key) if key_bytes is None else cast("bytes", key_bytes[index])
-            row_hash = None if new is None else hash128(self._value(new))
+    def _subscriptions(
+        self, batch: RecordBatch, lists: list[list[_Message]], failed: Failed
+    ) -> RecordBatch | None:
+        """Return what each record sends as records, by foreign key."""
+
+        def of_senders(column: Sequence[Any]) -> list[Any]:
             return [
-                (target, target_bytes, Subscription(row_hash, instruction, data, self._partition))
-                for target, target_bytes, instruction in messages
+                item if messages else None for item, messages in zip(column, lists, strict=True)
             ]
 
-        lists: list[list[_Addressed]] = [[] for _ in range(len(batch))]
-        for index, messages in self.each(batch, subscriptions):
-            lists[index] = messages
+        key_bytes = self._primary_key.keys_of(batch)
+        if key_bytes is None:
+            key_bytes = self._primary_key.write_all(of_senders(batch.keys), failed)
+        hashes = _hashes(self._value.write_all(of_senders(batch.values), failed))
+        if failed:
+            self.whole(batch, failed)
+            lists = [[] if index in failed else messages for index, messages in enumerate(lists)]
         flat = list(chain.from_iterable(lists))
         if not flat:
             return None
-        output = spread(batch, lists).with_keys(
-            [target for target, _, _ in flat], [message for _, _, message in flat]
-        )
+        subscriptions = [
+            Subscription(row_hash, message[2], cast("bytes", data), self._partition)
+            for messages, row_hash, data in zip(lists, hashes, key_bytes, strict=True)
+            for message in messages
+        ]
+        output = spread(batch, lists).with_keys([target for target, _, _ in flat], subscriptions)
         return self._foreign_key.note_keys(output, [data for _, data, _ in flat])
 
     def _messages(
-        self, key: Any, old: Any, new: Any
-    ) -> list[tuple[Any, bytes | None, Instruction]]:
-        """Return (foreign key, its bytes, instruction) of what a changed row sends."""
+        self,
+        old: Any,
+        new: Any,
+        before: Any,
+        before_bytes: bytes | None,
+        after: Any,
+        after_bytes: bytes | None,
+    ) -> list[_Message]:
+        """Return what a row that was `old` and is `new` sends; `before` and `after` is the foreign key."""
         if old is None and new is None:
             return []
-        before, before_bytes = self._target(key, old)
-        after, after_bytes = self._target(key, new)
         moved = before is not None and before_bytes != after_bytes
         forget = (before, before_bytes, Instruction.DELETE_KEY_NO_PROPAGATE)
         if self._left_join:
@@ -191,12 +275,15 @@ class SubscriptionSend(ForeignKeyOperator):
             return [forget, asked]
         return [(after, after_bytes, Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE)]
 
-    def _target(self, key: Any, value: Any) -> tuple[Any, bytes | None]:
+    def _targets(self, key: Any, old: Any, new: Any) -> tuple[Any, Any]:
+        """Return the foreign key of a row before and after a change."""
+        return self._target(key, old), self._target(key, new)
+
+    def _target(self, key: Any, value: Any) -> Any:
         if value is None:
-            return None, None
+            return None
         extract = self._extract
-        target = extract.call(key, value) if extract.takes_key else extract.call(value)
-        return target, None if target is None else self._foreign_key(target)
+        return extract.call(key, value) if extract.takes_key else extract.call(value)
 
 
 class SubscriptionReceive(ForeignKeyOperator):
@@ -220,21 +307,28 @@ class SubscriptionReceive(ForeignKeyOperator):
     def process(self, batch: RecordBatch) -> Output:
         """Return the same subscriptions."""
         batch = self.kept(batch, list(map(_is_addressed, batch.keys, batch.values)), "null key")
+        failed: Failed = {}
         key_bytes = self._foreign_key.keys_of(batch)
-
-        def keep(index: int) -> None:
-            key, subscription = batch.keys[index], batch.values[index]
-            if key is None:  # a row that points nowhere waits for nothing
-                return
-            data = self._foreign_key(key) if key_bytes is None else cast("bytes", key_bytes[index])
-            self._buffer.put(
+        if key_bytes is None:
+            key_bytes = self._foreign_key.write_all(batch.keys, failed)
+        if failed:
+            whole = self.whole(batch, failed)
+            batch, key_bytes = batch.take(whole), [key_bytes[index] for index in whole]
+        rows = [
+            (
                 combined_key(data, subscription.primary_key),
                 None if subscription.instruction.deletes else subscription,
-                batch.timestamps[index],
+                timestamp,
             )
-
-        kept = [index for index, _ in self.each(batch, keep)]
-        return batch if len(kept) == len(batch) else batch.take(kept)
+            for data, subscription, timestamp in zip(
+                key_bytes, batch.values, batch.timestamps, strict=True
+            )
+            if data is not None  # a row that points nowhere waits for nothing
+        ]
+        if rows and not self._buffer.put_all(*zip(*rows, strict=True)):
+            for row in rows:
+                self._buffer.put(*row)
+        return batch
 
 
 def _is_addressed(key: Any, subscription: Subscription | None) -> bool:
@@ -290,44 +384,44 @@ class SubscriptionJoin(_Responding):
 
     def process(self, batch: RecordBatch) -> Output:
         """Return the responses, by primary key; a result is as new as the newer of both rows."""
-        batch = batch.select(
-            [
-                subscription.instruction is not Instruction.DELETE_KEY_NO_PROPAGATE
-                for subscription in batch.values
-            ]
-        )
+        silent = Instruction.DELETE_KEY_NO_PROPAGATE
+        answered = [subscription.instruction is not silent for subscription in batch.values]
+        if not all(answered):
+            batch = batch.select(answered)
         if not len(batch):
             return None
         batch, rows, times = look_up(self, self._foreign_table, batch)
-
-        def respond(index: int) -> tuple[Any, Response] | None:
-            subscription: Subscription = batch.values[index]
-            row = rows[index]
-            if (
-                row is None
-                and subscription.instruction is Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
-            ):
-                return None
-            if subscription.instruction is Instruction.DELETE_KEY_AND_PROPAGATE:
-                row = None
-            value = None if row is None else self._foreign_value(row)
-            response = Response(subscription.hash, value, subscription.primary_partition)
-            return self._primary_key.read(subscription.primary_key), response
-
-        answers = [
-            (index, answer) for index, answer in self.each(batch, respond) if answer is not None
+        only_with_row = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
+        answered = [
+            row is not None or subscription.instruction is not only_with_row
+            for subscription, row in zip(batch.values, rows, strict=True)
         ]
-        if not answers:
-            return None
-        key_bytes = [batch.values[index].primary_key for index, _ in answers]
-        output = batch.take([index for index, _ in answers])
-        output.timestamps = [max(batch.timestamps[index], times[index]) for index, _ in answers]
-        return self.responses(
-            output,
-            [key for _, (key, _) in answers],
-            key_bytes,
-            [response for _, (_, response) in answers],
+        if not all(answered):
+            batch = batch.select(answered)
+            rows, times = list(compress(rows, answered)), list(compress(times, answered))
+        return self._answers(batch, rows, times) if len(batch) else None
+
+    def _answers(
+        self, batch: RecordBatch, rows: Sequence[Any], times: Sequence[int]
+    ) -> RecordBatch:
+        gone = Instruction.DELETE_KEY_AND_PROPAGATE
+        failed: Failed = {}
+        values = self._foreign_value.write_all(
+            [
+                None if subscription.instruction is gone else row
+                for subscription, row in zip(batch.values, rows, strict=True)
+            ],
+            failed,
         )
+        key_bytes = [subscription.primary_key for subscription in batch.values]
+        keys = self._primary_key.read_all(key_bytes, failed)
+        responses = [
+            Response(subscription.hash, value, subscription.primary_partition)
+            for subscription, value in zip(batch.values, values, strict=True)
+        ]
+        output = self.responses(batch, keys, key_bytes, responses)
+        output.timestamps = list(map(max, batch.timestamps, times))
+        return output.take(self.whole(batch, failed)) if failed else output
 
 
 class ForeignTableJoin(_Responding):
@@ -421,35 +515,48 @@ class ResponseJoin(ForeignKeyOperator):
 
     def process(self, batch: RecordBatch) -> Output:
         """Return the results; answers to what the left row was before are dropped."""
-        whole = [
+        has_both = [
             key is not None and response is not None
             for key, response in zip(batch.keys, batch.values, strict=True)
         ]
-        batch = self.kept(batch, whole, "null key or value")
+        batch = self.kept(batch, has_both, "null key or value")
         if not len(batch):
             return None
         batch, rows, _ = look_up(self, self._table, batch)
+        failed: Failed = {}
+        hashes = _hashes(self._value.write_all(rows, failed))
+        if failed:
+            whole = self.whole(batch, failed)
+            batch = batch.take(whole)
+            rows, hashes = [rows[index] for index in whole], [hashes[index] for index in whole]
+        current = [
+            response.hash == row_hash
+            for response, row_hash in zip(batch.values, hashes, strict=True)
+        ]
+        if not all(current):
+            rows = list(compress(rows, current))
+            batch = self.kept(batch, current, "response to an older row")
+        return self._results(batch, rows) if len(batch) else None
 
-        def join(index: int) -> tuple[bool, Any]:
-            response: Response = batch.values[index]
-            row = rows[index]
-            if response.hash != (None if row is None else hash128(self._value(row))):
-                return False, None
-            return True, self._joined(batch.keys[index], row, response.foreign_value)
-
-        joined = list(self.each(batch, join))
-        results = [(index, result) for index, (current, result) in joined if current]
-        if len(results) < len(joined):
-            self.context.dropped(len(joined) - len(results), "response to an older row")
+    def _results(self, batch: RecordBatch, rows: Sequence[Any]) -> RecordBatch | None:
+        """Join rows with the answers to them."""
+        failed: Failed = {}
+        foreign_bytes = [response.foreign_value for response in batch.values]
+        foreign = self._foreign_value.read_all(foreign_bytes, failed)
+        if failed:
+            whole = self.whole(batch, failed)
+            batch = batch.take(whole)
+            rows, foreign_bytes, foreign = (
+                [column[index] for index in whole] for column in (rows, foreign_bytes, foreign)
+            )
+        calls = map(self._joined, batch.keys, rows, foreign_bytes, foreign)
+        results, kept = collect_each(self, self._joiner.name, calls, batch)
         if not results:
             return None
-        return batch.take([index for index, _ in results]).with_values(
-            [result for _, result in results]
-        )
+        return (batch if kept is None else batch.take(kept)).with_values(results)
 
-    def _joined(self, key: Any, row: Any, foreign_value: bytes | None) -> Any:
-        if foreign_value is None and (row is None or not self._left_join):
+    def _joined(self, key: Any, row: Any, foreign_bytes: bytes | None, foreign: Any) -> Any:
+        if foreign_bytes is None and (row is None or not self._left_join):
             return None
-        foreign = None if foreign_value is None else self._foreign_value.read(foreign_value)
         joiner = self._joiner
         return joiner.call(key, row, foreign) if joiner.takes_key else joiner.call(row, foreign)

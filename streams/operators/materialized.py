@@ -290,3 +290,18 @@ class MaterializedOperator(TableOperator):
         kept = batch.select(keep)
         self.context.dropped(len(batch) - len(kept), "null key or value")
         return kept
+
+
+def previous_values(
+    before: dict[bytes, Any], key_bytes: Sequence[bytes], values: Sequence[Any]
+) -> list[Any]:
+    """Return what each value replaced, given what stood there before the first of them.
+
+    >>> previous_values({b"a": 1, b"b": None}, [b"a", b"b", b"a"], [2, 3, 4])
+    [1, None, 2]
+    """
+    old_values: list[Any] = []
+    for data, value in zip(key_bytes, values, strict=True):
+        old_values.append(before[data])
+        before[data] = value
+    return old_values

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from state_stores.headers_buffer import HeadersBuffer
+from state_stores.session_batch import SessionBatch
 from state_stores.windowed import Windowed
 from streams.operators.stateless import repeated
 from streams.operators.windowed import Change, Fold, WindowedOperator
@@ -62,52 +63,39 @@ class SessionWindowAggregate(WindowedOperator):
         if not len(batch):
             return None
         gap, shown, closes_after = self._gap, self._shown_ms, self._closes_at(0)
-        joined, put = self._store.joined_rows, self.buffer.put
-        disk_key, merged = self._segments.layout.session_key, self._merged
-        windows: list[Windowed[Any]] = []
-        rows: list[bytes] = []
-        values: list[Any] = []
-        ends: list[int] = []
-        counts: list[int] = []
-
-        def store(key: Any, row: bytes, start: int, end: int, value: Any) -> None:
-            put(row, value, end)
-            windows.append(Windowed(key, start, end))
-            rows.append(row)
-            values.append(value)
-            ends.append(end)
-
-        records = zip(
-            batch.keys,
-            batch.values,
+        times, timestamps = self.times_of(batch), batch.timestamps
+        sessions = SessionBatch(
+            self._segments,
             key_bytes,
-            batch.timestamps,
-            self.times_of(batch),
-            strict=True,
+            [max(at - gap, time - shown + 1) for at, time in zip(timestamps, times, strict=True)],
         )
-        for index, (key, value, data, timestamp, time) in enumerate(records):
+        counts: list[int] = []
+        records = zip(batch.keys, batch.values, timestamps, times, strict=True)
+        for index, (key, value, timestamp, time) in enumerate(records):
             self._stream_time = time
-            before = len(rows)
+            before = len(sessions.changes)
             try:
                 start = end = timestamp
-                found = joined(data, max(timestamp - gap, time - shown + 1), timestamp + gap)
+                found = sessions.find(index, timestamp + gap)
                 for _, found_start, found_end, _ in found:
                     start = min(start, found_start)
                     end = max(end, found_end)
                 if end + closes_after <= time:
                     self.late(1)
                 else:
-                    new = merged(key, value, [row[3] for row in found])
-                    if start != end:  # else nothing grows, so nothing is deleted
-                        for row, found_start, found_end, _ in found:
-                            store(key, row, found_start, found_end, None)
-                    store(key, disk_key(data, start, end), start, end, new)
+                    new = self._merged(key, value, [session[3] for session in found])
+                    # Where nothing grows nothing is deleted.
+                    sessions.replace(index, found if start != end else (), start, end, new)
             except FAILURES as error:  # user code, or a serde: the processing handler decides
                 self.context.failed(batch, index, error)
-            counts.append(len(rows) - before)
-        if not rows:
+            counts.append(len(sessions.changes) - before)
+        sessions.store()
+        if not sessions.changes:
             return None
-        return self.with_windows(repeated(batch, counts), windows, rows, values, ends)
+        rows, starts, ends, results = map(list, zip(*sessions.changes, strict=True))
+        output = repeated(batch, counts)
+        windows = list(map(Windowed, output.keys, starts, ends))
+        return self.with_windows(output, windows, rows, results, ends)
 
     def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[Change]:
         earliest_end = max(timestamp - self._gap, self._stream_time - self._shown_ms + 1)

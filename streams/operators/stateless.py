@@ -313,6 +313,8 @@ def spread(batch: RecordBatch, lists: Sequence[Sequence[Any]]) -> RecordBatch:
 
 def repeated(batch: RecordBatch, counts: Sequence[int]) -> RecordBatch:
     """Return each record of the batch so many times."""
+    if batch.order is None and counts.count(1) == len(counts):
+        return batch
     indices = list(chain.from_iterable(map(repeat, range(len(batch)), counts)))
     output = batch.take(indices)
     if output.order is not None:

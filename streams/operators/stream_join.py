@@ -9,7 +9,7 @@ is over, in the place of the record that made it so; what the store has let go o
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple, cast
 
 from state_stores.ports import SerdePort
@@ -54,6 +54,14 @@ class _Trail:
         self._places.append(place)
         self._times_ms.append(observed_ms)
         self._rows[disk_key] = place
+
+    def add_all(
+        self, places: Sequence[int], disk_keys: Sequence[bytes], times_ms: Iterable[int]
+    ) -> None:
+        """Note the rows of many records, in the order of their places."""
+        self._places += places
+        self._times_ms += times_ms
+        self._rows.update(zip(disk_keys, places, strict=True))
 
     def observed_ms(self, place: int) -> int:
         """Return the store's time before the record at this place."""
@@ -131,18 +139,58 @@ class JoinWindow(_OverWindows):
     def process(self, batch: RecordBatch) -> Output:
         """Return the same records."""
         batch, key_bytes = self.with_any_key_bytes(batch)
-        store, source, order = self.store, batch.source, batch.order
+        if not len(batch):
+            return None
+        source, observed_ms = batch.source, self.store.observed_stream_time_ms
         trail: _Trail | None = None
         if isinstance(source, JointRecords):
-            trail = source.notes[self._store_name] = _Trail(store.observed_stream_time_ms)
+            trail = source.notes[self._store_name] = _Trail(observed_ms)
+        disk_keys = self._put_all(batch, key_bytes)
+        if disk_keys is None:
+            self._put_each(batch, key_bytes, trail)
+        elif trail is not None:
+            times_ms = accumulate(batch.timestamps, max, initial=observed_ms)
+            trail.add_all(_places(batch), disk_keys, islice(times_ms, 1, None))
+        return self.canonical(batch, key_bytes)
+
+    def _put_all(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> list[bytes] | None:
+        """Put all records at once and return their disk keys; None if each needs a look."""
+        if has_none(key_bytes):
+            return None
+        try:
+            return self.store.add_all(
+                cast("list[bytes]", key_bytes), batch.values, batch.timestamps
+            )
+        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
+            return None
+
+    def _put_each(
+        self, batch: RecordBatch, key_bytes: Sequence[bytes | None], trail: _Trail | None
+    ) -> None:
+        store = self.store
+        places = () if trail is None else _places(batch)
         for index, data in enumerate(key_bytes):
             if data is None or not self.put(batch, index, data) or trail is None:
                 continue
             if batch.values[index] is not None:
-                assert order is not None, "a joint batch has an order"
                 row = store.disk_key(data, batch.timestamps[index], store.buffer.seq)
-                trail.add(order[index][0], row, store.observed_stream_time_ms)
-        return self.canonical(batch, key_bytes)
+                trail.add(places[index], row, store.observed_stream_time_ms)
+
+
+def _places(batch: RecordBatch) -> list[int]:
+    """Return the place of each record of a joint batch."""
+    assert batch.order is not None, "a joint batch has an order"
+    return [position[0] for position in batch.order]
+
+
+def _asking(batch: RecordBatch, key_bytes: Sequence[bytes | None]) -> Sequence[int]:
+    """Return the records that look for partners: those with a key and a value."""
+    every = range(len(batch))
+    if not has_none(key_bytes) and not has_none(batch.values):
+        return every
+    return [
+        index for index in every if key_bytes[index] is not None and batch.values[index] is not None
+    ]
 
 
 class _Results:
@@ -234,60 +282,100 @@ class StreamJoin(_OverWindows):
         batch, key_bytes = self.with_any_key_bytes(batch)
         if not len(batch):
             return None
-        partners = self._partners(batch, key_bytes)
-        if self._non_joined is not None:
-            self._non_joined.begin()
-            self._non_joined.prefetch(
-                (data, start)
-                for data, found in zip(key_bytes, partners, strict=True)
-                if data is not None
-                for start, _ in found
-            )
-        results = _Results()
-        dropped = 0
-        for index, found in enumerate(partners):
-            try:
-                dropped += not self._join(batch, index, key_bytes[index], found, results)
-            except FAILURES as error:  # user code or a serde: the processing handler decides
-                self.context.failed(batch, index, error)
+        partners, results = self._partners(batch, key_bytes), _Results()
+        if self._non_joined is None:
+            self._join_found(batch, partners, results)
+            dropped = len(batch) - len(_asking(batch, key_bytes))
+        else:
+            dropped = self._join_waiting(self._non_joined, batch, key_bytes, partners, results)
         if dropped:
             self.context.dropped(dropped, "null key or value")
         return results.batch(batch, self.buffer.spec.key_serde)
 
+    def _join_waiting(
+        self,
+        waiting: NonJoinedStore,
+        batch: RecordBatch,
+        key_bytes: Sequence[bytes | None],
+        partners: Sequence[Partners],
+        results: _Results,
+    ) -> int:
+        """Add the results of records that may wait for a partner; return how many joins drop."""
+        waiting.begin()
+        waiting.prefetch(
+            (data, start)
+            for data, found in zip(key_bytes, partners, strict=True)
+            if data is not None
+            for start, _ in found
+        )
+        dropped = 0
+        for index, found in enumerate(partners):
+            try:
+                dropped += not self._join(waiting, batch, index, key_bytes[index], found, results)
+            except FAILURES as error:  # user code or a serde: the processing handler decides
+                self.context.failed(batch, index, error)
+        return dropped
+
     def _partners(self, batch: RecordBatch, key_bytes: Sequence[bytes | None]) -> list[Partners]:
         """Return the partners of each record: those that are there at its turn."""
-        before_ms, after_ms, buffer = self._side.before_ms, self._side.after_ms, self.store.buffer
-        source, order = batch.source, batch.order
+        buffer, source = self.store.buffer, batch.source
         trail: _Trail | None = None
         if isinstance(source, JointRecords):
             trail = source.notes.get(self._store_name)
-        live_ms = buffer.live_from_ms
-        rows: list[list[bytes]] = []
-        place = 0
-        for index, (data, value, timestamp) in enumerate(
-            zip(key_bytes, batch.values, batch.timestamps, strict=True)
-        ):
-            if data is None or value is None:
-                rows.append([])
-                continue
-            if trail is not None:
-                assert order is not None, "a joint batch has an order"
-                place = order[index][0]
-                live_ms = buffer.layout.live_from_ms(trail.observed_ms(place))
-            low, high = max(live_ms, timestamp - before_ms), max(0, timestamp + after_ms)
-            found = buffer.rows_of(data, low, high)
-            rows.append(trail.before(place, found) if trail is not None and found else found)
+        timestamps, places = batch.timestamps, () if trail is None else _places(batch)
+        before_ms, after_ms, live_ms = (
+            self._side.before_ms,
+            self._side.after_ms,
+            buffer.live_from_ms,
+        )
+
+        def low_ms(index: int) -> int:
+            low = timestamps[index] - before_ms
+            if low >= live_ms:
+                return low
+            if trail is None:
+                return live_ms
+            # Perhaps it was live at this record's turn.
+            return max(low, buffer.layout.live_from_ms(trail.observed_ms(places[index])))
+
+        asking = _asking(batch, key_bytes)
+        rows = buffer.rows_of_each(
+            [cast("bytes", key_bytes[index]) for index in asking],
+            list(map(low_ms, asking)),
+            [max(0, timestamps[index] + after_ms) for index in asking],
+        )
+        if trail is not None:
+            rows = [
+                trail.before(places[index], found) if found else found
+                for index, found in zip(asking, rows, strict=True)
+            ]
         buffer.fetch([*chain.from_iterable(rows)])
         time_of, peek = buffer.layout.time_of, buffer.peek
-        return [
-            [(time_of(each), value) for each in found if (value := peek(each)) is not None]
-            if found
-            else ()
-            for found in rows
-        ]
+        partners: list[Partners] = [()] * len(batch)
+        for index, found in zip(asking, rows, strict=True):
+            if found:
+                partners[index] = [
+                    (time_of(each), value) for each in found if (value := peek(each)) is not None
+                ]
+        return partners
+
+    def _join_found(
+        self, batch: RecordBatch, partners: Sequence[Partners], results: _Results
+    ) -> None:
+        """Add the results of records that do not wait: those with partners."""
+        for index, found in enumerate(partners):
+            if not found:
+                continue
+            key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
+            try:
+                for start, other in found:
+                    results.add(index, self._joined(key, value, other), max(timestamp, start))
+            except FAILURES as error:  # user code: the processing handler decides
+                self.context.failed(batch, index, error)
 
     def _join(
         self,
+        waiting: NonJoinedStore,
         batch: RecordBatch,
         index: int,
         key_bytes: bytes | None,
@@ -296,22 +384,18 @@ class StreamJoin(_OverWindows):
     ) -> bool:
         """Add the results of one record; return False if it is one that joins drop."""
         key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
-        waiting = self._non_joined
-        if waiting is not None and timestamp > waiting.tracker.stream_time_ms:
-            waiting.tracker.stream_time_ms = timestamp
+        waiting.tracker.stream_time_ms = max(waiting.tracker.stream_time_ms, timestamp)
         if key_bytes is None or value is None:
             if value is None or not self._keeps:
                 return False
             results.add(index, self._joined(key, value, None), timestamp)
             return True
-        if waiting is not None and timestamp == waiting.tracker.stream_time_ms:
+        if timestamp == waiting.tracker.stream_time_ms:
             self._add_due(waiting, batch, index, results)
         for start, other in partners:
-            if waiting is not None:
-                waiting.found_partner(key_bytes, start, timestamp)
+            waiting.found_partner(key_bytes, start, timestamp)
             results.add(index, self._joined(key, value, other), max(timestamp, start))
         if self._keeps and not partners:
-            assert waiting is not None, "a side that keeps its records has a place for them"
             # One whose window is over comes out at once: it would only be in the way of those that wait.
             if max(0, timestamp + self._side.after_ms) < waiting.tracker.stream_time_ms:
                 results.add(index, self._joined(key, value, None), timestamp)

@@ -13,9 +13,9 @@ but has no bytes (an empty text) says so by version 1. Kafka Streams writes it l
 join delete the row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from streams.serdes import Serde
 
@@ -47,6 +47,9 @@ class Instruction(IntEnum):
     def deletes(self) -> bool:
         """Return whether the right side forgets the subscription."""
         return self <= Instruction.DELETE_KEY_AND_PROPAGATE
+
+
+_INSTRUCTIONS = tuple(Instruction)
 
 
 class Subscription(NamedTuple):
@@ -85,6 +88,17 @@ class MessageSerde(Serde[M]):
         """Return the bytes of a message."""
         return self._encode(value)
 
+    def serialize_batch(self, topic: str, values: Sequence[M], /) -> list[bytes | None]:  # noqa: ARG002 - as above
+        """Return the bytes of many messages."""
+        return list(map(self._encode, values))
+
+    def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[M]:
+        """Return many messages."""
+        try:
+            return list(map(self._decode, data))
+        except (ValueError, IndexError):
+            return super().deserialize_batch(topic, data)  # raises with the reason
+
     def deserialize(self, topic: str, data: bytes, /) -> M:
         """Return the message of some bytes."""
         try:
@@ -110,7 +124,9 @@ def decode_subscription(data: bytes) -> Subscription:
     """Return the subscription of some bytes; raises `ValueError` for those of no known version."""
     version, row_hash, start = _head(data, 2)
     _check_version("subscription", version, _SUBSCRIPTION_VERSION)
-    instruction = Instruction(data[1])
+    number = data[1]
+    # Looked up in a tuple, which is far quicker than the enumeration's own way.
+    instruction = _INSTRUCTIONS[number] if number < len(_INSTRUCTIONS) else Instruction(number)
     if version == 0:
         return Subscription(row_hash, instruction, data[start:], None)
     end = len(data) - _LENGTH_BYTES
@@ -178,11 +194,23 @@ def combined_key(foreign_key: bytes, primary_key: bytes) -> bytes:
     return key_prefix(foreign_key) + primary_key
 
 
-def to_primary_partition(
-    topic: str,  # noqa: ARG001 - the signature of partitioners
-    key: Any,  # noqa: ARG001 - as above
-    value: Response,
-    partitions: int,  # noqa: ARG001 - as above
-) -> int | None:
-    """Return the partition of the left row that a response is for; a partitioner."""
-    return value.primary_partition
+class PrimaryPartitioner:
+    """The partitioner of responses: to the partition of the left row that asked."""
+
+    def __call__(self, topic: str, key: Any, value: Response, partitions: int) -> int | None:  # noqa: ARG002 - a partitioner's signature
+        """Return the partition of the left row that a response is for."""
+        return value.primary_partition
+
+    def for_all(
+        self,
+        keys: Sequence[bytes | None],  # noqa: ARG002 - the signature of those that choose for batches
+        values: Sequence[Response],
+        partitions: int,
+    ) -> list[int] | None:
+        """Return the partitions of many responses; None where some do not say one that there is."""
+        chosen = [value.primary_partition for value in values]
+        there = range(partitions)
+        return cast("list[int]", chosen) if all(each in there for each in set(chosen)) else None
+
+
+to_primary_partition = PrimaryPartitioner()

@@ -7,7 +7,7 @@ deletes the row, a row that a filter rejects becomes a tombstone downstream.
 from typing import Any
 
 from streams.functions import UserFunction
-from streams.operators.materialized import MaterializedOperator
+from streams.operators.materialized import MaterializedOperator, previous_values
 from streams.operators.stateless import call_each, deciding
 from streams.operators.table_view import RowFunction, row_filter, row_mapper
 from tasks.processing.handlers import FAILURES
@@ -37,7 +37,28 @@ class TableSource(MaterializedOperator):
         if not len(batch) or not self._store_name:
             return batch
         batch, key_bytes = self.with_key_bytes(batch)
-        return self.update_each(batch, key_bytes, _row) if len(batch) else None
+        if not len(batch):
+            return None
+        return self._set_all(batch, key_bytes) or self.update_each(batch, key_bytes, _row)
+
+    def _set_all(self, batch: RecordBatch, key_bytes: list[bytes]) -> RecordBatch | None:
+        """Set all rows at once and return the changes; None, and nothing is done, if each needs a look."""
+        buffer, old_values = self.buffer, None
+        if self.held is not None or self._versions is not None:
+            return None
+        if self.sends_old_values:
+            buffer.fetch(key_bytes)
+            if not buffer.are_decoded(key_bytes):
+                return None
+            before = {data: buffer.values[data] for data in key_bytes}
+            old_values = previous_values(before, key_bytes, batch.values)
+            if self.skips_absent and has_none(batch.values):
+                return None
+        try:
+            done = buffer.put_all(key_bytes, batch.values, batch.timestamps)
+        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
+            return None
+        return self.changes(batch, batch.values, batch.timestamps, old_values) if done else None
 
 
 def _row(_key: Any, value: Any, _data: bytes, timestamp: int) -> tuple[Any, int]:

@@ -13,7 +13,7 @@ from streams.functions import UserFunction
 from streams.operators.stateless import deciding
 from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.record_batch import RecordBatch, has_none
 
 #: The timestamp of a row that is not there.
 NO_TIMESTAMP = -1
@@ -130,6 +130,13 @@ class _StoredRows(BoundView):
         """Return the keys as the store has them; None for a key that is None or does not serialise."""
         if key_bytes is not None and not (self._is_windowed or self._is_session):
             return key_bytes
+        if not (self._is_windowed or self._is_session or has_none(keys)):
+            try:
+                every: list[bytes | None] = self._serde.serialize_batch(self._buffer.topic, keys)
+            except FAILURES:  # whatever a serde raises, the key behind it is found one by one
+                pass
+            else:
+                return every
         stored: list[bytes | None] = []
         for index, key in enumerate(keys):
             data: bytes | None = None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -60,6 +60,15 @@ class WindowedPartitioner(msgspec.Struct, frozen=True):
             return None
         data = self.serde.inner.serialize(topic, key.key)
         return None if data is None else partition_of(data, partitions)
+
+    def for_all(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[Any],  # noqa: ARG002 - the signature of those that choose for batches
+        partitions: int,
+    ) -> list[int] | None:
+        """Return the partitions of many keys as they are written; None where some record has no key."""
+        return None if None in keys else self.by_bytes(cast("Sequence[bytes]", keys), partitions)
 
     def by_bytes(self, keys: Sequence[bytes], partitions: int) -> list[int]:
         """Return the partitions of many keys, given as the serde writes them: the key inside stands before its window.

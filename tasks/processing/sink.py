@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import index as index_of
-from typing import Any, Protocol, cast, overload, runtime_checkable
+from typing import Any, Protocol, overload, runtime_checkable
 
 from state_stores.names import check_topic_name
 from state_stores.ports import SerdePort
@@ -30,11 +30,13 @@ class Collector(Protocol):
 
 
 @runtime_checkable
-class BytesPartitioner(Protocol):
-    """A partitioner of ours that needs no more than the keys as they are written; it fails for none."""
+class BatchPartitioner(Protocol):
+    """A partitioner of ours that chooses for whole batches; it fails for none."""
 
-    def by_bytes(self, keys: Sequence[bytes], partitions: int) -> list[int]:
-        """Return the partition of each key."""
+    def for_all(
+        self, keys: Sequence[bytes | None], values: Sequence[Any], partitions: int
+    ) -> list[int] | None:
+        """Return the partition of each record, given its key as it is written and its value; None: ask for each."""
         ...
 
 
@@ -60,7 +62,7 @@ class Sink(Operator):
         self._on_unserializable = on_unserializable
         partitioner: object = spec.partitioner
         #: The partitioner, if it is one of ours that chooses for whole batches.
-        self._by_bytes = partitioner if isinstance(partitioner, BytesPartitioner) else None
+        self._for_all = partitioner if isinstance(partitioner, BatchPartitioner) else None
 
     def blocks(self) -> bool:
         """Return whether a function of the user's chooses where records go."""
@@ -128,10 +130,11 @@ class Sink(Operator):
     ) -> None:
         assert self.spec.partitioner is not None
         count = self._collector.partition_count(topic)
-        if self._by_bytes is not None and not has_none(keys):
-            chosen_for_all = self._by_bytes.by_bytes(cast("Sequence[bytes]", keys), count)
-            self._add(topic, batch, keys, values, chosen_for_all)
-            return
+        if self._for_all is not None:
+            chosen_for_all = self._for_all.for_all(keys, batch.values, count)
+            if chosen_for_all is not None:
+                self._add(topic, batch, keys, values, chosen_for_all)
+                return
         indices: list[int] = []
         partitions: list[int] = []
         for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
@@ -249,11 +252,15 @@ def _serialize(
     serde: SerdePort, topic: str, values: Sequence[Any], failed: dict[int, Exception]
 ) -> list[bytes | None]:
     """Return the column as bytes; indices that fail get None and stand in `failed`."""
-    if len(values) > 1 and not has_none(values):
+    with_nulls = has_none(values)
+    present = [value for value in values if value is not None] if with_nulls else values
+    if len(present) > 1:
         try:
-            return serde.serialize_batch(topic, values)
+            made = serde.serialize_batch(topic, present)
         except FAILURES:  # whatever a serde raises, the record behind it is found one by one
             return _serialize_singly(serde, topic, values, failed)
+        each = iter(made)
+        return [None if value is None else next(each) for value in values] if with_nulls else made
     return _serialize_singly(serde, topic, values, failed)
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from state_stores.commit_buffer import CommitBuffer
+from state_stores.commit_buffer import CommitBuffer, write_rows
 from state_stores.envelope import seal, unseal
 from state_stores.errors import StoreCorruptedError
 from state_stores.in_memory import InMemoryDatabase
@@ -85,6 +85,31 @@ class BufferMachine(RuleBasedStateMachine):
             value.append("changed after put")
         elif isinstance(value, dict):
             value["changed"] = "after put"
+
+    @rule(
+        rows=st.lists(st.tuples(KEYS, st.none() | PLAIN, TIMES), min_size=1)
+        | st.lists(st.tuples(KEYS, VALUES, TIMES), min_size=1)
+    )
+    def put_all(self, rows: list[tuple[bytes, Any, int]]) -> None:
+        """All at once or none; where it is none they go one by one."""
+        before = {**self.buffer.timestamps}
+        if self.buffer.put_all(*map(list, zip(*rows, strict=True))):
+            for key, value, timestamp in rows:
+                self.changed[key] = timestamp
+                self.seen.pop(key, None)
+                if value is not None:
+                    self.seen[key] = (encoded(value), timestamp)
+            return
+        assert self.buffer.timestamps == before
+        for row in rows:
+            self.put(*row)
+
+    @rule(rows=st.lists(st.tuples(KEYS, VALUES, TIMES)))
+    def put_all_with_one_that_fails(self, rows: list[tuple[bytes, Any, int]]) -> None:
+        """Nothing has changed, which the other rules would see."""
+        rows = [*rows, (b"b", object(), 1)]
+        with pytest.raises(SerializationError):
+            self.buffer.put_all(*map(list, zip(*rows, strict=True)))
 
     @rule(
         key=KEYS,
@@ -384,3 +409,55 @@ def test_a_damaged_value_is_a_corrupted_store_not_a_bad_record() -> None:
             read(b"k")
     with pytest.raises(StoreCorruptedError):
         list(buffer.iterate(None, None))
+
+
+INT64 = Serdes.int64()
+
+
+@given(
+    before=st.lists(st.tuples(KEYS, st.none() | st.integers(0, 9), TIMES)),
+    rows=st.lists(st.tuples(KEYS, st.none() | st.integers(0, 9), TIMES), min_size=1),
+    committed=st.booleans(),
+)
+def test_rows_put_at_once_are_rows_put_one_by_one(
+    before: list[tuple[bytes, int | None, int]],
+    rows: list[tuple[bytes, int | None, int]],
+    committed: bool,
+) -> None:
+    """Also in what is counted: dirty keys, those in the database, memory."""
+    told: list[Any] = []
+    for at_once in (True, False):
+        buffer = buffer_of(INT64)
+        for row in before:
+            buffer.put(*row)
+        if committed:
+            drained = buffer.drain()
+            write_rows(
+                InMemoryDatabase(["store"]), {"store": drained.stored}, {}, {"store": drained}
+            )
+            buffer.applied()
+        if at_once:
+            assert buffer.put_all(*map(list, zip(*rows, strict=True)))
+        else:
+            for row in rows:
+                buffer.put(*row)
+        drained = buffer.drain()
+        told.append(
+            (
+                drained.keys,
+                drained.values,
+                drained.timestamps,
+                buffer.uncommitted_bytes,
+                buffer.approximate_num_entries(),
+                buffer.newest_ms,
+            )
+        )
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("timestamp", [True, -2, 1 << 63, 1.5])
+def test_rows_with_a_time_that_is_none_are_refused(timestamp: Any) -> None:
+    """Put one by one, the first of them raises."""
+    buffer = buffer_of(INT64)
+    assert not buffer.put_all([b"a", b"b"], [1, 2], [5, timestamp])
+    assert not buffer.dirty

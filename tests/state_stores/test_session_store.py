@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from state_stores.session_batch import SessionBatch
 from state_stores.spec import StoreKind
 from state_stores.windowed import Windowed
 from tests.state_stores.store_bench import StoreBench, begins, spec_of
@@ -22,6 +23,10 @@ times = st.builds(
     st.sampled_from([-1, 0, 1, 30_000]),
 )
 lengths = st.sampled_from([0, 1, 1_000, 80_000])
+
+
+class Changeable(int):
+    """A number of a type that nobody knows, so a store keeps it serialised."""
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -73,6 +78,48 @@ class SessionMachine(RuleBasedStateMachine):
             del self.rows[session]
             self.put(session.key, value, min(session.start, end), abs(end - session.start))
 
+    @rule(
+        records=st.lists(
+            st.tuples(keys, times, st.sampled_from([0, 1, 30_000, 80_000])), min_size=1, max_size=12
+        ),
+        changeable=st.booleans(),
+    )
+    def merge(self, records: list[tuple[str, int, int]], changeable: bool) -> None:
+        """Merge records into the sessions within a gap of theirs as a batch does, each one after those before it."""
+        store = self.bench.store
+        batch = SessionBatch(
+            store.buffer,
+            [key.encode() for key, _, _ in records],
+            [timestamp - gap for _, timestamp, gap in records],
+        )
+        for index, (key, timestamp, gap) in enumerate(records):
+            expected = [
+                (session, value)
+                for session, value in sorted(
+                    self.rows.items(), key=lambda row: (row[0].key, row[0].end, row[0].start)
+                )
+                if session.key == key
+                and session.end >= max(0, timestamp - gap)
+                and session.start <= timestamp + gap
+            ]
+            found = batch.find(index, timestamp + gap)
+            # What has expired may be gone or not.
+            live = self.observed - RETENTION
+            assert [(row[1], row[2], row[3]) for row in found if row[2] > live] == [
+                (s.start, s.end, value) for s, value in expected if s.end > live
+            ]
+            start = min([timestamp, *(row[1] for row in found)])
+            end = max([timestamp, *(row[2] for row in found)])
+            value = sum(row[3] for row in found) + 1
+            batch.replace(index, found, start, end, Changeable(value) if changeable else value)
+            for row in found:
+                self.rows.pop(Windowed(key, row[1], row[2]), None)
+            self.rows[Windowed(key, start, end)] = value
+        batch.store()
+        for _, _, end, _ in batch.changes:
+            self.observed = max(self.observed, end)
+        store.observe(self.observed)
+
     @rule(key=keys, earliest_end=times, latest_start=times)
     def find(self, key: str, earliest_end: int, latest_start: int) -> None:
         store = self.bench.store
@@ -83,7 +130,8 @@ class SessionMachine(RuleBasedStateMachine):
         found = store.find_sessions_bytes(key.encode(), earliest_end, latest_start)
         assert [row[:3] for row in found] == [(s.start, s.end, value) for s, value in expected]
         found = store.find_sessions_bytes(key.encode(), earliest_end, latest_start, expired=True)
-        joined = store.joined_rows(key.encode(), earliest_end, latest_start)
+        batch = SessionBatch(store.buffer, [key.encode()], [earliest_end])
+        joined = batch.find(0, latest_start)
         assert [row[1:] for row in joined] == [row[:3] for row in found]
         assert [row[0] for row in joined] == [
             store.disk_key(key.encode(), *row[:2]) for row in found
@@ -145,7 +193,7 @@ def test_a_session_that_comes_back_is_found_however_it_was_written() -> None:
     row = bench.store.disk_key(b"a", 10, 20)
 
     def found() -> list[Any]:
-        return [each[1:] for each in bench.store.joined_rows(b"a", 0, FOREVER)]
+        return [each[1:] for each in SessionBatch(buffer, [b"a"], [0]).find(0, FOREVER)]
 
     assert found() == []
     buffer.put(row, 1, 20)

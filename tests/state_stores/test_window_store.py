@@ -99,6 +99,36 @@ class WindowMachine(RuleBasedStateMachine):
         else:
             self.rows[key, start] = [(value, now)]
 
+    @rule(rows=st.lists(st.tuples(keys, numbers, times), min_size=1, max_size=12))
+    def add_all(self, rows: list[tuple[str, int | None, int]]) -> None:
+        """Add rows at once to a store that retains duplicates; where it refuses, nothing has happened."""
+        if not self.duplicates:
+            return
+        buffer = self.bench.store.buffer
+        data = [key.encode() for key, _, _ in rows]
+        values, starts = [value for _, value, _ in rows], [start for _, _, start in rows]
+        before = (buffer.seq, len(buffer.dirty), buffer.observed_stream_time_ms)
+        disk_keys = self.bench.store.add_all(data, values, starts)
+        if disk_keys is None:
+            assert (buffer.seq, len(buffer.dirty), buffer.observed_stream_time_ms) == before
+            latest = max(self.observed, *starts)
+            assert None in values or min(starts) <= latest - RETENTION
+            return
+        assert [buffer.layout.time_of(each) for each in disk_keys] == starts
+        for key, value, start in rows:
+            assert value is not None, "that is refused"
+            self.rows[key, start] = [*self.rows.get((key, start), []), (value, start)]
+            self.observed = max(self.observed, start)
+
+    @rule(key=keys, lows=st.lists(times, min_size=1), length=times)
+    def rows_of_each(self, key: str, lows: list[int], length: int) -> None:
+        buffer, data = self.bench.store.buffer, key.encode()
+        highs = [low + length for low in lows]
+        found = buffer.rows_of_each([data] * len(lows), lows, highs)
+        assert found == [
+            buffer.rows_of(data, low, high) for low, high in zip(lows, highs, strict=True)
+        ]
+
     @rule(key=keys, span=bounds)
     def fetch(self, key: str, span: tuple[int, int]) -> None:
         expected = [(windowed.start, value) for windowed, value in self.expect(*span, key, key)]

@@ -124,6 +124,19 @@ def test_an_extractor_that_fails_is_handled_and_the_others_go_on() -> None:
     assert context.failures == [("b", "AttributeError")]
 
 
+def test_a_row_that_does_not_serialise_is_handled_and_the_others_go_on() -> None:
+    """Foreign keys and values are serialised all at once, and one by one to find the record behind an error."""
+    rows = [
+        ("a", None, "x|1"),
+        ("b", None, "y|\udc80"),
+        ("c", None, "\udc80|2"),
+        ("d", None, "z|3"),
+    ]
+    messages, context = sent(rows, left_join=False)
+    assert messages == [("1", ASK_IF, "a"), ("3", ASK_IF, "d")]
+    assert context.failures == [("b", "SerializationError"), ("c", "SerializationError")]
+
+
 # -- which answers count -------------------------------------------------------------------------------------------------
 
 
@@ -174,6 +187,28 @@ def test_only_answers_to_the_row_as_it_is_count(
         else:
             assert isinstance(output, RecordBatch)
             assert (output.keys, output.values, output.timestamps) == (["k"], [expected], [1])
+
+
+def test_an_answer_that_fails_is_handled_and_the_others_go_on() -> None:
+    """One that can't be read, one that the joiner fails on, and a stale one between good ones."""
+
+    def picky(left: str, right: str) -> str:
+        if right == "bad":
+            raise ValueError(right)
+        return joined(left, right)
+
+    join = ResponseJoin(
+        TOPICS, OneRow("l"), adapt(picky, kind="joiner", node="join"), False, STRING, STRING
+    )
+    context = Context()
+    join.init(context)
+    mine, other = hash128(b"l"), hash128(b"other")
+    answers = [(mine, b"1"), (mine, b"\xff"), (other, b"2"), (mine, b"bad"), (mine, b"3")]
+    output = join.process(batch_of([("k", None, Response(*answer)) for answer in answers]))
+    assert isinstance(output, RecordBatch)
+    assert (output.values, output.timestamps) == (["(l,1)", "(l,3)"], [1, 5])
+    assert context.drops == ["response to an older row"]
+    assert context.failures == [("k", "SerializationError"), ("k", "ValueError")]
 
 
 # -- the whole join ------------------------------------------------------------------------------------------------------
