@@ -107,6 +107,9 @@ class LogFold:
             old_record = before.members.get(incarnation)
             if old_record is None or old_record.phase != record.phase:
                 self.member_since[incarnation] = since
+        if len(self.member_since) > len(after.members):
+            for gone in self.member_since.keys() - after.members.keys():
+                del self.member_since[gone]
         if after.step is not before.step:
             kept = {
                 (task, copy.incarnation, copy.learn_epoch)

@@ -2,8 +2,8 @@
 
 The member never decides who owns what: it reads that from the group log, orders its worker accordingly, and says what the
 worker reports. Announcements are repeated at each heartbeat until the log shows that they were taken in, so that a lost
-message costs one heartbeat. Orders are the difference between what the log says now and what was ordered before; a new
-member for the same incarnation (its watchdog was replaced) gives all of them once more.
+message costs one heartbeat; those of many copies in turns. Orders are the difference between what the log says now and
+what was ordered before; a new member for the same incarnation (its watchdog was replaced) gives all of them once more.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from typing import Final, TypedDict
 import msgspec
 
 from rebalance.group import LIVE, Group
+from rebalance.inbox_limit import PER_SECOND
 from rebalance.messages import (
     AnyMessage,
     Beat,
@@ -206,7 +207,8 @@ class Member:
     def decide(self, now_ms: int) -> MemberDecision:
         """Return what is to be said, ordered and awaited."""
         messages: list[AnyMessage] = []
-        if (self._alive or self._death is not None) and not self._over and not self._left:
+        speaks = (self._alive or self._death is not None) and not self._over and not self._left
+        if speaks:
             messages, self._now = self._now, []
             if now_ms >= self._heartbeat_due_ms:
                 self._wake_up(now_ms)
@@ -221,7 +223,8 @@ class Member:
             messages=tuple(messages),
             orders=orders,
             lease_until_ms=lease_until_ms,
-            wake_ms=max(self._heartbeat_due_ms, now_ms + 1),
+            # Who is not to speak is asked again as if the next heartbeat were due then: until something comes in nothing changes.
+            wake_ms=max(self._heartbeat_due_ms, now_ms + (1 if speaks else self._heartbeat_ms)),
             over=self._over or self._is_done(),
         )
 
@@ -257,13 +260,29 @@ class Member:
         if self._heartbeats % JOIN_AGAIN_HEARTBEATS == 0 and self._must_say_join(record):
             yield self._join
         yield self._beat(now_ms)
-        yield from self._again.values()
+        yield from self._said_again()
         yield from map(self._id_wanted, sorted(self._ids))
         leave = self._leave
         if leave is not None and not _shows(record, leave):
             yield Leave(**self._sender(), rejoin=leave.rejoin, drain_ms=leave.drain_ms)
         if self._shutdown is not None and not record.shutdown:
             yield ShutDown(**self._sender(), reason=self._shutdown.reason)
+
+    def _said_again(self) -> list[Ready | Revoked | TaskFailed]:
+        """Return the announcements to repeat now: all of them, unless readers would drop some (H23); then in turns.
+
+        A member with hundreds of standbys would else have the same ones dropped each time. What the group waits for goes
+        before the copies that are ready.
+        """
+        most = max(self._heartbeat_ms * PER_SECOND // 2_000, 1)
+        if len(self._again) <= most:
+            return list(self._again.values())
+        waited_for = [key for key, each in self._again.items() if not isinstance(each, Ready)]
+        others = [key for key, each in self._again.items() if isinstance(each, Ready)]
+        keys = [*waited_for, *others][:most]
+        said = {key: self._again.pop(key) for key in keys}
+        self._again |= said  # last in the next turn
+        return list(said.values())
 
     def _must_say_join(self, record: MemberRecord) -> bool:
         """Return whether the leader lacks what only a join says; one that has just taken over has heard none."""

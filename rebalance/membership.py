@@ -264,7 +264,7 @@ def shut_down(draft: Draft) -> None:
 def _wish(draft: Draft, record: MemberRecord) -> Leave | None:
     """Return the leave that a member's record does not show yet."""
     heard = draft.seen.of(record.incarnation)
-    drain = draft.seen.drains.get(record.member)
+    drain = draft.seen.drains.get(record.incarnation)
     wish = heard.leave
     if wish is None and drain is not None and record.phase != MemberPhase.LEAVING:
         wish = Leave(
@@ -291,7 +291,7 @@ def _begin_leave(draft: Draft, record: MemberRecord, wish: Leave) -> None:
         draft.seen.phase_ms[record.incarnation] = draft.now_ms
         draft.seen.news.append(f"{record.member} {reason}")
     draft.move_member(leaving, MemberPhase.LEAVING, reason)
-    draft.seen.drains.pop(record.member, None)
+    draft.seen.drains.pop(record.incarnation, None)
 
 
 def log_ids(draft: Draft) -> None:

@@ -147,7 +147,7 @@ class Observations(msgspec.Struct, kw_only=True):
         running: Epochs in which owners said that they process.
         failures: By task and member's name.
         failed_copies, failed_tasks: Learn epochs (by task and incarnation) and task epochs that failed.
-        drains: Operators' wishes, by members' names.
+        drains: Operators' wishes, by the incarnations that they were of.
         fence_asked_ms, fenced: Fences under way and done, by incarnation.
         phase_ms, revoked_ms: Since when an incarnation is in its phase, a task in REVOKING; the claim if not here.
         joins_noted: Counts joins that said something new.
@@ -257,8 +257,11 @@ class Observations(msgspec.Struct, kw_only=True):
     def forget(self, incarnation: str) -> None:
         """Drop everything about an incarnation that is over."""
         self.members.pop(incarnation, None)
+        self.drains.pop(incarnation, None)
         self.fence_asked_ms.pop(incarnation, None)
         self.fenced.discard(incarnation)
+        for key in [each for each in self.failed_copies if each[1] == incarnation]:
+            del self.failed_copies[key]
         for copies in self.announced.values():
             copies.pop(incarnation, None)
         self.ended[incarnation] = None
@@ -298,7 +301,7 @@ class Observations(msgspec.Struct, kw_only=True):
         incarnation = group.incarnation_of(message.target)
         if incarnation is None or group.members[incarnation].phase == MemberPhase.LEAVING:
             return False
-        self.drains[message.target] = message
+        self.drains[incarnation] = message
         return True
 
     def _died(self, message: MemberDied, group: Group) -> bool:

@@ -7,7 +7,7 @@ from rebalance.messages import Join
 from rebalance.model import TaskId, TaskPhase, TaskRole
 from rebalance.observations import DISK_FRESH_MS, Announced, changelog_keys
 from rebalance.records import Copy, TaskRecord
-from rebalance.refine import CopyNow, Readiness
+from rebalance.refine_input import CopyNow, Readiness
 
 # Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
 # decision.

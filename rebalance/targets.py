@@ -14,7 +14,7 @@ from rebalance.assignors.task_assignor import (
 )
 from rebalance.draft import Draft
 from rebalance.group import Group
-from rebalance.model import TaskId, TaskPhase
+from rebalance.model import TaskId, TaskPhase, TaskRole
 from rebalance.observations import DISK_FRESH_MS, changelog_keys, lag_of
 from rebalance.program import comes_back, is_assignable
 from rebalance.records import MemberRecord, TargetRecord
@@ -199,7 +199,11 @@ def _member(
     heard = draft.seen.members.get(record.incarnation)
     rows = heard.rows if heard is not None else {}
     lags = {task: lag for task, lag in on_disk.items() if lag >= 0}
-    lags |= {task: rows[task].lag for task in copies if task in rows and rows[task].lag >= 0}
+    lags |= {
+        task: row.lag
+        for task in copies
+        if (row := rows.get(task)) is not None and row.role != TaskRole.ACTIVE and row.lag >= 0
+    }
     lags |= dict.fromkeys(owned, 0)
     return AssignmentMember(
         name=record.member,

@@ -17,15 +17,8 @@ from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
 from rebalance.readiness import copies_now, has_failed, is_fresh, waits_for_checks
 from rebalance.reconcile import MemberAssignment, MemberState, reconcile
 from rebalance.records import Copy, MemberRecord, TaskRecord
-from rebalance.refine import (
-    CopyNow,
-    Intermediate,
-    MemberNow,
-    Readiness,
-    RefineInput,
-    Refiner,
-    TaskNow,
-)
+from rebalance.refine import Intermediate, Refiner
+from rebalance.refine_input import CopyNow, MemberNow, Readiness, RefineInput, TaskNow
 from rebalance.targets import awaited_names, disk_lags
 
 # Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every

@@ -1,9 +1,7 @@
 """`tidewheel dashboard`: what a group is doing, as a live page for browsers."""
 
 import errno
-import os
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Annotated, Final
@@ -12,6 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from rebalance.history import Chronicle, episode_text
+from streams.cli.aside import leave_at_once
 from streams.cli.group_access import GroupAccess, group_access, moment_text
 from streams.cli.looker import Looker, check_interval
 from streams.cli.output import print_error, print_json, wants_json
@@ -99,7 +98,7 @@ def dashboard(
             )
             report.stopped()
             if looks.hangs:
-                _leave_at_once()
+                leave_at_once(ExitCode.OK)  # a look is under way
     return ExitCode.OK
 
 
@@ -114,13 +113,6 @@ def _serve(
     from streams.dashboard.server import serve  # noqa: PLC0415 - only where the extra is installed
 
     serve(listening, application_id, looks, names=names, token=token)
-
-
-def _leave_at_once() -> None:
-    """End the program where brokers do not answer: a client can't be closed while it waits for them, and these only read."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(ExitCode.OK)
 
 
 def _look(access: GroupAccess) -> Callable[[], Sighting]:

@@ -201,6 +201,7 @@ class GroupAccess:
     def look(self, *, ask_brokers: bool = True) -> GroupStatus:
         """Read on, and return what is known now; with `ask_brokers` also what only brokers know."""
         self.read()
+        self.inbox.forget_old()
         if ask_brokers:
             self._around = self._surroundings()
         elif self.shows_ranges and not self._around.problem:

@@ -1,11 +1,10 @@
 """`tidewheel top`: what a group is doing, live."""
 
-import contextlib
 import select
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Annotated, Final
 
 from cyclopts import Parameter
@@ -13,6 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from streams.cli.aside import Aside, leave_at_once
 from streams.cli.group_access import group_access, moment_text
 from streams.cli.group_view import range_lines, records_in_hand, status_line, status_view
 from streams.cli.looker import Looker, check_interval
@@ -27,6 +27,9 @@ _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 #: Lines of the screen that are not rows of the table of tasks, roughly.
 _OTHER_LINES: Final = 14
 _ROWS_MIN: Final = 5
+
+#: Whoever wants to go is let go after this long, whether clients could be closed or not: they only read.
+_LEAVE_S: Final = 0.5
 
 #: Waits for some seconds; True if the user wants to go.
 _Wait = Callable[[float], bool]
@@ -46,7 +49,10 @@ def top(
 
     The same figures as `status`, read on from the group's two topics. Tasks that are on their way, and those with most
     lag, come first. Not on a terminal, each look is one line. While the brokers are away the last look stays, with what
-    is wrong above it.
+    is wrong above it. Ctrl-C ends it at once, whatever it waits for.
+
+    Exit codes: 0 ended by q or Ctrl-C, or after --count looks; 1 no such group; 2 the command line makes no sense; 7 Kafka
+    could not be reached.
 
     Args:
         target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
@@ -59,23 +65,41 @@ def top(
     check_interval(interval)
     if count is not None and count < 1:
         raise ConfigError(f"--count {count}: look at least once, or leave it out to look on")
-    with group_access(target, settings) as access:
+    opened, aside = ExitStack(), Aside("tidewheel-top")
+
+    def open_group() -> Looker:
+        access = opened.enter_context(group_access(target, settings))
         access.check_exists()
         access.shows_ranges = ranges or json
-        looks = _Looks(Looker(access), interval, count)
-        with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
-            if sys.stdout.isatty() and not json:
-                _show(looks)
-            else:
-                _print(looks, json=json)
+        return Looker(access)
+
+    leave_s = None if count else _LEAVE_S
+    try:
+        looker = aside.call(open_group)
+        looks = _Looks(lambda: aside.call(looker.look), interval, count)
+        if sys.stdout.isatty() and not json:
+            _show(looks)
+        else:
+            _print(looks, json=json)
+    except KeyboardInterrupt:  # the usual way to end it
+        leave_s = _LEAVE_S
+    except BaseException:
+        aside.call(opened.close)
+        raise
+    try:
+        aside.call(opened.close, leave_s)
+    except TimeoutError:
+        leave_at_once(ExitCode.OK)
     return ExitCode.OK
 
 
 class _Looks:
     """One look after the other."""
 
-    def __init__(self, looker: Looker, interval_s: float, count: int | None) -> None:
-        self._looker = looker
+    def __init__(
+        self, look: Callable[[], GroupStatus], interval_s: float, count: int | None
+    ) -> None:
+        self._look = look
         self._interval_s = interval_s
         self._count = count
 
@@ -85,7 +109,7 @@ class _Looks:
         while True:
             began_s = time.monotonic()
             try:
-                yield self._looker.look(), ""
+                yield self._look(), ""
             except StreamsError as error:
                 yield None, str(error)
             done += 1

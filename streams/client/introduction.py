@@ -4,17 +4,30 @@ import logging
 import os
 import socket
 import sys
+from typing import Final
+
+import msgspec
 
 from rebalance.decision import CoordinatorSettings
-from rebalance.messages import DiskCopy, Join, SeenTask
+from rebalance.messages import (
+    MESSAGE_BYTES_MAX,
+    DiskCopy,
+    Join,
+    SeenTask,
+    encode_message,
+)
 from state_stores.state_directory import StateDirectory
 from streams.client.application import Application
 from streams.client.group_membership import member_name, partition_counts, task_shapes
 from streams.client.wiring import range_threads
 from streams.config import StreamsConfig
 from streams.console_log import LogLevel, configured_format
+from streams.errors import ConfigError
 from streams.watchdog.hello import Hello
 from tasks.internal_topics import ApplicationPlan
+
+#: So much of a message is left for what the watchdog adds, and for topics that are found later.
+_SPARE_BYTES: Final = 8 * 1024
 
 
 def introduce(
@@ -40,7 +53,7 @@ def introduce(
     """
     config = application.config
     return Hello(
-        join=_join(application, plan, slot, incarnation, process_id, on_disk, alone=alone),
+        join=fitting(_join(application, plan, slot, incarnation, process_id, on_disk, alone=alone)),
         bootstrap_servers=config.bootstrap_servers,
         consumer=dict(config.consumer),
         producer=dict(config.producer),
@@ -108,6 +121,23 @@ def _join(
         session_timeout_ms=config.session_timeout_ms,
         rejoin_timeout_ms=config.rejoin_timeout_ms,
     )
+
+
+def fitting(join: Join) -> Join:
+    """Return a join that readers of the inbox don't drop for its size (H23): if need be with less of what is on the disk.
+
+    That only helps to place tasks. Raises `ConfigError` if the tasks alone are too many: the group would never hear of this worker.
+    """
+    limit = MESSAGE_BYTES_MAX - _SPARE_BYTES
+    while (size := len(encode_message(join))) > limit:
+        if not join.on_disk:
+            raise ConfigError(
+                f"{join.app} has {len(join.tasks)} tasks, too many for a group: a worker names them all when it joins, which "
+                f"takes {size:,} bytes where {limit:,} are allowed. Give topics fewer partitions, split the application, or place "
+                "tasks by hand (--fixed-assignment)"
+            )
+        join = msgspec.structs.replace(join, on_disk=join.on_disk[: len(join.on_disk) // 2])
+    return join
 
 
 def transactional_id(config: StreamsConfig, incarnation: str, number: int) -> str:

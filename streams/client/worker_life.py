@@ -19,7 +19,7 @@ from streams.client.application import Application
 from streams.client.group_membership import Departure, GroupMembership, task_shapes, tasks_seen
 from streams.client.host_watchdog import HostWatchdog
 from streams.client.introduction import introduce
-from streams.client.one_placing import check_one_placing
+from streams.client.one_placing import OnePlacing
 from streams.client.plan_watch import PlanWatch, refresh_interval_ms
 from streams.client.state_on_disk import state_on_disk
 from streams.client.wiring import (
@@ -170,7 +170,8 @@ class WorkerLife:
         stack.callback(admin.close)
         if not admin.reach(self._ending):
             return
-        check_one_placing(application, admin)
+        placing = OnePlacing(application, admin, self._ending)
+        placing.look()
         plan = prepare_topics(
             application.spec,
             config,
@@ -193,6 +194,9 @@ class WorkerLife:
             else ", ".join(map(str, sorted(assigned))) or "none",
             slot.path,
         )
+        if assigned is not None:
+            shown_as = _claim(stack, clients, fixed_transactional_id(config, slot.slot), plan)
+            placing.look_again_as_fixed(shown_as)
         open_database = self._opener(len(plan.tasks if assigned is None else assigned), plan)
         if not self._restore_globals(stack, plan, slot, clients, admin, open_database):
             return
@@ -222,9 +226,9 @@ class WorkerLife:
             transactional_id = self._join(stack, plan, slot, ports, admin)
             if transactional_id is None:
                 return
+            placing.look_again_as_member()
         else:
             transactional_id = fixed_transactional_id(config, slot.slot)
-            _claim(stack, clients, transactional_id, plan)
         self.worker = StreamWorker(
             plan,
             assigned or frozenset(),
@@ -396,8 +400,13 @@ class WorkerLife:
 
 def _claim(
     stack: ExitStack, clients: KafkaClients, transactional_id: str, plan: ApplicationPlan
-) -> None:
-    """Let the cluster know of a worker that no group knows, for the stack's time; with no task there is nothing to know."""
+) -> str | None:
+    """Let the cluster know of a worker that no group knows, for the stack's time, and return what as.
+
+    With no task there is nothing to know: then None.
+    """
     read = [topic for each in plan.subtopologies.values() for topic in each.topic_partitions]
-    if read:
-        stack.callback(clients.fixed_claim(transactional_id, min(read)).close)
+    if not read:
+        return None
+    stack.callback(clients.fixed_claim(transactional_id, min(read)).close)
+    return transactional_id

@@ -18,6 +18,9 @@ from streams.group.topics import Heard
 
 #: Silence is judged by this where a member's own session timeout is not known.
 SESSION_MS: Final = 3_000
+#: Whoever looks for days forgets what was said so long before the last word, and looks for it so often.
+_KEPT_MS: Final = 3_600_000
+_FORGET_EACH_MS: Final = 600_000
 #: The inbox is read from two session timeouts back, and from this at least: each member says everything every tenth beat.
 _BACK_MS: Final = 10_000
 
@@ -59,10 +62,13 @@ class InboxFold:
         self.ready: dict[tuple[str, str, int], int] = {}
         #: The last failure of each task at each member.
         self.failed: dict[tuple[str, str], tuple[int, TaskFailed]] = {}
+        self._last_ms = 0
+        self._forgot_ms = 0
 
     def take(self, heard: Heard) -> None:
         """Take in a message."""
         at_ms, message = heard
+        self._last_ms = at_ms
         if not isinstance(
             message, Refused
         ):  # its incarnation is the refused one's, its member the leader's
@@ -91,6 +97,22 @@ class InboxFold:
             case _:
                 pass  # an announcement that the log's next records answer
 
+    def forget_old(self) -> None:
+        """Forget what was said an hour before the last word, and who has not spoken since; for whoever looks again and again."""
+        if self._last_ms - self._forgot_ms < _FORGET_EACH_MS:
+            return
+        self._forgot_ms, since_ms = self._last_ms, self._last_ms - _KEPT_MS
+        self.heard_ms = {each: at for each, at in self.heard_ms.items() if at >= since_ms}
+        self.tasks = {each: rows for each, rows in self.tasks.items() if each in self.heard_ms}
+        self.names = {each: name for each, name in self.names.items() if each in self.heard_ms}
+        self.joins = {each: said for each, said in self.joins.items() if said[0] >= since_ms}
+        self.transactional_ids = {
+            each for _, join in self.joins.values() for each in join.transactional_ids
+        }
+        self.refused = {each: said for each, said in self.refused.items() if said[0] >= since_ms}
+        self.ready = {each: at for each, at in self.ready.items() if at >= since_ms}
+        self.failed = {each: said for each, said in self.failed.items() if said[0] >= since_ms}
+
     def speaking(self, group: Group, now_ms: int) -> tuple[str, ...]:
         """Return the names of members that were heard within twice their session timeout and have not left.
 
@@ -109,12 +131,6 @@ class InboxFold:
             if now_ms - heard_ms <= 2 * timeout_ms:
                 found.add(self.names[incarnation])
         return tuple(sorted(found))
-
-    def speaking_at(self, group: Group, now_ms: int) -> dict[str, str]:
-        """Return the host of each member that is `speaking`."""
-        hosts = {record.member: record.host for record in group.live().values()}
-        hosts |= {join.member: join.host for _, join in self.joins.values()}
-        return {name: hosts.get(name, "") for name in self.speaking(group, now_ms)}
 
     def _beat(self, at_ms: int, beat: Beat) -> None:
         self.heard_ms[beat.incarnation] = at_ms

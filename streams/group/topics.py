@@ -132,11 +132,24 @@ class GroupTopics:
     def inbox(self, since_ms: int) -> list[Heard]:
         """Return what the inbox has that was not returned yet; the first call begins at a time (ms since the epoch)."""
         if not self._inbox.is_begun:
-            partition = TopicPartition(inbox_topic(self._application_id), 0)
-            self._inbox.begin(self._admin.offsets_at([partition], since_ms))
+            self._inbox.begin(self._admin.offsets_at([self._inbox.partition], since_ms))
+        return self._heard(self._inbox.rows())
+
+    def listen(self) -> None:
+        """Begin with what is said in the inbox from now on: no clock of anybody's decides what is new.
+
+        Where somebody has a transaction open in it, what was said since then counts as new, too.
+        """
+        self._inbox.begin(self._admin.end_offsets([self._inbox.partition]))
+
+    def said(self) -> list[Heard]:
+        """Return what has come by itself since `listen`: neither asks the brokers nor waits."""
+        return self._heard(self._inbox.rows_at_hand())
+
+    def _heard(self, rows: Iterable[tuple[int, int, bytes | None]]) -> list[Heard]:
         return [
             Heard(timestamp_ms, message)
-            for _, timestamp_ms, value in self._inbox.rows()
+            for _, timestamp_ms, value in rows
             if value is not None and (message := decode_message(value)) is not None
             if message.app == self._application_id
         ]
@@ -151,7 +164,7 @@ class _Topic:
     """One of the two, with its place in it."""
 
     def __init__(self, partition: TopicPartition, admin: LogAdmin, reader: ChangelogReader) -> None:
-        self._partition = partition
+        self.partition = partition
         self._admin = admin
         self._reader = reader
         self.is_begun = False
@@ -163,15 +176,15 @@ class _Topic:
 
     def rows(self) -> Iterator[tuple[int, int, bytes | None]]:
         """Yield offset, time and value of each record up to the end as it is now."""
-        end = self._admin.end_offsets([self._partition])[self._partition]
+        end = self._admin.end_offsets([self.partition])[self.partition]
         give_up_s = time.monotonic() + _PATIENCE_S
-        while self._reader.positions()[self._partition] < end:
+        while self._reader.positions()[self.partition] < end:
             for run in self._poll(_POLL_S):
                 give_up_s = time.monotonic() + _PATIENCE_S
                 yield from zip(run.offsets, run.timestamps, run.raw_values, strict=True)
             if time.monotonic() > give_up_s:
                 raise StreamsError(
-                    f"topic {self._partition.topic}: nothing came for {_PATIENCE_S:g} s, though it has records; look at "
+                    f"topic {self.partition.topic}: nothing came for {_PATIENCE_S:g} s, though it has records; look at "
                     "the brokers, and try again"
                 )
 
@@ -189,5 +202,5 @@ class _Topic:
             return self._reader.poll(_RECORDS, wait_s)
         except OffsetOutOfRangeError:
             # Deleted by age between asking and reading; what is left is all there is.
-            self._reader.assign(self._admin.beginning_offsets([self._partition]))
+            self._reader.assign(self._admin.beginning_offsets([self.partition]))
             return []

@@ -3,13 +3,15 @@
 import signal
 import socket
 import struct
+import threading
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from rebalance.model import TaskId
-from streams import ConfigError, FencedError, StoreLockedError
+from streams import ConfigError, FencedError, IncompatibleMemberError, StoreLockedError
+from streams.client.worker_life import WorkerLife
 from streams.exit_codes import ExitCode
 from streams.kafka.group_log import state_topic
 from streams.run_options import RunOptions
@@ -336,3 +338,51 @@ def test_a_member_is_refused_beside_live_fixed_workers_and_joins_when_they_have_
     cluster.wait_until_consumed(app, source)
     assert late.stop() == 0, late.log[-3000:]
     assert cluster.values_by_key(sink) == _updates(records)
+
+
+@pytest.mark.parametrize("late", ["fixed", "member"])
+def test_of_two_that_start_together_one_is_refused(
+    start_worker: StartWorker,
+    start_app: StartApp,
+    config: dict[str, Any],
+    topics: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    late: str,
+) -> None:
+    """One has looked for the other and is not yet at work, for as long as its global stores take, say; then the other comes.
+
+    A worker with a fixed assignment is seen by then. A member is not, so it sees the other itself before it takes a task.
+    """
+    source, sink = topics
+    looked, go_on = threading.Event(), threading.Event()
+    restore = WorkerLife._restore_globals
+
+    def restore_late(life: WorkerLife, *given: Any) -> bool:
+        looked.set()
+        assert go_on.wait(60)
+        return restore(life, *given)
+
+    monkeypatch.setattr(WorkerLife, "_restore_globals", restore_late)
+    slow = start_app(
+        JOBS["count_by_key"](source, sink),
+        config,
+        options=RunOptions(fixed=late == "fixed"),
+        wait=False,
+    )
+    assert looked.wait(60)
+    other = start_worker("other")
+    other.go("count_by_key", source, sink, config, fixed=late == "member")
+
+    if late == "fixed":
+        assert other.wait() == ExitCode.INCOMPATIBLE_MEMBER, other.log[-3000:]
+        assert "with a fixed assignment are alive" in other.log
+        go_on.set()
+        until(lambda: slow.tasks() != [], "the one that was seen goes on")
+        assert slow.error is None
+    else:
+        other.wait_until_running()
+        go_on.set()
+        until(lambda: slow.error is not None, "the one that was not seen looks again")
+        assert isinstance(slow.error, IncompatibleMemberError)
+        assert "with a fixed assignment are alive" in str(slow.error)
+        assert other.stop() == 0, other.log[-3000:]

@@ -14,15 +14,8 @@ from rebalance.assignors.task_assignor import (
     validated,
 )
 from rebalance.model import TaskId, TaskPhase, TaskRole, TaskShape
-from rebalance.refine import (
-    CopyNow,
-    Intermediate,
-    MemberNow,
-    Readiness,
-    RefineInput,
-    TaskNow,
-    refine,
-)
+from rebalance.refine import Intermediate, refine
+from rebalance.refine_input import CopyNow, MemberNow, Readiness, RefineInput, TaskNow
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

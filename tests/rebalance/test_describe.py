@@ -237,3 +237,12 @@ def test_a_target_of_an_earlier_version_is_taken_as_it_is() -> None:
     book = two_members()
     target = TargetRecord(leader_epoch=1, group_epoch=2, owners={}, basis="0123456789abcdef")
     assert fold_log(book.write(target).entries).phase is GroupPhase.RECONCILING
+
+
+def test_members_that_have_gone_are_not_remembered_for_ever() -> None:
+    """Who follows a log for months, as a dashboard does, remembers those that are in the group."""
+    book = LogBook().leader("p1").member("a")
+    for number in range(100):
+        name = f"visitor-{number}"
+        book.member(name).member(name, MemberPhase.GONE)
+    assert fold_log(book.entries).member_since.keys() == {"a-1"}

@@ -77,6 +77,22 @@ def test_L4_when_the_time_is_up_the_rest_is_revoked_at_once() -> None:
     assert {each.source for each in released} == {"ack"}
 
 
+def test_a_drain_is_of_the_life_that_it_was_asked_of() -> None:
+    """Who dies before it can be drained, and comes back, stays: nobody asked that life to go."""
+    table = RoundTable()
+    table.start("a")
+    table.start("b")
+    table.run(10_000)
+    wish = DrainMember(app=APP, member="operator", incarnation="op", target="a", drain_ms=20_000)
+    table.coordinator.observe(wish, table.now_ms)
+    table.kill("a-1")
+    table.run(1_000)
+    table.start("a", 2)
+    table.run(10_000)
+    assert table.group.members["a-2"].phase == MemberPhase.ACTIVE
+    assert "a-2" in table.owners().values()
+
+
 def test_L4_the_last_member_has_nobody_to_drain_to() -> None:
     """Everything is released at once; the log remembers where each task stopped for whoever comes."""
     table = RoundTable()

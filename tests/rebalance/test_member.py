@@ -1,11 +1,13 @@
 """The member: what it says, orders and repeats, without a leader that decides (N7, H7, H8, H20)."""
 
+from collections import Counter
 from typing import Any
 
 import msgspec
 import pytest
 
 from rebalance.group import Group, replay
+from rebalance.inbox_limit import InboxLimit
 from rebalance.member import JOIN_AGAIN_HEARTBEATS, Member, MemberDecision
 from rebalance.messages import (
     AnyMessage,
@@ -334,6 +336,47 @@ def test_who_slept_through_its_end_may_come_back_as_a_new_incarnation() -> None:
     (end,) = decision.orders
     assert isinstance(end, EndIncarnation)
     assert not end.final
+
+
+def test_who_has_nothing_to_say_is_not_asked_again_and_again() -> None:
+    """A worker that hangs, one that closes its stores because it may go: neither has its watchdog turn without a pause."""
+    hangs, goes = admitted(task()), admitted()
+    hangs.vouch(False, START_MS + 100)
+    goes.report(WorkerLeaves(), START_MS + 100)
+    goes.follow(group(me("GONE")), 12, START_MS + 100)
+    assert goes.decide(START_MS + 100).orders == (Leaveable(),)
+    for member in (hangs, goes):
+        now_ms = START_MS + 10 * HEARTBEAT_MS
+        decision = member.decide(now_ms)
+        assert not decision.messages
+        assert not decision.over
+        assert decision.wake_ms >= now_ms + HEARTBEAT_MS
+    hangs.vouch(True, now_ms + 1)
+    assert said(hangs.decide(now_ms + 1), Beat)
+
+
+@pytest.mark.parametrize("copies", [100, 600])
+def test_H23_announcements_are_repeated_in_turns_where_there_are_many(copies: int) -> None:
+    """No reader drops any: each copy is heard again and again, and a release with each heartbeat."""
+    standbys: dict[str, tuple[Copy, ...]] = {
+        f"1_{n}": (Copy(incarnation="a-1", learn_epoch=5),) for n in range(copies)
+    }
+    step = StepRecord(leader_epoch=1, group_epoch=1, step_epoch=5, standbys=standbys)
+    member = admitted(task("REVOKING"), step)
+    for name in standbys:
+        ready = CopyReady(task=name, learn_epoch=5, store_uuid="s", positions={}, ends={})
+        member.report(ready, START_MS)
+    member.report(TaskReleased(task="0_1", task_epoch=3, input={}, changelog_end={}), START_MS)
+    member.decide(START_MS)  # all of it is said once
+    limit, heard, released = InboxLimit(), Counter[str](), 0
+    for now_ms in range(START_MS + HEARTBEAT_MS, START_MS + 20_000, HEARTBEAT_MS):
+        for message in member.decide(now_ms).messages:
+            assert limit.admits("a-1", now_ms), f"dropped: {message}"
+            heard.update([message.task] if isinstance(message, Ready) else [])
+            released += isinstance(message, Revoked)
+    assert heard.keys() == standbys.keys()
+    assert max(heard.values()) - min(heard.values()) <= 1, "none more often than the others"
+    assert released == 39
 
 
 def test_a_death_is_said_until_the_log_shows_it() -> None:

@@ -237,3 +237,13 @@ def test_who_is_over_is_remembered_but_not_for_ever() -> None:
     for number in range(ENDED_MAX + 5):
         seen.forget(f"x-{number}")
     assert len(seen.ended) == ENDED_MAX
+
+
+def test_what_failed_is_forgotten_with_the_incarnation() -> None:
+    """A leader that leads for months does not remember the copies of everybody who ever had a bad disk."""
+    seen = fresh()
+    failed = TaskFailed(**OF_A, task="0_2", epoch=5, role="learner", detail="no space")  # type: ignore[arg-type]  # its sender
+    assert seen.note(failed, group(), 100)
+    assert seen.failed_copies
+    seen.forget("a-1")
+    assert not seen.failed_copies

@@ -3,7 +3,7 @@
 import pytest
 
 from rebalance.model import TaskId
-from rebalance.refine import MemberNow, Readiness
+from rebalance.refine_input import MemberNow, Readiness
 from tests.rebalance.refining import (
     T0,
     T1,

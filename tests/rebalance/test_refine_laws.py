@@ -12,15 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rebalance.model import TaskId, TaskPhase, TaskRole
-from rebalance.refine import (
-    CopyNow,
-    Intermediate,
-    MemberNow,
-    Readiness,
-    RefineInput,
-    TaskNow,
-    refine,
-)
+from rebalance.refine import Intermediate, refine
+from rebalance.refine_input import CopyNow, MemberNow, Readiness, RefineInput, TaskNow
 from tests.rebalance.refining import (
     STATEFUL,
     STATELESS,

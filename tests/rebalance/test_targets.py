@@ -11,7 +11,8 @@ from rebalance.model import TaskId
 from rebalance.observations import DISK_FRESH_MS
 from rebalance.records import GroupRecord, LeaderClaim, MemberRecord, TargetRecord
 from rebalance.targets import basis_of
-from tests.rebalance.round_table import APP, RoundTable, join, on_disk, with_settings
+from rebalance.task_status import TaskStatus
+from tests.rebalance.round_table import APP, RoundTable, join, on_disk, status, with_settings
 
 TASKS = [TaskId(0, number) for number in range(4)]
 
@@ -177,6 +178,26 @@ def test_state_on_disk_counts_by_ends_read_after_the_join_and_not_for_ever() -> 
     _, b, _ = requests[-1].members
     assert b.on_disk == frozenset(TASKS[:2])
     assert not b.on_disk & b.lags.keys()
+
+
+def test_what_a_former_owner_said_is_no_lag_of_its_copy() -> None:
+    """The lag of an owner is one of input: a copy that has not spoken since may have everything to restore."""
+    table = RoundTable(with_settings(num_standby_replicas=1))
+    requests = watched(table)
+    table.start("a")
+    table.run(1_000)
+    b = table.start("b")
+    table.run(1_000)
+    task = next(task for task, name in table.owners().items() if name == "a-1")
+    assert task in b.copies
+    row = TaskStatus(task=task, role="active", epoch=1, state="RUNNING", lag=7)
+    b.member.report(status(b, row), table.now_ms)
+    table.run(1_000)
+    table.start("c")
+    table.run(1_000)
+    assert [each.name for each in requests[-1].members] == ["a", "b", "c"]
+    assert TaskId.parse(task) in requests[-1].members[1].copies
+    assert TaskId.parse(task) not in requests[-1].members[1].lags
 
 
 def watched(table: RoundTable) -> list[AssignmentRequest]:

@@ -286,7 +286,7 @@ class LogInvariants:
         self.most_steps = max(self.most_steps, self.steps_since_target)
 
     def _budget(self, record: StepRecord) -> None:
-        """Invariant 10, with the one exception that the product makes (`rebalance/refine.py`).
+        """Invariant 10, with the one exception that the product makes (`rebalance/warmups.py`).
 
         A step that adds a learner has at most `max_warmup_replicas`; while somebody leaves, or two, but of tasks whose
         owners stay never more than the setting allows.

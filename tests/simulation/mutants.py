@@ -26,7 +26,8 @@ from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
 from rebalance.observations import Announced, Observations
 from rebalance.orders import RunTask
 from rebalance.records import AnyRecord, Copy, GroupRecord, MemberRecord, TaskRecord, record_key
-from rebalance.refine import Intermediate, Readiness
+from rebalance.refine import Intermediate
+from rebalance.refine_input import Readiness
 from state_stores import restore
 from streams.group import recovery
 from tests.simulation.leading import LEADER_ID, Leading

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
 from rebalance import group as fold_rules
 from rebalance import records as record_forms
 from rebalance.assignors import builtin
@@ -14,27 +12,20 @@ from rebalance.coordinator import Coordinator
 from rebalance.decision import Fence
 from rebalance.group import Group
 from rebalance.log_keys import LogKeys
-from rebalance.messages import (
-    AnyMessage,
-    Beat,
-    LeaderBeat,
-    Refused,
-    Suspect,
-    decode_message,
-    encode_message,
-)
+from rebalance.messages import AnyMessage
 from rebalance.orders import AnyOrder, AnyReport, TaskRunning
 from rebalance.ports import LoggedRecord
 from rebalance.records import AnyRecord, decode_record, encode_record
 from tests.simulation.data_invariants import DataInvariants
 from tests.simulation.host import Host, MemberSettings
+from tests.simulation.inbox import Inbox
 from tests.simulation.invariants import LogInvariants
 from tests.simulation.leading import LEADER_ID, Leading, twin
 from tests.simulation.metrics import Metrics
 from tests.simulation.model_broker import BrokerError, Log, Transaction
 from tests.simulation.model_commits import CommittingWorker
 from tests.simulation.model_tasks import ActiveTask, Disk, Rules
-from tests.simulation.next_version import UNKNOWN_KIND, UNKNOWN_RECORD, Rolling, newer_form
+from tests.simulation.next_version import UNKNOWN_RECORD, Rolling, newer_form
 from tests.simulation.progress import ProgressInvariant
 from tests.simulation.safe_hold import SafeHold
 from tests.simulation.scenario import FAULTS_COUNTED_MS, INPUT_UNTIL_MS, Scenario
@@ -55,7 +46,6 @@ class Simulation:
     """One lifetime. Hosts, workers and leaders see it as their surroundings.
 
     Attributes:
-        lose: Share of inbox messages that are lost now.
         kill_at: The kind of record after which the leader is to be killed, "" for none.
     """
 
@@ -85,23 +75,19 @@ class Simulation:
         self.metrics = Metrics()
         self.hosts: list[Host] = []
         self.spare = list(scenario.spare)
-        self.lose = scenario.lose
         self.kill_at = ""
         self.kill_after_records = 0
         self.kill_toxic: Toxic | None = None
         self.restart_when_closed: set[Host] = set()
         self.rolling = Rolling(self, scenario.newer)
         self.safe_hold = SafeHold(self)
+        self.inbox = Inbox(self)
         self._no_return: set[Host] = set()
         self._misfits: set[str] = set()
         self._folded = Group()
         self._folded_to = 0
         self._keys = LogKeys()
-        self._said: list[AnyMessage] = []
-        self._forgotten: list[AnyMessage] = []
-        self._replayed: set[int] = set()
         self._leader_fences: dict[str, int] = {}
-        self._held_inbox: list[tuple[Process, AnyMessage]] = []
         self.broker.decided.append(self._decided)
         self.broker.fenced.append(self._producer_made)
         self.world.healed.append(self._healed)
@@ -141,13 +127,13 @@ class Simulation:
 
     def _look_at_progress(self) -> None:
         self.world.after(PROGRESS_EACH_MS, self._look_at_progress)
-        self.progress.look(self.hosts, lose=self.lose)
+        self.progress.look(self.hosts, lose=self.inbox.lose)
 
     def _make_peace(self) -> None:
         """Nothing goes wrong from here on; somebody is there."""
         world = self.world
         world.note("-- peace")
-        self.lose, self.kill_at = 0.0, ""
+        self.inbox.lose, self.kill_at = 0.0, ""
         world.latency_ms, world.broker_paused = (1, 9), False
         for host in self.hosts:
             for process in (host, host.worker):
@@ -326,24 +312,9 @@ class Simulation:
         self.world.heal()
 
     def _healed(self) -> None:
-        held, self._held_inbox = self._held_inbox, []
-        for sender, message in held:
-            self._send(sender, message)
+        self.inbox.healed()
         for host in self.hosts:
             host.healed()
-
-    def replay(self, draw: float) -> None:
-        """Say again what was once said, by those who are over too."""
-        if not self._said:
-            return
-        chance = self.world.chance
-        for message in chance.choices(self._said, k=20 + int(draw * 20)):
-            again = msgspec.structs.replace(message)
-            over = self.log.members.get(message.incarnation)
-            if over is not None and over.phase in ("FENCING", "FENCED", "GONE"):
-                self._replayed.add(id(again))
-                self._said.append(again)  # it stays alive, so that its id stays its own
-            self._append(again)
 
     def compact(self, draw: float) -> None:
         """Forget what former leaders wrote, compact what is legal, and compare."""
@@ -522,9 +493,7 @@ class Simulation:
     def forget_log(self) -> None:
         """The fold begins anew, with an empty log, and nobody hears again what was said in the inbox before."""
         self._folded, self._folded_to, self._keys = Group(), 0, LogKeys()
-        self._forgotten += self._said  # kept, so that their ids stay theirs
-        self._said = []
-        self._replayed.clear()
+        self.inbox.forget()
 
     def _check_fold(self) -> None:
         """Invariant 6: whoever reads the log from its beginning, compacted as it is or more, has the same group."""
@@ -547,65 +516,13 @@ class Simulation:
 
     def publish(self, sender: Process, message: AnyMessage) -> None:
         """Take a message to the inbox, if nothing happens to it."""
-        if not self.world.reachable(sender):
-            self._held_inbox.append((sender, message))
-            return
-        self._send(sender, message)
-
-    def _send(self, sender: Process, message: AnyMessage) -> None:
-        if not self.topics_life():
-            return
-        if not isinstance(message, Beat | LeaderBeat):
-            self.world.note(message)
-        self.log.published(message)
-        chance = self.world.chance
-        if self.lose and chance.random() < self.lose:
-            return
-        self.log.heard(message)
-        data = encode_message(message)
-        if self.rolling.is_newer(sender):
-            data = newer_form(data)
-            if chance.random() < 0.1:
-                self._append(decode_message(UNKNOWN_KIND))
-        self._append(decode_message(data))
-        if self.scenario.repeat and chance.random() < self.scenario.repeat:
-            self.world.after(int(chance.uniform(1, 2_000)), self._append, decode_message(data))
-        if not isinstance(message, Beat | LeaderBeat):
-            self._said.append(message)
-
-    def _append(self, message: AnyMessage | None) -> None:
-        if message is None:
-            return
-        for_all = isinstance(message, LeaderBeat | Refused | Suspect)
-        for host in self.hosts:
-            # A reader of the inbox that does not lead skips all others at once.
-            if host.up and (for_all or host.leading is not None):
-                host.hear_soon(message)
+        self.inbox.publish(sender, message)
 
     def observe(
         self, coordinator: Coordinator, message: AnyMessage, writing: Sequence[AnyRecord]
     ) -> None:
-        """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18).
-
-        A leader decides nothing before it knows that the records of its last decision are in the log. So the next decision
-        is compared, and those records, which may have ended the incarnation, come before it.
-        """
-        now = self.world.now
-        deposed = coordinator.group.leader_epoch < self.log.leader_epoch
-        if not deposed:
-            self.log.evidence.leader.hear(message, now)
-        # What one decides that is deposed counts nothing.
-        if id(message) not in self._replayed or deposed:
-            coordinator.observe(message, now)
-            return
-        one, other = twin(coordinator), twin(coordinator)
-        other.observe(message, now)
-        for each in (one, other):
-            each.committed(writing, now)
-            each._dirty = True  # both look at everything, as after news
-        before, after = one.decide(now).records, other.decide(now).records
-        if before != after:
-            self.world.fail(f"invariant 18: {message} changes what is decided: {before} {after}")
+        """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18)."""
+        self.inbox.observe(coordinator, message, writing)
 
 
 @lru_cache(maxsize=1 << 13)

@@ -199,15 +199,16 @@ def repeat_end(simulation: "Simulation", toxic: Toxic) -> bool:
 
 def lose_messages(simulation: "Simulation", toxic: Toxic) -> bool:
     """For a while a third of what is said in the inbox is lost."""
-    simulation.lose = 0.33
-    simulation.world.after(toxic.length_ms, setattr, simulation, "lose", simulation.scenario.lose)
+    inbox = simulation.inbox
+    inbox.lose = 0.33
+    simulation.world.after(toxic.length_ms, setattr, inbox, "lose", simulation.scenario.lose)
     simulation.disturb(toxic.length_ms + 1_000)
     return True
 
 
 def replay_messages(simulation: "Simulation", toxic: Toxic) -> bool:
     """What ended incarnations once said is said again, and so is what was said of former epochs."""
-    simulation.replay(toxic.draw)
+    simulation.inbox.replay(toxic.draw)
     return True
 
 

@@ -5,10 +5,13 @@ import json
 import os
 import pty
 import select
+import signal
+import socket
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,11 @@ from tests.rebalance.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import FakeGroup, use
 
 ROOT = Path(__file__).parents[3]
+
+#: Back from the alternate screen.
+_BACK = b"\x1b[?1049l"
+#: A second is what is promised; a busy machine is given another.
+_AT_ONCE_S = 2.0
 
 
 @pytest.fixture
@@ -99,8 +107,11 @@ def test_nonsense_is_refused(
 
 
 _ON_A_TERMINAL = """
+import sys
 import pytest
+from confluent_kafka.admin import AdminClient
 from streams.cli import main
+from streams.cli.group_access import GroupAccess
 from tests.rebalance.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
 
@@ -110,41 +121,126 @@ group.write(book)
 group.beats(book.now_ms, "a", "b")
 with pytest.MonkeyPatch.context() as patch:
     use(patch, group, book.now_ms)
-    raise SystemExit(main(["top", "shop"]))
+    if sys.argv[1:]:
+        look, client, looks = GroupAccess.look, AdminClient({"bootstrap.servers": sys.argv[1]}), []
+
+        def stuck(access, **given):
+            looks.append(look(access, **given))
+            if len(looks) > 1:
+                print("stuck", file=sys.stderr, flush=True)
+                client.list_topics(timeout=20)
+            return looks[-1]
+
+        patch.setattr(GroupAccess, "look", stuck)
+    raise SystemExit(main(["top", "shop", "--interval", "0.1"]))
+"""
+
+_TOP = """
+import sys
+from streams.cli import main
+
+raise SystemExit(main(["top", "shop", "--bootstrap-servers", sys.argv[1]]))
 """
 
 
+class Terminal:
+    """A program on a terminal of its own; what it shows, and how it leaves the terminal."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        self.ours, theirs = pty.openpty()
+        self.before = termios.tcgetattr(self.ours)
+        self.shown = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "TERM": "xterm",
+                "COLUMNS": "140",
+                "LINES": "40",
+            },
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+
+    def see(self, wanted: bytes) -> bytes:
+        """Read on until something is shown; return what was."""
+        read = _read_until(self.ours, wanted)
+        self.shown += read
+        return read
+
+    def ctrl_c(self) -> tuple[int, float]:
+        """Interrupt the program; return its exit code, and how many seconds it took to go."""
+        began_s = time.monotonic()
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(30)
+        return code, time.monotonic() - began_s
+
+    def close(self) -> None:
+        """End the program, if it has not ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.ours)
+
+
+@pytest.fixture
+def on_a_terminal() -> Iterator[Callable[..., Terminal]]:
+    """Start programs on terminals."""
+    with contextlib.ExitStack() as opened:
+
+        def start(program: str, *arguments: str) -> Terminal:
+            terminal = Terminal(program, *arguments)
+            opened.callback(terminal.close)
+            return terminal
+
+        yield start
+
+
+@pytest.fixture
+def silent_broker() -> Iterator[str]:
+    """Somebody listens, and never says a word: a broker that was stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
 @pytest.mark.slow
-def test_q_leaves_the_live_view() -> None:
+def test_q_leaves_the_live_view(on_a_terminal: Callable[..., Terminal]) -> None:
     """On a real terminal, which is as it was before afterwards."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", _ON_A_TERMINAL],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TERM": "xterm",
-            "COLUMNS": "140",
-            "LINES": "40",
-        },
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    try:
-        shown = _read_until(ours, b"q to leave")
-        assert b"RUNNING" in shown
-        os.write(ours, b"q")
-        rest = _read_until(ours, b"\x1b[?1049l")  # back from the alternate screen
-        assert b"Traceback" not in rest
-        assert process.wait(10) == ExitCode.OK
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        os.close(ours)
+    terminal = on_a_terminal(_ON_A_TERMINAL)
+    assert b"RUNNING" in terminal.see(b"q to leave")
+    os.write(terminal.ours, b"q")
+    assert b"Traceback" not in terminal.see(_BACK)
+    assert terminal.process.wait(10) == ExitCode.OK
+
+
+@pytest.mark.slow
+def test_ctrl_c_waits_for_no_look(
+    on_a_terminal: Callable[..., Terminal], silent_broker: str
+) -> None:
+    """A look is under way that brokers do not answer, in a call that no signal interrupts; the terminal is as it was before."""
+    terminal = on_a_terminal(_ON_A_TERMINAL, silent_broker)
+    terminal.see(b"stuck")
+    code, took_s = terminal.ctrl_c()
+    assert code == ExitCode.OK
+    assert took_s < _AT_ONCE_S
+    assert b"Traceback" not in terminal.see(_BACK)
+    assert termios.tcgetattr(terminal.ours) == terminal.before
+
+
+@pytest.mark.slow
+def test_ctrl_c_waits_for_no_broker(
+    on_a_terminal: Callable[..., Terminal], silent_broker: str
+) -> None:
+    """It looks for one, for up to ten seconds; a call then lasts four."""
+    terminal = on_a_terminal(_TOP, silent_broker)
+    terminal.see(b"trying on")
+    code, took_s = terminal.ctrl_c()
+    assert code == ExitCode.OK
+    assert took_s < _AT_ONCE_S
 
 
 def _read_until(descriptor: int, wanted: bytes) -> bytes:

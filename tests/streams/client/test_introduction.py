@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rebalance.messages import DiskCopy, SeenTask
-from streams import RunOptions, StreamsBuilder, StreamsConfig
+from rebalance.messages import DiskCopy, Join, SeenTask, decode_message, encode_message
+from streams import ConfigError, RunOptions, StreamsBuilder, StreamsConfig
 from streams.client.application import Application, SystemClock
 from streams.client.application_state import ApplicationState
-from streams.client.introduction import introduce
+from streams.client.introduction import fitting, introduce
 from streams.client.process_memory import ProcessMemory
 from streams.client.wiring import take_slot
 from streams.watchdog.hello import Hello, decode_hello, encode_hello
@@ -122,3 +122,33 @@ def test_client_settings_cross_the_line_and_are_not_shown(tmp_path: Path, kind: 
     hello = introduced(tmp_path, **{kind: {"sasl.password": "canary", "sasl.username": "u"}})
     assert getattr(decode_hello(encode_hello(hello)), kind)["sasl.password"] == "canary"
     assert "canary" not in repr(hello)
+
+
+def of_many(tasks: int) -> Join:
+    """Return the join of a worker that has all of so many tasks on its disk."""
+    topic = "shop-orders-by-customer-changelog"
+    names = [f"{number // 100}_{number % 100}" for number in range(tasks)]
+    return Join(
+        app="shop",
+        member="a",
+        incarnation="b00c",
+        transactional_ids=("shop-b00c-0",),
+        host="h",
+        pid=1,
+        process_id="p",
+        tasks=tuple(SeenTask(task=name, stateful=True, changelogs=(topic,)) for name in names),
+        on_disk=tuple(DiskCopy(task=name, positions={f"{topic}-7": 1 << 40}) for name in names),
+    )
+
+
+def test_H23_a_join_is_never_too_large_to_be_heard() -> None:
+    """Less is said of the disk; a worker of an application with too many tasks says so and ends, for nobody would hear it."""
+    assert fitting(of_many(100)) == of_many(100)
+    large = of_many(2_000)
+    assert decode_message(encode_message(large)) is None
+    said = fitting(large)
+    assert decode_message(encode_message(said)) == said
+    assert said.tasks == large.tasks
+    assert 0 < len(said.on_disk) < len(large.on_disk)
+    with pytest.raises(ConfigError, match="shop has 5000 tasks, too many for a group"):
+        fitting(of_many(5_000))

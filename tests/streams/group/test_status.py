@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 
 import pytest
+from msgspec.structs import replace
 
 from rebalance.describe import LogEntry, fold_log
 from rebalance.group import Group
@@ -357,3 +358,18 @@ def test_who_speaks_is_known_by_name() -> None:
     inbox.take(Heard(book.now_ms, JOIN))
     assert inbox.speaking(book.group, book.now_ms) == ("a", "c")
     assert inbox.speaking(Group(), book.now_ms) == ("a", "c", "gone")
+
+
+def test_who_looks_for_days_forgets_who_has_gone() -> None:
+    """After an hour; who has spoken since is remembered with all that it has said of its tasks."""
+    inbox = InboxFold()
+    inbox.take(Heard(0, JOIN))
+    inbox.take(Heard(0, Refused(app=APP, member="p1", incarnation="d-1", code="X", reason="no")))
+    inbox.take(Heard(0, beat("a", TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING"))))
+    for now_ms in range(0, 5_000_000, 500_000):
+        inbox.take(Heard(now_ms, replace(beat("a", full=False), seq=now_ms + 2)))
+        inbox.forget_old()
+    assert inbox.heard_ms.keys() == inbox.names.keys() == inbox.tasks.keys() == {"a-1"}
+    assert inbox.tasks["a-1"]
+    assert not inbox.joins
+    assert not inbox.refused

@@ -1,0 +1,147 @@
+"""The inbox of a simulated group: messages on their way from whoever says them to every host, and what happens to them there.
+
+Some are lost, some come twice, some are said again long after, those of a host that is cut off wait; a leader that hears a
+word of the dead must decide as if it had not (invariant 18).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from rebalance.coordinator import Coordinator
+from rebalance.messages import (
+    AnyMessage,
+    Beat,
+    LeaderBeat,
+    Refused,
+    Suspect,
+    decode_message,
+    encode_message,
+)
+from rebalance.records import AnyRecord
+from tests.simulation.host import Host
+from tests.simulation.invariants import LogInvariants
+from tests.simulation.leading import twin
+from tests.simulation.next_version import UNKNOWN_KIND, Rolling, newer_form
+from tests.simulation.scenario import Scenario
+from tests.simulation.world import Process, World
+
+
+class Lifetime(Protocol):
+    """What an inbox needs of its lifetime."""
+
+    scenario: Scenario
+    world: World
+    log: LogInvariants
+    rolling: Rolling
+    hosts: list[Host]
+
+    def topics_life(self) -> int:
+        """Return which life of the control topics this is, 0 while they are gone."""
+
+
+class Inbox:
+    """The inbox of one lifetime.
+
+    Attributes:
+        lose: Share of messages that are lost now.
+    """
+
+    def __init__(self, lifetime: Lifetime) -> None:
+        self.lifetime = lifetime
+        self.world = lifetime.world
+        self.log = lifetime.log
+        self.lose = lifetime.scenario.lose
+        self._said: list[AnyMessage] = []
+        self._forgotten: list[AnyMessage] = []
+        self._replayed: set[int] = set()
+        self._held: list[tuple[Process, AnyMessage]] = []
+
+    def publish(self, sender: Process, message: AnyMessage) -> None:
+        """Take in a message, if nothing happens to it."""
+        if not self.world.reachable(sender):
+            self._held.append((sender, message))
+            return
+        self._send(sender, message)
+
+    def healed(self) -> None:
+        """Everybody is in reach again: take in what was held back."""
+        held, self._held = self._held, []
+        for sender, message in held:
+            self._send(sender, message)
+
+    def replay(self, draw: float) -> None:
+        """Say again what was once said, by those who are over too."""
+        if not self._said:
+            return
+        chance = self.world.chance
+        for message in chance.choices(self._said, k=20 + int(draw * 20)):
+            again = msgspec.structs.replace(message)
+            over = self.log.members.get(message.incarnation)
+            if over is not None and over.phase in ("FENCING", "FENCED", "GONE"):
+                self._replayed.add(id(again))
+                self._said.append(again)  # it stays alive, so that its id stays its own
+            self._append(again)
+
+    def forget(self) -> None:
+        """The topic is a new one: nobody hears again what was said in the one before."""
+        self._forgotten += self._said  # kept, so that their ids stay theirs
+        self._said = []
+        self._replayed.clear()
+
+    def observe(
+        self, coordinator: Coordinator, message: AnyMessage, writing: Sequence[AnyRecord]
+    ) -> None:
+        """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18).
+
+        A leader decides nothing before it knows that the records of its last decision are in the log. So the next decision
+        is compared, and those records, which may have ended the incarnation, come before it.
+        """
+        now = self.world.now
+        deposed = coordinator.group.leader_epoch < self.log.leader_epoch
+        if not deposed:
+            self.log.evidence.leader.hear(message, now)
+        # What one decides that is deposed counts nothing.
+        if id(message) not in self._replayed or deposed:
+            coordinator.observe(message, now)
+            return
+        one, other = twin(coordinator), twin(coordinator)
+        other.observe(message, now)
+        for each in (one, other):
+            each.committed(writing, now)
+            each._dirty = True  # both look at everything, as after news
+        before, after = one.decide(now).records, other.decide(now).records
+        if before != after:
+            self.world.fail(f"invariant 18: {message} changes what is decided: {before} {after}")
+
+    def _send(self, sender: Process, message: AnyMessage) -> None:
+        if not self.lifetime.topics_life():
+            return
+        if not isinstance(message, Beat | LeaderBeat):
+            self.world.note(message)
+        self.log.published(message)
+        chance = self.world.chance
+        if self.lose and chance.random() < self.lose:
+            return
+        self.log.heard(message)
+        data = encode_message(message)
+        if self.lifetime.rolling.is_newer(sender):
+            data = newer_form(data)
+            if chance.random() < 0.1:
+                self._append(decode_message(UNKNOWN_KIND))
+        self._append(decode_message(data))
+        repeat = self.lifetime.scenario.repeat
+        if repeat and chance.random() < repeat:
+            self.world.after(int(chance.uniform(1, 2_000)), self._append, decode_message(data))
+        if not isinstance(message, Beat | LeaderBeat):
+            self._said.append(message)
+
+    def _append(self, message: AnyMessage | None) -> None:
+        if message is None:
+            return
+        for_all = isinstance(message, LeaderBeat | Refused | Suspect)
+        for host in self.lifetime.hosts:
+            # A reader of the inbox that does not lead skips all others at once.
+            if host.up and (for_all or host.leading is not None):
+                host.hear_soon(message)
