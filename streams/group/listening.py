@@ -36,7 +36,7 @@ def speaking_now(
     until_ms = _now_ms(clock) + _TIMEOUTS * max(
         record.session_timeout_ms for record in members.values()
     )
-    while heard != members.keys() and _now_ms(clock) < until_ms and not pause(_LOOK_S):
+    while len(heard) < len(members) and _now_ms(clock) < until_ms and not pause(_LOOK_S):
         knew_somebody = bool(heard)
         for _, message in topics.said():
             # What is said of a dead member is said in its name as well.

@@ -13,6 +13,7 @@ import inspect
 import selectors
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Final, Self
@@ -48,13 +49,33 @@ class _OwnSelector(selectors.DefaultSelector):
         return super().select(timeout)
 
 
+class PromptLoop(asyncio.SelectorEventLoop):
+    """A loop that asks the system less often, and on which a callback may come before those that are due."""
+
+    #: asyncio's own queue of what is due: callbacks are put at its end and taken from its beginning.
+    _ready: deque[asyncio.Handle]
+
+    def __init__(self) -> None:
+        super().__init__(_OwnSelector())
+
+    def come_next(self) -> None:
+        """Have the callback that was scheduled last come next."""
+        self._ready.appendleft(self._ready.pop())
+
+
+def come_next(loop: asyncio.AbstractEventLoop) -> None:
+    """Have the callback that was scheduled last come next, where the loop is ours; else it comes when it comes."""
+    if type(loop) is PromptLoop:
+        loop.come_next()
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop as the program's policy makes them; one that selects asks the system less often."""
+    """Return a loop as the program's policy makes them; in place of asyncio's own one, a prompt one."""
     loop = asyncio.new_event_loop()
     if type(loop) is not asyncio.SelectorEventLoop:
         return loop
     loop.close()
-    return asyncio.SelectorEventLoop(_OwnSelector())
+    return PromptLoop()
 
 
 def cancelled_by_nobody(error: asyncio.CancelledError) -> StreamsError:

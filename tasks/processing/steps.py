@@ -8,16 +8,17 @@ import asyncio
 import time
 import types
 from collections.abc import Coroutine, Generator
-from contextlib import suppress
-from contextvars import copy_context
 from typing import Any, Protocol, TypeVar, cast
 
-from tasks.processing.coroutines import cancelled_by_nobody, wait_for
+from tasks.processing.coroutines import cancelled_by_nobody, come_next, wait_for
 
 R = TypeVar("R")
 
 #: Yields coroutines, takes what they returned, and returns something at its end.
 Steps = Generator[Coroutine[Any, Any, Any], Any, R]
+
+#: What a coroutine returned, or what it raised.
+_Ended = tuple[Any, BaseException | None]
 
 
 class Owner(Protocol):
@@ -27,11 +28,13 @@ class Owner(Protocol):
         given_up: It is given up: no coroutine of it begins any more.
         worked_s: For how long it has kept the loop to itself.
         waits: How often it has let others go on.
+        awaited: The task of its coroutine, None before the first one.
     """
 
     given_up: bool
     worked_s: float
     waits: int
+    awaited: asyncio.Task[Any] | None
 
 
 def run_steps(steps: Steps[R]) -> R:
@@ -58,16 +61,15 @@ def run_steps(steps: Steps[R]) -> R:
 
 
 async def await_steps(steps: Steps[R], owner: Owner) -> R:
-    """Run work to its end on the loop that runs, and return what it returns.
+    """Run work to its end on the loop that runs, each coroutine in an asyncio task of its own, and return what it returns.
 
-    All coroutines of the work are awaited in the task that calls this, each in a context of its own. A task for each
-    would take two more turns of the loop per record, and in each turn a record waits for all others that are due.
+    A task begins when the loop comes to it, behind all that is due there, and who awaits it goes on behind all that is due
+    then. On a `PromptLoop` both come next instead: else, where many wait on a loop, a record is in line three times.
 
     Where the owner is given up, `asyncio.CancelledError` is raised in place of a coroutine. One that ends so although its
     owner is not given up has failed, with `StreamsError`.
     """
-    task = asyncio.current_task()
-    assert task is not None, "it is awaited on a loop"
+    loop = asyncio.get_running_loop()
     result: Any = None
     error: BaseException | None = None
     while True:
@@ -78,45 +80,53 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
             return cast("R", done.value)
         finally:
             owner.worked_s += time.monotonic() - begin_s
-        result = error = None
+        if owner.given_up:
+            coroutine.close()
+            result, error = None, asyncio.CancelledError()  # as if cancelled at its first await
+            continue
+        ended: asyncio.Future[_Ended] = loop.create_future()
+        # Not by the loop's factory, which notes what users' coroutines begin and leave behind.
+        owner.awaited = task = asyncio.Task(_carry_out(coroutine, owner, ended), loop=loop)
+        come_next(loop)
         try:
-            if owner.given_up:
-                coroutine.close()
-                raise asyncio.CancelledError  # noqa: TRY301 - as if it had been cancelled at its first await
-            result = await _awaited(coroutine, owner)
-            if task.cancelling():
-                await _end_cancelling(task)
-        except asyncio.CancelledError as raised:
-            error = raised if owner.given_up else cancelled_by_nobody(raised)
-        except BaseException as raised:  # noqa: BLE001 - the work's own, which raises it again
-            error = raised
-        if error is not None and task.cancelling() and not owner.given_up:
-            with suppress(asyncio.CancelledError):  # the coroutine has failed with something else
-                await _end_cancelling(task)
+            result, error = await ended
+        except asyncio.CancelledError:  # the owner is given up, and so is its coroutine
+            task.cancel()
+            await asyncio.wait((task,))
+            result, error = None, asyncio.CancelledError()
+        if isinstance(error, asyncio.CancelledError) and not owner.given_up:
+            error = cancelled_by_nobody(error)
 
 
-async def _end_cancelling(task: asyncio.Task[Any]) -> None:
-    """Take back that a coroutine has cancelled the task it runs in: what comes next there has nothing to do with it.
-
-    Raises `asyncio.CancelledError` if the coroutine ended before that could be raised in it.
-    """
+async def _carry_out(
+    coroutine: Coroutine[Any, Any, Any], owner: Owner, ended: "asyncio.Future[_Ended]"
+) -> None:
+    """Await a coroutine, and tell how it has ended; who waits for that comes next."""
+    result: Any = None
+    error: BaseException | None = None
     try:
-        await asyncio.sleep(0)
-    finally:
-        while task.cancelling():
-            task.uncancel()
+        result = await _timed_steps(coroutine, owner)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await asyncio.sleep(0)  # raises, if it was cancelled since it last waited
+    except GeneratorExit:  # the loop is gone
+        raise
+    except BaseException as raised:  # noqa: BLE001 - the work's own, which raises it again
+        error = raised
+    if not ended.done():
+        ended.set_result((result, error))
+        come_next(asyncio.get_running_loop())
 
 
 @types.coroutine
-def _awaited(coroutine: Coroutine[Any, Any, Any], owner: Owner) -> Generator[Any, Any, Any]:
-    """Await a coroutine in a context of its own, and note for how long its steps take and how often it waits."""
-    run = copy_context().run
+def _timed_steps(coroutine: Coroutine[Any, Any, Any], owner: Owner) -> Generator[Any, Any, Any]:
+    """Await a coroutine, and note for how long its steps take and how often it waits."""
     value: Any = None
     error: BaseException | None = None
     while True:
         begin_s = time.monotonic()
         try:
-            awaited = run(coroutine.send, value) if error is None else run(coroutine.throw, error)
+            awaited = coroutine.send(value) if error is None else coroutine.throw(error)
         except StopIteration as done:
             return done.value
         finally:

@@ -49,6 +49,7 @@ class Shared(Waiting):
         self.given_up = False
         self.worked_s = 0.0
         self.waits = 0
+        self.awaited: asyncio.Task[Any] | None = None
         self.context: Context = copy_context()
         self.context.run(_owner.set, self)
         #: What its coroutines have begun.
@@ -80,8 +81,8 @@ class Shared(Waiting):
             self.in_hand.cancel()
 
     def has(self, task: asyncio.Task[Any]) -> bool:
-        """Return whether a task is the owner's: its turn, or what a coroutine has begun."""
-        return task is self.in_hand or task in self.begun
+        """Return whether a task is the owner's: its turn, its coroutine, or what one has begun."""
+        return task is self.awaited or task is self.in_hand or task in self.begun
 
     def cancel(self) -> None:
         """Give the owner up."""
