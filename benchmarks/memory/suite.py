@@ -1,9 +1,10 @@
-"""Runs the suite `memory`: ten minutes of steady load with ever more keys, and what the processes hold resident each second."""
+"""Runs the suite `memory`: ten minutes of steady load on a large state with ever more keys, and what is resident each second."""
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from confluent_kafka import TopicPartition
@@ -24,6 +25,7 @@ SYSTEM_NAMES = ("tidewheel", "kafka-streams")
 #: The programs are those of the suite throughput.
 PROGRAM = "throughput"
 RECORDS_PER_S = 10_000
+FILLED_PER_S = 40_000
 PARTITIONS = 4
 COMMIT_INTERVAL_MS = 100
 #: What may be held back. A hundredth of the keys of ten minutes fill it.
@@ -35,19 +37,23 @@ DRAIN_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySize:
-    """How long the load lasts, and how much of it is the warm-up."""
+    """How many records fill the state before anybody looks, how long the load lasts, and how much of it is the warm-up.
 
+    What is filled is larger than the caches that have budgets: they are full, and what grows from then on grows with the keys.
+    """
+
+    filled: int
     seconds: int
     warm_up_s: int
 
     @property
     def records(self) -> int:
         """How many records there are; half of them are of new keys."""
-        return self.seconds * RECORDS_PER_S
+        return self.filled + self.seconds * RECORDS_PER_S
 
 
-FULL = MemorySize(seconds=600, warm_up_s=120)
-QUICK = MemorySize(seconds=90, warm_up_s=30)
+FULL = MemorySize(filled=6_000_000, seconds=600, warm_up_s=60)
+QUICK = MemorySize(filled=200_000, seconds=90, warm_up_s=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +111,13 @@ class MemorySuite:
             "job": "count_by_key",
             **topics,
         }
-        feeder = SteadyFeeder(
-            self.bootstrap_servers,
-            topics["input_topic"],
-            growing_records(self.size.records),
-            records_per_s=RECORDS_PER_S,
-        )
+        records = growing_records(self.size.records)
         try:
             with peer_process(system, PROGRAM, arguments) as peer:
-                samples = self._sampled(feeder, peer)
-                self._await_all(run_name, topics["input_topic"], peer)
+                self._sampled(self._feeder(topics, records, self.size.filled), peer)
+                self._await(self.size.filled, run_name, topics["input_topic"], peer)
+                samples = self._sampled(self._feeder(topics, records, None), peer)
+                self._await(self.size.records, run_name, topics["input_topic"], peer)
                 peer.stop()
             tally = outputs.OutputTally(outputs.decoder(system.output_format))
             outputs.read_outputs(self.bootstrap_servers, topics["output_topic"], tally)
@@ -124,6 +127,17 @@ class MemorySuite:
             return MemoryRun(samples=samples, found=flatness(samples, self.size.warm_up_s))
         finally:
             delete_run_topics(admin, run_name)
+
+    def _feeder(
+        self, topics: Mapping[str, str], records: Iterator[tuple[bytes, bytes]], filled: int | None
+    ) -> SteadyFeeder:
+        """Return what feeds the next records: those that fill the state, or all the others."""
+        return SteadyFeeder(
+            self.bootstrap_servers,
+            topics["input_topic"],
+            islice(records, filled),
+            records_per_s=RECORDS_PER_S if filled is None else FILLED_PER_S,
+        )
 
     def _sampled(self, feeder: SteadyFeeder, peer: PeerProcess) -> tuple[tuple[float, float], ...]:
         """Feed, and look at the memory each second until all is fed."""
@@ -141,16 +155,16 @@ class MemorySuite:
             feeder.stop()
         return tuple(samples)
 
-    def _await_all(self, group: str, topic: str, peer: PeerProcess) -> None:
-        """Wait until the group has committed the whole input."""
+    def _await(self, records: int, group: str, topic: str, peer: PeerProcess) -> None:
+        """Wait until the group has committed so many records, which are all that were written."""
         places = [TopicPartition(topic, each) for each in range(PARTITIONS)]
         deadline = time.monotonic() + DRAIN_S
         with GroupProgress(self.bootstrap_servers, group) as progress:
-            while (done := progress.committed(places)) < self.size.records:
+            while (done := progress.committed(places)) < records:
                 peer.check()
                 if time.monotonic() > deadline:
                     raise RunFailedError(
-                        f"it had committed {done} of {self.size.records} records {DRAIN_S:.0f} s after the last:"
+                        f"it had committed {done} of {records} records {DRAIN_S:.0f} s after the last:"
                         " it did not keep up, so its memory says nothing"
                     )
                 time.sleep(SAMPLE_S)
@@ -161,6 +175,7 @@ class MemorySuite:
             "cache_bytes": CACHE_BYTES,
             "records_per_s": RECORDS_PER_S,
             "seconds": self.size.seconds,
+            "filled": self.size.filled,
             "warm_up_s": self.size.warm_up_s,
             "keys": (self.size.records + 1) // 2,
             "partitions": PARTITIONS,

@@ -5,7 +5,7 @@ import os
 import resource
 import tracemalloc
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -198,11 +198,11 @@ def test_hundreds_of_runs_are_merged_with_few_of_them_open(tmp_path: Path) -> No
 
 @contextmanager
 def few_files_to_open(more: int) -> Iterator[None]:
-    """Let this process open only so many more files."""
+    """Let this process open only so many more files. What is bounded are the numbers of descriptors, some of which are taken."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with Path(os.devnull).open() as lowest:
-        free = lowest.fileno()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
+    with ExitStack() as opened:
+        free = [opened.enter_context(Path(os.devnull).open()).fileno() for _ in range(more)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 1, hard))
     try:
         yield
     finally:
