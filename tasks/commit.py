@@ -9,8 +9,9 @@ changelog and offsets stand or fall together.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rebalance.model import TopicPartition
 from state_stores.commit_buffer import Drained
@@ -25,15 +26,18 @@ from tasks.ports import (
     ProducerFactory,
     TransactionAbortedError,
     TransactionalProducer,
-    UnsettledOffsetsError,
+    UnansweredError,
 )
 from tasks.processing.output import OutputColumns, headers_of_changelog
 
 _log = logging.getLogger(__name__)
 
-#: How long an aborted transaction is sent again, and one of unknown outcome asked after, before the worker gives up.
-_RETRY_LIMIT_S = 120.0
+#: How long an aborted transaction is sent again, and one of unknown outcome asked after, before the worker gives up:
+#: as long as Kafka Streams' `task.timeout.ms`.
+_RETRY_LIMIT_S = 300.0
 _PAUSE_S = 0.1
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -174,26 +178,30 @@ class Committer:
         )
         retired_id = self.producer.transactional_id
         self.producer.close()
-        self.producer = self._make_producer()
+        self.producer = self._answered(self._make_producer, give_up_s)
         if self.producer.transactional_id != retired_id:
-            self._admin.fence([retired_id])
+            self._answered(lambda: self._admin.fence([retired_id]), give_up_s)
         if not commit.offsets:
             raise RolledBackError("a transaction without offsets has an unknown outcome") from error
-        stored = self._settled(list(commit.offsets), give_up_s)
-        if all(stored.get(partition) == sent for partition, sent in commit.offsets.items()):
-            _log.info("the transaction had committed")
-            return self._admin.end_offsets(list(commit.changelogs)) if commit.changelogs else {}
-        _log.info("the transaction had not committed; going back to what is")
-        raise RolledBackError(str(error)) from error
+        partitions = list(commit.offsets)
+        stored = self._answered(
+            lambda: self._admin.committed(self._group_id, partitions, stable=True), give_up_s
+        )
+        if any(stored.get(partition) != sent for partition, sent in commit.offsets.items()):
+            _log.info("the transaction had not committed; going back to what is")
+            raise RolledBackError(str(error)) from error
+        _log.info("the transaction had committed")
+        changelogs = list(commit.changelogs)
+        if not changelogs:
+            return {}
+        return self._answered(lambda: self._admin.end_offsets(changelogs), give_up_s)
 
-    def _settled(
-        self, partitions: Sequence[TopicPartition], give_up_s: float
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """Return what is committed; brokers that have just come back may take their time to end a transaction."""
+    def _answered(self, ask: Callable[[], Answer], give_up_s: float) -> Answer:
+        """Return what `ask` returns; brokers may be away, and once back take their time to end a transaction."""
         while True:
             try:
-                return self._admin.committed(self._group_id, partitions, stable=True)
-            except UnsettledOffsetsError as error:
+                return ask()
+            except UnansweredError as error:
                 if self._clock.monotonic_s() > give_up_s:
                     raise
                 _log.warning("asking again: %s", error)

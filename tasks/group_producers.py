@@ -56,11 +56,13 @@ class GroupProducers:
     def __call__(self) -> TransactionalProducer:
         """Return the next producer, initialised; raises `FencedError` if the group does not permit its id."""
         number = self._made
-        self._made += 1
         if number == 0:
-            return self._first or started(self._make(self._first_id))
+            producer = self._first or started(self._make(self._first_id))
+            self._made = 1
+            return producer
         own_id = f"{self._first_id.removesuffix('-0')}-{number}"
         producer = started(self._make(own_id))
+        self._made += 1  # only now: an id that could not be initialised, because no broker was there, is tried again
         try:
             permitted = self._id_of(number)
         except BaseException:

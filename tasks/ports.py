@@ -48,7 +48,11 @@ class CommitOutcomeUnknownError(Exception):
     """Nobody can tell whether the transaction committed: retire the producer, read back the offsets (H8)."""
 
 
-class UnsettledOffsetsError(StreamsError):
+class UnansweredError(StreamsError):
+    """The cluster did not answer within the time of a call; the same call may succeed once it is back."""
+
+
+class UnsettledOffsetsError(UnansweredError):
     """Offsets of the group are in a transaction that was not decided within the time of a call."""
 
 

@@ -41,7 +41,13 @@ from streams.kafka.failures import Outcome, outcome_of
 from streams.kafka.offsets_readers import OffsetsReaders
 from streams.kafka.producer import ProducerClient
 from streams.kafka.settings import ClientSettings, fixed_group
-from tasks.ports import CommittedOffset, NewTopic, TopicDescription, UnsettledOffsetsError
+from tasks.ports import (
+    CommittedOffset,
+    NewTopic,
+    TopicDescription,
+    UnansweredError,
+    UnsettledOffsetsError,
+)
 
 #: How many producers fence at once; each has threads of its own.
 _FENCING_AT_ONCE: Final = 16
@@ -344,7 +350,7 @@ class KafkaAdmin:
         producer = ProducerClient(config, log, stall_timeout_s=self._timeout_s)
         try:
             producer.call(
-                producer.client.init_transactions, deadline_s=time.monotonic() + self._timeout_s
+                producer.named("init_transactions"), deadline_s=time.monotonic() + self._timeout_s
             )
         except KafkaException as exception:
             error = error_of(exception)
@@ -528,7 +534,8 @@ class KafkaAdmin:
             return StreamsError(
                 f"{what}: {self._log.refused_login} (cluster {self._settings.bootstrap_servers}); {LOGIN_ADVICE}"
             )
-        return StreamsError(
+        kind = UnansweredError if is_transient(error) else StreamsError
+        return kind(
             f"{what}: {error.name()}: {error.str()} (cluster {self._settings.bootstrap_servers}); {next_step(error)}"
         )
 

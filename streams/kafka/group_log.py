@@ -273,7 +273,7 @@ class LeaderProducer:
 
     def init(self) -> None:
         """Fence whoever has the id and abort what it left open."""
-        self._tried(self._producer.client.init_transactions)
+        self._tried(self._producer.named("init_transactions"))
         _know_topic(self._producer, self._state.topic)
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
@@ -294,7 +294,7 @@ class LeaderProducer:
             )
             if not self._producer.flush(deadline_s):
                 raise LeadershipLostError("the cluster took no records for too long")
-            self._producer.call(self._producer.client.commit_transaction, deadline_s=deadline_s)
+            self._producer.call(self._producer.named("commit_transaction"), deadline_s=deadline_s)
         except KafkaException as exception:
             raise LeadershipLostError(self._told(exception)) from exception
         except RefusedError as refused:

@@ -97,7 +97,6 @@ class ProducerClient:
         callback: DeliveryCallback | None = None,
     ) -> None:
         """Hand rows start..stop of the columns to the client."""
-        produce = self.client.produce
         # The client takes 0 for "now"; a millisecond off is nearer to the truth than half a century.
         times = timestamps if all(timestamps) else [each or 1 for each in timestamps]
         taken: list[None] = []
@@ -118,7 +117,7 @@ class ProducerClient:
             taken.clear()
             try:
                 # `extend` keeps what came before an exception, so its length tells how far the client went.
-                taken.extend(map(produce, *columns))
+                taken.extend(map(self.client.produce, *columns))
             except BufferError:
                 at += len(taken)
                 if taken:
@@ -160,6 +159,19 @@ class ProducerClient:
                 return False
             self._on_wait()
         return True
+
+    def named(self, name: str) -> Callable[..., Any]:
+        """Return the client's operation of this name, which does not keep the client.
+
+        An error's traceback holds what was called. A bound method in it would keep a client that was dropped for as long
+        as somebody keeps the error; once brokers are back, it would start its transactions, too, and fence its successor.
+        """
+
+        def operation(*arguments: Any) -> Any:
+            return getattr(self.client, name)(*arguments)
+
+        operation.__name__ = name
+        return operation
 
     def call(
         self,

@@ -39,6 +39,7 @@ from tasks.ports import (
     CommittedOffset,
     FailedDelivery,
     TransactionAbortedError,
+    UnansweredError,
 )
 from tasks.processing.output import OutputColumns, headers_of_changelog
 from tasks.processing.record import Headers
@@ -94,13 +95,14 @@ class KafkaTransactionalProducer:
     def init(self) -> None:
         """Fence predecessors of the same id and abort their open transaction."""
         try:
-            self._call(self._producer.client.init_transactions)
+            self._call(self._producer.named("init_transactions"))
             self._group(self._settings.application_id, time.monotonic() + self._timeout_s)
         except KafkaException as exception:
             error = error_of(exception)
             if outcome_of(error, ending=False) is Outcome.FENCED:
                 self._end(FencedError(self._told("init", error)))
-            raise StreamsError(
+            kind = UnansweredError if is_transient(error) else StreamsError
+            raise kind(
                 f"producer {self._transactional_id}: can't start its first transaction on "
                 f"{self._settings.bootstrap_servers}: {error.name()}: {error.str()}; {next_step(error)}"
             ) from exception
@@ -177,7 +179,7 @@ class KafkaTransactionalProducer:
                 self._log.offsets_are_sent()
                 self._send_offsets(group_id, offsets, deadline_s)
             ending = True
-            self._producer.call(self._producer.client.commit_transaction, deadline_s=deadline_s)
+            self._producer.call(self._producer.named("commit_transaction"), deadline_s=deadline_s)
         except KafkaException as exception:
             self._fail("commit", error_of(exception), ending=ending)
         self._open = False
@@ -190,7 +192,7 @@ class KafkaTransactionalProducer:
             return
         self._open = False
         try:
-            self._call(self._producer.client.abort_transaction)
+            self._call(self._producer.named("abort_transaction"))
         except KafkaException as exception:
             error = error_of(exception)
             if outcome_of(error, ending=True) is Outcome.FENCED:
@@ -265,7 +267,7 @@ class KafkaTransactionalProducer:
         group = self._group(group_id, deadline_s)
         try:
             self._producer.call_guarded(
-                self._producer.client.send_offsets_to_transaction,
+                self._producer.named("send_offsets_to_transaction"),
                 [KafkaPartition(*each, *committed) for each, committed in offsets.items()],
                 group,
                 deadline_s=min(deadline_s, time.monotonic() + _SEND_OFFSETS_S),

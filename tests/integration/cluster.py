@@ -25,7 +25,7 @@ from tasks.processing.output import ANY_PARTITION, OutputColumns
 from tasks.processing.record import Headers
 
 #: Far beyond what anything here takes; a test that reaches it has failed.
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 #: Conditions are looked at so often; those that take long after so many times what they take, but no later than that.
 _PAUSE_S = 0.02

@@ -1,6 +1,7 @@
 """What integration tests share: one broker for all of them, applications and workers that end with their test."""
 
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,5 @@ def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
     yield start
     for worker in workers:
         worker.close()
+        # Shown by a test that has failed, and by no other.
+        sys.stdout.write(f"--- {worker.name}, the end of its log ---\n{worker.log[-8_000:]}\n")

@@ -22,7 +22,10 @@ from tests.integration.outcome import assert_counted
 from tests.integration.processes import WorkerProcess
 from tests.integration.programs.jobs import JOBS, STORE
 
-pytestmark = pytest.mark.timeout(240)
+#: A call waits for 30 s, and a worker whose brokers were away may need several, one after the other.
+RECOVERY_S = 200.0
+
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +102,45 @@ def _wait_for_commits(workers: dict[str, WorkerProcess]) -> None:
     for worker in workers.values():
         seen = worker.numbers().get("commits", 0)
         commits_on = partial(_has_committed, worker, seen + 5)
-        until(commits_on, f"{worker.name} commits")
+        until(commits_on, f"{worker.name} commits", RECOVERY_S)
 
 
 def _has_committed(worker: WorkerProcess, commits: int) -> bool:
+    assert not worker.has_ended, f"{worker.name} ended:\n{worker.log[-4000:]}"
     return worker.numbers().get("commits", 0) > commits
+
+
+def test_brokers_that_stay_away_for_longer_than_a_call_waits_end_no_worker(
+    broker: KafkaBroker,
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    unique: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A new producer that finds nobody either is no reason to end: the outcome of the last commit is asked again."""
+    # Thirty seconds in earnest, for each call.
+    defaults: Any = KafkaClients.transactional_producer.__kwdefaults__
+    monkeypatch.setitem(defaults, "call_timeout_s", 2.0)
+    source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]
+    cluster.create({source: 2, sink: 2})
+    app = start_app(JOBS["word_count"](source, sink), config)
+    feed = SteadyFeed(cluster, source, _line, rate=1_000)
+    feed.start()
+    until(lambda: sum(cluster.committed(application_id).values()) > 300, "it commits")
+    broker.stop()
+
+    until(lambda: "asking again: producer" in caplog.text, "a new producer finds no broker")
+    assert app.state is KafkaStreamsState.RUNNING, app.error
+    broker.start()
+
+    feed.stop()
+    until(lambda: app.error or cluster.is_consumed(application_id, source), "it goes on")
+    assert app.error is None, repr(app.error)
+    cluster.wait_until_consumed(application_id, f"{application_id}-{STORE}-repartition")
+    assert app.close(timeout=60_000)
+    _assert_exact(cluster, "exactly_once", application_id, source, sink)
 
 
 def test_broker_that_crashes_with_the_worker_inside_a_transaction(

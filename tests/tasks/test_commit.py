@@ -13,6 +13,7 @@ from tasks.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
     TransactionAbortedError,
+    UnansweredError,
     UnsettledOffsetsError,
 )
 from tasks.processing.error_policy import ErrorHandlers
@@ -50,7 +51,10 @@ class Stage:
         make_one = make or (lambda broker: clients.transactional_producer("app-1"))
         self.producers: list[FakeTransactionalProducer] = []
 
+        self.before_init: Callable[[], None] = lambda: None
+
         def make_producer() -> FakeTransactionalProducer:
+            self.before_init()
             self.producers.append(make_one(self.broker))
             self.producers[-1].init()
             return self.producers[-1]
@@ -96,6 +100,29 @@ class Stage:
         assert (self.values("out"), self.values(LOG.topic), self.committed) == ([], [], None)
 
 
+class AwayAtFirst:
+    """Raises what a call raises that gets no answer, so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def __call__(self) -> None:
+        """Raise, or be through."""
+        if self.left:
+            self.left -= 1
+            raise UnansweredError("no broker is there")
+
+    def put_before(self, admin: Any, name: str) -> None:
+        """Have a call of the admin's answer only after that."""
+        answers = getattr(admin, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            self()
+            return answers(*args, **options)
+
+        setattr(admin, name, call)
+
+
 def staged(stage: Stage, *values: bytes, topic: str = "out", internal: bool = False) -> None:
     """Put outputs where processing puts them."""
     stage.collector.add(columns_of(topic, *values), internal=internal)
@@ -127,11 +154,11 @@ def test_an_aborted_transaction_is_sent_again() -> None:
 
 
 def test_a_transaction_that_is_always_aborted_ends_in_an_error() -> None:
-    """After two minutes, naming the producer; nothing of it is visible."""
+    """After five minutes, naming the producer; nothing of it is visible."""
     stage = Stage()
     stage.broker.commit_fates.extend([CommitFate.ABORTS] * 5_000)
     staged(stage, b"1")
-    with pytest.raises(StreamsError, match=r"app-1 was aborted again and again for 120 s"):
+    with pytest.raises(StreamsError, match=r"app-1 was aborted again and again for 300 s"):
         stage.carry_out()
     stage.assert_nothing_visible()
 
@@ -208,7 +235,33 @@ def test_an_outcome_that_is_never_decided_is_given_up_and_named() -> None:
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
     with pytest.raises(UnsettledOffsetsError, match=f"group {GROUP}"):
         stage.carry_out()
-    assert 100_000 < stage.clock.now_ms() - stage.began_ms < 200_000
+    assert 300_000 < stage.clock.now_ms() - stage.began_ms < 310_000
+
+
+@pytest.mark.parametrize("call", ["init", "committed", "end_offsets"])
+def test_an_unknown_outcome_is_asked_after_while_no_broker_is_there(call: str) -> None:
+    """Whatever is under way when the brokers are away, and however often, is done again."""
+    stage = Stage()
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    away = AwayAtFirst(3)
+    if call == "init":
+        stage.before_init = away
+    else:
+        away.put_before(stage.committer._admin, call)
+    staged(stage, b"1")
+    assert stage.carry_out() == {LOG: 3}
+    assert (stage.values("out"), stage.waits, away.left) == ([b"1"], 3, 0)
+    assert stage.committer.producer is stage.producers[-1]
+
+
+def test_brokers_that_stay_away_are_given_up_in_the_end() -> None:
+    """With the error that names them; nobody has said that anything was committed."""
+    stage = Stage()
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    stage.before_init = AwayAtFirst(10_000)
+    with pytest.raises(UnansweredError, match="no broker is there"):
+        stage.carry_out()
+    assert 300_000 < stage.clock.now_ms() - stage.began_ms < 310_000
 
 
 def test_without_offsets_an_unknown_outcome_rolls_back() -> None:

@@ -1,5 +1,6 @@
 """Calls into the client that come late, fail, or never return."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streams.kafka import producer as module
 from streams.kafka.client_log import ClientLog
-from streams.kafka.producer import ProducerClient, StuckError
+from streams.kafka.producer import ProducerClient, RefusedError, StuckError
 from streams.kafka.settings import ClientSettings
 
 LATER = KafkaException(KafkaError(KafkaError._TIMED_OUT, "later", retriable=True))
@@ -53,6 +54,27 @@ def test_a_call_is_made_again_while_it_says_later(client: ProducerClient) -> Non
     client.call(_raises(LATER, LATER), deadline_s=time.monotonic() + 5)
     with pytest.raises(KafkaException, match="later"):
         client.call(_raises(*[LATER] * 1_000), deadline_s=time.monotonic() + 0.1)
+
+
+@pytest.mark.parametrize("call", ["init", "produce"])
+def test_a_dropped_client_is_gone_though_its_error_is_kept(call: str) -> None:
+    """As a log handler keeps it. Else it would start its transactions once brokers are there, and fence its successor."""
+    settings = ClientSettings(bootstrap_servers="127.0.0.1:9", application_id="app")
+    producer = ProducerClient(
+        settings.transactional("app-1", 10_000), ClientLog("test"), stall_timeout_s=1
+    )
+    raw = producer.client
+    calls = {
+        "init": lambda: producer.call(
+            producer.named("init_transactions"), deadline_s=time.monotonic() + 0.05
+        ),
+        # Refused outside a transaction.
+        "produce": lambda: producer.send_columns("out", 0, [b"k"], [b"v"], [1], stop=1),
+    }
+    with pytest.raises((KafkaException, RefusedError)) as kept:
+        calls[call]()
+    producer.drop()
+    assert sys.getrefcount(raw) == 2, f"somebody besides this test holds it: {kept.value!r}"
 
 
 def _raises(*errors: KafkaException) -> Callable[[float], None]:
