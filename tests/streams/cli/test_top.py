@@ -143,6 +143,13 @@ raise SystemExit(main(["top", "shop", "--bootstrap-servers", sys.argv[1]]))
 """
 
 
+#: On a terminal Ctrl-C is heard, also when the tests themselves were started in the background, where it is ignored.
+_HEARS_CTRL_C = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
 class Terminal:
     """A program on a terminal of its own; what it shows, and how it leaves the terminal."""
 
@@ -151,7 +158,7 @@ class Terminal:
         self.before = termios.tcgetattr(self.ours)
         self.shown = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
+            [sys.executable, "-c", _HEARS_CTRL_C + program, *arguments],
             cwd=ROOT,
             env={
                 **os.environ,
