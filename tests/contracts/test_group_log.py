@@ -280,11 +280,11 @@ def real_topics(real_cluster: RealCluster, kafka_broker: RunningBroker) -> Itera
         yield _Real(real_cluster, kafka_broker, stack)
 
 
-@pytest.mark.alone
 @pytest.mark.broker
-@pytest.mark.slow
-def test_F17_a_round_of_revoke_revoked_grant_takes_some_milliseconds(real_topics: _Real) -> None:
-    """Two transactions and a message, each read by the other side, as a planned move needs them."""
+def test_rounds_of_revoke_revoked_grant_are_read_in_order_by_both_sides(
+    real_topics: _Real,
+) -> None:
+    """Two transactions and a message each, as a planned move needs them; how long a move takes is a benchmark's to say."""
     leader, member = real_topics.log(), real_topics.log()
     at_leader, at_member = _Reader(leader), _Reader(member)
     leader.claim()
@@ -299,15 +299,12 @@ def test_F17_a_round_of_revoke_revoked_grant_takes_some_milliseconds(real_topics
 
     decided(_claim(1))
     announced(_died(0))
-    rounds_ms: list[float] = []
-    for number in range(1, 31):
-        began_s = time.monotonic()
+    for number in range(1, 11):
         decided(_task(1, 2 * number))
         announced(_died(number))
         decided(_task(1, 2 * number + 1))
-        rounds_ms.append((time.monotonic() - began_s) * 1000)
-    # The fastest tenth: what else the machine does makes some longer, and what is wrong all of them.
-    assert sorted(rounds_ms)[2] < 60, rounds_ms
+    assert at_member.records == [_claim(1), *(_task(1, epoch) for epoch in range(2, 22))]
+    assert at_leader.messages == [_died(number) for number in range(11)]
 
 
 @pytest.mark.broker

@@ -1,6 +1,5 @@
 """The contract of `tasks.ports.ChangelogReader`: the fake and the real one behave alike."""
 
-import statistics
 import time
 
 import pytest
@@ -94,7 +93,7 @@ def test_changelogs_come_and_go_one_by_one(cluster: Cluster) -> None:
 def test_what_is_resumed_is_read_at_once(cluster: Cluster) -> None:
     """Also where nothing else is fetched: librdkafka's thread for a broker sleeps for up to a second (0.7 s after this rest).
 
-    The median of five: all but the first took so long.
+    The shortest of four: all but the first took so long, and what else the machine does makes some longer.
     """
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
@@ -115,7 +114,7 @@ def test_what_is_resumed_is_read_at_once(cluster: Cluster) -> None:
         reader.resume([part])
         read_until(reader, {part: 1 + number})
         took_s.append(time.monotonic() - begin_s)
-    assert statistics.median(took_s) < 0.4, took_s
+    assert min(took_s[1:]) < 0.4, took_s
 
 
 def test_a_paused_changelog_that_went_and_comes_again_is_read(cluster: Cluster) -> None:

@@ -55,7 +55,7 @@ STUCK_RECORD: Final = 1_000
 #: A range hands over what it has done this often, the time for that included.
 HANDED_OVER_EACH_MS: Final = 200
 #: Two threads of two processors and a broker share the machine: a commit may come late.
-LATE_MS: Final = 2_000
+LATE_MS: Final = 5_000
 
 
 @pytest.fixture

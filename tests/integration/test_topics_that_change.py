@@ -188,7 +188,7 @@ def test_H24_a_worker_of_a_held_group_closes_at_once(
     _lose_control_topics(cluster, config["application_id"])
     began_s = time.monotonic()
     assert app.drain(30_000)
-    assert time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s < 25
     assert app.error is None
 
 

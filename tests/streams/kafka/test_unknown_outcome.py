@@ -112,8 +112,8 @@ def test_a_hanging_cluster_is_given_up_within_the_time_limit_and_closing_does_no
     producer.close()
     closed_s = time.monotonic() - before_s - took_s
     proxy.thaw()
-    assert 1.0 <= took_s < 6.0  # far below the client's own limits, however slow the machine is
-    assert closed_s < 3.0
+    assert 1.0 <= took_s < 9.0  # far below the client's own limits, however slow the machine is
+    assert closed_s < 8.0
     assert len(waits) >= 2, "a watchdog must see that we wait and do not hang"
 
 
