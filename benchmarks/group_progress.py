@@ -120,5 +120,7 @@ def _consumer(bootstrap_servers: str, group: str, isolation: str) -> Consumer:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": isolation,
+            # What is purged between two questions is done; the end of the topic is not where to go on.
+            "auto.offset.reset": "earliest",
         }
     )

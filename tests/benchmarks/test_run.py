@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -123,3 +123,41 @@ def test_a_groups_own_topic_is_done_when_nothing_but_a_mark_is_left(
         assert progress.committed([TopicPartition(topic, 1)]) == 3
     consumer.close()
     assert done == [False, True]
+
+
+def test_records_that_are_purged_between_two_questions_hide_none(
+    kafka_broker: "RunningBroker",
+) -> None:
+    """A system commits and purges while it is asked how far it is: what is left behind that is still to be done."""
+    servers, group = kafka_broker.bootstrap_servers, "bench-test-purging"
+    topic = f"{group}-words-repartition"
+    admin: Any = quiet_admin(servers)
+    create_topic(admin, topic, 1)
+    producer = Producer({"bootstrap.servers": servers})
+    for number in range(10):
+        producer.produce(topic, str(number), partition=0)
+    producer.flush(30)
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
+    consumer.close()
+
+    class Purging:
+        """Asks, and then the records before the fifth are gone."""
+
+        def __init__(self, asker: Any) -> None:
+            self._asker = asker
+
+        def get_watermark_offsets(self, *asked: Any, **how: Any) -> tuple[int, int]:
+            marks: tuple[int, int] = self._asker.get_watermark_offsets(*asked, **how)
+            purged = admin.delete_records([TopicPartition(topic, 0, 5)])
+            for each in purged.values():
+                each.result(30)
+            return marks
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._asker, name)
+
+    with GroupProgress(servers, group) as progress:
+        asker: Any = Purging(progress._asker)
+        progress._asker = asker
+        assert not progress.own_topics_done()
