@@ -109,9 +109,10 @@ class KStreamProcessors(ABC, Generic[K, V]):
     ) -> "KStream[K, Any]":
         """Replace each value, many at once: `mapper(values)` returns as many new values in the same order.
 
-        Made for models, numpy and look-ups that take many keys. A batch is what was read from one partition so far,
-        at most `max_poll_records` and at least one record; nothing is waited for to fill it. With a `parallelising_factor`
-        above 1 it is what one key range has of that, so calls for different ranges overlap. Where a sub-topology runs
+        Made for models, numpy and look-ups that take many keys. A batch is taken from what was read from one partition so
+        far, at least one record; nothing is waited for to fill it. It grows where larger ones make a record cheaper, and
+        is otherwise so small that a call takes some 20 ms. With a `parallelising_factor` above 1 it is taken from what
+        one key range has, so calls for different ranges overlap. Where a sub-topology runs
         record by record (`describe(execution=True)` says so), each batch has one record.
 
         The function is called once for each batch and never again, so if it raises, or returns another number of values,

@@ -6,11 +6,12 @@ in both guarantees. Sizes are checked here, since a broker refuses a whole reque
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from types import TracebackType
+from typing import Final, Protocol, Self
 
 from rebalance.model import TopicPartition
 from state_stores.rows import column_bytes
-from tasks.errors import RecordTooLargeError
+from tasks.errors import RecordFailedError, RecordTooLargeError
 from tasks.input_again import InputAgain, InputRecord
 from tasks.ports import RecordSource, SinkProducer
 from tasks.processing.error_policy import ErrorPolicy
@@ -23,6 +24,10 @@ RECORD_OVERHEAD_BYTES = 96
 
 #: What a staged record costs in memory beside its bytes.
 _STAGED_OVERHEAD_BYTES = 150
+
+
+#: How long a worker that ends because a record failed waits for the record's dead letter.
+_LETTER_S: Final = 10.0
 
 
 class TopicInfo(Protocol):
@@ -160,10 +165,18 @@ class OutputCollector:
             return None
         return self._inputs.find(TopicPartition(topic, partition), offset)
 
-    def close(self) -> None:
-        """Close the client that reads inputs again, if there is one; idempotent."""
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Close its clients. What a record that failed leaves, its dead letter, is waited for: nobody sends it again."""
         if self._inputs is not None:
             self._inputs.close()
+        if self.sink_producer is not None:
+            self.sink_producer.close(_LETTER_S if isinstance(error, RecordFailedError) else 0.0)
 
 
 def record_bytes(columns: OutputColumns, index: int) -> int:

@@ -202,8 +202,8 @@ class SinkProducer(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Close the client without waiting for anything; idempotent."""
+    def close(self, wait_s: float = 0.0) -> None:
+        """Close the client, once all it was given is answered, whatever the answer, or `wait_s` are over; idempotent."""
         ...
 
 

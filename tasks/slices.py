@@ -1,5 +1,8 @@
 """Slices of processing: how many records a task processes before the loop turns, and which one is in hand.
 
+A function that takes a batch is called once per slice, and a call may cost the same for one value as for a thousand. So
+tasks with such a function have a pace of their own, as their key ranges have, which grows where that makes a record cheaper.
+
 What kills a process (a signal, an exit past Python) leaves no error that names a record. So the worker after one that died
 so goes record by record for a while: it tells which one is in hand before it processes it, and that none is once its
 slice is over. If it dies as well, it has said enough.
@@ -8,10 +11,12 @@ slice is over. If it dies as well, it has said enough.
 import logging
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from rebalance.model import TopicPartition
 from tasks.active_task import ActiveTask
 from tasks.ports import Clock
+from tasks.ranges.pace import BatchPace
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +40,7 @@ class Slices:
         on_record: Told which record is in hand, for a while; None goes in batches.
 
     Attributes:
-        records: How many the next slice has at most.
+        records: How many the next slice of a task has at most that calls no function with a batch.
     """
 
     def __init__(
@@ -46,6 +51,8 @@ class Slices:
         self._is_restoring = is_restoring
         self._on_record = on_record
         self._careful_until_s: float | None = None
+        #: Of tasks that call functions with batches.
+        self._paces: WeakKeyDictionary[ActiveTask, BatchPace] = WeakKeyDictionary()
 
     def process(self, task: ActiveTask) -> int:
         """Process a slice of a task's buffered records; return how many."""
@@ -55,12 +62,21 @@ class Slices:
         with task.stores.trusted():
             if self._on_record is not None and self._goes_carefully(begin_s):
                 done = self._carefully(task, late, self._on_record)
+            elif task.graph.calls_batches:
+                return self._in_batches(task, begin_s, late)
             else:
                 done = task.process(self.records, late)
         elapsed_s = max(self._clock.monotonic_s() - begin_s, 1e-6)
         # Grow at most twofold at a time, shrink at once: the next records may be slower than these.
         fitting = int(done / elapsed_s * _SLICE_S) + 1
         self.records = max(1, min(fitting, self.records * 2, _SLICE_RECORDS_MAX))
+        return done
+
+    def _in_batches(self, task: ActiveTask, begin_s: float, late: Callable[[], bool]) -> int:
+        pace = self._paces.setdefault(task, BatchPace())
+        done = task.process(pace.records, late)
+        if done:
+            pace.note(done, self._clock.monotonic_s() - begin_s)
         return done
 
     def _goes_carefully(self, now_s: float) -> bool:

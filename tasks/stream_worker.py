@@ -223,10 +223,9 @@ class StreamWorker:
     def _run_tasks(self, stack: ExitStack) -> None:
         make_sink = self._ports.make_sink_producer
         sink = None if make_sink is None else make_sink()
-        if sink is not None:
-            stack.callback(sink.close)
-        collector = OutputCollector(self._ports.topics, sink, self._ports.make_input_reader)
-        stack.callback(collector.close)
+        collector = stack.enter_context(
+            OutputCollector(self._ports.topics, sink, self._ports.make_input_reader)
+        )
         policy = ErrorPolicy(
             self._settings.handlers, lambda columns: collector.add(columns, internal=False)
         )

@@ -5,6 +5,7 @@ again by its contents among what was sent since the last flush. That costs nothi
 are equal in topic, key and value stand for each other, in the order in which they were sent.
 """
 
+import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
@@ -22,6 +23,8 @@ from tasks.processing.output import OutputColumns
 
 #: Longer than the client's own limit for a record (`message.timeout.ms`), so that this never ends a flush first.
 _FLUSH_TIMEOUT_S: Final = 600.0
+
+_log = logging.getLogger(__name__)
 
 _Row = tuple[OutputColumns, int]
 
@@ -76,8 +79,16 @@ class KafkaSinkProducer:
                 failures += self._send(columns, index, index + 1)
             answers = self._answers(part)
 
-    def close(self) -> None:
-        """Let the client go without waiting for anything; idempotent."""
+    def close(self, wait_s: float = 0.0) -> None:
+        """Let the client go, once the brokers have answered or `wait_s` are over; idempotent."""
+        if wait_s and self._producer.client is not None:
+            try:
+                answered = self._producer.flush(time.monotonic() + wait_s)
+            except KafkaException as exception:
+                _log.warning("the last records may be lost: %s", error_of(exception).str())
+            else:
+                if not answered:
+                    _log.warning("no answer to the last records within %.0f s", wait_s)
         self._producer.drop()
 
     def _make(self) -> ProducerClient:

@@ -7,7 +7,7 @@ that is never in the middle of a record.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
@@ -267,12 +267,17 @@ class ParallelTask(ActiveTask):
     def _has_room(self) -> bool:
         waiting = sum(self._waiting())
         used = max(waiting / self.bounds.records, self._bytes_held() / self.bounds.bytes)
-        return not self._recut.is_full(waiting, used, len(self.ranges)) and self._is_near()
+        full = self._recut.is_full(self._backlogs(), waiting, used, len(self.ranges))
+        return not full and self._is_near()
 
     def _waiting(self) -> list[int]:
         """Return how many rows of each range wait or are in hand."""
         pairs = zip(self._ledgers, self.ranges, strict=True)
         return [ledger.given - each.rows_done for ledger, each in pairs]
+
+    def _backlogs(self) -> Iterator[tuple[int, float]]:
+        """Yield per range how many rows wait or are in hand, and how many seconds one takes."""
+        yield from zip(self._waiting(), (each.mean_s for each in self.ranges), strict=True)
 
     def _bytes_held(self) -> int:
         """Return about how much memory waits in the ranges."""
@@ -331,9 +336,8 @@ class ParallelTask(ActiveTask):
         if self.cannot_be_cut:
             self._recut.ask(None)
             return False
-        backlogs = zip(self._waiting(), (each.mean_s for each in self.ranges), strict=True)
         quiet = all(each.is_quiet for each in self.ranges)
-        return self._recut.is_due(backlogs, quiet=quiet, now_s=time.monotonic())
+        return self._recut.is_due(self._backlogs(), quiet=quiet, now_s=time.monotonic())
 
     def cut_anew(self) -> None:
         """Cut the keys as was wished, if all that was done is committed."""

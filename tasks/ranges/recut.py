@@ -90,9 +90,15 @@ class Recut:
             return limit
         return min(limit, max(waiting // _ROWS_MIN, ranges))
 
-    def is_full(self, waiting: int, used: float, ranges: int) -> bool:
-        """Return whether no more may wait, where `used` is the used part of what may wait at other times."""
-        if self.part < 1.0 and waiting < _ROWS_MIN * ranges:
+    def is_full(
+        self, backlogs: Iterable[tuple[int, float]], waiting: int, used: float, ranges: int
+    ) -> bool:
+        """Return whether no more may wait, where `used` is the used part of what may wait at other times.
+
+        Some rows may wait in any case, but not where they would wait in one range, whose queue is to become short.
+        """
+        few = self.part < 1.0 and waiting < _ROWS_MIN * ranges
+        if few and all(_is_short(*each) for each in backlogs):
             return used >= 1.0
         return used >= self.part
 

@@ -17,6 +17,16 @@ def test_records_are_visible_after_the_flush(cluster: Cluster) -> None:
     ]
 
 
+def test_a_close_that_waits_sends_what_is_left(cluster: Cluster) -> None:
+    """The client has not even asked where the topic is when it is closed; a second close is nothing."""
+    topic = cluster.topic()
+    sink = cluster.sink()
+    sink.produce(columns(topic, b"last"))
+    sink.close(60.0)
+    sink.close(60.0)
+    assert values_of(cluster, topic) == [b"last"]
+
+
 def test_records_of_many_columns_keep_their_order(cluster: Cluster) -> None:
     """Per partition what was produced first comes first."""
     topic = cluster.topic()

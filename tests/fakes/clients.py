@@ -315,7 +315,7 @@ class FakeSinkProducer:
         failed, self._failed = self._failed, []
         return failed
 
-    def close(self) -> None:
+    def close(self, wait_s: float = 0.0) -> None:
         """Close; idempotent."""
         self.closed = True
 

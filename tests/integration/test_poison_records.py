@@ -111,7 +111,8 @@ def test_fail_stops_at_the_record_and_a_restart_goes_on_there(
     application_id = config["application_id"]
     data, stage = _POISON[poison]
     cluster.send(source.topic, _good(range(20)))
-    app = start_app(_topology(unique), config)
+    strict = config | {"dead_letter_queue_topic": f"dead-{unique}"}
+    app = start_app(_topology(unique), strict)
     cluster.wait_until_consumed(application_id, source.topic)
     cluster.send(source.topic, [*_good(range(20, 25)), (b"key", data), *_good(range(25, 30))])
 
@@ -124,6 +125,10 @@ def test_fail_stops_at_the_record_and_a_restart_goes_on_there(
     assert f'{stage}_exception_handler="continue"' in str(error)
     assert "grow" not in str(error), "the record itself is not shown"
     assert 20 <= cluster.committed(application_id)[source] <= 25
+    app.close()
+    # In a transaction it goes where its record's work goes.
+    letters = [letter.value for letter in cluster.read(f"dead-{unique}")]
+    assert letters == ([] if guarantee == "exactly_once" else [data])
 
     lenient = config | dict.fromkeys(_HANDLERS, "continue")
     app = start_app(_topology(unique), lenient)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import RecordFailedError
+from streams import RecordFailedError, StreamsError
 from tasks.output_collector import RECORD_OVERHEAD_BYTES, drop, record_bytes
 from tasks.ports import FailedDelivery
 from tasks.processing.error_policy import ErrorHandlers
@@ -24,6 +24,7 @@ class Sinks:
 
     def __init__(self) -> None:
         self.sent: list[OutputColumns] = []
+        self.closes: list[float] = []
 
     def produce(self, columns: OutputColumns) -> None:
         self.sent.append(columns)
@@ -31,8 +32,8 @@ class Sinks:
     def flush(self) -> list[FailedDelivery]:
         return []
 
-    def close(self) -> None:
-        pass
+    def close(self, wait_s: float = 0.0) -> None:
+        self.closes.append(wait_s)
 
 
 def test_exactly_once_stages_everything() -> None:
@@ -222,8 +223,24 @@ def test_a_dead_letter_has_the_input_behind_an_output(at_least_once: bool) -> No
     assert first.headers[0][0] == ("trace", b"101")
     assert dict(first.headers[0])["__streams.errors.offset"] == b"101"
     (reader,) = inputs.readers
-    collector.close()
+    with collector:
+        pass
     assert reader.closed
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (RecordFailedError("no", topic="in", partition=0, offset=1), True),
+        (StreamsError("no"), False),
+    ],
+)
+def test_a_failed_record_s_dead_letter_is_waited_for(error: StreamsError, waits: bool) -> None:
+    """Nobody sends it again, if the handler said "fail" under at_least_once: the worker ends."""
+    sinks = Sinks()
+    with pytest.raises(type(error)), collector_of(ErrorHandlers(), sinks=sinks):
+        raise error
+    assert [wait_s > 0 for wait_s in sinks.closes] == [waits]
 
 
 def test_an_output_without_an_input_is_its_own_dead_letter(

@@ -64,19 +64,46 @@ def test_K4_queues_that_do_not_run_dry_are_held_back_for_little_of_the_time(
 def test_K2_full_queues_are_made_short_while_records_go_on() -> None:
     """The slow one of two ranges gets every tenth row: it never idles, and what it has waiting becomes less."""
     recut, waiting, given_rows = _wishing(), 1_000, 0
+
+    def full() -> bool:
+        return recut.is_full([(waiting, 0.001)], waiting, waiting / 1_000, 2)
+
     for _ in range(2_000):
         waiting -= 10  # one slow row, and the fast ones with it
-        while not recut.is_full(waiting, waiting / 1_000, 2):
+        while not full():
             rows = recut.rows_max(500, waiting, 2)
             waiting += rows
             given_rows += rows
-            recut.given(rows, waiting, full=recut.is_full(waiting, waiting / 1_000, 2))
+            recut.given(rows, waiting, full=full())
         if waiting <= 50:
             break
     assert waiting <= 50
     assert given_rows >= 1_000
     recut.ask(None)
-    assert not recut.is_full(999, 0.999, 2)
+    assert not recut.is_full(LONG, 999, 0.999, 2)
+
+
+@pytest.mark.parametrize("row_ms", [1, 5, 30, 100])
+def test_K2_full_queues_of_which_one_is_slow_become_short_however_long_its_rows_take(
+    row_ms: int,
+) -> None:
+    """Of eight ranges the slow one gets a quarter of the rows; the others have done theirs before it has done one."""
+    recut, slow, now_ms = _wishing(), 800, 0
+
+    def backlogs() -> list[tuple[int, float]]:
+        return [(slow, row_ms / 1_000), *[(0, 0.001)] * 7]
+
+    def full() -> bool:
+        return recut.holds or recut.is_full(backlogs(), slow, slow / 800, 8)
+
+    while not recut.holds:
+        slow, now_ms = slow - 1, now_ms + row_ms
+        assert now_ms < 2_000 * row_ms, f"{slow} rows wait, and the cut is never due"
+        assert not recut.is_due(backlogs(), quiet=False, now_s=now_ms / 1_000)
+        while not full():
+            rows = recut.rows_max(100, slow, 8)
+            slow += rows // 4
+            recut.given(rows, slow, full=full())
 
 
 class Hot:
