@@ -2,12 +2,12 @@
 
 import sys
 
-from streams.restore_helper.priority import COPIES, COPY_NICENESS, NICENESS, step_back
+from streams.restore_helper.priority import step_back
 
 
 def main() -> int:
     """Let tasks that run go first, from the first import on; the process's exit code."""
-    step_back(COPY_NICENESS if COPIES in sys.argv[1:] else NICENESS)
+    step_back()
     # Half a second of processor time beside those tasks.
     from streams.restore_helper.program import main as run  # noqa: PLC0415
 

@@ -32,7 +32,7 @@ from tasks.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMa
 #: A helper without anything to do ends after so long.
 IDLE_S: Final = 60.0
 #: Memory for the rows of all runs that are being made.
-MEMORY_BYTES: Final = 768 * 1024 * 1024
+MEMORY_BYTES: Final = 512 * 1024 * 1024
 #: What was found of a snapshot is true for so long: tasks of one store ask one after the other.
 _FOUND_S: Final = 5.0
 
@@ -58,12 +58,10 @@ class _Making(msgspec.Struct):
 class HostRestoreHelper:
     """Starts helpers when there is something to do: a second one when the first has enough. Any thread may call it.
 
-    Copies have helpers of their own, because a process can lower its priority but not raise it again.
-
     Args:
         begin: Makes what helpers are told first, given the memory for one run.
         snapshots: Whether there is a place for snapshots.
-        readers: How many helpers there are at most, and how many for copies.
+        readers: How many helpers there are at most.
         idle_s: How long one may have nothing to do.
         command: The program.
     """
@@ -118,7 +116,7 @@ class HostRestoreHelper:
 
     def _search(self, search: _Search) -> None:
         number = next(self._numbers)
-        helper = self._least_busy(copies=bool(self._helpers) and self._helpers[0].copies)
+        helper = self._least_busy()
         self._searches[number] = (search, helper)
         helper.send(FindSnapshot(number=number, store=search.store))
 
@@ -128,7 +126,7 @@ class HostRestoreHelper:
             if self._closed:
                 return  # so is whoever asks
             number = next(self._numbers)
-            helper = self._least_busy(copies=not order.urgent)
+            helper = self._least_busy()
             self._making[number] = _Making(order, tell, helper)
             helper.send(message_of(number, order))
 
@@ -153,22 +151,20 @@ class HostRestoreHelper:
 
     # -- helpers; the lock is held ---------------------------------------------------------------------------------
 
-    def _least_busy(self, *, copies: bool) -> HelperProcess:
-        """Return the helper of a kind with the least to do; a new one if each has something and there may be one more."""
-        mine = [each for each in self._helpers if each.copies is copies]
+    def _least_busy(self) -> HelperProcess:
+        """Return the helper with the least to do; a new one if each has something and there may be one more."""
         load = {
             id(helper): sum(made.helper is helper for made in self._making.values())
-            for helper in mine
+            for helper in self._helpers
         }
-        free = [helper for helper in mine if not load[id(helper)]]
-        if not free and len(mine) < self._readers:
-            return self._start(copies=copies)
-        return min(mine, key=lambda each: load[id(each)])
+        free = [helper for helper in self._helpers if not load[id(helper)]]
+        if not free and len(self._helpers) < self._readers:
+            return self._start()
+        return min(self._helpers, key=lambda each: load[id(each)])
 
-    def _start(self, *, copies: bool) -> HelperProcess:
+    def _start(self) -> HelperProcess:
         helper = HelperProcess(
-            self._begin(MEMORY_BYTES // (2 * self._readers) // ACTIVE_MAX),
-            copies=copies,
+            self._begin(MEMORY_BYTES // self._readers // ACTIVE_MAX),
             on_report=self._on_report,
             on_end=self._on_end,
             may_end=self._may_end,

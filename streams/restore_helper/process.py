@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from streams.restore_helper.messages import Begin, Order, Report, decode_report, encode
-from streams.restore_helper.priority import COPIES
 
 _log = logging.getLogger("tidewheel.restore")
 
@@ -35,21 +34,18 @@ class HelperProcess:
 
     Attributes:
         pid: The process.
-        copies: Whether it restores copies, and has the lower priority of those.
     """
 
     def __init__(
         self,
         begin: Begin,
         *,
-        copies: bool = False,
         on_report: Callable[[Report], None],
         on_end: Callable[["HelperProcess", str], None],
         may_end: Callable[["HelperProcess"], bool],
         idle_s: float,
         command: Sequence[str] = HELPER_COMMAND,
     ) -> None:
-        self.copies = copies
         self._on_report = on_report
         self._on_end = on_end
         self._may_end = may_end
@@ -58,7 +54,7 @@ class HelperProcess:
         with theirs:
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - our own program, without a shell
-                    [*command, *([COPIES] if copies else [])],
+                    list(command),
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from rebalance.model import TopicPartition
 from state_stores.bulk_restore.location import SnapshotLocation
 from state_stores.bulk_restore.manifest import PartitionRuns
@@ -239,15 +241,20 @@ def test_a_forgotten_order_leaves_nothing(tmp_path: Path) -> None:
     assert bench.work() == []
 
 
-def test_orders_are_begun_in_their_order(tmp_path: Path) -> None:
-    """Two at a time."""
+@pytest.mark.parametrize("copies_first", [False, True])
+def test_copies_wait_for_tasks_that_are_to_run_and_do_not_starve(
+    tmp_path: Path, *, copies_first: bool
+) -> None:
+    """Every fifth that begins is a copy's."""
     bench = Bench(tmp_path, partitions=20)
-    for number in range(20):
+    for number in sorted(range(20), reverse=copies_first):
         bench.fill(1, number)
-        bench.order(number, 1, partition=number)
+        bench.order(number, 1, partition=number, urgent=number < 15)
     done = [report.number for report in bench.work() if isinstance(report, Made)]
-    assert sorted(done) == list(range(20))
-    assert all(abs(number - place) <= 1 for place, number in enumerate(done))
+    assert len(done) == 20
+    turns = [number >= 15 for number in done]
+    assert 2 <= sum(turns[:12]) <= 3
+    assert not any(turns[:3])
 
 
 def test_one_partition_is_read_for_one_order_at_a_time(tmp_path: Path) -> None:

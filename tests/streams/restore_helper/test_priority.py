@@ -9,32 +9,27 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streams.restore_helper.priority import COPIES, COPY_NICENESS, NICENESS
+from streams.restore_helper.priority import NICENESS
 from streams.restore_helper.process import HELPER_COMMAND
 
 _PATIENCE_S = 20.0
 
 
-@pytest.mark.parametrize(("kind", "niceness"), [((), NICENESS), ((COPIES,), COPY_NICENESS)])
-def test_a_helper_has_a_lower_priority_and_so_has_its_session(
-    kind: tuple[str, ...], niceness: int
-) -> None:
+def test_a_helper_has_a_lower_priority_and_so_has_its_session() -> None:
     """Linux shares processors between sessions first, so that niceness alone would not give the tasks way."""
     before = psutil.Process().nice()
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            helper = subprocess.Popen(
-                [*HELPER_COMMAND, *kind], stdin=theirs.fileno(), start_new_session=True
-            )
+            helper = subprocess.Popen(HELPER_COMMAND, stdin=theirs.fileno(), start_new_session=True)
         try:
             seen = psutil.Process(helper.pid)
             deadline_s = time.monotonic() + _PATIENCE_S
-            while seen.nice() != min(before + niceness, 19):
+            while seen.nice() != min(before + NICENESS, 19):
                 assert time.monotonic() < deadline_s, f"niceness {seen.nice()}"
                 time.sleep(0.01)
             group = Path(f"/proc/{helper.pid}/autogroup")
-            while group.exists() and f" nice {niceness}\n" not in group.read_text():
+            while group.exists() and f" nice {NICENESS}\n" not in group.read_text():
                 assert time.monotonic() < deadline_s, group.read_text()
                 time.sleep(0.01)
         finally:
