@@ -2,7 +2,8 @@
 
 Usually a unit aims at a few milliseconds, which is what a commit waits for, and slow records are done one by one. A function that
 takes a **batch** is called once per unit, and a call may cost the same for one value as for a thousand; so units grow
-until they take a while, and beyond where that makes a record much cheaper.
+until they take a while, and beyond where that makes a record much cheaper. That also sets the slices of a task in one
+piece that has such a function (`tasks/slices.py`).
 """
 
 from typing import Final

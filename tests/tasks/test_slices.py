@@ -3,6 +3,7 @@
 Such a worker says which record is in hand, before it processes it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -93,42 +94,35 @@ def test_with_key_ranges_nothing_is_told() -> None:
     assert steps == ["a"]
 
 
-@pytest.mark.parametrize("call_ms", [25, 100, 400])
-def test_K4_batches_grow_at_factor_one_where_a_call_costs_the_same_for_many(call_ms: int) -> None:
-    """A model that takes a tenth of a second for one value as for a thousand gets as many as there are."""
+def _batches(records: int, call_ms: Callable[[int], int]) -> list[int]:
+    """Return how many values each call of a function got, which takes so long for so many; all must come out, in order."""
     sizes: list[int] = []
 
     def model(values: list[str]) -> list[str]:
         sizes.append(len(values))
-        bench.clock.advance(call_ms)
+        bench.clock.advance(call_ms(len(values)))
         return values
 
     builder = StreamsBuilder()
     read = builder.stream("in", key_serde=STRING, value_serde=STRING)
     read.map_values_batch(model).to("out", key_serde=STRING, value_serde=STRING)
     bench = Bench(builder.build(), {"in": 1, "out": 1})
-    for number in range(5_000):
+    for number in range(records):
         bench.send("in", "k", str(number))
     assert bench.live()
-    assert [value for _, value in bench.outputs("out")] == [b"%d" % n for n in range(5_000)]
+    assert [value for _, value in bench.outputs("out")] == [b"%d" % n for n in range(records)]
+    assert sum(sizes) == records
+    return sizes
+
+
+@pytest.mark.parametrize("call_ms", [25, 100, 400])
+def test_K4_batches_grow_at_factor_one_where_a_call_costs_the_same_for_many(call_ms: int) -> None:
+    """A model that takes a tenth of a second for one value as for a thousand gets as many as there are."""
+    sizes = _batches(5_000, lambda _: call_ms)
     assert max(sizes) >= 1_000, sizes[:20]
 
 
 def test_K4_batches_stay_short_at_factor_one_where_each_value_takes_its_time() -> None:
     """Then a commit, or an order, would wait for the whole batch and gain nothing."""
-    sizes: list[int] = []
-
-    def model(values: list[str]) -> list[str]:
-        sizes.append(len(values))
-        bench.clock.advance(10 * len(values))
-        return values
-
-    builder = StreamsBuilder()
-    read = builder.stream("in", key_serde=STRING, value_serde=STRING)
-    read.map_values_batch(model).to("out", key_serde=STRING, value_serde=STRING)
-    bench = Bench(builder.build(), {"in": 1, "out": 1})
-    for number in range(500):
-        bench.send("in", "k", str(number))
-    assert bench.live()
-    assert sum(sizes) == 500
+    sizes = _batches(500, lambda values: 10 * values)
     assert max(sizes[10:]) <= 4, sizes[:20]
