@@ -4,12 +4,14 @@ server.properties    what Kafka was started with; may hold secrets, so only the 
 log4j2.properties    where Kafka logs
 kafka/               Kafka's own files, topics and metadata
 logs/broker.log      Kafka's log             logs/output.log    what Java printed besides
+fencing/             the same files of the controller that fences the last run before a start
 broker.json          version and ports of the last start
 broker.lock          locked for as long as a broker runs here
 """
 
 import contextlib
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -80,6 +82,13 @@ class DataDir:
         """Let go of the folder; a broker that still runs keeps it."""
         self._lock.release()
 
+    def fencing(self) -> "DataDir":
+        """The files of the controller that fences the last run, with no log yet."""
+        files = DataDir(self.path / "fencing")
+        shutil.rmtree(files.path, ignore_errors=True)
+        files.log_file.parent.mkdir(parents=True)
+        return files
+
     def write_config(self, properties: Mapping[str, str]) -> None:
         """Write the settings files."""
         self.properties_file.touch(mode=0o600)
@@ -111,9 +120,10 @@ class DataDir:
             with contextlib.suppress(FileNotFoundError):
                 file.replace(file.with_name(f"{file.name}.last"))
 
-    def log_contains(self, text: str) -> bool:
-        """Whether Kafka or Java said so near the end of its log."""
-        return any(text in _tail(file) for file in (self.log_file, self.output_file))
+    def log_contains(self, text: str, *, after: str = "") -> bool:
+        """Whether Kafka or Java said so near the end of its log, and not before it said `after`."""
+        tails = (_tail(file) for file in (self.log_file, self.output_file))
+        return any(text in (tail.rpartition(after)[2] if after else tail) for tail in tails)
 
     def last_log_lines(self, count: int) -> list[str]:
         """The end of what Java printed, then the end of Kafka's log."""

@@ -232,8 +232,8 @@ class KafkaBroker:
     def kill(self) -> None:
         """End the broker as a crash would; its data stay, and `start()` brings it back.
 
-        As after `stop()`, the next start takes up to `broker.session.timeout.ms` longer (4 s unless a
-        property says otherwise): for so long Kafka believes that the last run may still be there.
+        As after `stop()`, the next start takes one or two seconds longer: before the broker its controller is started alone,
+        to take the last run for dead. Without that Kafka loses the end of a transaction that was being committed.
         """
         self._end(crash=True)
 

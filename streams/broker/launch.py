@@ -1,4 +1,4 @@
-"""One start of Kafka: format the folder if it is new, run Java, wait until the broker answers."""
+"""One start of Kafka: format a new folder, or fence the last run; start Java, wait until the broker answers."""
 
 import base64
 import contextlib
@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,20 @@ from streams.broker.errors import BrokerError, PortTakenError
 from streams.broker.java import Java
 from streams.broker.ports import is_listening
 from streams.broker.process import GuardedProcess
-from streams.broker.server_config import client_listener
+from streams.broker.server_config import FENCING_SESSION_MS, client_listener, fencing_properties
 
 _POLL_SECONDS = 0.02
 _LOG_LINES = 20
+_ACTIVE = "Performing controller activation"
+_FENCED = "Replayed BrokerRegistrationChangeRecord"
+_NOT_FENCED = "DUPLICATE_BROKER_REGISTRATION"
+_FENCING_SECONDS = 2.0
+"""After its session a run is fenced in some milliseconds; if it is not by then, there was nobody to fence."""
 _PORT_TAKEN_SIGNS = ("Address already in use", "BindException")
+
+
+class _LastRunNotFencedError(Exception):
+    """The controller believes that the last run is still there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,37 +70,79 @@ class Launch:
         if cluster_id is None:
             cluster_id = new_cluster_id()
             self._format(cluster_id)
+            return self._start_broker(properties, cluster_id)
+        while self._fence_last_run(fencing_properties(properties)):
+            # What a controller has written when it is stopped may be lost: then it is done again.
+            with contextlib.suppress(_LastRunNotFencedError):
+                return self._start_broker(properties, cluster_id, fenced=True)
+        # Kafka 4.0 gives the last run its whole session even if it was fenced.
+        return self._start_broker(properties, cluster_id)
+
+    def _start_broker(
+        self, properties: Mapping[str, str], cluster_id: str, *, fenced: bool = False
+    ) -> LaunchedBroker:
+        """Start it; raises `_LastRunNotFencedError` if the last run counts as alive and should have been `fenced`."""
         self.data.start_new_log()
-        process = GuardedProcess(
-            [
-                *self._java(f"-Xmx{self.heap_mb}m", "-XX:+ExitOnOutOfMemoryError"),
-                *self.archive.making_options(),
-                *self.jvm_options,
-                "-cp",
-                self._class_path(),
-                "kafka.Kafka",
-                str(self.data.properties_file),
-            ],
-            output=self.data.output_file,
-            lock_fd=self.data.lock_fd,
-            orphaned_dir=self.data.path if self.temporary else None,
-            grace_ms=self.stop_timeout_ms,
-        )
+        process = self._run_kafka(self.data, self.archive.making_options())
         try:
-            address = self._wait_until_ready(process, properties, cluster_id)
+            address = self._wait_until_ready(process, properties, cluster_id, fenced=fenced)
         except BaseException:
             process.kill()
             raise
         return LaunchedBroker(process=process, bootstrap_servers=address, cluster_id=cluster_id)
 
-    def _java(self, *options: str) -> list[str]:
+    def _fence_last_run(self, properties: Mapping[str, str]) -> bool:
+        """Have the controller take the last run for dead before the broker starts; why, `fencing_properties` says.
+
+        Returns:
+            Whether it had to: a run that never came so far, or was fenced before, is not there.
+        """
+        files = self.data.fencing()
+        files.write_config(properties)
+        process = self._run_kafka(files, self.archive.options())
+        try:
+            return self._fences(process, files, properties["listeners"].partition("://")[2])
+        finally:
+            process.stop()
+
+    def _fences(self, process: GuardedProcess, files: DataDir, address: str) -> bool:
+        """Wait until its log says that it has fenced the last run, or it has had the time; which of both."""
+        enough: float | None = None
+        for now in self._looks(process, files, address, "its controller was not active"):
+            if enough is None and files.log_contains(_ACTIVE):
+                enough = now + FENCING_SESSION_MS / 1000 + _FENCING_SECONDS
+            if enough is not None and files.log_contains(_FENCED, after=_ACTIVE):
+                return True
+            if enough is not None and now > enough:
+                return False
+        raise AssertionError("looking ends with an error")
+
+    def _run_kafka(self, files: DataDir, archive_options: Sequence[str]) -> GuardedProcess:
+        """Start Kafka with the settings that lie there."""
+        return GuardedProcess(
+            [
+                *self._java(files, f"-Xmx{self.heap_mb}m", "-XX:+ExitOnOutOfMemoryError"),
+                *archive_options,
+                *self.jvm_options,
+                "-cp",
+                self._class_path(),
+                "kafka.Kafka",
+                str(files.properties_file),
+            ],
+            output=files.output_file,
+            lock_fd=self.data.lock_fd,
+            orphaned_dir=self.data.path if self.temporary else None,
+            grace_ms=self.stop_timeout_ms,
+        )
+
+    def _java(self, files: DataDir, *options: str) -> list[str]:
         return [
             str(self.java.executable),
             # The quickest to start of all collectors, and no worse for a heap this small.
             "-XX:+UseSerialGC",
             "-XX:-UsePerfData",
             "-Djava.awt.headless=true",
-            f"-Dlog4j2.configurationFile={self.data.log4j_file.as_uri()}",
+            f"-Dlog4j2.configurationFile={files.log4j_file.as_uri()}",
             *options,
         ]
 
@@ -102,7 +153,7 @@ class Launch:
         """Kafka's own tool writes what a new node needs, the features of its version included."""
         command = [
             # Too short a program for the optimising compiler to pay.
-            *self._java("-XX:TieredStopAtLevel=1"),
+            *self._java(self.data, "-XX:TieredStopAtLevel=1"),
             *self.archive.options(),
             "-cp",
             self._class_path(),
@@ -134,14 +185,18 @@ class Launch:
             )
 
     def _wait_until_ready(
-        self, process: GuardedProcess, properties: Mapping[str, str], cluster_id: str
+        self,
+        process: GuardedProcess,
+        properties: Mapping[str, str],
+        cluster_id: str,
+        *,
+        fenced: bool,
     ) -> str:
         """Until this very broker answers; its address."""
         address, plain = client_listener(properties)
-        deadline = time.monotonic() + self.start_timeout_ms / 1000
-        while time.monotonic() < deadline:
-            if not process.is_running:
-                raise self._died(process.exit_code, address)
+        for _ in self._looks(process, self.data, address, f"it did not answer at {address}"):
+            if fenced and self.data.log_contains(_NOT_FENCED):
+                raise _LastRunNotFencedError
             if plain:
                 cluster = wire.describe_cluster(address)
                 # Another broker may have got the port first: its cluster has another id.
@@ -151,38 +206,54 @@ class Launch:
                 ready = self.data.log_contains("Kafka Server started") and is_listening(address)
             if ready:
                 return address
-            time.sleep(_POLL_SECONDS)
-        raise self._failure(
-            f"it did not answer at {address} within start_timeout_ms={self.start_timeout_ms}"
-        )
+        raise AssertionError("looking ends with an error")
 
-    def _died(self, exit_code: int | None, address: str) -> BrokerError:
-        if any(self.data.log_contains(sign) for sign in _PORT_TAKEN_SIGNS):
+    def _looks(
+        self, process: GuardedProcess, files: DataDir, address: str, late: str
+    ) -> Iterator[float]:
+        """The time at which to look, again and again.
+
+        Raises:
+            PortTakenError: It ended because it could not listen.
+            BrokerError: It ended, or took too long: `late` says what did not happen.
+        """
+        deadline = time.monotonic() + self.start_timeout_ms / 1000
+        while (now := time.monotonic()) < deadline:
+            if not process.is_running:
+                raise self._died(process.exit_code, address, files)
+            yield now
+            time.sleep(_POLL_SECONDS)
+        raise self._failure(f"{late} within start_timeout_ms={self.start_timeout_ms}", files)
+
+    def _died(self, exit_code: int | None, address: str, files: DataDir) -> BrokerError:
+        if any(files.log_contains(sign) for sign in _PORT_TAKEN_SIGNS):
             return PortTakenError(
                 f"Kafka {self.version} could not listen on {address} or its controller's port: "
                 "another program took it meanwhile; try again, or choose another port"
             )
-        return self._failure(f"it ended with exit code {exit_code}")
+        return self._failure(f"it ended with exit code {exit_code}", files)
 
-    def _failure(self, reason: str) -> BrokerError:
+    def _failure(self, reason: str, files: DataDir | None = None) -> BrokerError:
         """The error with the last log lines and where the whole log is."""
-        lines = "\n  ".join(self.data.last_log_lines(_LOG_LINES)) or "(nothing)"
-        log_file = self.data.log_file if self.data.log_file.exists() else self.data.output_file
+        files = files or self.data
+        lines = "\n  ".join(files.last_log_lines(_LOG_LINES)) or "(nothing)"
+        log_file = files.log_file if files.log_file.exists() else files.output_file
         if self.temporary:
-            log_file = self._save_log()
+            log_file = _save_log(files)
         return BrokerError(
             f"Kafka {self.version} did not start: {reason}.\nIts last log lines:\n  {lines}\n"
             f"The whole log: {log_file}"
         )
 
-    def _save_log(self) -> Path:
-        with tempfile.NamedTemporaryFile(
-            prefix="tidewheel-broker-", suffix=".log", delete=False
-        ) as saved:
-            for file in (self.data.output_file, self.data.log_file):
-                with contextlib.suppress(FileNotFoundError):
-                    saved.write(file.read_bytes())
-        return Path(saved.name)
+
+def _save_log(files: DataDir) -> Path:
+    with tempfile.NamedTemporaryFile(
+        prefix="tidewheel-broker-", suffix=".log", delete=False
+    ) as saved:
+        for file in (files.output_file, files.log_file):
+            with contextlib.suppress(FileNotFoundError):
+                saved.write(file.read_bytes())
+    return Path(saved.name)
 
 
 def new_cluster_id() -> str:

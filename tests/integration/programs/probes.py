@@ -4,7 +4,6 @@ The product has no hooks for this: its classes are wrapped here, at the seams be
 """
 
 import functools
-import os
 import signal
 import threading
 import time
@@ -53,8 +52,8 @@ class Fate:
     signal: str = "SIGKILL"
 
     def strike(self) -> None:
-        """Send the signal."""
-        os.kill(os.getpid(), getattr(signal, self.signal))
+        """Send the signal, to this very thread: SIGSTOP sent to the process lets the thread go on until another one has taken it."""
+        signal.pthread_kill(threading.get_ident(), getattr(signal, self.signal))
 
 
 def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:

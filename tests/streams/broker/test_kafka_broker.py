@@ -117,6 +117,57 @@ def test_a_port_lost_to_another_program_is_tried_thrice(machine: Machine, tmp_pa
     assert len(tried) == len(set(tried)) == 3
 
 
+def test_the_last_run_is_fenced_again_if_that_was_lost(machine: Machine, tmp_path: Path) -> None:
+    """The broker alone tells whether its controller has kept what it wrote before it was stopped."""
+    machine.play("exit 1")
+    with pytest.raises(BrokerError, match="exit code 1"):  # formatted, and started once
+        KafkaBroker(version=VERSION, data_dir=tmp_path / "data").start()
+    runs = tmp_path / "runs"
+    machine.play(
+        f"""
+    echo "$last" >> '{runs}'
+    case "$last" in
+      */fencing/*) echo 'Performing controller activation'; echo 'Replayed BrokerRegistrationChangeRecord' ;;
+      *) [ -e '{tmp_path}/once' ] && exit 5; echo x > '{tmp_path}/once'; echo DUPLICATE_BROKER_REGISTRATION ;;
+    esac
+    exec /bin/sleep 60"""
+    )
+
+    with pytest.raises(BrokerError, match="exit code 5"):
+        KafkaBroker(version=VERSION, data_dir=tmp_path / "data").start()
+
+    broker, fencing = f"{tmp_path}/data", f"{tmp_path}/data/fencing"
+    assert [str(Path(line).parent) for line in runs.read_text().splitlines()] == [
+        fencing,
+        broker,
+        fencing,
+        broker,
+    ]
+
+
+def test_where_there_is_nobody_to_fence_the_session_of_the_last_run_is_waited_for(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Kafka 4.0 gives also a run that is fenced its whole session: to fence it once more would never end."""
+    machine.play("exit 1")
+    with pytest.raises(BrokerError, match="exit code 1"):
+        KafkaBroker(version=VERSION, data_dir=tmp_path / "data").start()
+    runs = tmp_path / "runs"
+    machine.play(
+        f"""
+    echo "$last" >> '{runs}'
+    case "$last" in
+      */fencing/*) echo 'Performing controller activation'; exec /bin/sleep 60 ;;
+      *) echo DUPLICATE_BROKER_REGISTRATION; /bin/sleep 0.5; exit 5 ;;
+    esac"""
+    )
+
+    with pytest.raises(BrokerError, match="exit code 5"):
+        KafkaBroker(version=VERSION, data_dir=tmp_path / "data").start()
+
+    assert [Path(line).parent.name for line in runs.read_text().splitlines()] == ["fencing", "data"]
+
+
 def test_a_data_folder_in_use_is_named(machine: Machine, tmp_path: Path) -> None:
     """Two brokers in one folder would ruin each other's data."""
     machine.play("exit 1")

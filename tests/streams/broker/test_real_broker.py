@@ -1,15 +1,22 @@
 """The development broker itself: Apache Kafka really started, used, killed and started again."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 
 import msgspec
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from rebalance.model import TopicPartition
 from streams.broker import BrokerError, DataDirInUseError, KafkaBroker, PortTakenError
@@ -18,6 +25,9 @@ from tasks.ports import NewTopic
 from tests.fakes.cluster import RealCluster, write
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+_PRODUCERS = 30
+_PARTITIONS = 60
 
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 _CLI = (
@@ -116,8 +126,7 @@ def test_old_records_are_kept_unless_their_topic_says_otherwise() -> None:
 
 def test_kept_data_come_back(tmp_path: Path) -> None:
     """The same cluster at the same address with its topics, after a stop and after a crash."""
-    quick = {"broker.session.timeout.ms": 1_000, "broker.heartbeat.interval.ms": 200}
-    broker = KafkaBroker(data_dir=tmp_path / "data", heap_mb=256, properties=quick)
+    broker = KafkaBroker(data_dir=tmp_path / "data", heap_mb=256)
     with broker:
         first = (broker.cluster_id, broker.bootstrap_servers)
         broker.create_topics({"orders": 2})
@@ -136,6 +145,70 @@ def test_kept_data_come_back(tmp_path: Path) -> None:
         broker.start()
         assert (broker.cluster_id, broker.bootstrap_servers) == first
         assert broker.create_topics({"orders": 2}) == ()
+
+
+def test_what_was_committed_before_a_crash_stays_committed(tmp_path: Path) -> None:
+    """Also where the commit was answered and its markers were still to be written, which a restart of Kafka as it is loses."""
+    broker = KafkaBroker(data_dir=tmp_path / "data", heap_mb=512)
+    with broker:
+        servers = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
+        broker.create_topics({"records": _PARTITIONS})
+        consumer = Consumer(servers | {"group.id": "group", "isolation.level": "read_committed"})
+        producers = {
+            name: Producer(servers | {"transactional.id": name, "linger.ms": 0})
+            for name in map(str, range(_PRODUCERS))
+        }
+        _start(producers.values())
+        for number, (name, producer) in enumerate(producers.items()):
+            producer.begin_transaction()
+            for partition in range(_PARTITIONS):
+                producer.produce("records", name.encode(), partition=partition)
+            offset = KafkaPartition("records", number, number + 1)
+            producer.send_offsets_to_transaction([offset], consumer.consumer_group_metadata(), 30)
+        answered: SimpleQueue[str] = SimpleQueue()
+        threads = [
+            Thread(target=_commit, args=(*each, answered), daemon=True)
+            for each in producers.items()
+        ]
+        for thread in threads:
+            thread.start()
+        committed = {answered.get(timeout=30) for _ in range(_PRODUCERS // 2)}
+        broker.kill()
+        broker.start()
+
+        # Ends what had not come to its commit.
+        _start([Producer(servers | {"transactional.id": name}) for name in producers])
+        everywhere = [KafkaPartition("records", each) for each in range(_PARTITIONS)]
+        offsets = {each.partition: each.offset for each in consumer.committed(everywhere, 30)}
+        assert {name: offsets[int(name)] for name in committed} == {
+            name: int(name) + 1 for name in committed
+        }
+        consumer.assign([KafkaPartition("records", each, 0) for each in range(_PARTITIONS)])
+        seen = Counter[str]()
+        _until(lambda: _has_all(consumer, seen, committed), "all that is committed can be read")
+        consumer.close()
+        for thread in threads:
+            thread.join(30)
+
+
+def _start(producers: Iterable[Producer]) -> None:
+    with ThreadPoolExecutor(_PRODUCERS) as pool:
+        list(pool.map(lambda producer: producer.init_transactions(30), producers))
+
+
+def _commit(name: str, producer: Producer, answered: SimpleQueue[str]) -> None:
+    with contextlib.suppress(KafkaException):  # those that the crash cuts off
+        producer.commit_transaction(10)
+        answered.put(name)
+
+
+def _has_all(consumer: Consumer, seen: Counter[str], committed: set[str]) -> bool:
+    for message in consumer.consume(10_000, 0.5):
+        value = message.value()
+        assert message.error() is None
+        assert value is not None
+        seen[value.decode()] += 1
+    return all(seen[name] == _PARTITIONS for name in committed)
 
 
 def test_a_data_folder_survives_other_ports(tmp_path: Path) -> None:
@@ -158,7 +231,7 @@ def test_a_property_kafka_refuses_is_quoted() -> None:
 
 
 def test_properties_win_and_a_secured_listener_starts() -> None:
-    """A broker that asks for a password is waited for too."""
+    """A broker that asks for a password is waited for too, also when it comes back after a crash."""
     jaas = (
         "org.apache.kafka.common.security.plain.PlainLoginModule required "
         'username="me" password="hush" user_me="hush";'
@@ -172,6 +245,9 @@ def test_properties_win_and_a_secured_listener_starts() -> None:
         }
     )
     with broker:
+        assert describe_cluster(broker.bootstrap_servers) is None
+        broker.kill()
+        broker.start()
         assert describe_cluster(broker.bootstrap_servers) is None
         assert "hush" not in broker.log_file.read_text()
         assert "hush" not in repr(broker)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from streams.broker.server_config import (
     client_listener,
+    fencing_properties,
     format_properties,
     log4j_config,
     server_properties,
@@ -103,3 +104,20 @@ def test_kafka_logs_into_its_folder_and_not_to_the_terminal() -> None:
     assert [name for name in config if name.endswith(".type") and name.count(".") == 2] == [
         "appender.file.type"
     ]
+
+
+def test_the_controller_that_fences_has_only_its_own_listener() -> None:
+    """Kafka refuses a controller that is to listen to clients, or that names a listener it has not; all else stays."""
+    properties = _properties(advertised__listeners="BROKER://here:9092", num__io__threads=2)
+    fencing = fencing_properties(properties)
+    assert fencing["process.roles"] == "controller"
+    assert fencing["listeners"] == "CONTROLLER://127.0.0.1:9093"
+    assert int(fencing["broker.session.timeout.ms"]) < 1_000
+    changed = {name for name in properties if fencing.get(name) != properties[name]}
+    assert changed == {
+        "process.roles",
+        "listeners",
+        "advertised.listeners",
+        "inter.broker.listener.name",
+        "broker.session.timeout.ms",
+    }
