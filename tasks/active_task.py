@@ -3,6 +3,7 @@
 The worker's loop tells it what arrived and when to work; it never polls, produces or reads a clock by itself.
 """
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -32,6 +33,8 @@ from tasks.processing.topology_spec import ProcessorSpec, SourceSpec, TimestampE
 from tasks.source_restore import SourceRestore
 from tasks.state_manager import StateManager
 from tasks.task_processing import TaskCounters, TaskProcessing, TaskSetting
+
+_log = logging.getLogger(__name__)
 
 _NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
 
@@ -192,6 +195,13 @@ class ActiveTask:
 
     def _begin(self, stream_time_ms: int, operator_times_ms: tuple[int, ...]) -> None:
         self.processing.begin(stream_time_ms, operator_times_ms)
+        if self._old_maps and len(self.processing.stream_schedules):
+            _log.warning(
+                "task %s: its key ranges were unevenly far at the last commit and are one now, so until the slowest is where the "
+                "furthest was, callbacks of stream time see keys for which that time had passed; to avoid it, go back to factor 1 "
+                "at a lag of 0",
+                self.task_id,
+            )
         counts = counted(self.plan.spec) if self._old_maps else None
         if counts is not None:
             for store in self.stores.stores.values():

@@ -70,6 +70,11 @@ def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def runs_users_objects(subtopology: SubtopologySpec) -> bool:
+    """Return whether objects of the user's run in it, which may have callbacks that time calls."""
+    return any(flow.is_users for flow in _flows(subtopology))
+
+
 class _Flow(msgspec.Struct, frozen=True, kw_only=True):
     """What reaches a node, and what goes on from it.
 

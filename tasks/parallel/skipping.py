@@ -46,6 +46,14 @@ class OldMap(msgspec.Struct, frozen=True):
         """Return the ranges themselves; raises ValueError for first hashes that do not tile the hashes."""
         return KeyRanges(tuple(entry.first_hash for entry in self.ranges))
 
+    def done_below(self, hash_: int) -> int:
+        """Return the offset up to which the range of a hash had come.
+
+        >>> OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13))).done_below(1 << 31)
+        13
+        """
+        return self.ranges[self.cut.index_of(hash_)].offset
+
     def to_do(self, hashes: Sequence[int], offsets: Sequence[int]) -> list[int]:
         """Return which of some records are not done, as indices in order; hash and offset are given of each."""
         if not offsets or min(offsets) >= self.highest:

@@ -16,7 +16,7 @@ from tasks.partition_group import memory_bytes
 from tasks.processing.output import OutputColumns
 from tasks.processing.record_batch import RecordBatch, SourceRecords
 from tasks.ranges.ledger import Chunk
-from tasks.ranges.range_worker import WorkItem
+from tasks.ranges.work_item import WorkItem
 
 #: What the handlers of records that could not be read put out, by row.
 Letters = Mapping[int, Sequence[OutputColumns]]
@@ -61,6 +61,7 @@ class Dealer:
         time_before_ms: int,
         old: OldMap | None,
         letters: Letters,
+        others: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[Chunk, list[Share], Sequence[int]]:
         """Return the next records as a chunk, who gets which of them, and the task's stream time behind each.
 
@@ -71,6 +72,7 @@ class Dealer:
             time_before_ms: The partition's largest timestamp before them, -1 for none.
             old: What of the partition is done beyond the offset it was begun at.
             letters: What was put out for records that could not be read, by row of `records`.
+            others: How far the task's other partitions are handed out, and their largest timestamps there.
         """
         raw = batch.source
         first = 0 if raw is None or raw is records else bisect_left(raw.offsets, records.offsets[0])
@@ -96,6 +98,7 @@ class Dealer:
             time_before_ms=time_before_ms,
             position_before_ms=position_before_ms,
             number=self._chunks,
+            others=others,
         )
         times_ms = packed[id(times)]
         shares = self._shares(source, records, batch, rows, times_ms, old)
@@ -182,7 +185,18 @@ class Dealer:
 
 def time_passes(times_ms: Sequence[int]) -> WorkItem:
     """Return what a range gets of a run that has no record for it."""
-    return WorkItem(source="", batch=None, times_ms=times_ms, rows=(), end=len(times_ms))
+    end = len(times_ms)
+    return WorkItem(
+        source="", batch=None, times_ms=times_ms, rows=(end - 1,), end=end, only_time=True
+    )
+
+
+def noting_passed(item: WorkItem, chunk: Chunk, old: OldMap | None, first_hash: int) -> WorkItem:
+    """Return work of a range with the row up to which time had passed for it in a former life."""
+    if old is None:
+        return item
+    passed = bisect_left(chunk.offsets, old.done_below(first_hash))
+    return msgspec.structs.replace(item, passed=passed)
 
 
 def _parted(shares: Sequence[Share], index: int, row: int) -> list[Share]:

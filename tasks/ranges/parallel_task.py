@@ -21,15 +21,15 @@ from state_stores.spec import SEGMENTED_KINDS
 from tasks.active_task import ActiveTask
 from tasks.parallel.cut import Cut
 from tasks.parallel.key_ranges import KeyRanges
-from tasks.parallel.keyed import counted, cutting, scanned_stores
+from tasks.parallel.keyed import counted, cutting, runs_users_objects, scanned_stores
 from tasks.parallel.own_keys import OwnKeys
 from tasks.parallel.position_clock import Counted, PositionClock
 from tasks.parallel.progress_vector import AHEAD_MAX, RangeProgress
 from tasks.processing.output import OutputColumns, OutputRuns
 from tasks.processing.record_batch import SourceRecords
 from tasks.ranges.bounds import RangeBounds
-from tasks.ranges.hand_out import Dealer, Share, time_passes
-from tasks.ranges.ledger import Chunk, Ledger
+from tasks.ranges.hand_out import Dealer, Share, noting_passed, time_passes
+from tasks.ranges.ledger import Chunk, Ledger, first_open, offsets_of
 from tasks.ranges.range_pool import RangePool
 from tasks.ranges.range_worker import RangeCollector, RangeSetting, RangeWorker, Scheduling
 from tasks.ranges.recut import Recut
@@ -37,7 +37,7 @@ from tasks.ranges.run_memory import RunMemory
 from tasks.ranges.seals import Seal, by_store, joined
 from tasks.ranges.shared_loop import Shared
 from tasks.ranges.staged_database import StagedDatabase
-from tasks.ranges.vectors import together
+from tasks.ranges.vectors import first_cut, level, together
 from tasks.task_processing import TaskCounters, TaskProcessing
 
 _log = logging.getLogger(__name__)
@@ -98,6 +98,11 @@ class ParallelTask(ActiveTask):
             return 1
         return self.bounds.factor if cutting(self.plan.spec).keyed else 1
 
+    @cached_property
+    def _by_time(self) -> bool:
+        """Whether users' objects may have callbacks that are called as time passes."""
+        return runs_users_objects(self.plan.spec)
+
     def join(self, pool: RangePool, cut: KeyRanges, fitting: int) -> None:
         """Run in the threads of a pool from now on, cut like this; the progress of `fitting` ranges fits into a commit."""
         self._pool = pool
@@ -109,15 +114,9 @@ class ParallelTask(ActiveTask):
     def _begin(self, stream_time_ms: int, operator_times_ms: tuple[int, ...]) -> None:
         self._handed_out = dict(self.next_offsets)
         self._operator_times = operator_times_ms
-        self._make_ranges(self._new_cut(), stream_time_ms, operator_times_ms)
-
-    def _new_cut(self) -> KeyRanges:
-        """Return the cut that is wanted, or that of before where both together would be too many ranges to commit."""
-        wanted = self._wanted
-        for old in self._old_maps.values():
-            if len({*wanted.first_hashes, *old.cut.first_hashes}) > self._fitting:
-                return old.cut
-        return wanted
+        before = [each.cut for each in self._old_maps.values()]
+        cut = first_cut(self._wanted, before, self._fitting, as_before=self._by_time)
+        self._make_ranges(cut, stream_time_ms, operator_times_ms)
 
     def _make_ranges(
         self, cut: KeyRanges, stream_time_ms: int, operator_times_ms: tuple[int, ...]
@@ -130,7 +129,7 @@ class ParallelTask(ActiveTask):
             self._make_range(cut, index, stream_time_ms, operator_times_ms)
             for index in range(len(cut))
         ]
-        self._ledgers = [Ledger() for _ in self.ranges]
+        self._ledgers = [Ledger(by_time=self._by_time) for _ in self.ranges]
         self._taken = [0] * len(self.ranges)
         self._bytes_given = self._bytes_taken = 0
         self._runs = RunMemory(len(self.ranges))
@@ -273,7 +272,7 @@ class ParallelTask(ActiveTask):
     def _waiting(self) -> list[int]:
         """Return how many rows of each range wait or are in hand."""
         pairs = zip(self._ledgers, self.ranges, strict=True)
-        return [ledger.given - each.rows_done for ledger, each in pairs]
+        return [ledger.waiting(each.rows_done, each.passes_done) for ledger, each in pairs]
 
     def _backlogs(self) -> Iterator[tuple[int, float]]:
         """Yield per range how many rows wait or are in hand, and how many seconds one takes."""
@@ -373,6 +372,11 @@ class ParallelTask(ActiveTask):
             time_before_ms=before_ms,
             old=self._old_maps.get(partition),
             letters=self._letters,
+            others={
+                each: (offset, self.partition_times_ms[each])
+                for each, offset in self._handed_out.items()
+                if each != partition
+            },
         )
         self.partition_times_ms[partition] = chunk.partition_times_ms[-1]
         self._handed_out[partition] = records.offsets[-1] + 1
@@ -383,22 +387,29 @@ class ParallelTask(ActiveTask):
         return len(records)
 
     def _give(self, chunk: Chunk, shares: Sequence[Share], times_ms: Sequence[int]) -> None:
+        old = self._old_maps.get(chunk.partition) if self._by_time else None
+        ends: dict[int, int] = {}
         for share in shares:
-            self._ledgers[share.index].give(chunk, share.item.rows)
-            self._bytes_given += share.item.size_bytes
-            self.ranges[share.index].queue.append(share.item)
-        busy = {share.index for share in shares}
+            index, each = share.index, self.ranges[share.index]
+            item = noting_passed(share.item, chunk, old, each.setting.first_hash)
+            self._ledgers[index].give(chunk, item.rows, max(item.passed, ends.get(index, 0)))
+            ends[index] = item.end
+            self._bytes_given += item.size_bytes
+            each.queue.append(item)
         passing = [
             index
             for index, each in enumerate(self.ranges)
-            if index not in busy and each.goes_by_time
+            if index not in ends and each.goes_by_time
         ]
         if passing:
-            item = time_passes(times_ms)
+            time_only = time_passes(times_ms)
             for index in passing:
-                self.ranges[index].queue.append(item)
+                each = self.ranges[index]
+                item = noting_passed(time_only, chunk, old, each.setting.first_hash)
+                self._ledgers[index].give_time(chunk, item.passed)
+                each.queue.append(item)
         self._runs.give(len(times_ms), [*(share.index for share in shares), *passing])
-        self._wake([self.ranges[index] for index in (*busy, *passing)])
+        self._wake([self.ranges[index] for index in (*ends, *passing)])
 
     def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
         if self._old_maps and self._is_done(records, row):
@@ -521,15 +532,11 @@ class ParallelTask(ActiveTask):
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
         """Return the lowest offset that no range has sealed; see `ActiveTask.offset_to_commit`."""
-        opened = [ledger.open_row(partition) for ledger in self._ledgers]
         end = self._handed_out[partition]
-        if not any(opened) and not self.group.buffers[partition].records:
-            end = max(end, position)
-        cut = self._dealer.ranges
-        vector = tuple(
-            RangeProgress(first_hash, end if row is None else row.offset)
-            for first_hash, row in zip(cut.first_hashes, opened, strict=True)
-        )
+        offsets = offsets_of(self._ledgers, partition, end)
+        if min(offsets) == end and not self.group.buffers[partition].records:
+            offsets = [max(end, position)] * len(offsets)
+        vector = tuple(map(RangeProgress, self._dealer.ranges.first_hashes, offsets))
         self._vectors[partition] = self._with_old(partition, vector)
         self.next_offsets[partition] = lowest = min(entry.offset for entry in vector)
         return lowest
@@ -538,25 +545,21 @@ class ParallelTask(ActiveTask):
         self, partition: TopicPartition, vector: tuple[RangeProgress, ...]
     ) -> tuple[RangeProgress, ...]:
         """Return how far each range is, with what ranges of a former life had done."""
-        offsets = {entry.offset for entry in vector}
         old = self._old_maps.get(partition)
-        if old is not None and min(offsets) >= old.highest:
-            del self._old_maps[partition]
-            old = None
-        if old is None:
-            return vector if len(offsets) > 1 else (RangeProgress(0, min(offsets)),)
-        return together(vector, old.ranges)
+        if old is not None and min(entry.offset for entry in vector) < old.highest:
+            return together(vector, old.ranges)
+        self._old_maps.pop(partition, None)
+        return level(vector)
 
-    def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:  # noqa: ARG002 - it is the lowest
+    def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:
         """Return how far each key range is, when `offset_to_commit` has returned `offset`."""
+        assert min(each.offset for each in self._vectors[partition]) == offset, "the lowest"
         return self._vectors[partition]
 
     def committed_time_ms(self, partition: TopicPartition) -> int:
         """Return the largest timestamp before the offset that `offset_to_commit` has returned."""
-        opened = [row for each in self._ledgers if (row := each.open_row(partition)) is not None]
-        if not opened:
-            return self.partition_times_ms[partition]
-        return min(opened, key=lambda row: row.offset).partition_time_ms
+        first = first_open(self._ledgers)
+        return self.partition_times_ms[partition] if first is None else first.time_ms_of(partition)
 
     def operator_times_ms(self) -> tuple[int, ...]:
         """Return the stream times of operators and stores at the first record that is not sealed."""
@@ -568,10 +571,8 @@ class ParallelTask(ActiveTask):
 
     def _open_position_ms(self) -> int:
         """Return the time of the position of the first record that is not sealed."""
-        opened = [row for ledger in self._ledgers for row in ledger.open_rows()]
-        if not opened:
-            return self._dealer.position_ms
-        return min(opened, key=lambda row: (row.chunk.number, row.row)).position_ms
+        first = first_open(self._ledgers)
+        return self._dealer.position_ms if first is None else first.position_ms
 
     # -- what others ask -------------------------------------------------------------------------------------------
 

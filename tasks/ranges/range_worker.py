@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -28,10 +28,11 @@ from tasks.ranges.pace import UNIT_S, BatchPace, Pace
 from tasks.ranges.seals import Seal
 from tasks.ranges.shared_loop import Shared
 from tasks.ranges.staged_database import StagedDatabase
+from tasks.ranges.work_item import AtHand, WorkItem
 from tasks.task_processing import TaskProcessing
 
-#: So long after a seal comes the next one where records wait that may not return: that much of its own range's work a call
-#: that hangs can hold back. Half of it costs a tenth more per record where each takes 10 ms.
+#: After so much work since a seal comes the next one where records wait that may not return: that much of its own range's
+#: work a call that hangs can hold back. Half of it costs a tenth more per record where each takes 10 ms.
 _SEAL_S: Final = 0.1
 #: A record may keep the loop that ranges share to itself for so long; one that takes longer does not await but block.
 _KEPT_S: Final = 0.002
@@ -45,37 +46,6 @@ class Scheduling(Enum):
     IDLE = "idle"
     QUEUED = "queued"
     RUNNING = "running"
-
-
-class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Records of one range, in order.
-
-    Attributes:
-        source: Name of the node that decoded them.
-        batch: The records, None if there is none that was accepted.
-        times_ms: The task's stream time behind each row of the run that the loop handed out together, to all ranges.
-        rows: The rows of that run that are these records.
-        end: The row that the range has come to when they are done.
-        letters: What the handlers of records that could not be read put out.
-        size_bytes: About how much memory they hold, without what is shared with other ranges.
-    """
-
-    source: str
-    batch: RecordBatch | None
-    times_ms: Sequence[int]
-    rows: Sequence[int]
-    end: int
-    letters: Sequence[OutputColumns] = ()
-    size_bytes: int = 0
-
-
-class AtHand(NamedTuple):
-    """A record that a range is at."""
-
-    key_hash: int
-    offset: int
-    topic: str
-    partition: int
 
 
 class RangeCollector:
@@ -150,6 +120,7 @@ class RangeWorker:
         closing_error: What went wrong in that.
         processing: Its graph, None before it has begun.
         rows_done: How many rows are done.
+        passes_done: How many of them were no records, but stood for those of other ranges.
         bytes_done: The memory of those rows.
         items_done: How many pieces of work are done.
         dirty: Whether something is done that is not sealed.
@@ -185,6 +156,7 @@ class RangeWorker:
         self.seals: deque[Seal] = deque()
         self.error: BaseException | None = None
         self.rows_done = 0
+        self.passes_done = 0
         self.bytes_done = 0
         self.dirty = False
         self.commit_requested = False
@@ -213,7 +185,8 @@ class RangeWorker:
         self._timed = 0
         self._pace = Pace()
         self._sealed = 0
-        self._sealed_at_s = 0.0
+        #: What `busy_s` was at the last seal.
+        self._sealed_busy_s = -_SEAL_S
         # Orders of the loop.
         self._cut: Cut | None = None
         self._punctuate_ms: int | None = None
@@ -367,13 +340,13 @@ class RangeWorker:
     def _should_seal(self, after_s: float) -> bool:
         """Return whether what is done is to be sealed, because what comes next may not return.
 
-        That is `after_s` seconds after the last seal where records are slow, or where users' objects run, which may
+        That is after `after_s` seconds of work since the last seal where records are slow, or where users' objects run, which may
         call something at any time. Seals of whole batches of fast records, which cost more, wait for a cut.
         """
         if self._cut is not None or self.processing is None:
             return True
         careful = self.slow or not self.processing.graph.batched
-        return careful and time.monotonic() - self._sealed_at_s >= after_s
+        return careful and self.busy_s - self._sealed_busy_s >= after_s
 
     def _work(self, others_wait: Callable[[], bool], *, on_loop: bool) -> Steps[None]:
         while self.has_work and not self._closing and self.awaits is on_loop:
@@ -466,6 +439,8 @@ class RangeWorker:
             done = yield from self._batch(processing, item, item.batch)
         else:
             done = yield from self._singly(processing, item, item.batch, until_s)
+        if item.only_time:
+            self.passes_done += done
         self.rows_done += done
         if self._begun >= len(item.rows):
             if len(processing.stream_schedules):
@@ -474,7 +449,7 @@ class RangeWorker:
             self.bytes_done += item.size_bytes
             self._item = None
             self.items_done += 1
-        return done
+        return 0 if item.only_time else done
 
     def _batch(self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch) -> Steps[int]:
         begin = self._begun
@@ -522,7 +497,11 @@ class RangeWorker:
     @staticmethod
     def _pass_time(processing: TaskProcessing, item: WorkItem, start: int, stop: int) -> None:
         """Call what became due at records of other ranges, those of rows from `start` to before `stop`."""
-        for now_ms in processing.stream_schedules.due_times(item.times_ms, start, stop):
+        schedules = processing.stream_schedules
+        passed = min(max(item.passed, start), stop)
+        for now_ms in schedules.due_times(item.times_ms, start, passed):
+            schedules.take_due(now_ms)
+        for now_ms in schedules.due_times(item.times_ms, passed, stop):
             processing.stream_time_ms = now_ms
             processing.punctuate_stream_time()
 
@@ -547,7 +526,7 @@ class RangeWorker:
             if name in drained or not store.buffer.dirty:
                 store.buffer.applied()
         self._sealed = number
-        self._sealed_at_s = time.monotonic()
+        self._sealed_busy_s = self.busy_s
         self.sealed_bytes += size
         self.unsealed_bytes = 0
         self.seals.append(

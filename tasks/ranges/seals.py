@@ -48,18 +48,20 @@ def joined(changes: Sequence[Drained]) -> Drained:
     """
     if len(changes) == 1:
         return changes[0]
-    latest: dict[bytes, tuple[bytes | None, int]] = {}
+    values: dict[bytes, bytes | None] = {}
+    timestamps: dict[bytes, int] = {}
     notes: dict[str, bytes] = {}
     for each in changes:
-        latest.update(zip(each.keys, zip(each.values, each.timestamps, strict=True), strict=True))
+        values.update(zip(each.keys, each.values, strict=True))
+        timestamps.update(zip(each.keys, each.timestamps, strict=True))
         for name, note in each.notes.items():
             notes[name] = max(notes.get(name, note), note, key=decode_note)
-    keys = sorted(latest)
+    keys = sorted(values)
     ranges = [each.delete_range for each in changes if each.delete_range is not None]
     return Drained(
         keys,
-        [latest[key][0] for key in keys],
-        [latest[key][1] for key in keys],
+        [*map(values.__getitem__, keys)],
+        [*map(timestamps.__getitem__, keys)],
         disk_rows=_joined_rows(changes),
         delete_range=(min(first for first, _ in ranges), max(end for _, end in ranges))
         if ranges

@@ -40,7 +40,9 @@ def test_K4_a_share_keeps_no_records_of_other_ranges_and_counts_its_own_in_full(
     """However uneven they are: one large record counts where it is."""
     records, batch = decoded([b"x" * (50_000 if number == 3 else 10) for number in range(200)])
     dealer = Dealer(KEYS, None, -1)
-    _, shares, _ = dealer.deal("in", records, batch, time_before_ms=-1, old=None, letters={})
+    _, shares, _ = dealer.deal(
+        "in", records, batch, time_before_ms=-1, old=None, letters={}, others={}
+    )
     assert len(shares) == THREADS
     found: dict[int, tuple[Any, ...]] = {}
     for share in shares:
@@ -72,7 +74,7 @@ def test_K4_letters_in_between_are_counted_and_change_no_sum() -> None:
     cases: list[dict[int, list[OutputColumns]]] = [{}, {90: [letter]}]
     for letters in cases:
         _, shares, _ = Dealer(KEYS, None, -1).deal(
-            "in", records, good, time_before_ms=-1, old=None, letters=letters
+            "in", records, good, time_before_ms=-1, old=None, letters=letters, others={}
         )
         sums.append(sum(share.item.size_bytes for share in shares))
     assert 9_000 < sums[1] - sums[0] < 11_000
