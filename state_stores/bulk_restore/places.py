@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self, cast
 from urllib.parse import unquote, urlsplit
 
 from state_stores.bulk_restore.manifest import SnapshotRefused
+from state_stores.bulk_restore.urls import shown_url
 
 
 class Opened(Protocol):
@@ -89,20 +90,10 @@ def open_place(url: str) -> Place:
         filesystem, root = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise SnapshotRefused(
-            f"{_shown(url)} can't be opened ({error}); install tidewheel[spark] and fsspec's package for {scheme}:// "
+            f"{shown_url(url)} can't be opened ({error}); install tidewheel[spark] and fsspec's package for {scheme}:// "
             "(s3fs for s3, gcsfs for gs, pyarrow for hdfs), or give a directory"
         ) from error
-    return RemotePlace(filesystem, root, _shown(url))
-
-
-def _shown(url: str) -> str:
-    """Return a URL without what may be secret.
-
-    >>> _shown("s3://key:secret@bucket/states?token=x")
-    's3://bucket/states'
-    """
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return RemotePlace(filesystem, root, shown_url(url))
 
 
 class Directory:

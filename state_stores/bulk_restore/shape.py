@@ -8,13 +8,14 @@ from state_stores.spec import StoreKind, StoreSpec
 
 
 class StoreShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `fold` and `RunBuilder` need of a store; the attributes are those of `StoreSpec`."""
+    """What `fold`, `RunBuilder` and `stored_rows` need of a store; the attributes are those of `StoreSpec`."""
 
     name: str
     kind: StoreKind
     retention_ms: int
     kept_longer_ms: int
     retain_duplicates: bool
+    history_retention_ms: int
     ttl_ms: int | None
 
     @classmethod
@@ -26,6 +27,7 @@ class StoreShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             retention_ms=spec.retention_ms,
             kept_longer_ms=spec.kept_longer_ms,
             retain_duplicates=spec.retain_duplicates,
+            history_retention_ms=spec.history_retention_ms,
             ttl_ms=spec.ttl_ms,
         )
 
@@ -39,6 +41,7 @@ class StoreShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             retention_ms=self.retention_ms,
             kept_longer_ms=self.kept_longer_ms,
             retain_duplicates=self.retain_duplicates,
+            history_retention_ms=self.history_retention_ms,
             ttl_ms=self.ttl_ms,
         )
 

@@ -14,10 +14,12 @@ from typing import Any, Final, Generic, TypeVar, cast
 from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it has no types
 from pyspark import RDD, StorageLevel
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 
-from state_stores.bulk_restore.spark_job import Counted, Refused, collected
+from state_stores.bulk_restore.spark_job import Counted, Refused, collected, reason_of
+from state_stores.bulk_restore.urls import shown_url
 from state_stores.errors import StreamsError
 
 Item = TypeVar("Item")
@@ -28,6 +30,9 @@ PlacedRow = tuple[tuple[int, Any], Any]
 
 _SPECULATION: Final = "spark.speculation"
 
+#: Where PySpark logs errors of expressions, beside raising them.
+_CONTEXT_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
 #: How sources are told by the ends of their names.
 _FORMATS: Final = {
     ".parquet": "parquet",
@@ -36,6 +41,21 @@ _FORMATS: Final = {
     ".jsonl": "json",
     ".orc": "orc",
 }
+
+
+#: Rows that are not whole are an error. By default Spark fills what is missing with nulls, and leaves out what is too much.
+_STRICT: Final = {"mode": "FAILFAST"}
+#: CSV as RFC 4180 says it, and as others write it: a quote in a quoted text is doubled, and there may be ends of lines in it. All
+#: columns are looked at, also where few are asked for.
+_CSV: Final = {
+    "header": "true",
+    "inferSchema": "true",
+    "escape": '"',
+    "multiLine": "true",
+    "columnPruning": "false",
+    **_STRICT,
+}
+_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"csv": _CSV, "json": _STRICT}
 
 
 class Carried(Generic[Result]):
@@ -99,21 +119,39 @@ def read_frame(
         (each for end, each in _FORMATS.items() if name.endswith(end)), None
     )
     try:
-        if found is None:
-            is_path = "/" in source
-            frame = session.read.load(source) if is_path else session.read.table(source)
-        else:
-            reader = session.read.format(found)
-            if found == "csv":
-                reader = reader.option("header", "true").option("inferSchema", "true")
-            frame = reader.load(source)
-        return frame.selectExpr(*select) if select else frame
+        with _contexts_not_logged():
+            return _frame_of(session, source, found, select)
     except (PySparkException, Py4JError) as error:
-        raise StreamsError(f"{source}: Spark can't read it: {_first_line(error)}") from error
+        shown = shown_url(source) if "://" in source else source
+        raise StreamsError(f"{shown}: Spark can't read it: {reason_of(error)}") from error
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0]
+def _frame_of(
+    session: SparkSession, source: str, file_format: str | None, select: Sequence[str]
+) -> DataFrame:
+    if file_format is None:
+        is_path = "/" in source
+        frame = session.read.load(source) if is_path else session.read.table(source)
+    else:
+        reader = session.read.format(file_format)
+        for option, value in _OPTIONS.get(file_format, {}).items():
+            reader = reader.option(option, value)
+        frame = reader.load(source)
+    return frame.selectExpr(*select) if select else frame
+
+
+@contextlib.contextmanager
+def _contexts_not_logged() -> Generator[None]:
+    """Keep PySpark from logging an error with all of its Java beside raising it: it is told in one line."""
+    loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
+    before = [each.disabled for each in loggers]
+    for each in loggers:
+        each.disabled = True
+    try:
+        yield
+    finally:
+        for each, was_disabled in zip(loggers, before, strict=True):
+            each.disabled = was_disabled
 
 
 def column_names(frame: DataFrame) -> list[str]:

@@ -6,6 +6,7 @@ so executors need what pip installs and nothing else; no jar, no Arrow.
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from state_stores.bulk_restore.urls import shown_text
 from state_stores.errors import StreamsError
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "frame_from_executors",
     "is_encrypted",
     "is_local",
+    "reason_of",
     "run_on_executors",
     "runs_here",
     "spark_session",
@@ -60,6 +63,9 @@ _PROGRESS_S: Final = 0.5
 
 #: A Java exception of a failed task holds the traceback of its Python; the last line of that says what was wrong.
 _TRACEBACK: Final = "Traceback (most recent call last)"
+
+#: What was wrong in Spark itself, a file that it can't read, say: the innermost of these comes last.
+_CONDITION: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (\[[A-Z][A-Z0-9_.]+\] .*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ def start_session(
         return builder.getOrCreate(), True
     except (PySparkException, Py4JError) as error:
         raise StreamsError(
-            f"Spark could not start with master {master or LOCAL_MASTER}: {_first_line(error)}; it needs Java 17 or newer "
+            f"Spark could not start with master {master or LOCAL_MASTER}: {_first_line(str(error))}; it needs Java 17 or newer "
             "(set JAVA_HOME, or pip install 'tidewheel[java]') and, elsewhere than here, a master that can be reached"
         ) from error
 
@@ -237,7 +243,7 @@ def collected(
             results = tasks.collect()
     except (PySparkException, Py4JError) as error:
         raise StreamsError(
-            f"{what}: Spark gave up on a task: {_reason(error)}; run it again, what is done is used"
+            f"{what}: Spark gave up on a task: {reason_of(error)}; run it again, what is done is used"
         ) from error
     finally:
         context.setJobDescription(None)  # type: ignore[arg-type] # None takes it away, as the JVM's own method says
@@ -301,18 +307,25 @@ def _rows(
         yield from function(item)
 
 
-def _reason(error: BaseException) -> str:
-    r"""Return the last line of a task's traceback, or the first of Spark's own message.
+def reason_of(error: BaseException) -> str:
+    r"""Return the last line of a task's traceback, or what Spark says was wrong, or the first line of its message.
 
-    >>> _reason(ValueError("thrown\nTraceback (most recent call last):\n  File x\n    f()\nOSError: disk full\n"))
+    URLs in it are without what may be secret.
+
+    >>> reason_of(ValueError("thrown\nTraceback (most recent call last):\n  File x\n    f()\nOSError: disk full\n"))
     'OSError: disk full'
+    >>> reason_of(ValueError("An error occurred.\n: Aborted\nCaused by: o.a.S: [BAD_RECORD] Malformed: [a]. \n\tat x"))
+    '[BAD_RECORD] Malformed: [a].'
     """
-    text = str(error)
+    text = shown_text(str(error))
     _, _, traceback = text.partition(_TRACEBACK)
     lines = traceback.split("\n\n", 1)[0].splitlines()[1:]
     told = [line for line in lines if line and not line.startswith((" ", "\t"))]
-    return told[-1] if told else _first_line(error)
+    if told:
+        return told[-1]
+    conditions: list[str] = _CONDITION.findall(text)
+    return conditions[-1].strip() if conditions else _first_line(text)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -16,6 +16,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec.structs import replace as replaced
+
 from rebalance.bootstrapping import (
     Claimant,
     begun,
@@ -28,6 +30,7 @@ from rebalance.bootstrapping import (
 from rebalance.group import Group
 from rebalance.model import BootstrapPhase, TopicPartition, parse_position_key, position_key
 from rebalance.records import AnyRecord, BootstrappedRecord, BootstrapRecord
+from streams.bulk.bootstrap_beside import HasRecords, StoreBeside, find_refusal, moves_of
 from streams.bulk.bootstrap_books import GroupBooks
 from streams.bulk.bootstrap_plan import (
     InputOffsets,
@@ -120,6 +123,8 @@ class BootstrapDriver:
         now_ms: Tells ms since the epoch.
         tell: Told what is being done.
         workers_here: Says which workers of this machine hold the application's state.
+        beside: The other stores that the inputs reach: they must neither see input again nor miss some.
+        has_records: Looks into the topics that they are computed from.
         publish: Called when everything is written and counted, and the group is still held: a snapshot is made here.
     """
 
@@ -136,6 +141,8 @@ class BootstrapDriver:
         now_ms: Callable[[], int],
         tell: Callable[[Told], None] = lambda _: None,
         workers_here: Callable[[], Sequence[str]] = lambda: (),
+        beside: Sequence[StoreBeside],
+        has_records: HasRecords,
         publish: Callable[[], None] | None = None,
     ) -> None:
         self._target = target
@@ -148,6 +155,8 @@ class BootstrapDriver:
         self._now_ms = now_ms
         self._tell = tell
         self._workers_here = workers_here
+        self._beside = beside
+        self._has_records = has_records
         self._publish = publish
 
     def run(self, asked: InputOffsets, *, replace: bool = False) -> BootstrapReport:
@@ -161,7 +170,10 @@ class BootstrapDriver:
             StreamsError: It is refused, or failed; says whether the group is held and what to do.
         """
         # Whoever is refused has disturbed nobody.
-        self._judged(self._books.group(), replace=replace)
+        group = self._books.group()
+        self._judged(group, replace=replace)
+        if not self._is_pinned(group, asked):
+            self._spare_others(self._resolved(asked), stable=False)
         with closing(self._producer(self._target.driver_id)) as producer:
             producer.init()
             record, again = self._begin(asked, replace=replace)
@@ -212,11 +224,13 @@ class BootstrapDriver:
         def make(group: Group, by: Claimant) -> list[AnyRecord]:
             was_empty = self._judged(group, replace=replace)
             earlier = pending_in(group, self._name)
-            pinned = earlier is not None and earlier.input_offsets == asked.text
+            pinned = self._is_pinned(group, asked)
             if not resolved and not pinned:
                 resolved.update(self._resolved(asked))
             if earlier is None:
                 self._fence_members(group)
+            if not pinned:  # again, because from here on nobody commits
+                self._spare_others(resolved, stable=True)
             record = BootstrapRecord(
                 leader_epoch=0,
                 store=self._name,
@@ -235,6 +249,19 @@ class BootstrapDriver:
         if repeated[0]:
             self._say("again", "an earlier run was killed; its rows are compared with these")
         return found[0], repeated[0]
+
+    def _is_pinned(self, group: Group, asked: InputOffsets) -> bool:
+        """Return whether a killed run was asked for the same offsets: then those that it has found hold, and were looked at."""
+        earlier = pending_in(group, self._name)
+        return earlier is not None and earlier.input_offsets == asked.text
+
+    def _spare_others(self, inputs: Mapping[TopicPartition, int], *, stable: bool) -> None:
+        """Raise `BootstrapRefused` if other stores would see input again, or miss some."""
+        refused = find_refusal(
+            self._target, self._beside, inputs, self._admin, self._has_records, stable=stable
+        )
+        if refused:
+            raise BootstrapRefused(f"store {self._name} can't be loaded now: {refused}")
 
     def _judged(self, group: Group, *, replace: bool) -> bool:
         """Return whether the changelog was empty before the first attempt; raises `StreamsError` for a refusal."""
@@ -387,23 +414,54 @@ class BootstrapDriver:
         between = [each for each in self._target.between if each.topic in ids]
         # What lies between comes from records that the rows stand for.
         offsets = {**inputs, **self._admin.end_offsets(between)}
+        before = self._progress_before(offsets)
         producer.begin()
         producer.commit(
             self._target.application_id,
             {
-                each: CommittedOffset(offset, self._metadata(ids[each.topic].topic_id, offset))
+                each: CommittedOffset(
+                    offset, self._metadata(ids[each.topic].topic_id, offset, before.get(each))
+                )
                 for each, offset in offsets.items()
             },
         )
 
-    def _metadata(self, topic_id: bytes, offset: int) -> str:
-        return Progress(
+    def _progress_before(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Progress]:
+        """Return what is committed of partitions that go on where they are: other stores need the times in it."""
+        partitions = list(offsets)
+        committed = self._admin.committed(self._target.application_id, partitions, stable=False)
+        starts = self._admin.beginning_offsets(partitions)
+        ends = self._admin.end_offsets(partitions)
+        found: dict[TopicPartition, Progress] = {}
+        for each in moves_of(offsets, committed, starts, ends):
+            known = committed.get(each.partition)
+            if known is None or each.changes(self._has_records):
+                continue
+            progress = Progress.decode(known.metadata, committed_offset=known.offset)
+            if progress is not None:
+                found[each.partition] = progress
+        return found
+
+    def _metadata(self, topic_id: bytes, offset: int, before: Progress | None) -> str:
+        made = Progress(
             task_epoch=0,
             transactional_id=self._target.driver_id,
             topic_id=topic_id,
             topology_hash=self._topology_hash,
             ranges=(RangeProgress(0, offset),),
-        ).encode()
+        )
+        if before is not None and (before.topic_id, before.topology_hash) == (
+            topic_id,
+            self._topology_hash,
+        ):
+            made = replaced(
+                made,
+                stream_time_ms=before.stream_time_ms,
+                operator_times_ms=before.operator_times_ms,
+            )
+        return made.encode()
 
     def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
         by = Claimant(leader=f"bootstrap-{self._attempt}", topic_ids=self._books.topic_ids())

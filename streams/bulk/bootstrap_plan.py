@@ -79,7 +79,7 @@ def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTa
             f"store {store} keeps headers, and rows of a data frame have none; set dsl_store_format to DEFAULT (or leave "
             "headers= out) until it is loaded: rows without headers are the same in both"
         )
-    upstream = _upstream(plan, subtopology)
+    upstream = upstream_of(plan, subtopology)
     _check_partitioners(upstream, application_id, store)
     inside = {topic.name for topic in plan.repartition_topics}
     partitions = sorted(
@@ -117,7 +117,7 @@ def _unknown(plan: ApplicationPlan, store: str) -> str:
     return f"the topology has no store {store}; {near or 'it has ' + (', '.join(names) or 'none')}"
 
 
-def _upstream(plan: ApplicationPlan, subtopology: SubtopologyPlan) -> list[SubtopologyPlan]:
+def upstream_of(plan: ApplicationPlan, subtopology: SubtopologyPlan) -> list[SubtopologyPlan]:
     """Return a sub-topology and those whose output it reads, through any repartition topics between."""
     found = [subtopology]
     for each in found:

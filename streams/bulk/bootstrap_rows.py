@@ -8,7 +8,7 @@ Nothing here knows Spark: rows are dicts, and what is sorted are tuples.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from state_stores.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
@@ -26,6 +26,19 @@ SESSION_END: Final = "session_end"
 
 #: Columns of `state_dataframe` that a row's window and version tell already.
 _DERIVED: Final = frozenset({"window_end", "valid_to"})
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+#: What Spark calls the types that plain serdes take.
+_SQL_TYPES: Final = {
+    "bytes": "BINARY",
+    "string": "STRING",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "float64": "DOUBLE",
+    "boolean": "BOOLEAN",
+}
 
 #: As much of a key is shown in messages.
 _SHOWN: Final = 200
@@ -146,15 +159,8 @@ class RowEncoder:
         is_versioned = self.spec.kind is StoreKind.VERSIONED
         if value is None and not is_versioned:
             return None
-        try:
-            key_bytes = self.spec.key_serde.serialize(
-                self.topic, _plain_of(self.spec.key_serde, key)
-            )
-            data = None if value is None else self._encoded(value)
-        except SerializationError as error:
-            raise StreamsError(
-                f"store {self.spec.name}: the row of key {shown(key)} does not fit the store's serdes: {error}"
-            ) from error
+        key_bytes = self._encoded(KEY, self.spec.key_serde, key, key)
+        data = None if value is None else self._encoded(VALUE, self.spec.value_serde, value, key)
         if key_bytes is None:
             raise StreamsError(
                 f"store {self.spec.name}: the key serde made nothing of key {shown(key)}"
@@ -180,9 +186,22 @@ class RowEncoder:
             return row[VALUE]
         return {name: row[name] for name in self.columns.values}
 
-    def _encoded(self, value: Any) -> bytes | None:
-        serde = self.spec.value_serde
-        return serde.serialize(self.topic, _plain_of(serde, value))
+    def _encoded(self, column: str, serde: Any, value: Any, key: Any) -> bytes | None:
+        try:
+            data: bytes | None = serde.serialize(self.topic, _plain_of(serde, value))
+        except SerializationError as error:
+            raise StreamsError(
+                f"store {self.spec.name}: the row of key {shown(key)} does not fit the store's serdes: {error.fact or error}; "
+                f"{self._type_advice(column, serde)}"
+            ) from error
+        return data
+
+    def _type_advice(self, column: str, serde: Any) -> str:
+        """Return how a column that a serde refuses gets the type that it takes."""
+        if column == VALUE and not self.columns.is_whole:
+            return "give each field the type that the serde takes, such as by --select 'CAST(price AS DOUBLE) AS price'"
+        wanted = _SQL_TYPES.get(serde.name, "...")
+        return f"give column {column} the type that the serde takes, such as by --select 'CAST({column} AS {wanted}) AS {column}'"
 
     def _partitioned_by(self, key: bytes) -> bytes:
         """Return what decides the partition: of a windowed key, the key inside."""
@@ -219,7 +238,9 @@ class RowEncoder:
         value = row[column]
         if isinstance(value, datetime):
             # Spark gives moments in the session's own time zone, without saying so.
-            value = int((value if value.tzinfo else value.astimezone(UTC)).timestamp() * 1000)
+            moment = value if value.tzinfo else value.astimezone(UTC)
+            # In whole numbers: a float of seconds loses a millisecond of some years, and that would be another window.
+            value = (moment - _EPOCH) // _MILLISECOND
         if type(value) is not int or not 0 <= value <= TIME_MAX:
             raise StreamsError(
                 f"store {self.spec.name}: {column} of the row of key {shown(key)} is {value!r}; it must be a timestamp or ms "

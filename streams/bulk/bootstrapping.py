@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rebalance.model import TopicPartition
+from streams.bulk.bootstrap_beside import stores_beside
 from streams.bulk.bootstrap_books import GroupBooks
 from streams.bulk.bootstrap_driver import (
     BootstrapDriver,
@@ -22,6 +23,7 @@ from streams.bulk.bootstrap_writer import TRANSACTION_TIMEOUT_MS
 from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
 from streams.bulk.snapshots import make_snapshots
 from streams.config import StreamsConfig
+from streams.kafka.changelog import read_range
 from streams.kafka.group_log import LeaderProducer, state_topic
 from streams.kafka.portable_settings import clients_of, settings_of
 from streams.kafka.reset_admin import KafkaResetAdmin
@@ -135,6 +137,8 @@ def bootstrap(
             now_ms=now_ms,
             tell=on_step,
             workers_here=lambda: _workers_here(config),
+            beside=stores_beside(plan, config.application_id, target),
+            has_records=partial(_has_records, settings),
             publish=publish,
         ).run(asked, replace=replace)
 
@@ -150,6 +154,12 @@ def group_books(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupBooks:
         sink=lambda: KafkaSinkProducer(settings),
         now_ms=now_ms,
     )
+
+
+def _has_records(settings: ClientSettings, partition: TopicPartition, start: int, end: int) -> bool:
+    """Return whether a range has records that are committed."""
+    with contextlib.closing(read_range(settings, partition, start, end)) as runs:
+        return any(map(len, runs))
 
 
 def _make_snapshot(topology: Topology, driver: BulkDriver, store: str) -> None:

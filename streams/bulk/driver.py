@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.bulk_restore.manifest import StoreSnapshot
 from state_stores.bulk_restore.runs import RUN_BYTES
 from state_stores.bulk_restore.shape import StoreShape
 from streams.bulk.executor_work import Counted, ExecutorWork
 from streams.bulk.session import bulk_session
 from streams.bulk.stores import BulkStore, bulk_stores
 from streams.config import StreamsConfig
+from streams.errors import StreamsError
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.portable_settings import Keeper, clients_of, settings_of
 from streams.kafka.settings import ClientSettings
@@ -213,6 +216,27 @@ def stores_by_name(
     """Return the stores a job is about, by name; see `bulk_stores`."""
     found = bulk_stores(topology, driver.config, driver.admin, names)
     return {store.name: store for store in found}
+
+
+@contextlib.contextmanager
+def reached(place: SnapshotLocation) -> Generator[None]:
+    """Raise `StreamsError` where the body can't reach or use a place of snapshots."""
+    try:
+        yield
+    except OSError as error:
+        raise StreamsError(
+            f"{place!r} can't be used: {error}; check snapshot_location, that it can be reached from here, and its permissions"
+        ) from error
+
+
+def newest_snapshot(
+    place: SnapshotLocation | None, application_id: str, store: str
+) -> StoreSnapshot | None:
+    """Return the newest valid snapshot of a store, None without one or without a place; raises `StreamsError`."""
+    if place is None:
+        return None
+    with reached(place):
+        return place.newest(application_id, store)
 
 
 def now_ms() -> int:

@@ -17,7 +17,7 @@ from state_stores.segments import SegmentLayout
 from state_stores.spec import SEGMENTED_KINDS, StoreSpec
 from streams.bulk.columns import Row, RowReader, columns_of, type_of
 from streams.bulk.content import PartitionToRead, read_content, reading_plan
-from streams.bulk.driver import now_ms, run_bytes
+from streams.bulk.driver import newest_snapshot, now_ms, run_bytes
 from streams.bulk.executor_work import ExecutorWork
 from streams.bulk.session import started_session
 from streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
@@ -106,10 +106,9 @@ def state_dataframe(
         facts = list(changelog_facts([found], admin, now_ms()).values())
     finally:
         admin.close()
-    snapshot = None
     url = config.snapshot_location
-    if url is not None:
-        snapshot = SnapshotLocation(str(url)).newest(config.application_id, found.name)
+    place = None if url is None else SnapshotLocation(str(url))
+    snapshot = newest_snapshot(place, config.application_id, found.name)
     if key_type is None or value_type is None:
         keys, values = _some_of(found, settings, facts)
         key_type = key_type or type_of(keys)

@@ -15,7 +15,7 @@ from state_stores.bulk_restore.manifest import ChangelogFacts, StoreSnapshot
 from state_stores.bulk_restore.shape import StoreShape
 from streams.bulk.columns import RowReader, columns_of
 from streams.bulk.content import read_content, reading_plan
-from streams.bulk.driver import BulkProgress, OnProgress, now_ms
+from streams.bulk.driver import BulkProgress, OnProgress, newest_snapshot, now_ms
 from streams.bulk.executor_work import ExecutorWork
 from streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
 from streams.config import StreamsConfig
@@ -130,9 +130,7 @@ class StateView:
                 yield dict(zip(names, reader.row(stored), strict=True)), stored.key
 
     def _snapshot(self, store: BulkStore) -> StoreSnapshot | None:
-        if self._place is None:
-            return None
-        return self._place.newest(self._config.application_id, store.name)
+        return newest_snapshot(self._place, self._config.application_id, store.name)
 
 
 def _counter(

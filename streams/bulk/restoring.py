@@ -23,7 +23,14 @@ from state_stores.in_memory import InMemoryDatabase
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
 from state_stores.state_directory import StateDirectory
-from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
+from streams.bulk.driver import (
+    BulkDriver,
+    OnProgress,
+    bulk_driver,
+    now_ms,
+    reached,
+    stores_by_name,
+)
 from streams.bulk.executor_work import fetched
 from streams.bulk.snapshots import make_snapshots
 from streams.bulk.stores import (
@@ -266,7 +273,8 @@ class _Ingesting:
         """Take runs into a store, or those of a snapshot made anew if they are broken; return which."""
         place = SnapshotLocation(self._url)
         try:
-            files = fetched(place, runs.runs, folder)
+            with reached(place):
+                files = fetched(place, runs.runs, folder)
         except SnapshotRefused as error:
             _log.warning("%s; the changelog is read in full instead", error)
             made = make_snapshots(self._driver, {store.name: store}, self._url, full=True)
@@ -274,7 +282,8 @@ class _Ingesting:
             renewed = made.stores[store.name].partition(runs.partition)
             assert renewed is not None, "a snapshot of ours has all partitions"
             runs = renewed
-            files = fetched(place, runs.runs, folder)
+            with reached(place):
+                files = fetched(place, runs.runs, folder)
         files = limit_runs(files, folder, complete_from_zero=True)
         manager.ingest(
             store.name,

@@ -24,7 +24,15 @@ from state_stores.bulk_restore.manifest import (
 from state_stores.expiry import slowest_time
 from state_stores.restore import StoreTime
 from streams.bulk.cutting import RECORDS_PER_TASK, PartitionPlan, plan_partition, to_merge
-from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
+from streams.bulk.driver import (
+    BulkDriver,
+    OnProgress,
+    bulk_driver,
+    newest_snapshot,
+    now_ms,
+    reached,
+    stores_by_name,
+)
 from streams.bulk.executor_work import (
     ExecutorWork,
     MadeRuns,
@@ -118,7 +126,7 @@ def make_snapshots(
     facts = changelog_facts(list(stores.values()), driver.admin, began_ms)
     place = SnapshotLocation(url)
     application_id = driver.config.application_id
-    before = {name: place.newest(application_id, name) for name in stores}
+    before = {name: newest_snapshot(place, application_id, name) for name in stores}
     plans: dict[_Which, PartitionPlan] = {}
     for name, store in stores.items():
         for number in range(store.partitions):
@@ -267,6 +275,15 @@ def _published(
         generation=0 if about.before is None else about.before.generation + 1,
         partitions=partitions,
     )
-    place.publish(made)
-    place.delete_unreferenced(about.application_id, spec.name, now_ms=created_ms)
+    with reached(place):
+        place.publish(made)
+    try:
+        place.delete_unreferenced(about.application_id, spec.name, now_ms=created_ms)
+    except OSError as error:  # a place that keeps everything is one for snapshots as well
+        _log.warning(
+            "store %s: files in %r that no snapshot needs any more can't be deleted: %s; allow it there, or delete them yourself",
+            spec.name,
+            place,
+            error,
+        )
     return made

@@ -31,7 +31,14 @@ from streams.bulk.content import (
     read_snapshot,
     reading_plan,
 )
-from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
+from streams.bulk.driver import (
+    BulkDriver,
+    OnProgress,
+    bulk_driver,
+    newest_snapshot,
+    now_ms,
+    stores_by_name,
+)
 from streams.bulk.executor_work import Counted, ExecutorWork, read_into_runs
 from streams.bulk.stores import BulkStore, changelog_facts
 from streams.config import StreamsConfig
@@ -72,16 +79,18 @@ class VerifyReport:
         application_id: The application.
         copies: Every copy that was compared.
         notes: What was not compared, and why.
+        broken: Snapshots of which a file is gone or damaged, and how; no worker can use them.
     """
 
     application_id: str
     copies: tuple[VerifiedCopy, ...]
     notes: tuple[str, ...]
+    broken: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
-        """Whether no copy differs from its changelog."""
-        return not any(copy.different for copy in self.copies)
+        """Whether no copy differs from its changelog, and no snapshot is broken."""
+        return not self.broken and not any(copy.different for copy in self.copies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +112,10 @@ class _ToVerify:
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """What a task found: per copy the comparison, or why there is none."""
+    """What a task found: per copy the comparison, and what is broken of the snapshot."""
 
     compared: Mapping[str, Comparison]
-    refused: Mapping[str, str]
+    refused: str | None
 
 
 def verify(
@@ -161,13 +170,14 @@ def verify_stores(
         total=sum(_offsets(task) for task in tasks),
     )
     copies: list[VerifiedCopy] = []
+    broken: list[str] = []
     for task, each in zip(tasks, found, strict=True):
         reading = task.reading
         described = _Describing(stores[reading.store])
-        notes += [
-            f"store {reading.store} partition {reading.partition}: {name} {reason}"
-            for name, reason in each.refused.items()
-        ]
+        if each.refused is not None:
+            broken.append(
+                f"store {reading.store} partition {reading.partition}: {each.refused}; run `tidewheel snapshot --full`"
+            )
         copies += [
             VerifiedCopy(
                 store=reading.store,
@@ -180,7 +190,10 @@ def verify_stores(
             for name, comparison in each.compared.items()
         ]
     return VerifyReport(
-        application_id=driver.config.application_id, copies=tuple(copies), notes=tuple(notes)
+        application_id=driver.config.application_id,
+        copies=tuple(copies),
+        notes=tuple(notes),
+        broken=tuple(broken),
     )
 
 
@@ -209,7 +222,7 @@ def _tasks(
     place = None if url is None else SnapshotLocation(str(url))
     tasks: list[_ToVerify] = []
     for store in stores.values():
-        made = None if place is None else place.newest(driver.config.application_id, store.name)
+        made = newest_snapshot(place, driver.config.application_id, store.name)
         if made is None:
             notes.append(f"store {store.name}: there is no snapshot")
         for number in range(store.partitions):
@@ -303,7 +316,7 @@ def _verify(
     reading = task.reading
     spec = work.shapes[reading.store].spec()
     compared: dict[str, Comparison] = {}
-    refused: dict[str, str] = {}
+    refused: str | None = None
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
         root = Path(folder)
 
@@ -318,7 +331,7 @@ def _verify(
                 made = read_snapshot(work, reading, reading.runs, fresh("snapshot"), count)
                 compared["snapshot"] = compare_contents(spec, truth, made)
             except SnapshotRefused as error:
-                refused["snapshot"] = str(error)
+                refused = str(error)
         for number, copy in enumerate(task.copies):
             tail = read_into_runs(work, reading.tail(copy.position), fresh(str(number)), count)
             database = TaskDatabase.open(

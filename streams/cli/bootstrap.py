@@ -35,7 +35,8 @@ def bootstrap(
     `key` is the key; `value` is the value, or else all other columns are its fields; `timestamp` is when the row was set.
     Members that are started meanwhile wait. Killed at any point, run it again: nobody works with half a store.
 
-    Exit codes: 0 done; 9 refused, because members are alive or the store has content.
+    Exit codes: 0 done; 9 refused, because members are alive, the store has content, or other stores would see input again or
+    miss some.
 
     Args:
         store: The store, as the topology names it.

@@ -1,8 +1,10 @@
 """What the commands for state in bulk share: their program, and how they show their progress."""
 
 import contextlib
+import signal
 import time
 from collections.abc import Generator
+from types import FrameType
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
@@ -15,9 +17,13 @@ from streams.cli.output import print_json, wants_json
 from streams.cli.settings import SettingsOptions
 from streams.config import StreamsConfig
 from streams.errors import ConfigError
+from streams.signals import signals_handled
 from streams.topology import Topology
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+#: What ends a job as Ctrl-C does: with its session stopped, and what it kept for the time of the job deleted, secrets among it.
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 #: Lines of JSON come no more often than this.
 _LINE_S: Final = 2.0
@@ -55,6 +61,17 @@ def names_of(stores: str | None) -> list[str] | None:
 
 @contextlib.contextmanager
 def shown_progress(*, as_json: bool) -> Generator[OnProgress]:
+    """Yield how to show progress of a job, which is the body, and have signals end it as Ctrl-C does."""
+    with signals_handled(_STOP_SIGNALS, _interrupt), _shown(as_json=as_json) as on_progress:
+        yield on_progress
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as handlers are
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _shown(*, as_json: bool) -> Generator[OnProgress]:
     """Yield how to show progress: a bar on a terminal, with rate and what is left; lines of JSON otherwise."""
     if wants_json(asked=as_json):
         yield _lines()

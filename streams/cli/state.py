@@ -165,7 +165,7 @@ def verify(
 ) -> int:
     """Compare stores with their changelogs by Spark: the newest snapshot with its tail, and this machine's databases.
 
-    Leaves with 1 if anything differs. Databases of workers that run are left alone.
+    Leaves with 1 if anything differs or a snapshot is broken. Databases of workers that run are left alone.
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
@@ -196,6 +196,8 @@ def _print_report(report: VerifyReport, *, as_json: bool) -> None:
                     "differences": copy.differences,
                 }
             )
+        for text in report.broken:
+            print_json({"broken": text})
         for note in report.notes:
             print_json({"note": note})
         return
@@ -212,5 +214,7 @@ def _print_report(report: VerifyReport, *, as_json: bool) -> None:
     for copy in report.copies:
         for difference in copy.differences:
             console.print(f"{copy.store} {copy.copy}: {difference}", markup=False, highlight=False)
+    for text in report.broken:
+        console.print(f"broken: {text}", markup=False, highlight=False)
     for note in report.notes:
         console.print(f"note: {note}", markup=False, highlight=False)

@@ -41,6 +41,9 @@ _UNIT_BYTES: Final = {
 }  # fmt: skip
 _ADDRESS: Final = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s,:/\[\]]+):([0-9]{1,5})")
 _PORT_MAX: Final = 65_535
+#: `s3:/bucket`, `file:/path`: to everybody else directories of that name. `simplecache::s3://bucket` is a whole one.
+_HALF_A_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?!//|:)")
+_FILE_OF_A_HOST: Final = re.compile(r"file://[^/]")
 _LABEL_CHARACTERS_MAX: Final = 255
 _STORE_TYPES: Final = get_args(DslStoreType)
 _STORE_FORMATS: Final = get_args(DslStoreFormat)
@@ -224,10 +227,21 @@ def check_directory(value: object) -> Path:
 
 
 def check_location(value: object) -> str:
-    """Return a path or URL as text."""
-    if isinstance(value, str | os.PathLike) and str(value):  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
-        return str(value)  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
-    raise ValueError("must be a directory or an fsspec URL, as 's3://bucket/snapshots'")
+    """Return an absolute path or a URL as text; a URL that would be taken for another path is refused."""
+    text = str(value) if isinstance(value, str | os.PathLike) else ""  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
+    if not text:
+        raise ValueError("must be a directory or an fsspec URL, as 's3://bucket/snapshots'")
+    if _HALF_A_URL.match(text):
+        raise ValueError(
+            "must be a directory or an fsspec URL with two slashes, as 's3://bucket/snapshots' or 'file:///snapshots'; "
+            "for a directory of that name write './' before it"
+        )
+    if _FILE_OF_A_HOST.match(text):
+        raise ValueError(
+            "must have three slashes if it is a file URL, as 'file:///snapshots': what stands after two is a host"
+        )
+    # Absolute, because Spark's executors work in folders of their own.
+    return text if ":" in text.partition("/")[0] else str(Path(text).expanduser().absolute())
 
 
 def check_replicas(value: object) -> int:

@@ -6,6 +6,7 @@ first, copies a fifth of the time. Whatever waits for the snapshot location is d
 
 import logging
 import shutil
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -48,6 +49,8 @@ _POLL_S: Final = 0.05
 _SAY_EVERY_S: Final = 0.25
 #: Among those that begin every so manieth is a copy's, if one waits.
 _COPY_EVERY: Final = 5
+#: A location that has not told its newest snapshot by then counts as one without: the changelog is there.
+FIND_S: Final = 30.0
 #: Files that are brought at once.
 _BRINGERS: Final = 4
 
@@ -86,6 +89,7 @@ class RestoreHelper:
         say: Sends a report; called by that thread and others.
         clock: Time.
         run_bytes: Memory for the rows of one run.
+        find_s: How long the location may take to tell its newest snapshot.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class RestoreHelper:
         say: Callable[[Report], None],
         clock: Clock,
         run_bytes: int,
+        find_s: float = FIND_S,
     ) -> None:
         self._application_id = application_id
         self._make_reader = make_reader
@@ -105,6 +110,7 @@ class RestoreHelper:
         self._say = say
         self._clock = clock
         self._run_bytes = run_bytes
+        self._find_s = find_s
         self._waiting: list[MakeRuns] = []
         self._active: dict[TopicPartition, _Stretch] = {}
         self._begun = 0
@@ -121,7 +127,7 @@ class RestoreHelper:
         """Take an order."""
         match order:
             case FindSnapshot():
-                self._others.submit(self._find, order)
+                self._look_for(order)
             case MakeRuns():
                 self._waiting.append(order)
             case Forget():
@@ -144,6 +150,27 @@ class RestoreHelper:
             self._reader.close()
 
     # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def _look_for(self, order: FindSnapshot) -> None:
+        """Begin to look for a snapshot, and answer without one if that takes too long: a task waits for it."""
+        found = self._others.submit(self._find, order)
+        patience = threading.Timer(self._find_s, self._give_up, (order, found))
+        patience.daemon = True
+        patience.start()
+        found.add_done_callback(lambda _: patience.cancel())
+
+    def _give_up(self, order: FindSnapshot, found: Future[None]) -> None:
+        found.cancel()
+        if found.done() and not found.cancelled():
+            return
+        _log.warning(
+            "no snapshot of store %s can be had: the snapshot location has not answered for %g s; the changelog is used, look "
+            "at the location",
+            order.store,
+            self._find_s,
+        )
+        # What is found later is an answer to nobody's question.
+        self._say(SnapshotFound(number=order.number, snapshot=None))
 
     def _find(self, order: FindSnapshot) -> None:
         snapshot: StoreSnapshot | None = None

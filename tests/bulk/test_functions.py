@@ -168,9 +168,14 @@ def test_a_broken_run_is_refused_and_read_again(
     data[len(data) // 2] ^= 0xFF
     run.write_bytes(data)
     fresh = world.config.replace(state_dir=Path(world.config.state_dir) / "fresh")
+    report = verify(world.topology, world.config, stores=[COUNTS], spark=spark)
+    assert not report.equal, "nobody can use it"
+    (broken,) = report.broken
+    assert "its checksum is wrong" in broken
     with caplog.at_level(logging.WARNING):
         restore(world.topology, fresh, spark=spark)
     assert "the changelog is read in full instead" in caplog.text
+    assert not verify(world.topology, world.config, stores=[COUNTS], spark=spark).broken
     counts, _ = world.run(fresh)
     assert counts == world.counts
 

@@ -11,14 +11,15 @@ from rebalance.messages import Beat
 from rebalance.model import TopicPartition
 from rebalance.records import decode_record
 from streams import Serdes, StreamsBuilder, StreamsError
+from streams.bulk.bootstrap_beside import stores_beside
 from streams.bulk.bootstrap_books import GroupBooks
 from streams.bulk.bootstrap_driver import BootstrapDriver, BootstrapReport
-from streams.bulk.bootstrap_plan import InputOffsets, StoreTarget, parse_input_offsets, target_of
+from streams.bulk.bootstrap_plan import InputOffsets, parse_input_offsets, target_of
 from streams.bulk.bootstrap_writer import SupersededError, WriteOrder, write_partition
 from streams.errors import FencedError
 from streams.group.topics import GroupTopics
 from streams.kafka.group_log import state_topic
-from tasks.internal_topics import plan_application
+from tasks.internal_topics import ApplicationPlan, plan_application
 from tasks.parallel.progress_vector import Progress
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
@@ -75,19 +76,24 @@ class KilledAdmin(GroupAdmin):
         super().fence(transactional_ids)
 
 
-def target(partitions: int = 2) -> StoreTarget:
-    """Return the store of a topology that counts."""
+def plan_of(*stores: str) -> ApplicationPlan:
+    """Return a topology that counts the same input in each of these stores."""
     builder = StreamsBuilder()
     stream = builder.stream("orders", key_serde=Serdes.string(), value_serde=Serdes.string())
-    stream.group_by_key().count(store=STORE)
-    plan = plan_application(builder.build().spec(None), APP, {"orders": partitions})
-    return target_of(plan, APP, STORE)
+    grouped = stream.group_by_key()
+    for each in stores:
+        grouped.count(store=each)
+    return plan_application(builder.build().spec(None), APP, {"orders": 2})
 
 
 class Shop:
-    """An application on a fake cluster: two input partitions with five records each, and no state yet."""
+    """An application on a fake cluster: two input partitions with five records each, and no state yet.
 
-    def __init__(self) -> None:
+    Args:
+        beside: More stores that count the same.
+    """
+
+    def __init__(self, *beside: str) -> None:
         self.group = FakeGroup(topics=False)
         self.broker = self.group.broker
         self.broker.create_topic("orders", 2)
@@ -95,7 +101,8 @@ class Shop:
             self.broker.send("orders", b"v", b"k", partition=number % 2)
         self.broker.create_topic(CHANGELOG, 2, {"cleanup.policy": "compact"})
         self.attempts = 0
-        self.target = target()
+        self.plan = plan_of(STORE, *beside)
+        self.target = target_of(self.plan, APP, STORE)
 
     def books(self, kill: Kill) -> GroupBooks:
         """Return the group's books."""
@@ -137,6 +144,15 @@ class Shop:
             attempt=f"b{self.attempts}",
             topology_hash=b"topology",
             now_ms=lambda: NOW_MS,
+            beside=stores_beside(self.plan, APP, self.target),
+            has_records=self.has_records,
+        )
+
+    def has_records(self, where: TopicPartition, start: int, end: int) -> bool:
+        """Return whether a range has records."""
+        return any(
+            each.partition == where.partition and start <= each.offset < end
+            for each in self.broker.records(where.topic)
         )
 
     def load(

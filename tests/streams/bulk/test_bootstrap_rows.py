@@ -214,6 +214,7 @@ class Product:
     [
         (1_700_000_000_123, 1_700_000_000_123),
         (datetime(2026, 11, 21, tzinfo=UTC), 1_795_219_200_000),
+        (datetime(2004, 6, 16, 11, 0, 0, 1_000, tzinfo=UTC), 1_087_383_600_001),
         (None, NOW_MS),
     ],
 )
@@ -274,6 +275,24 @@ def test_a_row_that_fits_nowhere_is_an_error_that_names_its_key(
     row = {"key": "a", "value": 1, "session_start": 5_000_000, "session_end": 5_000_700}
     with pytest.raises(StreamsError, match=told):
         encoder(SPECS["session"], *row).encode({**row, **change})
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"key": 7, "value": 1}, "got int); give column key .* 'CAST(key AS STRING) AS key'"),
+        (
+            {"key": "a", "value": "1"},
+            "got str); give column value .* 'CAST(value AS BIGINT) AS value'",
+        ),
+        ({"key": "a", "name": "tea"}, "give each field .* 'CAST(price AS DOUBLE) AS price'"),
+    ],
+)
+def test_a_column_of_another_type_is_told_how_to_cast_it(row: dict[str, object], told: str) -> None:
+    """Types are Spark's to change; no other serde and no handler helps here."""
+    with pytest.raises(StreamsError, match=told.replace("(", r"\(").replace(")", r"\)")) as raised:
+        encoder(SPECS["key-value"], *row).encode(row)
+    assert "exception handler" not in str(raised.value)
 
 
 def test_a_windowed_key_goes_where_the_key_inside_goes() -> None:

@@ -197,6 +197,35 @@ def test_runs_that_are_broken_are_not_merged_but_made_anew(
     assert found == _replayed(store.spec, broker)
 
 
+def test_what_is_wrong_with_the_location_is_told(new_broker: NewBroker, tmp_path: Path) -> None:
+    """Which place it is, what is wrong with it and what to look at; people get no traceback."""
+    broker = new_broker()
+    _append(broker, _RECORDS)
+    (tmp_path / "file").touch()
+    url = str(tmp_path / "file" / "snapshots")
+    with (
+        inline_driver(_config(tmp_path), FakeAdmin(broker)) as driver,
+        pytest.raises(StreamsError, match=rf"{url}.* can't be used: .*check snapshot_location"),
+    ):
+        make_snapshots(driver, {STORE: _store(SPECS["key-value"])}, url)
+
+
+def test_what_can_not_be_deleted_stays_and_all_stores_are_published(
+    new_broker: NewBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A place that keeps everything takes snapshots as well; it is told once a store."""
+    broker = new_broker()
+    _append(broker, _RECORDS)
+    store = _store(SPECS["key-value"])
+    stuck = tmp_path / "app" / STORE / "manifests" / f"{0:010}-{'0' * 16}.json"
+    with inline_driver(_config(tmp_path), FakeAdmin(broker)) as driver:
+        make_snapshots(driver, {STORE: store}, str(tmp_path))
+        stuck.mkdir()  # an old file that can't be deleted, whoever asks
+        made = make_snapshots(driver, {STORE: store}, str(tmp_path))
+    assert made.stores[STORE].generation == 1
+    assert "can't be deleted" in caplog.text
+
+
 def test_a_topic_made_anew_meanwhile_is_noticed(
     new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """What a helper makes of orders: whose turn it is, what it says, and that nothing is left of what is forgotten."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from state_stores.bulk_restore.shape import StoreShape
 from state_stores.rocksdb.sorted_files import read_sorted_file
 from state_stores.spec import StoreKind, StoreSpec
 from streams import Serdes
-from streams.restore_helper.helper import RestoreHelper
+from streams.restore_helper.helper import FIND_S, RestoreHelper
 from streams.restore_helper.host import report_of
 from streams.restore_helper.messages import (
     Failed,
@@ -32,6 +33,7 @@ from tasks.run_ports import RunsMade
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeChangelogReader
 from tests.fakes.clock import FakeClock
+from tests.integration.cluster import until
 from tests.tasks.snapshots import take_snapshot
 
 SPEC = StoreSpec(
@@ -43,7 +45,9 @@ LOG = "app-s-changelog"
 class Bench:
     """A helper over a fake cluster."""
 
-    def __init__(self, folder: Path, partitions: int = 1, run_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self, folder: Path, partitions: int = 1, run_bytes: int = 1 << 20, find_s: float = FIND_S
+    ) -> None:
         self.broker = FakeBroker()
         self.broker.create_topic(LOG, partitions)
         self.clock = FakeClock()
@@ -56,6 +60,7 @@ class Bench:
             say=self.said.append,
             clock=self.clock,
             run_bytes=run_bytes,
+            find_s=find_s,
         )
 
     def fill(self, records: int, partition: int = 0) -> None:
@@ -183,6 +188,24 @@ def test_a_location_that_can_not_be_read_has_no_snapshot(tmp_path: Path) -> None
     bench.helper.take(FindSnapshot(number=7, store="s"))
     bench.helper._others.shutdown(wait=True)
     assert bench.said == [SnapshotFound(number=7, snapshot=None)]
+
+
+def test_a_location_that_does_not_answer_has_no_snapshot(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system that hangs would keep the task from its changelog for ever."""
+    bench = Bench(tmp_path, find_s=0.1)
+    silent = tmp_path / "snapshots" / "app" / "s" / "manifests" / f"{1:010}-{'0' * 16}.json"
+    silent.parent.mkdir(parents=True)
+    os.mkfifo(silent)  # whoever opens it waits for somebody who writes
+    try:
+        bench.helper.take(FindSnapshot(number=7, store="s"))
+        until(lambda: bench.said, "it is answered")
+        assert bench.said == [SnapshotFound(number=7, snapshot=None)]
+        assert "has not answered" in caplog.text
+    finally:
+        silent.open("wb").close()
+        bench.helper._others.shutdown(wait=True)
 
 
 def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path) -> None:
