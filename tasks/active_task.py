@@ -187,7 +187,9 @@ class ActiveTask:
         self.partition_times_ms = {
             partition: partition_times_ms.get(partition, -1) for partition in self.inputs
         }
-        self._old_maps = {each: old for each, old in old_maps.items() if not old.level}
+        self._old_maps = {
+            each: old for each, old in old_maps.items() if old.highest > offsets[each]
+        }
         self._catches_up = bool(self._old_maps)
         self._end_restores()
         self._begin(max(self.partition_times_ms.values(), default=-1), operator_times_ms)
@@ -429,10 +431,9 @@ class ActiveTask:
         old = self._old_maps.get(partition)
         if old is None:
             return (RangeProgress(0, offset),)
-        after = old.after(offset)
-        if after.level:
+        if old.highest <= offset:
             del self._old_maps[partition]
-        return after.ranges
+        return old.after(offset).ranges
 
     def committed_time_ms(self, partition: TopicPartition) -> int:
         """Return the largest timestamp before the offset that `offset_to_commit` has returned."""

@@ -142,7 +142,7 @@ class CommitRound:
             },
             meanwhile=lambda: _prepare(drained.values()),
             offsets={
-                each: CommittedOffset(offset, self._metadata(each, progress[each]))
+                each: CommittedOffset(offset, self._metadata(each, offset, progress[each]))
                 for each, offset in offsets.items()
             },
         )
@@ -186,7 +186,9 @@ class CommitRound:
         for task in tasks:
             task.stores.refresh_positions(now_ms=self._clock.now_ms())
 
-    def _metadata(self, partition: TopicPartition, ranges: tuple[RangeProgress, ...]) -> str:
+    def _metadata(
+        self, partition: TopicPartition, offset: int, ranges: tuple[RangeProgress, ...]
+    ) -> str:
         task = self._work.owners[partition]
         return Progress(
             task_epoch=self.epochs[task.task_id],
@@ -197,6 +199,7 @@ class CommitRound:
             stream_time_ms=task.committed_time_ms(partition),
             operator_times_ms=task.operator_times_ms(),
             sequence=self.sequence,
+            read_from=offset if offset < min(each.offset for each in ranges) else None,
         ).encode()
 
     def finish(self, tasks: Sequence[ActiveTask], admin: Admin) -> None:

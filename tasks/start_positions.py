@@ -361,7 +361,7 @@ def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartit
     found: dict[TopicPartition, OldMap] = {}
     for partition, start in sorted(starts.items()):
         progress = start.progress
-        if progress is None or len(progress.ranges) == 1:
+        if progress is None or progress.highest_offset == progress.committed_offset:
             continue
         if progress.key_hash != KEY_HASH:
             _log.warning(

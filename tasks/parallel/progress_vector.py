@@ -65,7 +65,7 @@ class RangeProgress(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit says of one input partition. The committed offset is the lowest of the ranges' offsets.
+    """What a commit says of one input partition. The committed offset is the lowest of the ranges' offsets, or before it.
 
     Attributes:
         task_epoch: Ownership count of the task; 0 under fixed assignment.
@@ -78,6 +78,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         key_hash: Name of the hash that `ranges` cuts.
         sequence: Count of the producer's commits, so that no two commits carry the same text and a transaction of
             unknown outcome can be told from the one before it.
+        read_from: Where reading begins if that is before all ranges' offsets, else None: a task's inputs are read from one
+            moment, to be merged as they were, and ranges of a former life may have been further in one of them.
     """
 
     task_epoch: int
@@ -89,10 +91,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     operator_times_ms: tuple[int, ...] = ()
     key_hash: str = KEY_HASH
     sequence: int = 0
+    read_from: int | None = None
 
     @property
     def committed_offset(self) -> int:
-        """Return the lowest offset: what the group commits."""
+        """Return what the group commits: the lowest offset, or where reading begins."""
+        if self.read_from is not None:
+            return self.read_from
         return min(entry.offset for entry in self.ranges)
 
     @property
@@ -141,7 +146,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             body = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             return None
-        if len(body) < 2 + _CHECKSUM_BYTES or body[0] != _MAGIC or body[1] != _VERSION:
+        if len(body) < 2 + _CHECKSUM_BYTES or (body[0], body[1]) != (_MAGIC, _VERSION):
             return None
         if zlib.crc32(body[:-_CHECKSUM_BYTES]) != int.from_bytes(body[-_CHECKSUM_BYTES:], "big"):
             return None
@@ -151,8 +156,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         except (IndexError, UnicodeDecodeError):
             return None
         ranges = progress.ranges
-        whole = bool(ranges) and ranges[0].first_hash == 0 and reader.at_end
-        return progress if whole and progress.committed_offset == committed_offset else None
+        if not ranges or ranges[0].first_hash != 0 or not reader.at_end:
+            return None
+        further = progress.committed_offset != committed_offset
+        return msgspec.structs.replace(progress, read_from=committed_offset if further else None)
 
     @classmethod
     def _read(cls, reader: "_Reader", committed_offset: int) -> Self:

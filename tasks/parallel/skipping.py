@@ -18,8 +18,8 @@ class OldMap(msgspec.Struct, frozen=True):
     """How far each key range of one partition had come, by ascending first hash; the first one starts at hash 0.
 
     >>> old = OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13)))
-    >>> old.lowest, old.highest
-    (10, 13)
+    >>> old.highest
+    13
     >>> old.to_do([5, 1 << 31, 7, 1 << 31], [10, 11, 12, 13])
     [0, 2, 3]
     """
@@ -27,32 +27,24 @@ class OldMap(msgspec.Struct, frozen=True):
     ranges: tuple[RangeProgress, ...]
 
     @property
-    def lowest(self) -> int:
-        """Return the offset that reading begins at."""
-        return min(entry.offset for entry in self.ranges)
-
-    @property
     def highest(self) -> int:
         """Return the offset from which on nothing has been done."""
         return max(entry.offset for entry in self.ranges)
-
-    @property
-    def level(self) -> bool:
-        """Return whether all ranges are equally far, so that nothing has to be skipped and the keys may be cut anew."""
-        return self.lowest == self.highest
 
     @property
     def cut(self) -> KeyRanges:
         """Return the ranges themselves; raises ValueError for first hashes that do not tile the hashes."""
         return KeyRanges(tuple(entry.first_hash for entry in self.ranges))
 
-    def done_below(self, hash_: int) -> int:
-        """Return the offset up to which the range of a hash had come.
+    def done_below(self, first_hash: int, end_hash: int) -> int:
+        """Return the offset up to which all hashes from the first to before the end had come.
 
-        >>> OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13))).done_below(1 << 31)
-        13
+        >>> old = OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13)))
+        >>> old.done_below(1 << 31, 1 << 32), old.done_below(7, 1 << 32)
+        (13, 10)
         """
-        return self.ranges[self.cut.index_of(hash_)].offset
+        first, last = self.cut.index_of(first_hash), self.cut.index_of(end_hash - 1)
+        return min(entry.offset for entry in self.ranges[first : last + 1])
 
     def to_do(self, hashes: Sequence[int], offsets: Sequence[int]) -> list[int]:
         """Return which of some records are not done, as indices in order; hash and offset are given of each."""

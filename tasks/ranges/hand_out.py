@@ -16,6 +16,7 @@ from tasks.partition_group import memory_bytes
 from tasks.processing.output import OutputColumns
 from tasks.processing.record_batch import RecordBatch, SourceRecords
 from tasks.ranges.ledger import Chunk
+from tasks.ranges.range_worker import RangeSetting
 from tasks.ranges.work_item import WorkItem
 
 #: What the handlers of records that could not be read put out, by row.
@@ -191,11 +192,13 @@ def time_passes(times_ms: Sequence[int]) -> WorkItem:
     )
 
 
-def noting_passed(item: WorkItem, chunk: Chunk, old: OldMap | None, first_hash: int) -> WorkItem:
-    """Return work of a range with the row up to which time had passed for it in a former life."""
+def noting_passed(
+    item: WorkItem, chunk: Chunk, old: OldMap | None, setting: RangeSetting
+) -> WorkItem:
+    """Return work of a range with the row up to which time had passed for all its keys in a former life."""
     if old is None:
         return item
-    passed = bisect_left(chunk.offsets, old.done_below(first_hash))
+    passed = bisect_left(chunk.offsets, old.done_below(setting.first_hash, setting.end_hash))
     return msgspec.structs.replace(item, passed=passed)
 
 

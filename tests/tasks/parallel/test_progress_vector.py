@@ -32,7 +32,9 @@ def progresses(draw: st.DrawFn, most_ranges: int = 20, most_times: int = 8) -> P
     ranges = tuple(
         RangeProgress(first, base + draw(st.integers(0, 2**40))) for first in (0, *sorted(firsts))
     )
+    lowest = min(each.offset for each in ranges)
     return Progress(
+        read_from=draw(st.none() | st.integers(0, lowest - 1)) if lowest else None,
         task_epoch=draw(st.integers(0, 2**31)),
         transactional_id=draw(st.text(max_size=60)),
         topic_id=draw(st.binary(min_size=16, max_size=16)),
@@ -54,10 +56,12 @@ def test_progress_comes_back_as_written(progress: Progress) -> None:
 
 
 @given(progresses())
-def test_the_committed_offset_is_the_lowest(progress: Progress) -> None:
-    """No range has to go back behind what the group committed, and one begins right there."""
-    offsets = [entry.offset for entry in progress.ranges]
-    assert progress.committed_offset == min(offsets)
+def test_the_committed_offset_is_the_lowest_or_before_it(progress: Progress) -> None:
+    """No range has to go back behind what the group committed, and one begins right there, unless more is to be read."""
+    lowest = min(entry.offset for entry in progress.ranges)
+    read_from = progress.read_from
+    assert progress.committed_offset == (lowest if read_from is None else read_from)
+    assert progress.committed_offset <= lowest
 
 
 @given(st.integers(0), st.integers(0, 2**50))
@@ -164,11 +168,15 @@ def test_no_range_is_no_progress() -> None:
     )
 
 
-def test_a_vector_whose_lowest_offset_is_not_the_committed_one_is_ignored() -> None:
-    """Offsets are differences to the committed one, so one of them is zero; else text and offset do not belong together."""
+def test_a_vector_whose_lowest_offset_is_behind_the_committed_one_tells_of_what_is_read_again() -> (
+    None
+):
+    """Offsets are differences to the committed one; what is before all of them is read, and was done by everybody."""
+    further = msgspec.structs.replace(simple(), ranges=(RangeProgress(0, 47),), read_from=42)
     body = base64.b64decode(simple().encode())[:-4]
     shifted = body.replace(b"crc32\x01\x00\x00", b"crc32\x01\x00\x05")
-    assert Progress.decode(sealed(shifted), committed_offset=42) is None
+    assert Progress.decode(sealed(shifted), committed_offset=42) == further
+    assert (further.committed_offset, further.highest_offset) == (42, 47)
 
 
 def test_no_two_commits_carry_the_same_text() -> None:

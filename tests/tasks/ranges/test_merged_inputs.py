@@ -7,8 +7,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rebalance.model import TopicPartition
 from streams import Processor, Record, Stores, StreamsBuilder, Topology
+from tasks.processing.record_batch import SourceRecords
 from tests.tasks.bench import Bench, Crash
+from tests.tasks.ranges.by_hand import begun, halves, work
 from tests.tasks.ranges.programs import STRING, TEXT
 from tests.tasks.ranges.test_far_apart import Gate
 
@@ -84,6 +87,21 @@ def test_K3_inputs_are_read_again_from_one_moment_of_the_task() -> None:
     gate.opened.set()
     assert bench.live(threads=4)
     assert texts(bench) == {"slow": [b" held", b" held a1", b" held a1 b3"], "quick": [b" b2"]}
+
+
+def test_K3_inputs_are_read_again_from_a_moment_that_all_ranges_had_passed_in_one_of_them() -> None:
+    """What is read once more is not done once more: the commit tells that both had done it."""
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+    task = begun(appending(), {a: halves({b"a": 4, b"b": 0}), b: halves({b"a": 0, b"b": 0})})
+    for topic, offset, key in (("a", 0, b"b"), ("b", 0, b"a"), ("a", 1, b"b")):
+        task.group.add(SourceRecords(topic, 0, [offset], [key], [b"v"], [offset], None))
+        assert task.process(1) == 1
+    work(task, b"b")
+    task.drain()
+    offsets = {each: task.offset_to_commit(each, -1) for each in (a, b)}
+    assert offsets == {a: 1, b: 0}
+    assert task.progress(a, 1) == halves({b"a": 4, b"b": 2}).ranges
+    task.close()
 
 
 _LIVES = st.lists(

@@ -20,12 +20,10 @@ from streams import (
     Topology,
 )
 from tasks.lifecycle import TaskState
-from tasks.parallel.key_ranges import KeyRanges, key_hash
-from tasks.parallel.progress_vector import RangeProgress
-from tasks.parallel.skipping import OldMap
 from tasks.processing.record_batch import SourceRecords
 from tests.tasks.bench import Bench
 from tests.tasks.outputs import collector_of
+from tests.tasks.ranges.by_hand import begun, halves
 from tests.tasks.ranges.programs import STRING, TEXT
 
 WINDOWS: dict[str, Any] = {
@@ -141,16 +139,7 @@ def test_K3_schedules_of_stream_time_are_called_at_the_same_times(
 def test_K6_a_commit_while_one_range_catches_up_tells_the_time_of_what_was_done_before() -> None:
     """Operators see nothing of such a record, but those behind it may be late by its time."""
     done, left = b"a", b"b"
-    ranges = KeyRanges.even(2)
-    first, second = (ranges.index_of(key_hash(key, 0)) for key in (done, left))
-    assert first != second
-    offsets = {first: 2, second: 0}
-    old = OldMap(
-        tuple(
-            RangeProgress(ranges.first_hashes[index], offset)
-            for index, offset in sorted(offsets.items())
-        )
-    )
+    old = halves({done: 2, left: 0})
     bench = Bench(windowed("tumbling"), {"in": 1, "out": 1})
     collector = collector_of()
     assert collector.policy is not None
@@ -164,4 +153,20 @@ def test_K6_a_commit_while_one_range_catches_up_tells_the_time_of_what_was_done_
     assert task.operator_times_ms()[0] == 7
     task.process(1)
     assert task.operator_times_ms()[0] == 100
+    task.close()
+
+
+def test_K3_ranges_whose_threads_have_not_begun_commit_what_they_had_done_before() -> None:
+    """Without users' objects nothing is called as time passes, so records of other ranges are nothing to a range."""
+    done, partition = b"a", TopicPartition("in", 0)
+    builder = StreamsBuilder()
+    counts = builder.stream("in", **TEXT).group_by_key().count()
+    counts.to_stream().to("out", key_serde=STRING, value_serde=Serdes.json())
+    task = begun(builder.build(), {partition: halves({done: 3, b"b": 0})})
+    records = SourceRecords("in", 0, [0, 1, 2], [done] * 3, [b"v"] * 3, [1, 2, 3], None)
+    task.group.add(records)
+    task.process(2)
+    lowest = task.offset_to_commit(partition, -1)
+    assert lowest == 2
+    assert min(each.offset for each in task.progress(partition, lowest)) == lowest
     task.close()
