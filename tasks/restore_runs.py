@@ -143,7 +143,7 @@ class RunRestores:
         def found(snapshot: StoreSnapshot | None) -> None:
             self._post(partial(self._found, made, snapshot))
 
-        maker.find_snapshot(made.entry.store, found)
+        maker.find_snapshot(made.entry.store, made.facts.topic.topic_id, found)
 
     def _found(self, made: _Made, snapshot: StoreSnapshot | None) -> None:
         if self._made.get(made.entry) is made:

@@ -75,8 +75,10 @@ class RunMaker(Protocol):
         """Return whether there is a place where snapshots are looked for."""
         ...
 
-    def find_snapshot(self, store: str, found: Callable[[StoreSnapshot | None], None]) -> None:
-        """Look for the newest snapshot of a store; None if there is none that can be read."""
+    def find_snapshot(
+        self, store: str, topic_id: bytes, found: Callable[[StoreSnapshot | None], None]
+    ) -> None:
+        """Look for the newest snapshot of a store, by its changelog's id; None if there is none that can be read."""
         ...
 
     def make(self, order: RunOrder, tell: Callable[[RunReport], None]) -> None:

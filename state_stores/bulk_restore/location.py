@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,8 @@ _RUN_NAME: Final = re.compile(r"\d+-\d+-([0-9a-f]{12})[0-9a-f]{16}\.sst")
 _COPY_BYTES: Final = 4 * 1024 * 1024
 
 DAY_MS: Final = 86_400_000
+#: So old snapshots of a changelog are deleted if the newest one is another changelog's.
+_OTHERS_MS: Final = 30 * DAY_MS
 
 
 class SnapshotLocation:
@@ -60,17 +63,29 @@ class SnapshotLocation:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def newest(self, application_id: str, store: str) -> StoreSnapshot | None:
+    def newest(
+        self, application_id: str, store: str, topic_id: bytes | None = None
+    ) -> StoreSnapshot | None:
         """Return the newest valid snapshot of a store, or None; broken and foreign manifests are told by a warning.
+
+        Args:
+            application_id: Whose store it is.
+            store: Its name.
+            topic_id: Id of its changelog (16 bytes): one of another changelog (of another cluster, or of before the topic was
+                made anew) is returned only where there is none of this one, so that it can be said why it is not used.
 
         Raises:
             OSError: The location can't be reached.
         """
+        newest: StoreSnapshot | None = None
         for name in self._manifests(application_id, store):
             snapshot = self._read(name, application_id, store)
-            if snapshot is not None:
+            if snapshot is None:
+                continue
+            if topic_id is None or snapshot.topic_id == topic_id:
                 return snapshot
-        return None
+            newest = newest or snapshot
+        return newest
 
     def _manifests(self, application_id: str, store: str) -> list[str]:
         """Return the names of all manifests of a store, the newest first."""
@@ -183,6 +198,9 @@ class SnapshotLocation:
     ) -> list[str]:
         """Delete older manifests than the `keep` newest valid ones, and runs that none of those names; return the names.
 
+        Each changelog has newest ones of its own: two clusters may have an application of one name. Those of a changelog
+        other than the newest one's go when they are older than 30 days.
+
         Runs younger than `min_age_ms` stay: they may be those of a snapshot that is being made, or of a manifest that
         somebody is reading. Nothing is deleted where there is no valid manifest.
         """
@@ -190,10 +208,11 @@ class SnapshotLocation:
         kept: list[StoreSnapshot] = []
         gone: list[str] = []
         for name in self._manifests(application_id, store):
-            if len(kept) == keep:
-                gone.append(name)
-            elif (snapshot := self._read(name, application_id, store)) is not None:
+            snapshot = self._read(name, application_id, store)
+            if snapshot is not None and _is_kept(snapshot, kept, keep=keep, now_ms=now_ms):
                 kept.append(snapshot)
+            elif snapshot is not None or len(kept) >= keep:
+                gone.append(name)
         if not kept:
             return []
         referred = {run.file for snapshot in kept for run in snapshot.runs}
@@ -207,6 +226,16 @@ class SnapshotLocation:
         for name in gone:
             self._place.delete(name)
         return gone
+
+
+def _is_kept(
+    snapshot: StoreSnapshot, newer: Sequence[StoreSnapshot], *, keep: int, now_ms: int
+) -> bool:
+    """Return whether a snapshot stays, by those newer than it that do."""
+    if sum(each.topic_id == snapshot.topic_id for each in newer) == keep:
+        return False
+    is_newest = not newer or snapshot.topic_id == newer[0].topic_id
+    return is_newest or now_ms - snapshot.created_at_ms < _OTHERS_MS
 
 
 def _folder(application_id: str, store: str) -> str:

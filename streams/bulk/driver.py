@@ -230,13 +230,13 @@ def reached(place: SnapshotLocation) -> Generator[None]:
 
 
 def newest_snapshot(
-    place: SnapshotLocation | None, application_id: str, store: str
+    place: SnapshotLocation | None, application_id: str, store: str, topic_id: bytes
 ) -> StoreSnapshot | None:
-    """Return the newest valid snapshot of a store, None without one or without a place; raises `StreamsError`."""
+    """Return the newest valid snapshot of a store by its changelog's id, None without one or without a place; raises `StreamsError`."""
     if place is None:
         return None
     with reached(place):
-        return place.newest(application_id, store)
+        return place.newest(application_id, store, topic_id)
 
 
 def now_ms() -> int:

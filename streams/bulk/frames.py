@@ -108,7 +108,7 @@ def state_dataframe(
         admin.close()
     url = config.snapshot_location
     place = None if url is None else SnapshotLocation(str(url))
-    snapshot = newest_snapshot(place, config.application_id, found.name)
+    snapshot = newest_snapshot(place, config.application_id, found.name, facts[0].topic_id)
     if key_type is None or value_type is None:
         keys, values = _some_of(found, settings, facts)
         key_type = key_type or type_of(keys)

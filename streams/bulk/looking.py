@@ -76,7 +76,7 @@ class StateView:
                     each.log_end - each.log_start
                     for each in (facts[store.changelog(n)] for n in range(store.partitions))
                 ),
-                snapshot=self._snapshot(store),
+                snapshot=self._snapshot(store, facts[store.changelog(0)]),
             )
             for store in stores
         ]
@@ -113,7 +113,7 @@ class StateView:
                 f"store {store.name} has partitions 0 to {store.partitions - 1}, not {partition}"
             )
         facts = changelog_facts([store], self._admin, now_ms())[store.changelog(partition)]
-        reading, plan = reading_plan(store, self._snapshot(store), facts)
+        reading, plan = reading_plan(store, self._snapshot(store, facts), facts)
         work = ExecutorWork(
             settings=settings_of(self._config),
             location=str(self._config.snapshot_location or ""),
@@ -129,8 +129,8 @@ class StateView:
             for stored in content.rows(store.spec):
                 yield dict(zip(names, reader.row(stored), strict=True)), stored.key
 
-    def _snapshot(self, store: BulkStore) -> StoreSnapshot | None:
-        return newest_snapshot(self._place, self._config.application_id, store.name)
+    def _snapshot(self, store: BulkStore, facts: ChangelogFacts) -> StoreSnapshot | None:
+        return newest_snapshot(self._place, self._config.application_id, store.name, facts.topic_id)
 
 
 def _counter(

@@ -126,7 +126,12 @@ def make_snapshots(
     facts = changelog_facts(list(stores.values()), driver.admin, began_ms)
     place = SnapshotLocation(url)
     application_id = driver.config.application_id
-    before = {name: newest_snapshot(place, application_id, name) for name in stores}
+    before = {
+        name: newest_snapshot(
+            place, application_id, name, facts[TopicPartition(store.topic, 0)].topic_id
+        )
+        for name, store in stores.items()
+    }
     plans: dict[_Which, PartitionPlan] = {}
     for name, store in stores.items():
         for number in range(store.partitions):

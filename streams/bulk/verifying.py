@@ -222,7 +222,8 @@ def _tasks(
     place = None if url is None else SnapshotLocation(str(url))
     tasks: list[_ToVerify] = []
     for store in stores.values():
-        made = newest_snapshot(place, driver.config.application_id, store.name)
+        topic_id = facts[store.changelog(0)].topic_id
+        made = newest_snapshot(place, driver.config.application_id, store.name, topic_id)
         if made is None:
             notes.append(f"store {store.name}: there is no snapshot")
         for number in range(store.partitions):

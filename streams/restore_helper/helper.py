@@ -175,7 +175,7 @@ class RestoreHelper:
     def _find(self, order: FindSnapshot) -> None:
         snapshot: StoreSnapshot | None = None
         try:
-            snapshot = self._location().newest(self._application_id, order.store)
+            snapshot = self._location().newest(self._application_id, order.store, order.topic_id)
         except Exception as error:  # noqa: BLE001 - a location may fail in its own ways; the changelog is there
             _log.warning("no snapshot of store %s can be had: %s", order.store, error)
         self._say(SnapshotFound(number=order.number, snapshot=snapshot))

@@ -41,9 +41,9 @@ _Tell = Callable[[RunReport], None]
 
 
 class _Search(msgspec.Struct):
-    """Who waits for the newest snapshot of a store."""
+    """Who waits for the newest snapshot of a store, which is told by its name and its changelog's id."""
 
-    store: str
+    store: tuple[str, bytes]
     waiting: list[_Found] = msgspec.field(default_factory=list[_Found])
 
 
@@ -85,7 +85,7 @@ class HostRestoreHelper:
         self._helpers: list[HelperProcess] = []
         self._making: dict[int, _Making] = {}
         self._searches: dict[int, tuple[_Search, HelperProcess]] = {}
-        self._found: dict[str, tuple[float, StoreSnapshot | None]] = {}
+        self._found: dict[tuple[str, bytes], tuple[float, StoreSnapshot | None]] = {}
         self._closed = False
 
     @property
@@ -98,19 +98,20 @@ class HostRestoreHelper:
         with self._lock:
             return [helper.pid for helper in self._helpers]
 
-    def find_snapshot(self, store: str, found: _Found) -> None:
-        """Look for the newest snapshot of a store."""
+    def find_snapshot(self, store: str, topic_id: bytes, found: _Found) -> None:
+        """Look for the newest snapshot of a store, by its changelog's id."""
+        wanted = store, topic_id
         with self._lock:
             if self._closed:
                 return  # so is whoever asks
-            when_s, snapshot = self._found.get(store, (-_FOUND_S, None))
+            when_s, snapshot = self._found.get(wanted, (-_FOUND_S, None))
             known = time.monotonic() - when_s < _FOUND_S
             if not known:
-                under_way = [each for each, _ in self._searches.values() if each.store == store]
+                under_way = [each for each, _ in self._searches.values() if each.store == wanted]
                 if under_way:
                     under_way[0].waiting.append(found)
                     return
-                self._search(_Search(store, [found]))
+                self._search(_Search(wanted, [found]))
         if known:
             found(snapshot)
 
@@ -118,7 +119,8 @@ class HostRestoreHelper:
         number = next(self._numbers)
         helper = self._least_busy()
         self._searches[number] = (search, helper)
-        helper.send(FindSnapshot(number=number, store=search.store))
+        store, topic_id = search.store
+        helper.send(FindSnapshot(number=number, store=store, topic_id=topic_id))
 
     def make(self, order: RunOrder, tell: _Tell) -> None:
         """Begin with an order."""

@@ -46,10 +46,11 @@ class Begin(msgspec.Struct, tag="begin", frozen=True, kw_only=True):
 
 
 class FindSnapshot(msgspec.Struct, tag="find", frozen=True, kw_only=True):
-    """Look for the newest snapshot of a store."""
+    """Look for the newest snapshot of a store, by its changelog's id."""
 
     number: int
     store: str
+    topic_id: bytes
 
 
 class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):

@@ -50,9 +50,11 @@ class LocalRunMaker:
         """Return whether there is a location."""
         return self._location is not None
 
-    def find_snapshot(self, store: str, found: Callable[[StoreSnapshot | None], None]) -> None:
+    def find_snapshot(
+        self, store: str, topic_id: bytes, found: Callable[[StoreSnapshot | None], None]
+    ) -> None:
         """Look at once."""
-        found(SnapshotLocation(str(self._location)).newest(self._application_id, store))
+        found(SnapshotLocation(str(self._location)).newest(self._application_id, store, topic_id))
 
     def make(self, order: RunOrder, tell: Callable[[RunReport], None]) -> None:
         """Make the runs at once, or when the test says so."""

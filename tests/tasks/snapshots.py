@@ -62,7 +62,7 @@ def publish_snapshot(
 ) -> StoreSnapshot:
     """Publish a snapshot of what is in a changelog; `bounds` are the start of each partition and where to end."""
     place = SnapshotLocation(str(location))
-    before = place.newest(application_id, spec.name)
+    before = place.newest(application_id, spec.name, topic_id)
 
     def upload(path: Path, run: Run) -> Run:
         name = place.run_name(application_id, spec.name, run, now_ms=now_ms)

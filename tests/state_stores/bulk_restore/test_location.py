@@ -21,7 +21,7 @@ from state_stores.bulk_restore.manifest import (
 from state_stores.bulk_restore.places import RemotePlace
 from state_stores.bulk_restore.run_files import RunFile
 from state_stores.bulk_restore.runs import write_run
-from tests.state_stores.bulk_restore.snapshots import NOW_MS, partition_runs, snapshot
+from tests.state_stores.bulk_restore.snapshots import NOW_MS, TOPIC_ID, partition_runs, snapshot
 
 ROWS: list[tuple[bytes, bytes | None]] = [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
 
@@ -77,14 +77,24 @@ def built(tmp_path: Path, rows: list[tuple[bytes, bytes | None]] = ROWS) -> RunF
 
 
 def published(
-    held: Held, tmp_path: Path, *, generation: int = 1, now_ms: int = NOW_MS
+    held: Held,
+    tmp_path: Path,
+    *,
+    generation: int = 1,
+    now_ms: int = NOW_MS,
+    topic_id: bytes = TOPIC_ID,
 ) -> StoreSnapshot:
     """Upload a run and publish a snapshot of it."""
     file = built(tmp_path)
     name = held.location.run_name("app", "store", file.run, now_ms=now_ms)
     held.location.upload(file.path, name)
     run = msgspec.structs.replace(file.run, file=name)
-    made = snapshot(generation=generation, partitions=(partition_runs(runs=(run,)),))
+    made = snapshot(
+        generation=generation,
+        partitions=(partition_runs(runs=(run,)),),
+        topic_id=topic_id,
+        created_at_ms=now_ms,
+    )
     held.location.publish(made)
     return made
 
@@ -104,6 +114,34 @@ def test_the_newest_snapshot_is_found(held: Held, tmp_path: Path) -> None:
     assert held.location.newest("app", "store") == tenth != second
     assert held.location.newest("app", "other") is None
     assert held.location.newest("application", "store") is None
+
+
+def test_snapshots_of_two_clusters_do_not_hide_or_delete_each_other(
+    held: Held, tmp_path: Path
+) -> None:
+    """An application of one name may run in each; one that is not used any more does not keep its files for ever."""
+    ours, theirs = b"o" * 16, b"t" * 16
+    mine = [
+        published(held, tmp_path, generation=each, topic_id=ours, now_ms=NOW_MS)
+        for each in range(3)
+    ]
+    others = [
+        published(held, tmp_path, generation=each, topic_id=theirs, now_ms=NOW_MS)
+        for each in range(3, 6)
+    ]
+    location = held.location
+    assert location.newest("app", "store", ours) == mine[-1]
+    assert location.newest("app", "store", theirs) == location.newest("app", "store") == others[-1]
+    assert location.newest("app", "store", b"x" * 16) == others[-1], "it says why it is not used"
+
+    location.delete_unreferenced("app", "store", now_ms=NOW_MS + 29 * DAY_MS)
+    kept = {only_run(each).file for each in (*mine[1:], *others[1:])}
+    assert {name for name in held.files() if name.endswith(".sst")} == kept
+    assert location.newest("app", "store", ours) == mine[-1]
+
+    location.delete_unreferenced("app", "store", now_ms=NOW_MS + 30 * DAY_MS)
+    kept = {only_run(each).file for each in others[1:]}
+    assert {name for name in held.files() if name.endswith(".sst")} == kept
 
 
 def test_a_fetched_run_is_what_was_uploaded(held: Held, tmp_path: Path) -> None:

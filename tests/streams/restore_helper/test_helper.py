@@ -151,7 +151,7 @@ def test_a_snapshot_comes_before_what_is_read(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.fill(9)
     snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
-    bench.helper.take(FindSnapshot(number=7, store="s"))
+    bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
     bench.helper._others.shutdown(wait=True)
     assert bench.said == [SnapshotFound(number=7, snapshot=snapshot)]
     bench = Bench(tmp_path)
@@ -185,7 +185,7 @@ def test_a_location_that_can_not_be_read_has_no_snapshot(tmp_path: Path) -> None
     """The worker goes on with the changelog."""
     bench = Bench(tmp_path)
     (tmp_path / "snapshots").write_text("no directory")
-    bench.helper.take(FindSnapshot(number=7, store="s"))
+    bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
     bench.helper._others.shutdown(wait=True)
     assert bench.said == [SnapshotFound(number=7, snapshot=None)]
 
@@ -199,7 +199,7 @@ def test_a_location_that_does_not_answer_has_no_snapshot(
     silent.parent.mkdir(parents=True)
     os.mkfifo(silent)  # whoever opens it waits for somebody who writes
     try:
-        bench.helper.take(FindSnapshot(number=7, store="s"))
+        bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
         until(lambda: bench.said, "it is answered")
         assert bench.said == [SnapshotFound(number=7, snapshot=None)]
         assert "has not answered" in caplog.text

@@ -212,9 +212,9 @@ def test_a_snapshot_is_looked_for_once_for_all_that_ask_at_once(
             all_told.set()
 
     for _ in range(10):
-        host.find_snapshot("counts", tell)
+        host.find_snapshot("counts", bytes(16), tell)
     assert all_told.wait(_PATIENCE_S)
     assert found == [None] * 10
-    host.find_snapshot("counts", tell)
+    host.find_snapshot("counts", bytes(16), tell)
     assert len(found) == 11
     assert len(host.pids()) == 1
