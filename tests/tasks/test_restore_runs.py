@@ -197,7 +197,7 @@ def test_a_foreign_snapshot_is_refused_with_one_warning(
             assert bench.live()
         assert content(bench) == {"a": "1", "b": "1", "c": "1"}
     assert [order.snapshot for order in maker.orders] == [None, None]
-    said = [each.message for each in caplog.records if "is not used" in each.message]
+    said = [text for each in caplog.records if "is not used" in (text := each.getMessage())]
     assert len(said) == 2  # a worker each
     assert "tidewheel snapshot" in said[0]
 
@@ -224,7 +224,7 @@ def test_a_broken_snapshot_is_refused_and_the_changelog_used(
     with caplog.at_level(logging.WARNING):
         assert bench.live()
     assert content(bench) == {"a": "1", "b": "1", "c": "1"}
-    assert [each.message for each in caplog.records if "not used" in each.message]
+    assert [text for each in caplog.records if "not used" in (text := each.getMessage())]
     assert not maker.open
 
 
@@ -322,7 +322,9 @@ def test_a_reason_is_kept_in_the_log(places: Path, caplog: pytest.LogCaptureFixt
     bench.disk.versions.clear()
     with caplog.at_level(logging.INFO, "tasks"):
         assert bench.live()
-    said = [each.message for each in caplog.records if "restoring from changelog" in each.message]
+    said = [
+        text for each in caplog.records if "restoring from changelog" in (text := each.getMessage())
+    ]
     assert len(said) == 1
     assert "no position on disk" in said[0]
 

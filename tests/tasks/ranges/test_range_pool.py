@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -95,13 +94,18 @@ def test_as_many_calls_wait_at_a_time_as_there_are_threads() -> None:
 def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """When all but two stop in the course of a window, it tells what all have used."""
     at_work: list[int] = []
+    let_go = threading.Event()
 
     def note(width: Width, _elapsed_s: float, **seen: Any) -> None:
         at_work.append(seen["at_work"])
-        width.limit = NARROWEST if THREADS in at_work else THREADS
+        width.limit = THREADS
+        if THREADS in at_work:  # all are in a call, and go on when this window is over
+            width.limit = NARROWEST
+            let_go.set()
 
     monkeypatch.setattr(Width, "note", note)
-    with working([partial(time.sleep, 0.01)] * THREADS):
+    monkeypatch.setattr(range_pool, "_LONG_S", PATIENCE_S)
+    with working([lambda: let_go.wait(PATIENCE_S) and time.sleep(0.01)] * THREADS):
         until(lambda: THREADS in at_work[:-1])
 
     assert at_work[at_work.index(THREADS) + 1] > NARROWEST
