@@ -423,8 +423,9 @@ class ActiveTask:
             partition: One of the inputs.
             position: Where its reader is: where everything was processed, control records are behind us, too (H32).
         """
-        offset = self.next_offsets[partition]
-        return offset if self.group.buffers[partition].records else max(offset, position)
+        if not self.group.buffers[partition].records:
+            self.next_offsets[partition] = max(self.next_offsets[partition], position)
+        return self.next_offsets[partition]
 
     def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:
         """Return how far each key range is, when `offset_to_commit` has returned `offset`."""

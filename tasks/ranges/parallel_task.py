@@ -539,7 +539,8 @@ class ParallelTask(ActiveTask):
         end = self._handed_out[partition]
         offsets = offsets_of(self._ledgers, partition, end)
         if min(offsets) == end and not self.group.buffers[partition].records:
-            offsets = [max(end, position)] * len(offsets)
+            end = self._handed_out[partition] = max(end, position)
+            offsets = [end] * len(offsets)
         vector = tuple(map(RangeProgress, self._dealer.ranges.first_hashes, offsets))
         self._vectors[partition] = self._with_old(partition, vector)
         self.next_offsets[partition] = lowest = min(entry.offset for entry in vector)

@@ -1,9 +1,10 @@
 """A task with key ranges that no thread works on: a test takes their turns."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rebalance.model import TaskId, TopicPartition
 from streams import Topology
+from tasks.active_task import ActiveTask
 from tasks.lifecycle import TaskState
 from tasks.parallel.cut import Cut
 from tasks.parallel.key_ranges import KeyRanges, key_hash
@@ -27,14 +28,28 @@ def halves(offsets: Mapping[bytes, int]) -> OldMap:
 
 def begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap]) -> ParallelTask:
     """Return a running task of two ranges whose inputs begin at offset 0."""
+    task = _begun(topology, old_maps, threads=2)
+    assert isinstance(task, ParallelTask)
+    return task
+
+
+def begun_whole(topology: Topology, inputs: Collection[TopicPartition]) -> ActiveTask:
+    """Return a running task without ranges whose inputs begin at offset 0."""
+    at_the_begin = OldMap((RangeProgress(0, 0),))
+    return _begun(topology, dict.fromkeys(inputs, at_the_begin), threads=1)
+
+
+def _begun(
+    topology: Topology, old_maps: Mapping[TopicPartition, OldMap], *, threads: int
+) -> ActiveTask:
     topics = {partition.topic: 1 for partition in old_maps}
     bench = Bench(topology, {**topics, "out": 1})
     collector = collector_of()
     assert collector.policy is not None
-    worker = bench.make_worker(threads=2)
+    worker = bench.make_worker(threads=threads)
     task = worker._make_task(TaskId(0, 0), collector, collector.policy)
-    assert isinstance(task, ParallelTask)
-    task.join(RangePool(0), HALVES, 10)
+    if isinstance(task, ParallelTask):
+        task.join(RangePool(0), HALVES, 10)
     task.move_to(TaskState.RESTORING)
     task.stores.open()
     task.start(dict.fromkeys(old_maps, 0), {}, (), old_maps)
@@ -47,3 +62,14 @@ def work(task: ParallelTask, key: bytes) -> None:
     mine.cut(Cut([mine]))
     mine.turn(others_wait=lambda: False, alone=lambda: False)
     assert mine.error is None
+
+
+def end(task: ActiveTask) -> None:
+    """Close it, in threads."""
+    if isinstance(task, ParallelTask):
+        pool = RangePool(2)
+        task.join(pool, HALVES, 10)
+        task.close()
+        pool.close()
+    else:
+        task.close()

@@ -11,7 +11,7 @@ from rebalance.model import TopicPartition
 from streams import Processor, Record, Stores, StreamsBuilder, Topology
 from tasks.processing.record_batch import SourceRecords
 from tests.tasks.bench import Bench, Crash
-from tests.tasks.ranges.by_hand import begun, halves, work
+from tests.tasks.ranges.by_hand import begun, end, halves, work
 from tests.tasks.ranges.programs import STRING, TEXT
 from tests.tasks.ranges.test_far_apart import Gate
 
@@ -101,7 +101,7 @@ def test_K3_inputs_are_read_again_from_a_moment_that_all_ranges_had_passed_in_on
     offsets = {each: task.offset_to_commit(each, -1) for each in (a, b)}
     assert offsets == {a: 1, b: 0}
     assert task.progress(a, 1) == halves({b"a": 4, b"b": 2}).ranges
-    task.close()
+    end(task)
 
 
 _LIVES = st.lists(

@@ -23,7 +23,7 @@ from tasks.lifecycle import TaskState
 from tasks.processing.record_batch import SourceRecords
 from tests.tasks.bench import Bench
 from tests.tasks.outputs import collector_of
-from tests.tasks.ranges.by_hand import begun, halves
+from tests.tasks.ranges.by_hand import begun, begun_whole, end, halves
 from tests.tasks.ranges.programs import STRING, TEXT
 
 WINDOWS: dict[str, Any] = {
@@ -153,7 +153,7 @@ def test_K6_a_commit_while_one_range_catches_up_tells_the_time_of_what_was_done_
     assert task.operator_times_ms()[0] == 7
     task.process(1)
     assert task.operator_times_ms()[0] == 100
-    task.close()
+    end(task)
 
 
 def test_K3_ranges_whose_threads_have_not_begun_commit_what_they_had_done_before() -> None:
@@ -169,4 +169,19 @@ def test_K3_ranges_whose_threads_have_not_begun_commit_what_they_had_done_before
     lowest = task.offset_to_commit(partition, -1)
     assert lowest == 2
     assert min(each.offset for each in task.progress(partition, lowest)) == lowest
-    task.close()
+    end(task)
+
+
+@pytest.mark.parametrize("ranges", [1, 2])
+def test_a_committed_offset_that_is_past_a_control_record_does_not_go_back(ranges: int) -> None:
+    """Who reads the group's offsets would take it for records that are done twice."""
+    partition = TopicPartition("in", 0)
+    level = {partition: halves({b"a": 0, b"b": 0})}
+    task = begun_whole(telling(), level) if ranges == 1 else begun(telling(), level)
+    behind_the_marker = 1
+    assert task.offset_to_commit(partition, behind_the_marker) == behind_the_marker
+    task.group.add(SourceRecords("in", 0, [1], [b"a"], [b"v"], [1], None))
+    assert task.offset_to_commit(partition, 2) == behind_the_marker
+    progress = task.progress(partition, behind_the_marker)
+    assert {each.offset for each in progress} == {behind_the_marker}
+    end(task)
