@@ -103,9 +103,13 @@ def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.Mo
             width.limit = NARROWEST
             let_go.set()
 
+    def call() -> None:
+        let_go.wait(PATIENCE_S)
+        time.sleep(0.01)
+
     monkeypatch.setattr(Width, "note", note)
     monkeypatch.setattr(range_pool, "_LONG_S", PATIENCE_S)
-    with working([lambda: let_go.wait(PATIENCE_S) and time.sleep(0.01)] * THREADS):
+    with working([call] * THREADS):
         until(lambda: THREADS in at_work[:-1])
 
     assert at_work[at_work.index(THREADS) + 1] > NARROWEST
