@@ -1,7 +1,7 @@
 """The writes of one store since the last commit, and its record cache.
 
 Between commits nothing reaches the database: values live here, decoded once, serialised at most once per key and
-commit. At a commit `drain` gives what goes to the changelog and to the database; once both have it, `applied` makes
+commit. At a commit `drain` gives what goes to the changelog and to the database; once the database shows it, `applied` makes
 the entries clean. Clean entries are kept as a read cache within a budget, in two generations, so that hot keys are
 neither re-read nor re-decoded.
 
@@ -472,7 +472,7 @@ class CommitBuffer:
         return NOTHING_RESTORED
 
     def applied(self) -> None:
-        """The drained changes are committed and in the database: all entries are clean now."""
+        """The database shows the drained changes: all entries are clean now."""
         self._clean()
         entries = len(self.values) + len(self._raw)
         per_entry = self._mean_key_bytes + self.mean_value_bytes + _ENTRY_OVERHEAD_BYTES

@@ -302,7 +302,7 @@ class SegmentedBuffer(TimedBuffer):
         return Restored(delete_range=delete_range, notes=restored.notes)
 
     def applied(self) -> None:
-        """The drained changes are committed and in the database: all entries are clean now."""
+        """The database shows the drained changes: all entries are clean now."""
         if self._rows is not None:
             self._tell_rows(self._rows)
             self._rows.expire(self.layout.first_kept(self.observed_stream_time_ms))

@@ -125,7 +125,7 @@ class TimedBuffer(CommitBuffer):
         return Restored(notes=notes)
 
     def applied(self) -> None:
-        """The drained changes are committed and in the database: all entries are clean now."""
+        """The database shows the drained changes: all entries are clean now."""
         self._noted = (
             self._to_note() if self.in_range else read_note(self._database, self.spec.name)
         )

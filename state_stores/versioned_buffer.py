@@ -187,7 +187,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         self._latest = {}
 
     def applied(self) -> None:
-        """The drained changes are committed and in the database: all entries are clean now."""
+        """The database shows the drained changes: all entries are clean now."""
         super().applied()
         for disk_key in self._swept:
             self.evict(disk_key)

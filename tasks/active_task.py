@@ -409,6 +409,15 @@ class ActiveTask:
     def settle(self, until_s: float, tick: Callable[[], None]) -> None:
         """Stop working in other threads, after the records at hand (see `ParallelTask`)."""
 
+    @property
+    def may_be_ahead(self) -> bool:
+        """Return whether processing may go on while a commit is under way (see `StateManager.may_be_ahead`)."""
+        return self.stores.may_be_ahead
+
+    def stage(self, drained: Mapping[str, Drained]) -> None:
+        """Go on as if what `drain` has returned were in the databases: a commit is under way that writes it."""
+        self.stores.stage(drained)
+
     def applied(self) -> None:
         """Note that what `drain` has returned is in the databases."""
 

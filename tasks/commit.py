@@ -6,23 +6,32 @@
 Everything before "transaction committed" may fail and be sent again, nothing of it is visible; everything after it may
 be lost in a crash and is replayed from the changelog. So disk lags the changelog and never leads it, and outputs,
 changelog and offsets stand or fall together.
+
+A commit has two halves: `begin` hands everything to the client, `end` has it written or raises. In between only waiting is
+left, which somebody else may do (`tasks.beside`) while the loop processes what comes next. Whatever goes wrong meanwhile is
+dealt with in `end`, by the loop's thread.
 """
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from rebalance.model import TopicPartition
 from state_stores.commit_buffer import Drained
 from state_stores.errors import StreamsError
+from tasks.beside import at_once
 from tasks.output_collector import OutputCollector, drop
 from tasks.ports import (
     Admin,
+    Beside,
     Clock,
     CommitOutcomeUnknownError,
     CommittedOffset,
     FailedDelivery,
+    Positions,
     ProducerFactory,
     TransactionAbortedError,
     TransactionalProducer,
@@ -36,6 +45,9 @@ _log = logging.getLogger(__name__)
 #: as long as Kafka Streams' `task.timeout.ms`.
 _RETRY_LIMIT_S = 300.0
 _PAUSE_S = 0.1
+
+#: How often whoever waits for a commit is told that it still waits.
+_TICK_S = 0.5
 
 Answer = TypeVar("Answer")
 
@@ -66,8 +78,24 @@ class RolledBackError(Exception):
     """A transaction of unknown outcome turned out not to have committed: tasks start again from what is committed."""
 
 
+class _UnderWay:
+    """A commit that was begun."""
+
+    __slots__ = ("attempt", "commit", "give_up_s")
+
+    def __init__(self, commit: Commit, give_up_s: float) -> None:
+        self.commit = commit
+        self.give_up_s = give_up_s
+        #: What the client is doing.
+        self.attempt: Future[Positions] = Future()
+
+
 class Committer:
-    """Carries commits out. Only the worker's loop thread calls it."""
+    """Carries commits out. Only the worker's loop thread calls it.
+
+    Attributes:
+        producer: The present one. While a commit is under way nobody else may use it.
+    """
 
     def __init__(
         self,
@@ -78,6 +106,7 @@ class Committer:
         admin: Admin,
         clock: Clock,
         wait: Callable[[float], None],
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self._group_id = group_id
         self._make_producer = make_producer
@@ -85,27 +114,63 @@ class Committer:
         self._admin = admin
         self._clock = clock
         self._wait = wait
+        self._on_wait = on_wait
+        self._under_way: _UnderWay | None = None
         self.producer: TransactionalProducer = make_producer()
 
     def use(self, collector: OutputCollector) -> None:
         """Serve another collector: the tasks begin anew, and what they left half done is given up."""
+        assert self._under_way is None, "whoever ends the tasks ends their commit first"
         self._collector = collector
         self.producer.abort()
 
-    def carry_out(self, commit: Commit) -> dict[TopicPartition, int]:
+    def carry_out(self, commit: Commit) -> Positions:
         """Make a commit durable in Kafka; return the position each changelog partition has reached.
+
+        Raises what `begin` and `end` raise.
+        """
+        self.begin(commit)
+        return self.end()
+
+    def begin(self, commit: Commit, beside: Beside = at_once) -> None:
+        """Hand a commit to the client, and have `beside` wait for the brokers; `end` has to follow before the next one.
+
+        Raises `RecordFailedError` (a handler said fail) or `StreamsError`, and nothing is under way.
+        """
+        assert self._under_way is None, "one commit at a time: end the one that is under way"
+        under_way = _UnderWay(commit, self._clock.monotonic_s() + _RETRY_LIMIT_S)
+        if self._collector.sink_producer is not None:
+            commit.meanwhile()  # the brokers have the sinks' records already
+        # Before the transaction begins: a sink record may be sent again for longer than a transaction may last.
+        self._flush_sinks(under_way.give_up_s)
+        try:
+            self._produce(commit)
+        except (TransactionAbortedError, CommitOutcomeUnknownError) as error:
+            under_way.attempt.set_exception(error)
+        else:
+            under_way.attempt = beside(
+                partial(self.producer.commit, self._group_id, commit.offsets)
+            )
+        self._under_way = under_way
+
+    @property
+    def is_answered(self) -> bool:
+        """Return whether `end` need not wait for what was begun."""
+        return self._under_way is not None and self._under_way.attempt.done()
+
+    def end(self) -> Positions:
+        """Wait until what was begun is durable; return the position each changelog partition has reached.
 
         Raises `RecordFailedError` (a handler said fail), `RolledBackError`, `FencedError` or `StreamsError`.
         """
-        give_up_s = self._clock.monotonic_s() + _RETRY_LIMIT_S
-        if self._collector.sink_producer is not None:
-            commit.meanwhile()  # the brokers have the sinks' records already
+        under_way, self._under_way = self._under_way, None
+        assert under_way is not None, "a commit ends that was begun"
+        commit, give_up_s = under_way.commit, under_way.give_up_s
+        attempt: Callable[[], Positions] = partial(self._answer_of, under_way.attempt)
         while True:
-            # Before the transaction begins: a sink record may be sent again for longer than a transaction may last.
-            self._flush_sinks(give_up_s)
             try:
                 try:
-                    return self._transact(commit)
+                    return attempt()
                 except TransactionAbortedError as error:
                     self._check_time(give_up_s, error)
                     self.producer.abort()
@@ -115,6 +180,36 @@ class Committer:
                 self._wait(_PAUSE_S)
             except CommitOutcomeUnknownError as error:
                 return self._find_out(commit, error, give_up_s)
+            self._flush_sinks(give_up_s)
+            attempt = partial(self._transact, commit)
+
+    def give_up(self) -> Positions | None:
+        """Have what was begun end, without trying again; None if nothing of it is durable.
+
+        The tasks are over: what is not committed will be done again. Raises `FencedError` or `StreamsError`.
+        """
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
+            return None
+        try:
+            return self._answer_of(under_way.attempt)
+        except TransactionAbortedError:
+            self.producer.abort()
+        except CommitOutcomeUnknownError as error:
+            try:
+                return self._find_out(under_way.commit, error, under_way.give_up_s)
+            except RolledBackError:
+                _log.debug("the last commit of tasks that are over had not happened")
+        return None
+
+    def _answer_of(self, attempt: Future[Positions]) -> Positions:
+        while True:
+            try:
+                return attempt.result(_TICK_S)
+            except TimeoutError:
+                if attempt.done():
+                    raise
+                self._on_wait()
 
     def _check_time(self, give_up_s: float, error: TransactionAbortedError) -> None:
         if self._clock.monotonic_s() > give_up_s:
@@ -123,7 +218,11 @@ class Committer:
                 f"{_RETRY_LIMIT_S:.0f} s: {error}; look at the brokers' health and logs"
             ) from error
 
-    def _transact(self, commit: Commit) -> dict[TopicPartition, int]:
+    def _transact(self, commit: Commit) -> Positions:
+        self._produce(commit)
+        return self.producer.commit(self._group_id, commit.offsets)
+
+    def _produce(self, commit: Commit) -> None:
         self.producer.begin()
         for columns in commit.outputs:
             if len(columns):
@@ -138,7 +237,6 @@ class Committer:
                 row_headers=drained.row_headers,
             )
         commit.meanwhile()
-        return self.producer.commit(self._group_id, commit.offsets)
 
     def _after_abort(self, commit: Commit, error: TransactionAbortedError) -> None:
         """Find the records that the broker refuses, if that was the reason; give them to the handler, take them out."""
@@ -150,11 +248,13 @@ class Committer:
         by_columns: dict[int, list[FailedDelivery]] = {}
         for failure in refused:
             by_columns.setdefault(id(failure.columns), []).append(failure)
-        for failures in by_columns.values():
-            columns = failures[0].columns
-            skipped = [failure.index for failure in failures if self._skips(failure)]
-            drop(columns, skipped)
-        commit.outputs.extend(self._collector.take_staged())  # dead letters
+        # What was processed since this commit began belongs to the next one.
+        with self._collector.apart() as dead_letters:
+            for failures in by_columns.values():
+                columns = failures[0].columns
+                skipped = [failure.index for failure in failures if self._skips(failure)]
+                drop(columns, skipped)
+            commit.outputs.extend(dead_letters())
 
     def _check_changelogs(self, commit: Commit, error: TransactionAbortedError) -> None:
         """Raise if a changelog is gone: a client that has heard of it holds the records back and says no more than that it waits."""
@@ -171,7 +271,7 @@ class Committer:
 
     def _find_out(
         self, commit: Commit, error: CommitOutcomeUnknownError, give_up_s: float
-    ) -> dict[TopicPartition, int]:
+    ) -> Positions:
         """Retire the producer and read back whether the transaction committed (hole H8)."""
         _log.warning(
             "outcome of a transaction is unknown (%s); reading it back with a new producer", error

@@ -4,15 +4,17 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.commit_buffer import Drained
 from tasks.active_task import ActiveTask
+from tasks.beside import at_once
 from tasks.commit import Commit, Committer, changed_offsets
 from tasks.output_collector import OutputCollector
 from tasks.parallel.progress_vector import Progress, RangeProgress
-from tasks.ports import Admin, Clock, CommittedOffset
+from tasks.ports import Admin, Beside, Clock, CommittedOffset, Positions
 from tasks.start_positions import StartPosition
 from tasks.worker_input import WorkerInput
 from tasks.worker_ports import WorkerSettings
@@ -26,6 +28,18 @@ _CUT_S: Final = 0.02
 #: How long a clean stop waits for the markers of its last transaction, and how often it looks for them.
 _MARKERS_S: Final = 5.0
 _MARKERS_POLL_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A commit that was begun."""
+
+    tasks: Sequence[ActiveTask]
+    drained: Mapping[TaskId, Mapping[str, Drained]]
+    commit: Commit
+    progress: dict[TopicPartition, tuple[RangeProgress, ...]]
+    begin_s: float
+    size_bytes: int
 
 
 class CommitRound:
@@ -63,6 +77,7 @@ class CommitRound:
         #: How far the key ranges of each partition were at the last commit.
         self._progress: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
         self._former: dict[TaskId, set[str]] = {}
+        self._round: _Round | None = None
         self._work = work
         self._clock = clock
         self._topology_hash = settings.topology_hash
@@ -110,15 +125,29 @@ class CommitRound:
 
         Raises what `Committer.carry_out` raises.
         """
+        begun = self.begin(tasks, force=force)
+        if begun:
+            self.end()
+        return begun
+
+    def begin(
+        self, tasks: Sequence[ActiveTask], beside: Beside = at_once, *, force: bool = False
+    ) -> bool:
+        """Begin to commit the work of these tasks, which are all that run; return whether there is anything.
+
+        They may go on processing before `end`, as if it were done. Raises what `Committer.begin` raises.
+        """
+        assert self._round is None, "one commit at a time: end the one that is under way"
         begin_s = self._clock.monotonic_s()
-        if begin_s >= self._next_recommit_s:
-            self.committed.clear()
+        anew = begin_s >= self._next_recommit_s
+        if anew:
             self._next_recommit_s = begin_s + self._recommit_s
         self._cut(tasks)
         for task in tasks:
             with task.stores.trusted():
                 task.flush_caches()
             task.commit_requested = False
+        size_bytes = self.uncommitted_bytes(tasks)
         drained = {task.task_id: task.drain() for task in tasks}
         outputs = self.collector.take_staged()
         self.offsets = offsets = self._work.offsets()
@@ -127,6 +156,7 @@ class CommitRound:
             outputs
             or any(drained.values())
             or force
+            or (anew and offsets)
             or changed_offsets(_plain(self.committed), _plain_of(offsets))
             or any(self._progress.get(each, now) != now for each, now in progress.items())
         ):
@@ -146,13 +176,55 @@ class CommitRound:
                 for each, offset in offsets.items()
             },
         )
-        positions = self.committer.carry_out(commit)
-        self.reached.update(positions)
-        self._apply(tasks, drained, positions, offsets)
-        self.committed = dict(commit.offsets)
-        self._progress = progress
-        self._refresh(tasks, begin_s)
+        self.committer.begin(commit, beside)
+        self._round = _Round(tasks, drained, commit, progress, begin_s, size_bytes)
+        for task in tasks:
+            with task.stores.trusted():
+                task.stage(drained[task.task_id])
         return True
+
+    def uncommitted_bytes(self, tasks: Iterable[ActiveTask]) -> int:
+        """Return about how much memory holds what these tasks have done and no commit has made durable yet."""
+        under_way = 0 if self._round is None else self._round.size_bytes
+        return (
+            under_way + self.collector.staged_bytes + sum(task.uncommitted_bytes for task in tasks)
+        )
+
+    @property
+    def is_under_way(self) -> bool:
+        """Return whether a commit was begun that has not ended."""
+        return self._round is not None
+
+    def end(self) -> float:
+        """Wait until what was begun is durable, write it to the databases; return how many seconds it took in all.
+
+        Raises what `Committer.end` raises.
+        """
+        done, self._round = self._round, None
+        assert done is not None, "a commit ends that was begun"
+        self._write(done, self.committer.end())
+        self._refresh(done.tasks, done.begin_s)
+        return self._clock.monotonic_s() - done.begin_s
+
+    def give_up(self) -> None:
+        """Have what was begun end where the tasks are over: note what is committed, and try nothing again.
+
+        Raises what `Committer.give_up` raises.
+        """
+        done, self._round = self._round, None
+        if done is None:
+            return
+        positions = self.committer.give_up()
+        if positions is not None:
+            self._write(done, positions)
+
+    def _write(self, done: _Round, positions: Positions) -> None:
+        """Note what is committed, and write it to the databases."""
+        self.reached.update(positions)
+        self.committed = dict(done.commit.offsets)
+        self._progress = done.progress
+        offsets = {each: committed.offset for each, committed in done.commit.offsets.items()}
+        self._apply(done.tasks, done.drained, positions, offsets)
 
     def _cut(self, tasks: Iterable[ActiveTask]) -> None:
         """Have key ranges hand over what they have done, those first that will do so soon."""

@@ -5,7 +5,8 @@ the sink producer at once; what stays inside the application (repartition topics
 in both guarantees. Sizes are checked here, since a broker refuses a whole request for one record that is too large.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -91,6 +92,17 @@ class OutputCollector:
         """Remove and return what is staged, in order."""
         staged, self.staged, self.staged_bytes = self.staged, [], 0
         return staged
+
+    @contextmanager
+    def apart(self) -> Generator[Callable[[], list[OutputColumns]]]:
+        """Keep what is staged in the block apart from what was staged before; yields what takes it."""
+        before, size = self.staged, self.staged_bytes
+        self.staged, self.staged_bytes = [], 0
+        try:
+            yield self.take_staged
+        finally:
+            self.staged = [*before, *self.staged]
+            self.staged_bytes += size
 
     def _checked(self, columns: OutputColumns) -> int:
         """Return the bytes of the records, without those that are too large."""

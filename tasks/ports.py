@@ -4,6 +4,7 @@ Records cross these ports as columns. Keys and values are raw bytes here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -13,6 +14,11 @@ from state_stores.errors import StreamsError
 from tasks.processing.output import OutputColumns
 from tasks.processing.record import Headers
 from tasks.processing.record_batch import SourceRecords
+
+#: By changelog partition the position it has reached: the offset behind the last record.
+Positions = dict[TopicPartition, int]
+#: Has the second half of a commit done, here or elsewhere (`tasks.beside`).
+Beside = Callable[[Callable[[], Positions]], Future[Positions]]
 
 
 class CommittedOffset(NamedTuple):
@@ -121,7 +127,7 @@ class RecordSource(Protocol):
 
 
 class TransactionalProducer(Protocol):
-    """The worker's one transactional producer. Only the worker's loop thread calls it.
+    """The worker's one transactional producer. Only the worker's loop thread calls it, and one thread for it: `commit`.
 
     Raises `FencedError` from any call once a newer producer of the same id exists, and `CommitOutcomeUnknownError`
     from any call once the producer must be replaced; after either only `close` is of use.
@@ -137,7 +143,7 @@ class TransactionalProducer(Protocol):
         ...
 
     def begin(self) -> None:
-        """Open a transaction. From here to `commit` no user code runs."""
+        """Open a transaction. From here to `commit` nothing waits for user code."""
         ...
 
     def produce(self, columns: OutputColumns) -> None:

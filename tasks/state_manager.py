@@ -22,6 +22,7 @@ from state_stores.custom_slot import CustomSlot
 from state_stores.errors import StoreCorruptedError
 from state_stores.expiry import slowest_time
 from state_stores.factory import Store, make_store
+from state_stores.in_flight import InFlightView
 from state_stores.ports import Database
 from state_stores.position import Position
 from state_stores.restore import StoreTime, position_name
@@ -70,6 +71,10 @@ class StateManager:
         self._now = now
         self._directory = directory
         self._databases: dict[bool, Database] = {}
+        #: What stores see of the databases.
+        self._views: dict[bool, InFlightView] = {}
+        #: Whether changes were staged that are not written yet.
+        self._staged = False
         #: Where stores of the user's own stand.
         self._slots: dict[str, CustomSlot] = {}
         self.stores: dict[str, Store] = {}
@@ -84,6 +89,7 @@ class StateManager:
             self._databases[True] = self._open_persistent(persistent)
         if in_memory := self._names_in(persistent=False):
             self._databases[False] = self._open_in_memory(in_memory)
+        self._views = {each: InFlightView(database) for each, database in self._databases.items()}
         for spec in self.specs.values():
             if spec.kind is StoreKind.CUSTOM:
                 self._slots[spec.name] = self._open_slot(spec)
@@ -114,6 +120,9 @@ class StateManager:
     def renew(self, now: Callable[[], int]) -> None:
         """Begin anew over the open databases, as for a new task: what was not committed is forgotten."""
         self._now = now
+        self._staged = False
+        for view in self._views.values():
+            view.let_go()
         for spec in self.specs.values():
             self.stores[spec.name] = self._store(spec)
 
@@ -133,7 +142,7 @@ class StateManager:
             return self._slots[spec.name].begin(self._now)
         return make_store(
             spec,
-            self.database(spec.name),
+            self._views[spec.persistent],
             topic=self.serde_topic(spec.name),
             keep_bytes=self._settings.keep_bytes_per_store,
             now=self._now,
@@ -275,6 +284,31 @@ class StateManager:
             if store.buffer.has_changes()
         }
 
+    @property
+    def may_be_ahead(self) -> bool:
+        """Return whether processing may go on between `stage` and `apply`.
+
+        A store of the user's own is told of a commit when it has happened, and takes all it was given before for committed.
+        """
+        return not self._slots
+
+    def stage(self, drained: Mapping[str, Drained]) -> None:
+        """Have the stores go on as if drained changes were written: a commit is under way that will write them (`apply`)."""
+        assert not self._staged, "one commit at a time"
+        self._staged = True
+        for persistent, view in self._views.items():
+            view.take(
+                {
+                    name: changed
+                    for name, changed in drained.items()
+                    if self._is_in(name, persistent=persistent)
+                }
+            )
+        for name, store in self.stores.items():
+            # Also where nothing changed: what was only read is kept within the budget at the same moment.
+            if name in drained or not store.buffer.dirty:
+                store.buffer.applied()
+
     def apply(
         self,
         drained: Mapping[str, Drained],
@@ -284,8 +318,10 @@ class StateManager:
     ) -> None:
         """Write committed changes with the positions they reach; called AFTER the transaction committed.
 
-        `positions` are those of changelogs, and the committed offsets of inputs that stores are restored from.
+        They may have been staged when it began. `positions` are those of changelogs, and the committed offsets of inputs that stores are restored from.
         """
+        if not self._staged:
+            self.stage(drained)
         for persistent, database in self._databases.items():
             changes = {
                 name: changed.stored
@@ -299,10 +335,9 @@ class StateManager:
             reached = self._reached(name, positions, now_ms)
             if name in drained or reached is not None:
                 slot.commit(reached)
-        for name, store in self.stores.items():
-            # Also where nothing changed: what was only read is kept within the budget at the same moment.
-            if name in drained or not store.buffer.dirty:
-                store.buffer.applied()
+        self._staged = False
+        for view in self._views.values():
+            view.let_go()
 
     def _encoded(
         self, positions: Mapping[TopicPartition, int], now_ms: int, *, persistent: bool
@@ -410,5 +445,6 @@ class StateManager:
             for slot in self._slots.values():
                 closing.callback(slot.close)
             self._databases = {}
+            self._views = {}
             self._slots = {}
             self.stores.clear()

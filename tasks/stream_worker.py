@@ -1,7 +1,8 @@
 """The worker's loop: orders, poll, process in slices, punctuate, commit.
 
 One thread owns all running tasks, the source consumer and the transactional producer. A transaction is open only
-inside a commit, never while user code runs. Whatever ends the loop, what was not committed never happened: buffers are
+inside a commit, and never waits for user code: once everything is handed to the client, somebody else waits for the brokers,
+and meanwhile the loop processes what comes next. Whatever ends the loop, what was not committed never happened: buffers are
 forgotten, the databases stay as the last commit left them.
 
 Without a membership its tasks are assigned once and for all (N13); with one, they come and go by the group's orders, and
@@ -9,6 +10,7 @@ input is taken only while the lease lasts.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from rebalance.model import TaskId, TopicPartition
 from rebalance.orders import EndIncarnation, Leaveable, WorkerClosed, WorkerStatus
 from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
+from tasks.beside import at_once
 from tasks.commit import Committer, RolledBackError
 from tasks.commit_round import CommitRound
 from tasks.errors import FencedError, TaskCorruptedError
@@ -28,7 +31,7 @@ from tasks.learner_task import LearnerTask
 from tasks.operator_times import OPERATOR_TIMES_MAX
 from tasks.output_collector import OutputCollector
 from tasks.parallel.progress_vector import ranges_that_fit
-from tasks.ports import ProducerFactory, TransactionalProducer
+from tasks.ports import Beside, ProducerFactory, TransactionalProducer
 from tasks.processing.error_policy import ErrorPolicy
 from tasks.ranges.parallel_task import ParallelTask
 from tasks.ranges.placing import Placing
@@ -49,6 +52,8 @@ _IDLE_S = 0.05
 #: The same where orders may come, and where a task is about to begin.
 _IDLE_IN_GROUP_S = 0.01
 _IDLE_BEFORE_START_S = 0.002
+#: And while a commit is under way, whose changes queries see when it has ended.
+_IDLE_IN_COMMIT_S = 0.002
 #: How long the workers of one program may take to start.
 _SIBLINGS_START_S = 60.0
 
@@ -259,6 +264,7 @@ class StreamWorker:
             fitting = ranges_that_fit(self._settings.transactional_id, OPERATOR_TIMES_MAX)
             self._placing = Placing(self._pool, fitting)
         self._manager = self._manage(collector, policy, stack)
+        stack.callback(self._commits.give_up)  # before the tasks are closed
         self.tasks, self.copies = self._manager.tasks, self._manager.copies
         now_s = self._clock.monotonic_s()
         self._next_commit_s = now_s + self._settings.commit_interval_ms / 1000
@@ -312,6 +318,7 @@ class StreamWorker:
             admin=self._ports.admin,
             clock=self._clock,
             wait=self._wait,
+            on_wait=(lambda: None) if membership is None else membership.progress,
         )
         if membership is None:
             stack.callback(committer.close)
@@ -368,6 +375,8 @@ class StreamWorker:
     def _turn(self) -> None:
         """One round: orders, tasks that are ready to run, input, a slice of each task, punctuations, commits."""
         self._watch()
+        if self._commits.committer.is_answered:
+            self._end_commit()
         self._serve_orders()
         self._check_ranges()
         self._admit()
@@ -388,12 +397,12 @@ class StreamWorker:
                 self._process_slice(task)
                 self._shrink_caches()
             if self._must_commit():
-                self._commit()
+                self._commit_beside()
         self._punctuate()
         self._cut_anew()
         now_s = self._clock.monotonic_s()
         if now_s >= self._next_commit_s or self._must_commit():
-            self._commit()
+            self._commit_beside()
         if now_s >= self._next_purge_s:
             self._purge()
 
@@ -529,6 +538,8 @@ class StreamWorker:
         if self._membership is not None:
             restoring = self._manager.is_restoring
             waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
+        if self._commits.is_under_way:
+            waits.append(_IDLE_IN_COMMIT_S)
         for task in self._manager.running.values():
             if self._is_paused(task):
                 continue
@@ -557,10 +568,7 @@ class StreamWorker:
         running = self._manager.running.values()
         if any(task.commit_requested for task in running):
             return True
-        uncommitted = self._commits.collector.staged_bytes + sum(
-            task.uncommitted_bytes for task in running
-        )
-        return uncommitted > self._settings.uncommitted_max_bytes
+        return self._commits.uncommitted_bytes(running) > self._settings.uncommitted_max_bytes
 
     def _punctuate(self) -> None:
         if self._may_work():
@@ -571,16 +579,36 @@ class StreamWorker:
                         task.punctuate_wall_clock(now_ms)
 
     def _commit(self) -> None:
-        begin_s = self._clock.monotonic_s()
+        """Commit all that is done; it is durable when this returns."""
+        self._end_commit()
+        self._begin_commit(at_once)
+        self._end_commit()
+
+    def _commit_beside(self) -> None:
+        """Begin to commit all that is done, and go on; what is under way is waited for."""
+        if all(task.may_be_ahead for task in self._manager.running.values()):
+            self._end_commit()
+            self._begin_commit(self._ports.beside)
+        else:
+            self._commit()
+
+    def _begin_commit(self, beside: Beside) -> None:
         try:
-            done = self._commits.carry_out(list(self._manager.running.values()))
+            begun = self._commits.begin(list(self._manager.running.values()), beside)
         finally:
             self._sequence = self._commits.sequence
         self._lags = self._work.lags(self._commits.offsets)
-        end_s = self._clock.monotonic_s()
-        if done:
-            self.metrics.commit_times = self.metrics.commit_times.and_one(end_s - begin_s)
-        self._next_commit_s = end_s + self._settings.commit_interval_ms / 1000
+        self._next_commit_s = math.inf if begun else self._in_an_interval_s()
+
+    def _end_commit(self) -> None:
+        """Wait for the commit that is under way, if one is."""
+        if self._commits.is_under_way:
+            took_s = self._commits.end()
+            self.metrics.commit_times = self.metrics.commit_times.and_one(took_s)
+            self._next_commit_s = self._in_an_interval_s()
+
+    def _in_an_interval_s(self) -> float:
+        return self._clock.monotonic_s() + self._settings.commit_interval_ms / 1000
 
     def _purge(self) -> None:
         """Delete records of repartition topics that are processed and committed."""

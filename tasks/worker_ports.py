@@ -8,8 +8,17 @@ import msgspec
 from rebalance.model import TaskId
 from rebalance.orders import AnyOrder, AnyReport
 from tasks.active_task import ActiveTask
+from tasks.beside import in_a_thread
 from tasks.output_collector import OutputCollector, TopicInfo
-from tasks.ports import Admin, ChangelogReader, Clock, ProducerOfId, RecordSource, SinkProducer
+from tasks.ports import (
+    Admin,
+    Beside,
+    ChangelogReader,
+    Clock,
+    ProducerOfId,
+    RecordSource,
+    SinkProducer,
+)
 from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
 from tasks.run_ports import RunSettings
 from tasks.slices import OnRecord
@@ -102,6 +111,8 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     runs: RunSettings | None = None
     #: Told before each record which it is, for a while; None goes in batches (`tasks.slices`).
     on_record: OnRecord | None = None
+    #: Who waits for the brokers of a commit while the loop goes on.
+    beside: Beside = in_a_thread
 
 
 class MakeTask(Protocol):

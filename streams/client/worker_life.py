@@ -96,6 +96,7 @@ class WorkerLife:
         self._ends_all = ends_all
         #: Guards the handing over of `_departure` to a membership that can act on it, and of `_paused` to the worker.
         self._lock = threading.Lock()
+        self._loop_thread: threading.Thread | None = None
         self._departure: Departure | None = None
         self.slot: int | None = None
         self.worker: StreamWorker | None = None
@@ -163,6 +164,7 @@ class WorkerLife:
     def _run(self, stack: ExitStack) -> None:
         application = self._application
         config = application.config
+        self._loop_thread = threading.current_thread()
         clients = make_clients(config, self._show_progress)
         slot = take_slot(config, self._wanted_slot, stack)
         self.slot = slot.slot
@@ -252,8 +254,11 @@ class WorkerLife:
         self._work(self.worker)
 
     def _show_progress(self) -> None:
-        """Waiting for the cluster is no hang: the watchdog goes on vouching."""
-        if self.membership is not None:
+        """Waiting for the cluster is no hang: the watchdog goes on vouching.
+
+        That a commit waits says nothing of the loop, which processes meanwhile and may hang in that.
+        """
+        if self.membership is not None and threading.current_thread() is self._loop_thread:
             self.membership.progress()
 
     def _work(self, worker: StreamWorker) -> None:

@@ -56,7 +56,7 @@ class StuckError(Exception):
 
 
 class ProducerClient:
-    """One librdkafka producer and its log. One thread calls it."""
+    """One librdkafka producer and its log. One thread at a time calls it."""
 
     def __init__(
         self,

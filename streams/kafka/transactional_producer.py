@@ -52,7 +52,7 @@ _TRIAL_TRANSACTION_S: Final = 5.0
 
 
 class KafkaTransactionalProducer:
-    """One transactional id's producer. Only the worker's loop thread calls it.
+    """One transactional id's producer. One thread at a time calls it.
 
     Args:
         settings: What clients are made from.

@@ -525,6 +525,14 @@ class ParallelTask(ActiveTask):
                 )
         return changes
 
+    @property
+    def may_be_ahead(self) -> bool:
+        """Return False: ranges go on by themselves, and the loop has little to do that is not for a commit."""
+        return False
+
+    def stage(self, drained: Mapping[str, Drained]) -> None:
+        """Do nothing: what a range has sealed it sees (`StagedDatabase`)."""
+
     def applied(self) -> None:
         """Tell the ranges that what was drained is in the databases."""
         for each, number in zip(self.ranges, self._taken, strict=True):

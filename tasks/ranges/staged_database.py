@@ -5,22 +5,18 @@ been written. Until they are, they stand here. Nobody takes a lock: the range's 
 thread writes the rows to the database below and then says so, with one number.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from heapq import merge
-from operator import itemgetter
 from typing import Final
 
 from state_stores.errors import InvalidStateStoreError
+from state_stores.in_flight import OrderedRows, on_top
 from state_stores.ports import Database
 from state_stores.rows import SortedRows
 from tasks.parallel.own_keys import OwnKeys
 
 #: What a commit has taken, and what was sealed since.
 _LAYERS_MAX: Final = 2
-
-_key = itemgetter(0)
 
 
 class _Layer:
@@ -61,7 +57,7 @@ class StagedDatabase:
         #: Per family what is sealed, older rows before newer ones, in two layers at most.
         self._layers: dict[str, deque[_Layer]] = {}
         #: Per family the keys of its layers in order, and their values, made when somebody iterates.
-        self._ordered: dict[str, tuple[list[bytes], dict[bytes, bytes | None]]] = {}
+        self._ordered: dict[str, OrderedRows] = {}
         self._notes: dict[str, bytes] = {}
 
     def stage(
@@ -110,37 +106,25 @@ class StagedDatabase:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) with lower <= key < upper, as of now, in key order or backwards."""
         self._check_open()
-        mine = self._between(family, lower, upper)
+        mine = self._staged(family)
         below = self._below.iterate(family, lower, upper, reverse=reverse)
         own = self._own
         if own is not None and own.limits(family):
             below = (row for row in below if own.holds(family, row[0]))
-        if not mine:
-            return below
-        if reverse:
-            mine.reverse()
-        hidden = frozenset(key for key, _ in mine)
-        rest = (row for row in below if row[0] not in hidden)
-        live = ((key, value) for key, value in mine if value is not None)
-        return merge(live, rest, key=_key, reverse=reverse)
+        return below if mine is None else on_top(mine, below, lower, upper, reverse=reverse)
 
-    def _between(
-        self, family: str, lower: bytes | None, upper: bytes | None
-    ) -> list[tuple[bytes, bytes | None]]:
-        """Return the staged rows of a range in order."""
+    def _staged(self, family: str) -> OrderedRows | None:
+        """Return the staged rows of a family, if there are any."""
         layers = self._layers.get(family)
         if not layers:
-            return []
+            return None
         known = self._ordered.get(family)
         if known is None:
             rows: dict[bytes, bytes | None] = {}
             for layer in layers:
                 rows.update(layer.rows)
             known = self._ordered[family] = (sorted(rows), rows)
-        ordered, rows = known
-        start = 0 if lower is None else bisect_left(ordered, lower)
-        stop = len(ordered) if upper is None else bisect_left(ordered, upper)
-        return [(key, rows[key]) for key in ordered[start:stop]]
+        return known
 
     def position(self, name: str) -> bytes | None:
         """Return what a store keeps beside the positions, or a position; None if never written."""

@@ -16,9 +16,11 @@ from tests.integration.programs.probes import STEPS
 pytestmark = pytest.mark.timeout(240)
 
 #: Steps at which the transaction had not committed, so that its records are processed again.
-_UNCOMMITTED = frozenset({"before_produce", "before_flush", "before_offsets", "before_commit"})
+_UNCOMMITTED = frozenset(
+    {"before_produce", "before_flush", "before_offsets", "before_commit", "ahead_of_commit"}
+)
 #: Steps at which it had, and the database had not heard of it.
-_UNAPPLIED = frozenset({"after_commit", "before_apply"})
+_UNAPPLIED = frozenset({"after_commit", "ahead_of_apply", "before_apply"})
 _NTH = 3
 
 
@@ -27,7 +29,7 @@ _NTH = 3
     [
         ("exactly_once", STEPS),
         # Only sinks are sent in another way here, before all these steps.
-        ("at_least_once", ("before_produce", "before_commit", "before_apply")),
+        ("at_least_once", ("before_produce", "before_commit", "ahead_of_apply", "before_apply")),
     ],
     ids=["exactly_once", "at_least_once"],
 )

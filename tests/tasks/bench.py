@@ -7,6 +7,7 @@ of restored tasks.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -19,7 +20,7 @@ from streams.assembly import TaskFactory, error_handlers
 from streams.config import StreamsConfig as Config
 from tasks.active_task import ActiveTask
 from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.ports import ChangelogReader, CommittedOffset
+from tasks.ports import ChangelogReader, CommittedOffset, Positions
 from tasks.processing.output import OutputColumns
 from tasks.processing.record_batch import SourceRecords
 from tasks.run_ports import RunSettings
@@ -249,6 +250,32 @@ class Source(FakeReader):
         return runs
 
 
+class Later(Future[Positions]):
+    """Work that is done when it was asked for so many times, or when somebody waits for it."""
+
+    def __init__(self, work: Callable[[], Positions], times: int) -> None:
+        super().__init__()
+        self._work = work
+        self._left = times
+
+    def done(self) -> bool:
+        if not super().done() and self._left <= 0:
+            self._do()
+        self._left -= 1
+        return super().done()
+
+    def result(self, timeout: float | None = None) -> Positions:
+        if not super().done():
+            self._do()
+        return super().result(timeout)
+
+    def _do(self) -> None:
+        try:
+            self.set_result(self._work())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self.set_exception(error)
+
+
 class Bench:
     """One application on one fake cluster."""
 
@@ -290,6 +317,8 @@ class Bench:
         for topic in (*self.plan.repartition_topics, *self.plan.changelog_topics):
             self.broker.create_topic(topic.name, topic.partitions, topic.config)
         self.idle_polls = 30
+        #: How many turns of the loop a commit takes.
+        self.commit_turns = 2
         #: How many records a task processes at a time at most; None leaves it to the worker.
         self.slice_records: int | None = None
         #: Called at every poll with the worker and its source.
@@ -375,6 +404,7 @@ class Bench:
                 clock=self.clock,
                 runs=self.runs,
                 on_record=self.on_record,
+                beside=lambda work: Later(work, self.commit_turns),
             ),
             make_task=factory,
             wipe=self.disk.wipe,

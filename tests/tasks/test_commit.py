@@ -1,6 +1,8 @@
 """Commits: outputs, changelogs and offsets stand or fall together, whatever the cluster answers."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -8,10 +10,12 @@ import pytest
 from rebalance.model import TopicPartition
 from state_stores.commit_buffer import Drained
 from streams import FencedError, RecordFailedError, StreamsError
+from tasks.beside import in_a_thread
 from tasks.commit import Commit, Committer, RolledBackError, changed_offsets
 from tasks.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
+    Positions,
     TransactionAbortedError,
     UnansweredError,
     UnsettledOffsetsError,
@@ -283,6 +287,97 @@ def test_a_fenced_producer_commits_nothing() -> None:
         stage.carry_out()
     stage.assert_nothing_visible()
     assert stage.waits == 0
+
+
+# -- while records are processed ---------------------------------------------------------------------------------------
+
+
+def begun(stage: Stage, commit: Commit) -> Future[Positions]:
+    """Begin a commit that nobody has carried out yet; return what holds its outcome."""
+    works: list[Callable[[], Positions]] = []
+    answer = Future[Positions]()
+
+    def later(work: Callable[[], Positions]) -> Future[Positions]:
+        works.append(work)
+        return answer
+
+    stage.committer.begin(commit, later)
+    assert not stage.committer.is_answered
+    stage.assert_nothing_visible()
+    (work,) = works
+    try:
+        answer.set_result(work())
+    except Exception as error:  # noqa: BLE001 - raised where the commit ends
+        answer.set_exception(error)
+    return answer
+
+
+def test_a_commit_is_begun_and_ended_apart() -> None:
+    """Whoever was asked to waits for the brokers; the end takes what that has brought."""
+    stage = Stage()
+    staged(stage, b"1")
+    begun(stage, stage.commit())
+    assert stage.committer.is_answered
+    assert stage.committer.end() == {LOG: 2}
+    assert not stage.committer.is_answered
+    assert (stage.values("out"), stage.committed) == ([b"1"], CommittedOffset(42, "metadata 1"))
+
+
+def test_what_was_processed_meanwhile_is_no_part_of_a_commit_that_is_sent_again() -> None:
+    """Only the dead letter of the record that was refused is: the others' offsets come with the next commit."""
+    stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
+    refuse(stage, "out", b"2")
+    staged(stage, b"1", b"2")
+    begun(stage, stage.commit())
+    staged(stage, b"3")
+    size = stage.collector.staged_bytes
+    stage.committer.end()
+    assert (stage.values("out"), stage.values("dead")) == ([b"1"], [b"2"])
+    assert stage.collector.staged_bytes == size
+    stage.carry_out(sequence=2)
+    assert stage.values("out") == [b"1", b"3"]
+
+
+@pytest.mark.parametrize(
+    ("fate", "committed"),
+    [
+        (None, True),
+        (CommitFate.ABORTS, False),
+        (CommitFate.UNKNOWN_COMMITTED, True),
+        (CommitFate.UNKNOWN_OPEN, False),
+    ],
+)
+def test_tasks_that_are_over_learn_what_became_of_their_commit(
+    fate: CommitFate | None, *, committed: bool
+) -> None:
+    """Nothing is sent again for them; and another commit may follow."""
+    stage = Stage()
+    if fate is not None:
+        stage.broker.commit_fates.append(fate)
+    staged(stage, b"1")
+    begun(stage, stage.commit())
+    assert (stage.committer.give_up() is not None) is committed
+    assert stage.values("out") == ([b"1"] if committed else [])
+    assert stage.committer.give_up() is None
+    stage.committer.use(stage.collector)
+    staged(stage, b"2")
+    stage.carry_out(sequence=2)
+    assert stage.values("out")[-1:] == [b"2"]
+
+
+def test_whoever_waits_for_a_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watchdog sees that the loop waits for brokers, and does not hang."""
+    monkeypatch.setattr("tasks.commit._TICK_S", 0.001)
+    stage = Stage()
+    go_on, told = threading.Event(), list[int]()
+    stage.committer._on_wait = lambda: (told.append(1), go_on.set())  # type: ignore[assignment,func-returns-value]
+
+    def slow(work: Callable[[], Positions]) -> Future[Positions]:
+        return in_a_thread(lambda: work() if go_on.wait(30) else {})
+
+    stage.committer.begin(stage.commit(), slow)
+    assert stage.committer.end() == {LOG: 2}
+    assert told
 
 
 # -- refused records --------------------------------------------------------------------------------------------------

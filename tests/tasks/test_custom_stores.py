@@ -223,3 +223,17 @@ def test_a_store_without_a_changelog_is_told_of_commits(tmp_path: Path) -> None:
     bench.send("in", "a", "x")
     assert bench.live()
     assert MADE[-1].totals == {"a": 2}
+
+
+def test_nothing_is_processed_between_a_commit_and_a_store_that_hears_of_it(tmp_path: Path) -> None:
+    """A store takes all it was given before for committed, so its task waits for each commit."""
+    bench = bench_of(counting_by(KeptTotals), tmp_path, commit_interval_ms=5)
+    bench.commit_turns = 40
+    under_way: list[bool] = []
+    bench.at_poll.append(lambda worker, _: under_way.append(worker._commits.is_under_way))
+    for key in INPUT:
+        bench.send("in", key, "x")
+    assert bench.live()
+    assert last_outputs(bench) == Counter(INPUT)
+    assert under_way
+    assert not any(under_way)

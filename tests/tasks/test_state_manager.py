@@ -281,3 +281,46 @@ def test_rows_that_end_are_drained_without_a_put() -> None:
         [None],
         [87],
     )
+
+
+# -- a commit that is under way ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_stores_go_on_from_what_a_commit_under_way_will_write(*, persistent: bool) -> None:
+    """Also where memory keeps nothing; the database has it when the commit has ended, and what came since stays uncommitted."""
+    stage = Stage(spec("a", persistent=persistent), keep_bytes=0)
+    store = stage.stores["a"]
+    for key, value in (("gone", 1), ("k", 1), ("same", 1)):
+        store.put(key, value)
+    stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
+    store.put("k", 2)
+    store.delete("gone")
+    drained = stage.manager.drain()
+    stage.manager.stage(drained)
+    assert stage.manager.drain() == {}
+    database = stage.manager.database("a")
+    assert len(list(database.iterate("a", None, None))) == 3
+    assert (store.get("k"), store.get("gone"), store.get("same")) == (2, None, 1)
+    assert list(store.all()) == [("k", 2), ("same", 1)]
+    store.put("k", 3)
+    store.put("new", 1)
+    stage.manager.apply(drained, {changelog("a"): 7}, now_ms=6)
+    assert len(list(database.iterate("a", None, None))) == 2
+    assert (store.get("k"), store.get("new")) == (3, 1)
+    position = stage.manager.position("a")
+    assert position is not None
+    assert position.offset == 7
+    assert [len(each.keys) for each in stage.manager.drain().values()] == [2]
+
+
+def test_a_task_that_begins_anew_forgets_what_a_commit_had_under_way() -> None:
+    """It was rolled back: the stores show what is in the database."""
+    stage = Stage(spec("a"))
+    stage.stores["a"].put("k", 1)
+    stage.manager.stage(stage.manager.drain())
+    stage.manager.renew(lambda: 78)
+    assert stage.stores["a"].get("k") is None
+    stage.stores["a"].put("k", 2)
+    stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
+    assert stage.stores["a"].get("k") == 2

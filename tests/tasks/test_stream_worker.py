@@ -126,6 +126,7 @@ LIVES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=4)
     repartition=st.booleans(),
     at_least_once=st.booleans(),
     slice_records=st.sampled_from([1, 2, None]),
+    commit_turns=st.sampled_from([0, 1, 3, 12]),
     store_type=st.sampled_from(["rocksdb", "in_memory"]),
 )
 def test_nothing_is_lost_and_nothing_is_counted_twice(
@@ -137,6 +138,7 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
     repartition: bool,
     at_least_once: bool,
     slice_records: int | None,
+    commit_turns: int,
     store_type: str,
 ) -> None:
     """Crashes at any step, disks that lost their last writes and unknown outcomes leave the state as without them."""
@@ -148,7 +150,7 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
         commit_interval_ms=30,
     )
     bench.idle_polls = 15
-    bench.slice_records = slice_records
+    bench.slice_records, bench.commit_turns = slice_records, commit_turns
     bench.broker.commit_fates.extend(fates)
     batches = iter(records)
     for crash_after, lost_writes in lives:

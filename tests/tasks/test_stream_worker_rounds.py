@@ -13,6 +13,7 @@ from streams import (
 )
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
+from tasks.stream_worker import StreamWorker
 from tasks.worker_ports import recommit_interval_ms
 from tests.tasks.bench import APP, Bench, Source
 from tests.tasks.test_stream_worker import counting, counts_of, fill, outputs_of
@@ -251,3 +252,42 @@ def test_only_commits_count_as_commits() -> None:
 
     assert number == bench.worker.metrics.commits > 0
     assert 0 < total_s / number <= longest_s
+
+
+# -- while a commit is under way ---------------------------------------------------------------------------------------
+
+
+def steps_of_a_long_commit(bench: Bench) -> list[tuple[int, int]]:
+    """Send records one at a turn while commits take many turns; return (records processed, commits) at the turns under way."""
+    bench.commit_turns = 40
+    seen: list[tuple[int, int]] = []
+    keys = iter("a" * 100)
+
+    def feed(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(keys, ""))
+        if worker._commits.is_under_way and worker.metrics.processed:
+            seen.append((worker.metrics.processed, worker.metrics.commits))
+
+    bench.at_poll.append(feed)
+    assert bench.live()
+    return seen
+
+
+def test_records_are_processed_while_a_commit_is_under_way() -> None:
+    """The loop does not wait for the brokers; results come with the next commit, and each count once."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5)
+    seen = steps_of_a_long_commit(bench)
+    one_commit = [processed for processed, commits in seen if commits == seen[0][1]]
+    assert one_commit[-1] - one_commit[0] > 10
+    (numbers,) = outputs_of(bench).values()
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert counts_of(bench) == {"a": len(numbers)}
+
+
+def test_what_a_commit_under_way_holds_counts_as_uncommitted() -> None:
+    """Memory is bounded: past the limit the commit is waited for before more is processed."""
+    bench = Bench(
+        counting(), {"in": 1, "out": 1}, commit_interval_ms=5, statestore_uncommitted_max_bytes=1
+    )
+    assert steps_of_a_long_commit(bench) == []
+    assert counts_of(bench) == {"a": 100}

@@ -28,11 +28,16 @@ STEPS: Final = (
     "before_flush",
     "before_offsets",
     "before_commit",
+    "ahead_of_commit",
     "during_commit",
     "after_commit",
+    "ahead_of_apply",
     "before_apply",
     "after_apply",
 )
+
+#: How long a commit waits for records to be processed meanwhile.
+_AHEAD_S: Final = 20.0
 
 #: Numbers of the states on a scoreboard.
 STATE_NUMBERS: Final = {state: number for number, state in enumerate(KafkaStreamsState)}
@@ -43,8 +48,9 @@ class Fate:
     """A signal that a worker sends to itself at the `nth` time it comes to a step of a commit that changes state.
 
     Steps, in their order: `before_produce`, `before_flush` (K1), `before_offsets` (K2), `before_commit` (K3),
-    `during_commit` (K4: at any moment of it), `after_commit` and `before_apply` (K5), `after_apply`. And of a restore from
-    sorted runs: `before_ingest`, `after_ingest`.
+    `during_commit` (K4: at any moment of it), `after_commit` and `before_apply` (K5), `after_apply`. `ahead_of_commit` and
+    `ahead_of_apply` are before and after K4, with records of the next commit processed meanwhile. And of a restore from sorted
+    runs: `before_ingest`, `after_ingest`.
     """
 
     step: str
@@ -61,11 +67,11 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
 
     `start:P` is the committed offset from which partition P was begun, `begun:P` how often, `owns:P` whether it is still
     processed here, `position:P` the next offset to be processed,
-    brought up to date after every slice of records, before anything else can happen to them; `committing` is 1 inside
-    a commit; `commits` counts them, `changes` those that change state; `restored:P` and `restore-from:P` tell of changelogs.
+    brought up to date after every slice of records, before anything else can happen to them; `committing` is 1 while
+    a commit is under way; `commits` counts them, `changes` those that change state; `restored:P` and `restore-from:P` tell of
+    changelogs.
     """
-    start, process, carry_out = ActiveTask.start, ActiveTask.process, Committer.carry_out
-    retire = ActiveTask.retire
+    start, process, retire = ActiveTask.start, ActiveTask.process, ActiveTask.retire
 
     def counting_start(self: ActiveTask, offsets: Any, *times: Any) -> None:
         for partition, offset in offsets.items():
@@ -86,15 +92,6 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
             board[f"position:{partition}"] = offset
         return done
 
-    def counting_carry_out(self: Committer, commit: Any) -> Any:
-        board["committing"] = 1
-        positions = carry_out(self, commit)
-        board["committing"] = 0
-        board.add("commits")
-        if commit.changelogs:
-            board.add("changes")
-        return positions
-
     def on_restore(event: RestoreEvent) -> None:
         where = f"{event.topic}-{event.partition}"
         board[f"restore-from:{where}"] = event.start
@@ -103,8 +100,29 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
     ActiveTask.start = counting_start  # type: ignore[assignment,method-assign]
     ActiveTask.retire = counting_retire  # type: ignore[method-assign]
     ActiveTask.process = counting_process  # type: ignore[assignment,method-assign]
-    Committer.carry_out = counting_carry_out  # type: ignore[method-assign]
+    _count_commits(board)
     return on_restore
+
+
+def _count_commits(board: Scoreboard) -> None:
+    begin, end = Committer.begin, Committer.end
+    changes: list[bool] = []
+
+    def counting_begin(self: Committer, commit: Any, *beside: Any) -> None:
+        board["committing"] = 1
+        changes[:] = [bool(commit.changelogs)]
+        begin(self, commit, *beside)
+
+    def counting_end(self: Committer) -> Any:
+        positions = end(self)
+        board["committing"] = 0
+        board.add("commits")
+        if changes[0]:
+            board.add("changes")
+        return positions
+
+    Committer.begin = counting_begin  # type: ignore[assignment,method-assign]
+    Committer.end = counting_end  # type: ignore[method-assign]
 
 
 def runs_from(records: int) -> Callable[..., RunSettings]:
@@ -122,16 +140,14 @@ def meet(fate: Fate) -> None:
             _before(KafkaTransactionalProducer, "commit", fate, counted)
         case "before_offsets":
             _around_call("send_offsets_to_transaction", fate, counted, after=False)
-        case "before_commit":
-            _around_call("commit_transaction", fate, counted, after=False)
+        case "before_commit" | "after_commit":
+            _around_call("commit_transaction", fate, counted, after=fate.step == "after_commit")
         case "during_commit":
             _during_commit(fate, counted)
-        case "after_commit":
-            _around_call("commit_transaction", fate, counted, after=True)
-        case "before_apply":
-            _around_apply(fate, counted, after=False)
-        case "after_apply":
-            _around_apply(fate, counted, after=True)
+        case "ahead_of_commit" | "ahead_of_apply":
+            _ahead(fate, counted)
+        case "before_apply" | "after_apply":
+            _around_apply(fate, counted, after=fate.step == "after_apply")
         case "before_ingest" | "after_ingest":
             _around_ingest(fate)
         case _:
@@ -160,14 +176,14 @@ class _Count:
     def __init__(self, nth: int) -> None:
         self._left = nth
         self._changing = False
-        carry_out = Committer.carry_out
+        begin = Committer.begin
 
-        def noting_carry_out(committer: Committer, commit: Commit) -> Any:
+        def noting_begin(committer: Committer, commit: Commit, *beside: Any) -> None:
             self._changing = bool(commit.changelogs)
-            return carry_out(committer, commit)
+            begin(committer, commit, *beside)
 
         committer: Any = Committer
-        committer.carry_out = noting_carry_out
+        committer.begin = noting_begin
 
     def reached(self) -> bool:
         if self._changing:
@@ -220,6 +236,30 @@ def _during_commit(fate: Fate, count: _Count) -> None:
         call(self, operation, *arguments, **options)
 
     ProducerClient.call = wrapped  # type: ignore[method-assign]
+
+
+def _ahead(fate: Fate, count: _Count) -> None:
+    """Strike while a commit is under way and the loop has processed more; the commit waits for that, or has happened."""
+    commit, process = KafkaTransactionalProducer.commit, ActiveTask.process
+    under_way, ahead = threading.Event(), threading.Event()
+
+    def held_commit(self: KafkaTransactionalProducer, *arguments: Any) -> Any:
+        if not count.reached():
+            return commit(self, *arguments)
+        positions = commit(self, *arguments) if fate.step == "ahead_of_apply" else None
+        under_way.set()
+        assert ahead.wait(_AHEAD_S), "nothing is processed while a commit is under way"
+        fate.strike()
+        return positions
+
+    def noticed_process(self: ActiveTask, *arguments: Any) -> int:
+        done = process(self, *arguments)
+        if done and under_way.is_set():
+            ahead.set()
+        return done
+
+    KafkaTransactionalProducer.commit = held_commit  # type: ignore[assignment,method-assign]
+    ActiveTask.process = noticed_process  # type: ignore[assignment,method-assign]
 
 
 def _around_apply(fate: Fate, count: _Count, *, after: bool) -> None:
