@@ -36,6 +36,8 @@ _SHAREABLE = frozenset(
     }
 )  # fmt: skip
 
+_TEXTS = frozenset({str, bytes})
+
 #: A longer value is kept serialised, so that memory is counted exactly.
 _LARGE = 256
 
@@ -390,9 +392,12 @@ class CommitBuffer:
 
     def _keeps_all(self, values: Sequence[Any]) -> bool:
         """Return whether all of these values may stay as they are until the commit."""
-        if not _SHAREABLE.issuperset(map(type, values)):
+        kinds: set[type] = set(map(type, values))
+        if not _SHAREABLE.issuperset(kinds):
             return False
-        texts = [value for value in values if isinstance(value, str | bytes)]
+        texts = values
+        if not _TEXTS.issuperset(kinds):
+            texts = [value for value in values if isinstance(value, str | bytes)]
         return max(map(len, texts), default=0) <= _LARGE and all(
             map(self._serde.surely_serializes, values)
         )

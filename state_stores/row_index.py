@@ -7,7 +7,7 @@ looked up since. What takes too much memory is forgotten, the oldest segments fi
 
 import struct
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -96,15 +96,29 @@ class RowIndex:
     def change(self, rows: Mapping[bytes, object]) -> None:
         """Note what became of many rows by disk key: with a value of None they are gone."""
         segments: dict[bytes, _Segment] = {}
+        gone: list[bytes] = []
+        key_part, grown = self._key, 0
         for disk_key, value in rows.items():
             if value is None:
-                self.remove(disk_key)
+                gone.append(disk_key)
                 continue
             prefix = disk_key[:SEGMENT_BYTES]
             segment = segments.get(prefix)
             if segment is None:
                 segment = segments[prefix] = self._segment_of(prefix)
-            self._grow(segment, _insert(segment, disk_key[self._key], disk_key))
+            key = disk_key[key_part]
+            mine = segment.rows.get(key)
+            if mine is not None and disk_key > mine[-1] and len(mine) < _ROWS_MAX:
+                mine.append(disk_key)  # as most are: time goes on
+                size_bytes = len(disk_key) + _ROW_BYTES
+            else:
+                size_bytes = _insert(segment, key, disk_key)
+            segment.size_bytes += size_bytes
+            grown += size_bytes
+        self._size_bytes += grown
+        # Last, so that a key whose only row is replaced stays where it is.
+        for disk_key in gone:
+            self.remove(disk_key)
 
     def remove(self, disk_key: bytes) -> None:
         """Note that a row is gone, if it was known."""
@@ -158,6 +172,55 @@ class RowIndex:
             found += mine[start:stop]
         return found
 
+    def of_each(
+        self, keys: Sequence[bytes], lows: Sequence[int], highs: Sequence[int]
+    ) -> Sequence[list[bytes] | None]:
+        """Return what `of` does for each key with its times; there is at least one. None of the times is below 0."""
+        order, interval = self._order, self._layout.interval_ms
+        first, last = min(lows) // interval, max(highs) // interval
+        numbers = order[bisect_left(order, first) : bisect_right(order, last)]
+        segments = [self._segments[number] for number in numbers]
+        for number, segment in zip(numbers, segments, strict=True):
+            if not segment.complete:
+                self._look_up_each(number, segment, zip(keys, lows, highs, strict=True))
+        if any(segment.many for segment in segments):
+            return list(map(self.of, keys, lows, highs))
+        # Times compare as their bytes do, and so do the disk keys of one key in one segment.
+        time, before_time = self._time, slice(-self._layout.tail)
+        behind_time = b"\xff" * (self._layout.tail - _TIME.size)
+        packed_lows, packed_highs = list(map(_pack_time, lows)), list(map(_pack_time, highs))
+        found: list[list[bytes]] = [[] for _ in keys]
+        for segment in segments:
+            mine_of = map(segment.rows.get, keys)
+            for rows, mine, low, high in zip(
+                found, mine_of, packed_lows, packed_highs, strict=True
+            ):
+                if mine is None:
+                    continue
+                latest = time(mine[-1])
+                if latest < low:
+                    continue
+                if latest <= high and (len(mine) == 1 or time(mine[-2]) < low):
+                    rows.append(mine[-1])  # most find one, or none
+                elif latest <= high and time(mine[0]) >= low:
+                    rows.extend(mine)
+                else:
+                    begin = mine[-1][before_time]
+                    start = bisect_left(mine, begin + low)
+                    stop = bisect_right(mine, begin + high + behind_time, start)
+                    rows.extend(mine[start:stop])
+        return found
+
+    def _look_up_each(
+        self, number: int, segment: _Segment, wanted: Iterable[tuple[bytes, int, int]]
+    ) -> None:
+        """Look up those keys that were not yet, where their times reach into a segment that is not complete."""
+        interval, scanned = self._layout.interval_ms, segment.scanned
+        begin, end = number * interval, (number + 1) * interval
+        for key, low, high in wanted:
+            if low < end and high >= begin and key not in scanned:
+                self._look_up(number, segment, key)
+
     def _look_up(self, number: int, segment: _Segment, key: bytes) -> None:
         mine = self._find(number, key, _ROWS_MAX + 1)
         grown = len(key) + _KEY_BYTES - _forget(segment, key)
@@ -175,11 +238,12 @@ class RowIndex:
         return self._size_bytes > self._budget_bytes
 
     def _shed(self) -> None:
-        """Forget the oldest segments until half of the budget is free, if it takes too much."""
+        """Forget the oldest segments until a quarter of the budget is free, if it takes too much."""
         if not self.is_full:
             return
         for number in self._order:
-            if self._size_bytes <= self._budget_bytes // 2:
+            # Not more: what is forgotten of the segments at hand is looked up again, key by key.
+            if self._size_bytes <= self._budget_bytes * 3 // 4:
                 return
             self._size_bytes -= self._segments[number].size_bytes
             self._segments[number] = _Segment(complete=False)

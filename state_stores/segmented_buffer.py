@@ -114,11 +114,12 @@ class SegmentedBuffer(TimedBuffer):
     def rows_of_each(
         self, keys: Sequence[bytes], lows: Sequence[int], highs: Sequence[int]
     ) -> list[list[bytes]]:
-        """Return what `rows_of` does for each key with its times, from 0 to `TIME_MAX`."""
-        each_known = map(self._row_index().of, keys, lows, highs)
+        """Return what `rows_of` does for each key with its times, from 0; the lists are the caller's."""
+        if not keys:
+            return []
         return [
             self.rows_of(keys[index], lows[index], highs[index]) if known is None else known
-            for index, known in enumerate(each_known)
+            for index, known in enumerate(self._row_index().of_each(keys, lows, highs))
         ]
 
     def _tell_rows(self, rows: RowIndex) -> None:

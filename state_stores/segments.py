@@ -111,6 +111,19 @@ class SegmentLayout:
         time: int = _TIME.unpack_from(disk_key, len(disk_key) - self.tail)[0]
         return time
 
+    def times_of(self, disk_keys: Collection[bytes]) -> tuple[int, ...]:
+        """Return the time of each of many rows.
+
+        >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
+        >>> layout.times_of([layout.window_key(b"b", 7), layout.window_key(b"a", 500)])
+        (7, 500)
+        """
+        time = itemgetter(slice(-self.tail, _TIME.size - self.tail))
+        times: tuple[int, ...] = struct.unpack(
+            f">{len(disk_keys)}Q", b"".join(map(time, disk_keys))
+        )
+        return times
+
     def latest_time(self, disk_keys: Collection[bytes]) -> int:
         """Return the latest time of some rows, of which there is at least one; big-endian numbers sort as their bytes.
 
@@ -145,6 +158,18 @@ class SegmentLayout:
         """Return the start and the end of a session."""
         end, start = _SESSION_TAIL.unpack_from(disk_key, len(disk_key) - _SESSION_TAIL.size)
         return start, end
+
+    @staticmethod
+    def sessions_of(disk_keys: Collection[bytes]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the starts of many sessions, and their ends.
+
+        >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=16)
+        >>> layout.sessions_of([layout.session_key(b"b", 7, 9), layout.session_key(b"a", 3, 5)])
+        ((7, 3), (9, 5))
+        """
+        tails = b"".join(map(itemgetter(slice(-_SESSION_TAIL.size, None)), disk_keys))
+        times: tuple[int, ...] = struct.unpack(f">{2 * len(disk_keys)}Q", tails)
+        return times[1::2], times[::2]
 
     def seq_of(self, disk_key: bytes) -> int:
         """Return the sequence number of a window's row."""

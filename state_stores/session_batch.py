@@ -3,8 +3,8 @@
 What was read for all records says nothing of what the records before made of it; the batch knows that.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from state_stores.segmented_buffer import SegmentedBuffer
@@ -27,20 +27,35 @@ class SessionBatch:
         earliest_ends: From which end on each record looks for sessions, expired or not.
 
     Attributes:
-        changes: What was set and deleted (with a value of None), in order.
+        rows, starts, ends, values: What was set and deleted (with a value of None), in order.
+        owners: The record that made each of these changes.
     """
 
     def __init__(
         self, buffer: SegmentedBuffer, keys: Sequence[bytes], earliest_ends: Sequence[int]
     ) -> None:
-        self.changes: list[Session] = []
+        self.rows: list[bytes] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.values: list[Any] = []
+        self.owners: list[int] = []
         self._buffer = buffer
         self._layout = buffer.layout
         self._keys = keys
-        self._earliest_ends = [max(0, earliest) for earliest in earliest_ends]
+        self._earliest_ends = earliest_ends
+        if min(earliest_ends, default=0) < 0:
+            self._earliest_ends = [max(0, earliest) for earliest in earliest_ends]
         #: The rows that each record may find, as they were before the first of them.
         self._rows = buffer.rows_of_each(keys, self._earliest_ends, [TIME_MAX] * len(keys))
-        buffer.fetch([*chain.from_iterable(self._rows)])
+        rows = [*chain.from_iterable(self._rows)]
+        buffer.fetch(rows)
+        #: Those rows as sessions, one record's behind the other's.
+        self._sessions: Iterator[Session] = iter(())
+        #: Whether their values are known; else each is read at its record's turn.
+        self._are_known = buffer.are_decoded(rows)
+        if self._are_known:
+            starts, ends = self._layout.sessions_of(rows)
+            self._sessions = zip(rows, starts, ends, buffer.get_many(rows), strict=True)
         #: By key what is there now of all that was set, and all that was deleted.
         self._live: dict[bytes, dict[bytes, Any]] = {}
         self._gone: set[bytes] = set()
@@ -48,9 +63,24 @@ class SessionBatch:
         self._stored = 0
 
     def find(self, index: int, latest_start: int) -> list[Session]:
-        """Return the sessions that are there for the record at `index` and start early enough, the earliest first."""
+        """Return the sessions that are there for the record at `index` and start early enough, the earliest first.
+
+        It is asked for one record after the other.
+        """
         rows = self._rows[index]
+        before = list(islice(self._sessions, len(rows))) if rows else []
         live = self._live.get(self._keys[index])
+        if live is None and self._are_known:
+            return [
+                session
+                for session in before
+                if session[1] <= latest_start and session[3] is not None
+            ]
+        return self._found(index, live, latest_start)
+
+    def _found(self, index: int, live: dict[bytes, Any] | None, latest_start: int) -> list[Session]:
+        """Return what `find` does for a key with changes in `live`, and where values were not read before."""
+        rows = self._rows[index]
         if live is not None:
             rows = self._rows_now(rows, live, self._earliest_ends[index])
         times_of, peek = self._layout.session_times_of, self._buffer.peek
@@ -84,25 +114,29 @@ class SessionBatch:
         if live is None:
             live = self._live[key] = {}
         for row, found_start, found_end, _ in found:
-            self.changes.append((row, found_start, found_end, None))
+            self._note(index, row, found_start, found_end, None)
             self._gone.add(row)
             live.pop(row, None)
         row = self._layout.session_key(key, start, end)
         if buffer.keeps(value):
             live[row] = value
-            self.changes.append((row, start, end, value))
         else:
             self.store()
             buffer.put(row, value, end)
             live[row] = _STORED
-            self.changes.append((row, start, end, value))
             self._stored += 1
+        self._note(index, row, start, end, value)
         self._gone.discard(row)
+
+    def _note(self, index: int, row: bytes, start: int, end: int, value: Any) -> None:
+        self.rows.append(row)
+        self.starts.append(start)
+        self.ends.append(end)
+        self.values.append(value)
+        self.owners.append(index)
 
     def store(self) -> None:
         """Write what was set and deleted so far to the buffer."""
-        changes = self.changes[self._stored :]
-        self._stored += len(changes)
-        if changes:
-            rows, _, ends, values = zip(*changes, strict=True)
-            self._buffer.put_kept(rows, values, ends)
+        first, self._stored = self._stored, len(self.rows)
+        if first < self._stored:
+            self._buffer.put_kept(self.rows[first:], self.values[first:], self.ends[first:])

@@ -7,23 +7,26 @@ then another answer is on its way (`ResponseJoin`). Rules are those of the Kafka
 `ProcessorSupplier` behind them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import chain, compress
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, compress, repeat
+from operator import attrgetter, eq, is_
 from typing import Any, ClassVar, NamedTuple, cast
 
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.key_schema import prefix_end
 from state_stores.ports import SerdePort
 from streams.functions import UserFunction
-from streams.operators.murmur3 import hash128_each
-from streams.operators.stateless import collect_each, spread
+from streams.operators.murmur3 import known_hashes
+from streams.operators.named_serde import NamedSerde, filled_in
+from streams.operators.stateless import collect_each, repeated, spread
 from streams.operators.subscription import (
     Instruction,
     Response,
     Subscription,
-    combined_key,
+    combined_keys,
     key_prefix,
+    responses_of,
+    subscriptions_of,
 )
 from streams.operators.table_join import joinable
 from streams.operators.table_view import Failed, TableView, look_up
@@ -39,84 +42,11 @@ class ForeignKeyTopics(NamedTuple):
     response: str
 
 
-class _Serializer:
-    """One serde under one topic's name, as an operator uses it."""
-
-    def __init__(self, serde: SerdePort, topic: str) -> None:
-        self._serde = serde
-        self._topic = topic
-
-    def __call__(self, value: Any) -> bytes:
-        """Return the bytes of a value, which must have some."""
-        data = self._serde.serialize(self._topic, value)
-        if data is None:
-            raise ValueError(f"{self._serde!r} made None of a {type(value).__name__}")
-        return data
-
-    def read(self, data: bytes) -> Any:
-        """Return the value of some bytes."""
-        return self._serde.deserialize(self._topic, data)
-
-    def write_all(self, values: Sequence[Any], failed: Failed) -> list[bytes | None]:
-        """Return the bytes of each value, None for None; `failed` takes the errors of others that have none."""
-        every = partial(self._serde.serialize_batch, self._topic)
-        return _column(every, self, values, failed)
-
-    def read_all(self, data: Sequence[bytes | None], failed: Failed) -> list[Any]:
-        """Return the value of each, None for None; `failed` takes the errors of those that can't be read."""
-        every = partial(self._serde.deserialize_batch, self._topic)
-        return _column(every, self.read, data, failed, may_be_none=True)
-
-    def keys_of(self, batch: RecordBatch) -> Sequence[bytes | None] | None:
-        """Return the batch's serialised keys where they are this serde's; else None."""
-        return batch.key_bytes if batch.key_serde is self._serde else None
-
-    def note_keys(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> RecordBatch:
-        """Return the batch with its keys' bytes, which a sink with the same serde need not make again."""
-        if self._serde.canonical:
-            batch.key_bytes, batch.key_serde = key_bytes, self._serde
-        return batch
-
-
-def _column(
-    every: Callable[[list[Any]], list[Any]],
-    one: Callable[[Any], Any],
-    items: Sequence[Any],
-    failed: Failed,
-    *,
-    may_be_none: bool = False,
-) -> list[Any]:
-    """Return what a serde makes of each item that is not None: of all at once, or one by one to find those it fails on."""
-    present = [item for item in items if item is not None]
-    try:
-        made = every(present)
-    except FAILURES:  # whatever a serde raises, the record behind it is found below
-        made = None
-    if made is not None and (may_be_none or not has_none(made)):
-        return made if len(made) == len(items) else filled_in(items, made)
-    column: list[Any] = [None] * len(items)
-    for index, item in enumerate(items):
-        if item is not None:
-            try:
-                column[index] = one(item)
-            except FAILURES as error:  # the caller decides
-                failed.setdefault(index, error)
-    return column
-
-
-def filled_in(items: Sequence[Any], made: Iterable[Any]) -> list[Any]:
-    """Return what was made of the items that are not None, in their places.
-
-    >>> filled_in(["a", None, "b"], [1, 2])
-    [1, None, 2]
-    """
-    each = iter(made)
-    return [None if item is None else next(each) for item in items]
-
-
 def _hashes(rows: Sequence[bytes | None]) -> list[bytes | None]:
     """Return the hash of each row's bytes, None for a row that is not there."""
-    return filled_in(rows, hash128_each([data for data in rows if data is not None]))
+    if not has_none(rows):
+        return cast("list[bytes | None]", known_hashes(cast("Sequence[bytes]", rows)))
+    return filled_in(rows, known_hashes([data for data in rows if data is not None]))
 
 
 class ForeignKeyOperator(Operator):
@@ -127,13 +57,13 @@ class ForeignKeyOperator(Operator):
     def __init__(self, topics: ForeignKeyTopics) -> None:
         self._topics = topics
 
-    def named(self, serde: SerdePort, part: str = "") -> _Serializer:
+    def named(self, serde: SerdePort, part: str = "") -> NamedSerde:
         """Return a serde under the name of the registration topic and a part of it ("-pk", "-fk", "-vh")."""
-        return _Serializer(serde, self.context.internal_topic(self._topics.registration) + part)
+        return NamedSerde(serde, self.context.internal_topic(self._topics.registration) + part)
 
-    def of_response(self, serde: SerdePort) -> _Serializer:
+    def of_response(self, serde: SerdePort) -> NamedSerde:
         """Return a serde under the name of the response topic."""
-        return _Serializer(serde, self.context.internal_topic(self._topics.response))
+        return NamedSerde(serde, self.context.internal_topic(self._topics.response))
 
     def kept(self, batch: RecordBatch, flags: Sequence[bool], reason: str) -> RecordBatch:
         """Return the records whose flag is true; the others are dropped and counted."""
@@ -159,6 +89,12 @@ class ForeignKeyOperator(Operator):
             self.context.failed(batch, index, failed[index])
         return [index for index in range(len(batch)) if index not in failed]
 
+
+_primary_key = attrgetter("primary_key")
+_hash = attrgetter("hash")
+
+#: What has the other table's partition forget a subscription.
+_FORGETTING = tuple(each for each in Instruction if each.deletes)
 
 #: A foreign key, its bytes, and what its partition is to do.
 _Message = tuple[Any, bytes | None, Instruction]
@@ -199,7 +135,12 @@ class SubscriptionSend(ForeignKeyOperator):
         """Return the subscriptions, by foreign key."""
         batch = joinable(self, batch, versioned=self._versioned)
         old_values: Sequence[Any] = batch.old_values or [None] * len(batch)
-        calls = map(self._targets, batch.keys, old_values, batch.values)
+        calls: Iterator[tuple[Any, Any]]
+        if all(map(is_, old_values, repeat(None))):  # most rows are new
+            new_targets = map(self._target, batch.keys, batch.values)
+            calls = zip(repeat(None), new_targets)
+        else:
+            calls = map(self._targets, batch.keys, old_values, batch.values)
         targets, kept = collect_each(self, self._extract.name, calls, batch)
         if kept is not None:
             batch, old_values = batch.take(kept), [old_values[index] for index in kept]
@@ -209,6 +150,8 @@ class SubscriptionSend(ForeignKeyOperator):
         before, after = map(list, zip(*targets, strict=True))
         before_bytes = self._foreign_key.write_all(before, failed)
         after_bytes = self._foreign_key.write_all(after, failed)
+        if not failed and self._all_ask(batch.values, before_bytes, after_bytes):
+            return self._asked(batch, after, after_bytes)
         changes = zip(
             old_values, batch.values, before, before_bytes, after, after_bytes, strict=True
         )
@@ -217,6 +160,44 @@ class SubscriptionSend(ForeignKeyOperator):
             for index, change in enumerate(changes)
         ]
         return self._subscriptions(batch, lists, failed)
+
+    @staticmethod
+    def _all_ask(
+        values: Sequence[Any], before: Sequence[bytes | None], after: Sequence[bytes | None]
+    ) -> bool:
+        """Return whether all rows are there and point somewhere, to where they did before if they were."""
+        return (
+            not has_none(values)
+            and not has_none(after)
+            and all(old is None or old == new for old, new in zip(before, after, strict=True))
+        )
+
+    def _asked(
+        self, batch: RecordBatch, targets: list[Any], target_bytes: list[bytes | None]
+    ) -> RecordBatch | None:
+        """Return the subscriptions of rows that each send one, which is to be kept."""
+        failed: Failed = {}
+        key_bytes = self._primary_key.keys_of(batch)
+        if key_bytes is None:
+            key_bytes = self._primary_key.write_all(batch.keys, failed)
+        hashes = _hashes(self._value.write_all(batch.values, failed))
+        if failed:
+            whole = self.whole(batch, failed)
+            batch = batch.take(whole)
+            targets, target_bytes, key_bytes, hashes = (
+                [column[index] for index in whole]
+                for column in (targets, target_bytes, key_bytes, hashes)
+            )
+        asked = (
+            Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
+            if self._left_join
+            else Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
+        )
+        subscriptions = subscriptions_of(
+            hashes, repeat(asked), cast("Sequence[bytes]", key_bytes), repeat(self._partition)
+        )
+        output = repeated(batch, [1] * len(batch)).with_keys(targets, subscriptions)
+        return self._foreign_key.note_keys(output, target_bytes)
 
     def _subscriptions(
         self, batch: RecordBatch, lists: list[list[_Message]], failed: Failed
@@ -306,7 +287,9 @@ class SubscriptionReceive(ForeignKeyOperator):
 
     def process(self, batch: RecordBatch) -> Output:
         """Return the same subscriptions."""
-        batch = self.kept(batch, list(map(_is_addressed, batch.keys, batch.values)), "null key")
+        if has_none(batch.keys) or has_none(batch.values):
+            addressed = list(map(_is_addressed, batch.keys, batch.values))
+            batch = self.kept(batch, addressed, "null key")
         failed: Failed = {}
         key_bytes = self._foreign_key.keys_of(batch)
         if key_bytes is None:
@@ -314,19 +297,22 @@ class SubscriptionReceive(ForeignKeyOperator):
         if failed:
             whole = self.whole(batch, failed)
             batch, key_bytes = batch.take(whole), [key_bytes[index] for index in whole]
-        rows = [
-            (
-                combined_key(data, subscription.primary_key),
-                None if subscription.instruction.deletes else subscription,
-                timestamp,
+        timestamps = batch.timestamps
+        subscriptions: Sequence[Subscription] = batch.values
+        if has_none(key_bytes):  # a row that points nowhere waits for nothing
+            there = [data is not None for data in key_bytes]
+            key_bytes, timestamps = (
+                list(compress(key_bytes, there)),
+                list(compress(timestamps, there)),
             )
-            for data, subscription, timestamp in zip(
-                key_bytes, batch.values, batch.timestamps, strict=True
-            )
-            if data is not None  # a row that points nowhere waits for nothing
+            subscriptions = list(compress(subscriptions, there))
+        rows = combined_keys(cast("Sequence[bytes]", key_bytes), map(_primary_key, subscriptions))
+        kept: list[Subscription | None] = [
+            None if subscription.instruction in _FORGETTING else subscription
+            for subscription in subscriptions
         ]
-        if rows and not self._buffer.put_all(*zip(*rows, strict=True)):
-            for row in rows:
+        if rows and not self._buffer.put_all(rows, kept, timestamps):
+            for row in zip(rows, kept, timestamps, strict=True):
                 self._buffer.put(*row)
         return batch
 
@@ -413,12 +399,10 @@ class SubscriptionJoin(_Responding):
             ],
             failed,
         )
-        key_bytes = [subscription.primary_key for subscription in batch.values]
+        key_bytes = list(map(_primary_key, batch.values))
         keys = self._primary_key.read_all(key_bytes, failed)
-        responses = [
-            Response(subscription.hash, value, subscription.primary_partition)
-            for subscription, value in zip(batch.values, values, strict=True)
-        ]
+        partitions = map(attrgetter("primary_partition"), batch.values)
+        responses = responses_of(map(_hash, batch.values), values, partitions)
         output = self.responses(batch, keys, key_bytes, responses)
         output.timestamps = list(map(max, batch.timestamps, times))
         return output.take(self.whole(batch, failed)) if failed else output
@@ -515,11 +499,12 @@ class ResponseJoin(ForeignKeyOperator):
 
     def process(self, batch: RecordBatch) -> Output:
         """Return the results; answers to what the left row was before are dropped."""
-        has_both = [
-            key is not None and response is not None
-            for key, response in zip(batch.keys, batch.values, strict=True)
-        ]
-        batch = self.kept(batch, has_both, "null key or value")
+        if has_none(batch.keys) or has_none(batch.values):
+            has_both = [
+                key is not None and response is not None
+                for key, response in zip(batch.keys, batch.values, strict=True)
+            ]
+            batch = self.kept(batch, has_both, "null key or value")
         if not len(batch):
             return None
         batch, rows, _ = look_up(self, self._table, batch)
@@ -529,10 +514,7 @@ class ResponseJoin(ForeignKeyOperator):
             whole = self.whole(batch, failed)
             batch = batch.take(whole)
             rows, hashes = [rows[index] for index in whole], [hashes[index] for index in whole]
-        current = [
-            response.hash == row_hash
-            for response, row_hash in zip(batch.values, hashes, strict=True)
-        ]
+        current = list(map(eq, map(_hash, batch.values), hashes))
         if not all(current):
             rows = list(compress(rows, current))
             batch = self.kept(batch, current, "response to an older row")
@@ -549,7 +531,14 @@ class ResponseJoin(ForeignKeyOperator):
             rows, foreign_bytes, foreign = (
                 [column[index] for index in whole] for column in (rows, foreign_bytes, foreign)
             )
-        calls = map(self._joined, batch.keys, rows, foreign_bytes, foreign)
+        joiner = self._joiner
+        calls: Iterator[Any]
+        if has_none(foreign_bytes):
+            calls = map(self._joined, batch.keys, rows, foreign_bytes, foreign)
+        elif joiner.takes_key:
+            calls = map(joiner.call, batch.keys, rows, foreign)
+        else:
+            calls = map(joiner.call, rows, foreign)
         results, kept = collect_each(self, self._joiner.name, calls, batch)
         if not results:
             return None

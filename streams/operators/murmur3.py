@@ -13,6 +13,8 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from state_stores.rows import column_bytes
+
 _SEED: Final = 104729
 _MASK: Final = (1 << 64) - 1
 _C1: Final = 0x87C37B91114253D5
@@ -26,6 +28,10 @@ _FEW: Final = 4
 #: So many lanes are mixed at a time: integers of this size stay in the processor's nearest cache. Fewer of large values.
 _LANES: Final = 256
 _VALUES_BYTES: Final = 1 << 20
+
+#: So much memory is used for hashes that may be asked for again, and what each takes beside its value.
+_KNOWN_BYTES: Final = 8 << 20
+_KNOWN_OVERHEAD_BYTES: Final = 250
 
 
 def hash128(data: bytes, seed: int = _SEED) -> bytes:
@@ -84,6 +90,55 @@ def hash128_each(column: Sequence[bytes], seed: int = _SEED) -> list[bytes]:
             for place, data in zip(mine, made, strict=True):
                 hashes[place] = data
     return hashes
+
+
+class HashMemory:
+    """Hashes of values that were hashed lately: a row is hashed when it asks, and once more when the answer comes.
+
+    There are two generations, so that what is forgotten is never all of it. Threads may share it: at worst they forget.
+
+    Args:
+        size_bytes: How much memory it may take.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._half_bytes = size_bytes // 2
+        self._young: dict[bytes, bytes] = {}
+        self._old: dict[bytes, bytes] = {}
+        self._size_bytes = 0
+
+    def hashes(self, column: Sequence[bytes]) -> list[bytes]:
+        """Return the hash of each value."""
+        young, old = self._young, self._old
+        missing = [data for data in column if data not in young and data not in old]
+        if len(missing) == len(column):
+            made = hash128_each(column)
+            self._remember(column, made)
+            return made
+        fresh = dict(zip(missing, hash128_each(missing), strict=True))
+        self._remember(list(fresh), fresh.values())
+        return [young.get(data) or old.get(data) or fresh[data] for data in column]
+
+    def _remember(self, column: Sequence[bytes], hashes: Iterable[bytes]) -> None:
+        size_bytes = column_bytes(column) + len(column) * _KNOWN_OVERHEAD_BYTES
+        if size_bytes > self._half_bytes:
+            return
+        self._size_bytes += size_bytes
+        if self._size_bytes > self._half_bytes:
+            self._old, self._young, self._size_bytes = self._young, {}, size_bytes
+        self._young.update(zip(column, hashes, strict=True))
+
+
+_memory: Final = HashMemory(_KNOWN_BYTES)
+
+
+def known_hashes(column: Sequence[bytes]) -> list[bytes]:
+    """Return the hash of each value, as `hash128_each`; those that were asked for lately are remembered.
+
+    >>> known_hashes([b"foobar"]) == known_hashes([b"foobar", b"row"])[:1] == hash128_each([b"foobar"])
+    True
+    """
+    return _memory.hashes(column)
 
 
 def _mixed(word: int, first: int, rotation: int, second: int) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 from state_stores.headers_buffer import HeadersBuffer
 from state_stores.session_batch import SessionBatch
 from state_stores.windowed import Windowed
-from streams.operators.stateless import repeated
 from streams.operators.windowed import Change, Fold, WindowedOperator
 from streams.windows import EmitStrategy, SessionWindows
 from tasks.processing.handlers import FAILURES
@@ -69,33 +68,50 @@ class SessionWindowAggregate(WindowedOperator):
             key_bytes,
             [max(at - gap, time - shown + 1) for at, time in zip(timestamps, times, strict=True)],
         )
-        counts: list[int] = []
+        merge, step, start_of = self._merge, self._fold.step, self._fold.start
         records = zip(batch.keys, batch.values, timestamps, times, strict=True)
         for index, (key, value, timestamp, time) in enumerate(records):
-            self._stream_time = time
-            before = len(sessions.changes)
             try:
                 start = end = timestamp
                 found = sessions.find(index, timestamp + gap)
                 for _, found_start, found_end, _ in found:
-                    start = min(start, found_start)
-                    end = max(end, found_end)
+                    if found_start < start:  # noqa: PLR1730 - a call would take longer
+                        start = found_start
+                    if found_end > end:  # noqa: PLR1730 - as above
+                        end = found_end
                 if end + closes_after <= time:
                     self.late(1)
-                else:
-                    new = self._merged(key, value, [session[3] for session in found])
-                    # Where nothing grows nothing is deleted.
-                    sessions.replace(index, found if start != end else (), start, end, new)
+                    continue
+                aggregate = start_of()
+                for session in found:
+                    aggregate = merge(key, aggregate, session[3])
+                new = step(key, value, start_of() if aggregate is None else aggregate)
+                # Where nothing grows nothing is deleted.
+                sessions.replace(index, found if start != end else (), start, end, new)
             except FAILURES as error:  # user code, or a serde: the processing handler decides
                 self.context.failed(batch, index, error)
-            counts.append(len(sessions.changes) - before)
+        self._stream_time = times[-1]
         sessions.store()
-        if not sessions.changes:
-            return None
-        rows, starts, ends, results = map(list, zip(*sessions.changes, strict=True))
-        output = repeated(batch, counts)
-        windows = list(map(Windowed, output.keys, starts, ends))
-        return self.with_windows(output, windows, rows, results, ends)
+        return self._forwarded(batch, sessions) if sessions.rows else None
+
+    def _forwarded(self, batch: RecordBatch, sessions: SessionBatch) -> RecordBatch:
+        """Return the changes of a batch as records."""
+        owners, starts, ends = sessions.owners, sessions.starts, sessions.ends
+        key_bytes, serde = self.forwarded_key_bytes(sessions.rows)
+        order = None
+        if batch.order is not None:
+            order = [(*batch.order[owner], number) for number, owner in enumerate(owners)]
+        return RecordBatch(
+            list(map(Windowed, map(batch.keys.__getitem__, owners), starts, ends)),
+            sessions.values,
+            ends,
+            None if batch.headers is None else list(map(batch.headers.__getitem__, owners)),
+            list(map(batch.rows.__getitem__, owners)),
+            batch.source,
+            order=order,
+            key_bytes=key_bytes,
+            key_serde=serde,
+        )
 
     def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[Change]:
         earliest_end = max(timestamp - self._gap, self._stream_time - self._shown_ms + 1)

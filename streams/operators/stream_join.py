@@ -7,9 +7,10 @@ result has the larger of the two timestamps; a record without a partner comes ou
 is over, in the place of the record that made it so; what the store has let go of finds nobody.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, compress, groupby, islice, repeat
+from operator import lt
 from typing import Any, NamedTuple, cast
 
 from state_stores.ports import SerdePort
@@ -34,6 +35,14 @@ class JoinSide(NamedTuple):
     grace_ms: int
 
 
+class _Pairs(NamedTuple):
+    """Records that have partners, a pair for each partner: the record, the partner's time and its value."""
+
+    indices: list[int]
+    times_ms: Sequence[int]
+    values: list[Any]
+
+
 class _Trail:
     """What the puts of a joint batch did to a store, one after the other, for readers that are between them.
 
@@ -43,35 +52,30 @@ class _Trail:
 
     def __init__(self, observed_ms: int) -> None:
         self._observed_ms = observed_ms
-        #: The places of the puts, and the store's time after each.
+        #: The places and times of the puts, and the store's time after each as far as somebody asked.
         self._places: list[int] = []
         self._times_ms: list[int] = []
+        self._latest_ms: list[int] = []
         #: The place of each row.
         self._rows: dict[bytes, int] = {}
 
-    def add(self, place: int, disk_key: bytes, observed_ms: int) -> None:
-        """Note a row that was put."""
-        self._places.append(place)
-        self._times_ms.append(observed_ms)
-        self._rows[disk_key] = place
-
     def add_all(
-        self, places: Sequence[int], disk_keys: Sequence[bytes], times_ms: Iterable[int]
+        self, places: Sequence[int], disk_keys: Sequence[bytes], times_ms: Sequence[int]
     ) -> None:
-        """Note the rows of many records, in the order of their places."""
+        """Note the rows that were put for many records, in the order of their places."""
         self._places += places
         self._times_ms += times_ms
         self._rows.update(zip(disk_keys, places, strict=True))
 
     def observed_ms(self, place: int) -> int:
         """Return the store's time before the record at this place."""
-        before = bisect_left(self._places, place)
-        return self._times_ms[before - 1] if before else self._observed_ms
+        if len(self._latest_ms) <= len(self._times_ms):
+            self._latest_ms = list(accumulate(self._times_ms, max, initial=self._observed_ms))
+        return self._latest_ms[bisect_left(self._places, place)]
 
-    def before(self, place: int, disk_keys: list[bytes]) -> list[bytes]:
-        """Return those of some rows that are there before the record at this place."""
-        rows = self._rows
-        return [each for each in disk_keys if rows.get(each, -1) < place]
+    def before(self, places: Iterable[int], disk_keys: Iterable[bytes]) -> list[bool]:
+        """Return of each row whether it is there before the record at its place."""
+        return list(map(lt, map(self._rows.get, disk_keys, repeat(-1)), places))
 
 
 class _OverWindows(MaterializedOperator):
@@ -149,8 +153,7 @@ class JoinWindow(_OverWindows):
         if disk_keys is None:
             self._put_each(batch, key_bytes, trail)
         elif trail is not None:
-            times_ms = accumulate(batch.timestamps, max, initial=observed_ms)
-            trail.add_all(_places(batch), disk_keys, islice(times_ms, 1, None))
+            trail.add_all(_places(batch), disk_keys, batch.timestamps)
         return self.canonical(batch, key_bytes)
 
     def _put_all(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> list[bytes] | None:
@@ -173,8 +176,9 @@ class JoinWindow(_OverWindows):
             if data is None or not self.put(batch, index, data) or trail is None:
                 continue
             if batch.values[index] is not None:
-                row = store.disk_key(data, batch.timestamps[index], store.buffer.seq)
-                trail.add(places[index], row, store.observed_stream_time_ms)
+                timestamp = batch.timestamps[index]
+                row = store.disk_key(data, timestamp, store.buffer.seq)
+                trail.add_all((places[index],), (row,), (timestamp,))
 
 
 def _places(batch: RecordBatch) -> list[int]:
@@ -282,15 +286,17 @@ class StreamJoin(_OverWindows):
         batch, key_bytes = self.with_any_key_bytes(batch)
         if not len(batch):
             return None
-        partners, results = self._partners(batch, key_bytes), _Results()
+        asking = _asking(batch, key_bytes)
+        pairs = self._pairs(batch, key_bytes, asking)
         if self._non_joined is None:
-            self._join_found(batch, partners, results)
-            dropped = len(batch) - len(_asking(batch, key_bytes))
+            output, dropped = self._join_found(batch, pairs), len(batch) - len(asking)
         else:
+            partners, results = self._partners(batch, pairs), _Results()
             dropped = self._join_waiting(self._non_joined, batch, key_bytes, partners, results)
+            output = results.batch(batch, self.buffer.spec.key_serde)
         if dropped:
             self.context.dropped(dropped, "null key or value")
-        return results.batch(batch, self.buffer.spec.key_serde)
+        return output
 
     def _join_waiting(
         self,
@@ -316,62 +322,110 @@ class StreamJoin(_OverWindows):
                 self.context.failed(batch, index, error)
         return dropped
 
-    def _partners(self, batch: RecordBatch, key_bytes: Sequence[bytes | None]) -> list[Partners]:
-        """Return the partners of each record: those that are there at its turn."""
+    def _pairs(
+        self, batch: RecordBatch, key_bytes: Sequence[bytes | None], asking: Sequence[int]
+    ) -> _Pairs:
+        """Return the records at `asking` with the partners that are there at their turn."""
         buffer, source = self.store.buffer, batch.source
         trail: _Trail | None = None
         if isinstance(source, JointRecords):
             trail = source.notes.get(self._store_name)
-        timestamps, places = batch.timestamps, () if trail is None else _places(batch)
+        times: Sequence[int] = batch.timestamps
+        keys = cast("Sequence[bytes]", key_bytes)
+        places: Sequence[int] = () if trail is None else _places(batch)
+        if len(asking) < len(batch):
+            times, keys = [times[index] for index in asking], [keys[index] for index in asking]
         before_ms, after_ms, live_ms = (
             self._side.before_ms,
             self._side.after_ms,
             buffer.live_from_ms,
         )
-
-        def low_ms(index: int) -> int:
-            low = timestamps[index] - before_ms
-            if low >= live_ms:
-                return low
-            if trail is None:
-                return live_ms
-            # Perhaps it was live at this record's turn.
-            return max(low, buffer.layout.live_from_ms(trail.observed_ms(places[index])))
-
-        asking = _asking(batch, key_bytes)
-        rows = buffer.rows_of_each(
-            [cast("bytes", key_bytes[index]) for index in asking],
-            list(map(low_ms, asking)),
-            [max(0, timestamps[index] + after_ms) for index in asking],
-        )
-        if trail is not None:
-            rows = [
-                trail.before(places[index], found) if found else found
-                for index, found in zip(asking, rows, strict=True)
+        lows = [time - before_ms for time in times]
+        if min(lows, default=live_ms) < live_ms:
+            lows = [
+                # Perhaps it was live at this record's turn.
+                low if low >= live_ms else max(low, self._live_from_ms(trail, places, index))
+                for index, low in zip(asking, lows, strict=True)
             ]
-        buffer.fetch([*chain.from_iterable(rows)])
-        time_of, peek = buffer.layout.time_of, buffer.peek
+        highs = [max(0, time + after_ms) for time in times]
+        found = buffer.rows_of_each(keys, lows, highs)
+        rows = [*chain.from_iterable(found)]
+        indices = [*chain.from_iterable(map(repeat, asking, map(len, found)))]
+        if trail is not None and rows:
+            there = trail.before(map(places.__getitem__, indices), rows)
+            rows, indices = list(compress(rows, there)), list(compress(indices, there))
+        values = buffer.get_many(rows)
+        if has_none(values):
+            there = [value is not None for value in values]
+            rows, indices = list(compress(rows, there)), list(compress(indices, there))
+            values = list(compress(values, there))
+        return _Pairs(indices, buffer.layout.times_of(rows), values)
+
+    def _live_from_ms(self, trail: _Trail | None, places: Sequence[int], index: int) -> int:
+        """Return the smallest time that had not expired at the turn of a record."""
+        buffer = self.store.buffer
+        if trail is None:
+            return buffer.live_from_ms
+        return buffer.layout.live_from_ms(trail.observed_ms(places[index]))
+
+    @staticmethod
+    def _partners(batch: RecordBatch, pairs: _Pairs) -> list[Partners]:
+        """Return the partners of each record."""
         partners: list[Partners] = [()] * len(batch)
-        for index, found in zip(asking, rows, strict=True):
-            if found:
-                partners[index] = [
-                    (time_of(each), value) for each in found if (value := peek(each)) is not None
-                ]
+        stop = 0
+        for index, each in groupby(pairs.indices):
+            start, stop = stop, stop + len(list(each))
+            partners[index] = list(
+                zip(pairs.times_ms[start:stop], pairs.values[start:stop], strict=True)
+            )
         return partners
 
-    def _join_found(
-        self, batch: RecordBatch, partners: Sequence[Partners], results: _Results
-    ) -> None:
-        """Add the results of records that do not wait: those with partners."""
-        for index, found in enumerate(partners):
-            if not found:
-                continue
-            key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
+    def _join_found(self, batch: RecordBatch, pairs: _Pairs) -> RecordBatch | None:
+        """Return the results of records that do not wait: those with partners."""
+        indices, times_ms, others = pairs
+        if not indices:
+            return None
+        output = batch.take(indices)
+        output.timestamps = list(map(max, output.timestamps, times_ms))
+        sides = (output.values, others) if self._side.is_left else (others, output.values)
+        columns = (output.keys, *sides) if self._joiner.takes_key else sides
+        results, left_out = self._call_each(batch, indices, columns)
+        if left_out:
+            output = output.take([place for place in range(len(indices)) if place not in left_out])
+        output.values = results
+        if output.order is not None:
+            output.order = [(*position, number) for number, position in enumerate(output.order)]
+        return output if len(output) else None
+
+    def _call_each(
+        self, batch: RecordBatch, indices: Sequence[int], columns: Sequence[Sequence[Any]]
+    ) -> tuple[list[Any], set[int]]:
+        """Call the joiner for each pair; return the results, and the places of the pairs that have none.
+
+        A record whose call fails goes to the processing handler, and its other pairs are left out.
+        """
+        results: list[Any] = []
+        left_out: set[int] = set()
+        arguments = [iter(column) for column in columns]
+        calls = map(self._joiner.call, *arguments)
+        while True:
+            error: Exception | None = None
             try:
-                for start, other in found:
-                    results.add(index, self._joined(key, value, other), max(timestamp, start))
-            except FAILURES as error:  # user code: the processing handler decides
-                self.context.failed(batch, index, error)
+                results.extend(calls)
+            except FAILURES as raised:  # user code: the processing handler decides
+                error = raised
+            place = len(results) + len(left_out)
+            if place == len(indices):
+                return results, left_out
+            if error is None:  # an escaped StopIteration looks like the end of the pairs
+                name = self._joiner.name
+                error = RuntimeError(f"{name} raised StopIteration; give next() a default")
+            self.context.failed(batch, indices[place], error)
+            behind = bisect_right(indices, indices[place], place)
+            left_out.update(range(place, behind))
+            others = behind - place - 1  # the arguments of the one that failed are taken
+            for argument in arguments:
+                next(islice(argument, others, others), None)
 
     def _join(
         self,

@@ -13,11 +13,15 @@ but has no bytes (an empty text) says so by version 1. Kafka Streams writes it l
 join delete the row.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from functools import partial
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
 from streams.serdes import Serde
+from tasks.processing.record_batch import has_none
 
 M = TypeVar("M")
 
@@ -74,15 +78,56 @@ class Response(NamedTuple):
     primary_partition: int | None = None
 
 
+#: Make messages of the tuples of their parts without a call of Python's, as most are made by batch.
+_new_tuple: Callable[..., Any] = cast("Any", tuple).__new__
+_new_subscription: Callable[[tuple[Any, ...]], Subscription] = partial(_new_tuple, Subscription)
+_new_response: Callable[[tuple[Any, ...]], Response] = partial(_new_tuple, Response)
+
+
+def subscriptions_of(
+    hashes: Iterable[bytes | None],
+    instructions: Iterable[Instruction],
+    primary_keys: Iterable[bytes],
+    partitions: Iterable[int | None],
+) -> list[Subscription]:
+    """Return subscriptions, given as columns.
+
+    >>> subscriptions_of([None], [Instruction.DELETE_KEY_AND_PROPAGATE], [b"pk"], [2])[0].primary_key
+    b'pk'
+    """
+    return list(map(_new_subscription, zip(hashes, instructions, primary_keys, partitions)))  # noqa: B905 - some are endless
+
+
+def responses_of(
+    hashes: Iterable[bytes | None],
+    values: Iterable[bytes | None],
+    partitions: Iterable[int | None],
+) -> list[Response]:
+    """Return responses, given as columns.
+
+    >>> responses_of([None], [b"row"], [2])
+    [Response(hash=None, foreign_value=b'row', primary_partition=2)]
+    """
+    return list(map(_new_response, zip(hashes, values, partitions, strict=True)))
+
+
 class MessageSerde(Serde[M]):
     """A serde of messages, whose errors say what is wrong: there is nothing of the user's in them."""
 
     def __init__(
-        self, name: str, encode: Callable[[M], bytes], decode: Callable[[bytes], M]
+        self,
+        name: str,
+        encode: Callable[[M], bytes],
+        decode: Callable[[bytes], M],
+        encode_alike: Callable[[Sequence[M]], list[bytes | None] | None],
+        decode_alike: Callable[[Sequence[bytes]], list[M] | None],
     ) -> None:
         super().__init__(name=name)
         self._encode = encode
         self._decode = decode
+        #: The same for many messages in one pass; None where they are not of the usual kind.
+        self._encode_alike = encode_alike
+        self._decode_alike = decode_alike
 
     def serialize(self, topic: str, value: M, /) -> bytes | None:  # noqa: ARG002 - all topics are alike
         """Return the bytes of a message."""
@@ -90,10 +135,14 @@ class MessageSerde(Serde[M]):
 
     def serialize_batch(self, topic: str, values: Sequence[M], /) -> list[bytes | None]:  # noqa: ARG002 - as above
         """Return the bytes of many messages."""
-        return list(map(self._encode, values))
+        made = self._encode_alike(values) if values else None
+        return list(map(self._encode, values)) if made is None else made
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[M]:
         """Return many messages."""
+        made = self._decode_alike(data) if data else None
+        if made is not None:
+            return made
         try:
             return list(map(self._decode, data))
         except (ValueError, IndexError):
@@ -156,6 +205,68 @@ def decode_response(data: bytes) -> Response:
     return Response(row_hash, value if value or version == _EMPTY_VALUE_VERSION else None)
 
 
+def _encode_subscriptions(subscriptions: Sequence[Subscription]) -> list[bytes | None] | None:
+    """Return the bytes of subscriptions that have a hash and a partition; None if some have not."""
+    hashes: tuple[bytes, ...]
+    instructions: tuple[Instruction, ...]
+    partitions: tuple[int, ...]
+    hashes, instructions, primary_keys, partitions = zip(*subscriptions, strict=True)
+    if has_none(hashes) or has_none(partitions):
+        return None
+    heads = [bytes((_SUBSCRIPTION_VERSION, instructions[0]))] * len(subscriptions)
+    if instructions.count(instructions[0]) < len(instructions):
+        heads = [bytes((_SUBSCRIPTION_VERSION, each)) for each in instructions]
+    tails = {each: each.to_bytes(_LENGTH_BYTES, "big", signed=True) for each in set(partitions)}
+    return [
+        head + row_hash + primary_key + tails[partition]
+        for head, row_hash, primary_key, partition in zip(
+            heads, hashes, primary_keys, partitions, strict=True
+        )
+    ]
+
+
+def _decode_subscriptions(data: Sequence[bytes]) -> list[Subscription] | None:
+    """Return the subscriptions of bytes that have a hash and a partition; None if some have not, or are of another version."""
+    start = 2 + _HASH_BYTES
+    if min(map(len, data)) < start + _LENGTH_BYTES:
+        return None
+    heads = list(map(itemgetter(slice(2)), data))
+    of_head = {
+        bytes((_SUBSCRIPTION_VERSION, each)): instruction
+        for each, instruction in enumerate(_INSTRUCTIONS)
+    }
+    if not of_head.keys() >= set(heads):
+        return None
+    tails = list(map(itemgetter(slice(-_LENGTH_BYTES, None)), data))
+    partitions = {each: int.from_bytes(each, "big", signed=True) for each in set(tails)}
+    columns = zip(
+        map(itemgetter(slice(2, start)), data),
+        map(of_head.__getitem__, heads),
+        map(itemgetter(slice(start, -_LENGTH_BYTES)), data),
+        map(partitions.__getitem__, tails),
+        strict=True,
+    )
+    return list(map(_new_subscription, columns))
+
+
+def _encode_responses(responses: Sequence[Response]) -> list[bytes | None] | None:
+    """Return the bytes of responses that have a hash and a value which has bytes; None if some have not."""
+    if not all(row_hash is not None and value for row_hash, value, _ in responses):
+        return None
+    head = bytes((_RESPONSE_VERSION,))
+    return [head + row_hash + value for row_hash, value, _ in responses if row_hash and value]
+
+
+def _decode_responses(data: Sequence[bytes]) -> list[Response] | None:
+    """Return the responses of bytes that have a hash and a value; None if some have not, or are of another version."""
+    start = 1 + _HASH_BYTES
+    if min(map(len, data)) <= start or set(map(itemgetter(0), data)) != {_RESPONSE_VERSION}:
+        return None
+    hashes = map(itemgetter(slice(1, start)), data)
+    values = map(itemgetter(slice(start, None)), data)
+    return list(map(_new_response, zip(hashes, values, repeat(None, len(data)), strict=True)))
+
+
 def _head(data: bytes, start: int) -> tuple[int, bytes | None, int]:
     """Return the version, the hash, and where the rest begins."""
     version = data[0] & _VERSION_BITS
@@ -175,9 +286,15 @@ def _check_version(what: str, version: int, newest: int) -> None:
 
 
 SUBSCRIPTIONS: Serde[Subscription] = MessageSerde(
-    "subscription", encode_subscription, decode_subscription
+    "subscription",
+    encode_subscription,
+    decode_subscription,
+    _encode_subscriptions,
+    _decode_subscriptions,
 )
-RESPONSES: Serde[Response] = MessageSerde("response", encode_response, decode_response)
+RESPONSES: Serde[Response] = MessageSerde(
+    "response", encode_response, decode_response, _encode_responses, _decode_responses
+)
 
 
 def key_prefix(foreign_key: bytes) -> bytes:
@@ -189,9 +306,20 @@ def key_prefix(foreign_key: bytes) -> bytes:
     return len(foreign_key).to_bytes(_LENGTH_BYTES, "big") + foreign_key
 
 
-def combined_key(foreign_key: bytes, primary_key: bytes) -> bytes:
-    """Return the key of a subscription in the store."""
-    return key_prefix(foreign_key) + primary_key
+def combined_keys(foreign_keys: Sequence[bytes], primary_keys: Iterable[bytes]) -> list[bytes]:
+    r"""Return the keys of many subscriptions in the store.
+
+    >>> combined_keys([b"fk"], [b"pk"])
+    [b'\x00\x00\x00\x02fkpk']
+    """
+    lengths = list(map(len, foreign_keys))
+    prefixes = {each: each.to_bytes(_LENGTH_BYTES, "big") for each in set(lengths)}
+    return [
+        prefixes[length] + foreign_key + primary_key
+        for length, foreign_key, primary_key in zip(
+            lengths, foreign_keys, primary_keys, strict=True
+        )
+    ]
 
 
 class PrimaryPartitioner:

@@ -50,8 +50,10 @@ class TableSource(MaterializedOperator):
             buffer.fetch(key_bytes)
             if not buffer.are_decoded(key_bytes):
                 return None
-            before = {data: buffer.values[data] for data in key_bytes}
-            old_values = previous_values(before, key_bytes, batch.values)
+            old_values = list(map(buffer.values.__getitem__, key_bytes))
+            before = dict(zip(key_bytes, old_values, strict=True))
+            if len(before) < len(key_bytes):  # what comes again replaces what came before
+                old_values = previous_values(before, key_bytes, batch.values)
             if self.skips_absent and has_none(batch.values):
                 return None
         try:

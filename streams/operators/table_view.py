@@ -180,6 +180,8 @@ class _StoreRows(_StoredRows):
         else:
             rows = dict(zip(present, found, strict=True))
             values = [None if data is None else rows[data] for data in stored]
+        if not has_none(values):
+            return values, list(map(buffer.timestamp, present))
         # A row that was deleted since the last commit has a timestamp in the buffer, but it is not there.
         return values, [
             NO_TIMESTAMP if value is None or data is None else buffer.timestamp(data)

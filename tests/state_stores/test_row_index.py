@@ -15,12 +15,17 @@ KEYS = (b"a", b"aa", b"b")
 ROWS = st.tuples(st.sampled_from(KEYS), st.integers(0, 49), st.integers(0, 5)).map(
     lambda row: LAYOUT.window_key(*row)
 )
+SPANS = st.tuples(st.sampled_from(KEYS), st.integers(0, 49), st.integers(0, 49))
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(ROWS, max_size=12)),
         st.tuples(st.just("remove"), st.lists(ROWS, max_size=4)),
+        st.tuples(
+            st.just("change"), st.dictionaries(ROWS, st.sampled_from([None, 1]), max_size=12)
+        ),
         st.tuples(st.just("expire"), st.integers(0, 4)),
-        st.tuples(st.just("of"), st.sampled_from(KEYS), st.integers(0, 49), st.integers(0, 49)),
+        st.tuples(st.just("of"), SPANS),
+        st.tuples(st.just("of_each"), st.lists(SPANS, min_size=1, max_size=6)),
     ),
     max_size=30,
 )
@@ -48,11 +53,18 @@ def test_it_knows_the_rows_that_are_there(
             there.difference_update(arguments[0])
             for row in arguments[0]:
                 index.remove(row)
+        elif name == "change":
+            changed: dict[bytes, int | None] = arguments[0]
+            there = {row for row in there | changed.keys() if changed.get(row, 1) is not None}
+            index.change(changed)
         elif name == "expire":
             there = {row for row in there if LAYOUT.segment_of(row) >= arguments[0]}
             index.expire(arguments[0])
+        elif name == "of":
+            assert index.of(*arguments[0]) == _rows(there, *arguments[0])
         else:
-            assert index.of(*arguments) == _rows(there, *arguments)
+            found = index.of_each(*zip(*arguments[0], strict=True))
+            assert found == [_rows(there, *span) for span in arguments[0]]
     event("looked up" if asked else "known")
 
 
@@ -90,4 +102,8 @@ def test_a_key_with_too_many_rows_is_left_to_a_scan() -> None:
     grown.add([*rows, LAYOUT.window_key(b"b", 25)])
     assert grown.of(b"a", 20, 29) is found.of(b"a", 20, 29) is found.of(b"a", 20, 29) is None
     assert asked == [many]
+    assert grown.of_each([b"b", b"a"], [20, 20], [29, 29]) == [
+        [LAYOUT.window_key(b"b", 25)],
+        None,
+    ]
     assert grown.of(b"b", 20, 29) == [LAYOUT.window_key(b"b", 25)]

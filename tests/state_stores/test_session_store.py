@@ -116,7 +116,7 @@ class SessionMachine(RuleBasedStateMachine):
                 self.rows.pop(Windowed(key, row[1], row[2]), None)
             self.rows[Windowed(key, start, end)] = value
         batch.store()
-        for _, _, end, _ in batch.changes:
+        for end in batch.ends:
             self.observed = max(self.observed, end)
         store.observe(self.observed)
 

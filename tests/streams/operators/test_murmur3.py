@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.operators.murmur3 import hash128, hash128_each
+from streams.operators.murmur3 import HashMemory, hash128, hash128_each
 
 #: From Kafka Streams' Murmur3Test, seed 123: two signed 64-bit halves.
 VECTORS = {
@@ -74,3 +74,11 @@ def test_large_values_are_hashed_a_few_at_a_time() -> None:
     """So the memory that hashing takes is bounded, and nothing else is different."""
     column = [bytes([number]) * 300_000 for number in range(9)]
     assert hash128_each(column) == [hash128(data) for data in column]
+
+
+@given(st.lists(st.lists(st.binary(max_size=3) | st.just(bytes(600)), max_size=6), max_size=8))
+def test_what_is_remembered_is_what_would_be_hashed(columns: list[list[bytes]]) -> None:
+    """However much it has had to forget: here as good as all, after every other column."""
+    memory = HashMemory(2_400)
+    for column in columns:
+        assert memory.hashes(column) == [hash128(data) for data in column]

@@ -328,6 +328,46 @@ def test_a_joiner_that_fails_costs_one_record_its_results() -> None:
     assert handled == [("left", 0), ("left", 3)]
 
 
+def without_13_and_14(left: Any, right: Any) -> list[Any]:
+    """Refuse 13, and let an iterator's end escape at 14."""
+    if 14 in (left, right):
+        next(iter(()))
+    return picky(left, right)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["left", "right"]),
+            st.sampled_from("ab"),
+            st.sampled_from([1, 2, 13, 14]),
+            st.integers(0, 30),
+        ),
+        max_size=20,
+    )
+)
+def test_records_that_fail_in_a_batch_are_those_that_fail_alone(rows: list[Row]) -> None:
+    """An inner join calls the joiner for all pairs of a batch: the others' results stand, and each record fails once."""
+
+    def program(left: KStream[Any, Any], right: KStream[Any, Any]) -> KStream[Any, Any]:
+        return left.join(right, without_13_and_14, within=JoinWindows(10, grace=100))
+
+    runs: list[Any] = []
+    for batches in (False, True):
+        handled: list[tuple[str | None, int | None]] = []
+
+        def handler(
+            context: Any, _record: Any, _error: Exception, handled: list[Any] = handled
+        ) -> ErrorResponse:
+            handled.append((context.topic, context.offset))
+            return ErrorResponse(action="continue")
+
+        with driver_of(program, processing_exception_handler=handler) as driver:
+            runs.append((pipe(driver, rows, batches=batches), handled))
+    assert runs[0] == runs[1]
+    event(f"{len(runs[0][1])} fail")
+
+
 def test_a_value_that_the_joiner_changes_stays_as_it_was() -> None:
     """Each result is made of values of its own, in a batch, too."""
 

@@ -15,7 +15,7 @@ from streams.operators.subscription import (
     Instruction,
     Response,
     Subscription,
-    combined_key,
+    combined_keys,
     key_prefix,
     to_primary_partition,
 )
@@ -87,6 +87,38 @@ def test_messages_survive_their_serdes(subscription: Subscription, response: Res
     assert RESPONSES.deserialize("t", RESPONSES.serialize("t", response) or b"") == response
 
 
+USUAL_SUBSCRIPTION = st.builds(
+    Subscription,
+    hash=st.binary(min_size=16, max_size=16),
+    instruction=st.sampled_from(Instruction),
+    primary_key=st.binary(max_size=8),
+    primary_partition=st.integers(0, 2**31 - 1),
+)
+USUAL_RESPONSE = st.builds(
+    Response,
+    hash=st.binary(min_size=16, max_size=16),
+    foreign_value=st.binary(min_size=1, max_size=8),
+    primary_partition=st.none(),
+)
+
+
+@given(
+    st.lists(USUAL_SUBSCRIPTION) | st.lists(SUBSCRIPTION | USUAL_SUBSCRIPTION),
+    st.lists(USUAL_RESPONSE) | st.lists(RESPONSE | USUAL_RESPONSE),
+)
+def test_batches_of_messages_are_written_and_read_as_each_of_them(
+    subscriptions: list[Subscription], responses: list[Response]
+) -> None:
+    """Whether all are of the usual kind or not."""
+    written = SUBSCRIPTIONS.serialize_batch("t", subscriptions)
+    assert written == [SUBSCRIPTIONS.serialize("t", each) for each in subscriptions]
+    data = [each or b"" for each in written]
+    assert SUBSCRIPTIONS.deserialize_batch("t", data) == subscriptions
+    answers = RESPONSES.serialize_batch("t", responses)
+    assert answers == [RESPONSES.serialize("t", each) for each in responses]
+    assert RESPONSES.deserialize_batch("t", [each or b"" for each in answers]) == responses
+
+
 @pytest.mark.parametrize(
     ("serde", "data", "reason"),
     [
@@ -107,6 +139,12 @@ def test_bytes_of_no_message_are_refused(serde: Any, data: bytes, reason: str) -
     """The error says what is wrong, and holds nothing of the data."""
     with pytest.raises(SerializationError, match=re.escape(reason)):
         serde.deserialize("app-topic", data)
+    message: Any = Response(HASH, b"value")
+    if serde is SUBSCRIPTIONS:
+        message = Subscription(HASH, Instruction.DELETE_KEY_AND_PROPAGATE, b"pk", 1)
+    usual = serde.serialize("t", message)
+    with pytest.raises(SerializationError, match=re.escape(reason)):
+        serde.deserialize_batch("app-topic", [usual, data])
 
 
 @given(st.binary(max_size=4), st.binary(max_size=4), st.binary(max_size=4))
@@ -115,6 +153,9 @@ def test_a_prefix_finds_the_subscriptions_of_one_foreign_key(
 ) -> None:
     """All of them and no others, also where one key is the start of another (CombinedKeySchema)."""
     lower, upper = key_prefix(key), prefix_end(key_prefix(key))
-    stored = combined_key(other, primary_key)
+    (stored,) = combined_keys([other], [primary_key])
     assert (lower <= stored and (upper is None or stored < upper)) is (key == other)
-    assert combined_key(key, primary_key) == len(key).to_bytes(4, "big") + key + primary_key
+    assert combined_keys([key, b""], [primary_key, b""]) == [
+        len(key).to_bytes(4, "big") + key + primary_key,
+        bytes(4),
+    ]
