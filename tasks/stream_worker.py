@@ -54,6 +54,9 @@ _IDLE_IN_GROUP_S = 0.01
 _IDLE_BEFORE_START_S = 0.002
 #: And while a commit is under way, whose changes queries see when it has ended.
 _IDLE_IN_COMMIT_S = 0.002
+#: The loop goes on beside a commit for a commit interval, and where that is short for this long; then it waits. Else commits of a
+#: busy worker would become longer and longer, each with what was processed beside the one before.
+_AHEAD_S = 0.1
 #: How long the workers of one program may take to start.
 _SIBLINGS_START_S = 60.0
 
@@ -134,7 +137,7 @@ class StreamWorker:
         self._born_s = ports.clock.monotonic_s()
         #: Number of commits when a task's state was wiped last.
         self._wiped: dict[TaskId, int] = {}
-        self._next_commit_s = 0.0
+        self._next_commit_s, self._ahead_until_s = 0.0, math.inf
         #: Tasks that have come from another owner and have processed nothing yet: their first slice is committed at once.
         self._awaited: set[TaskId] = set()
         self._next_purge_s = 0.0
@@ -401,8 +404,7 @@ class StreamWorker:
         self._punctuate()
         self._cut_anew()
         now_s = self._clock.monotonic_s()
-        if now_s >= self._next_commit_s or self._must_commit():
-            self._commit_beside()
+        self._commit_in_time(now_s)
         if now_s >= self._next_purge_s:
             self._purge()
 
@@ -584,6 +586,13 @@ class StreamWorker:
         self._begin_commit(at_once)
         self._end_commit()
 
+    def _commit_in_time(self, now_s: float) -> None:
+        """Commit if that is due, and be no further ahead of a commit than that."""
+        if now_s >= self._ahead_until_s:
+            self._end_commit()
+        if now_s >= self._next_commit_s or self._must_commit():
+            self._commit_beside()
+
     def _commit_beside(self) -> None:
         """Begin to commit all that is done, and go on; what is under way is waited for."""
         if all(task.may_be_ahead for task in self._manager.running.values()):
@@ -593,6 +602,8 @@ class StreamWorker:
             self._commit()
 
     def _begin_commit(self, beside: Beside) -> None:
+        interval_s = self._settings.commit_interval_ms / 1000
+        self._ahead_until_s = self._clock.monotonic_s() + max(interval_s, _AHEAD_S)
         try:
             begun = self._commits.begin(list(self._manager.running.values()), beside)
         finally:
@@ -602,6 +613,7 @@ class StreamWorker:
 
     def _end_commit(self) -> None:
         """Wait for the commit that is under way, if one is."""
+        self._ahead_until_s = math.inf
         if self._commits.is_under_way:
             took_s = self._commits.end()
             self.metrics.commit_times = self.metrics.commit_times.and_one(took_s)

@@ -284,6 +284,31 @@ def test_records_are_processed_while_a_commit_is_under_way() -> None:
     assert counts_of(bench) == {"a": len(numbers)}
 
 
+def test_the_loop_is_a_commit_interval_ahead_at_most() -> None:
+    """Else each commit of a busy worker would be larger than the one before; and no less than a tenth of a second."""
+    for interval_ms, most_ms in ((5, 100), (150, 150)):
+        bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=interval_ms)
+        bench.commit_turns, bench.idle_polls = 1_000_000, 60
+        under_way_ms: dict[int, list[int]] = {}
+
+        def note(
+            worker: StreamWorker,
+            _: Source,
+            bench: Bench = bench,
+            under_way_ms: dict[int, list[int]] = under_way_ms,
+        ) -> None:
+            if worker._commits.is_under_way:
+                now_ms = bench.clock.now_ms()
+                under_way_ms.setdefault(worker.metrics.commits, []).append(now_ms)
+
+        bench.at_poll.append(note)
+        fill(bench, "abc")
+        assert bench.live()
+        lengths = [each[-1] - each[0] for each in under_way_ms.values()]
+        assert lengths
+        assert most_ms - 30 <= max(lengths) <= most_ms
+
+
 def test_what_a_commit_under_way_holds_counts_as_uncommitted() -> None:
     """Memory is bounded: past the limit the commit is waited for before more is processed."""
     bench = Bench(
