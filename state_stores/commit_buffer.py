@@ -289,8 +289,12 @@ class CommitBuffer:
 
         A key that was never read may be in the database; if it is written, it counts twice until the commit.
         """
-        changed = len(self.dirty) - self._replaced - len(self._deleted)
-        return max(0, self._database.approximate_num_entries(self._family) + changed)
+        on_disk = self._database.approximate_num_entries(self._family)
+        return max(0, on_disk + self.entries_added())
+
+    def entries_added(self) -> int:
+        """Return how many keys the uncommitted changes add, as far as known; below 0 where more go than come."""
+        return len(self.dirty) - self._replaced - len(self._deleted)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

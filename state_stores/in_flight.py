@@ -57,11 +57,18 @@ class InFlightView:
         #: The rows of a family, made when somebody reads one.
         self._rows: dict[str, OrderedRows] = {}
         self._notes: dict[str, bytes] = {}
+        self._added: Mapping[str, int] = {}
 
-    def take(self, changes: Mapping[str, Drained]) -> None:
-        """Show what a commit is about to write; what was shown before is in the database by now."""
+    def take(self, changes: Mapping[str, Drained], added: Mapping[str, int]) -> None:
+        """Show what a commit is about to write; what was shown before is in the database by now.
+
+        Args:
+            changes: The changes of each family.
+            added: How many keys they add, as far as known.
+        """
         self.let_go()
         self._changes = dict(changes)
+        self._added = added
         for changed in changes.values():
             self._notes.update(changed.notes)
 
@@ -70,6 +77,7 @@ class InFlightView:
         self._changes = {}
         self._rows = {}
         self._notes = {}
+        self._added = {}
 
     def _rows_of(self, family: str, changed: Drained) -> OrderedRows:
         known = self._rows.get(family)
@@ -113,8 +121,8 @@ class InFlightView:
         return self._below.position(name) if noted is None else noted
 
     def approximate_num_entries(self, family: str) -> int:
-        """Return about how many keys a family holds on disk."""
-        return self._below.approximate_num_entries(family)
+        """Return about how many keys a family holds."""
+        return self._below.approximate_num_entries(family) + self._added.get(family, 0)
 
     def write(
         self,

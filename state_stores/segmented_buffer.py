@@ -307,7 +307,7 @@ class SegmentedBuffer(TimedBuffer):
         if self._rows is not None:
             self._tell_rows(self._rows)
             self._rows.expire(self.layout.first_kept(self.observed_stream_time_ms))
-        if self._on_disk is not None:
+        if self._on_disk is not None and self.dirty:  # else nothing was deleted, either
             dead = self.layout.first_kept(self.observed_stream_time_ms)
             found = self.layout.segments_in(self.dirty).union(self._on_disk)
             self._on_disk = sorted(segment for segment in found if segment >= dead)

@@ -46,8 +46,10 @@ _log = logging.getLogger(__name__)
 _RETRY_LIMIT_S = 300.0
 _PAUSE_S = 0.1
 
-#: How often whoever waits for a commit is told that it still waits.
+#: How often whoever waits for a commit is told that it still waits, and after how long the client counts as stuck: each of its
+#: calls has a limit, and all together take 30 s, and as long again if they end in an abort.
 _TICK_S = 0.5
+_STUCK_S = 90.0
 
 Answer = TypeVar("Answer")
 
@@ -183,10 +185,14 @@ class Committer:
             self._flush_sinks(give_up_s)
             attempt = partial(self._transact, commit)
 
-    def give_up(self) -> Positions | None:
-        """Have what was begun end, without trying again; None if nothing of it is durable.
+    def give_up(self, *, find_out: bool) -> Positions | None:
+        """Have what was begun end, without trying again; None if nothing of it is known to be durable.
 
-        The tasks are over: what is not committed will be done again. Raises `FencedError` or `StreamsError`.
+        Args:
+            find_out: Tasks begin anew here, so an unknown outcome is found out. Else nobody goes by the answer: the producer is
+                of no more use, and whoever has the tasks next reads what is committed.
+
+        Raises `FencedError` or `StreamsError`.
         """
         under_way, self._under_way = self._under_way, None
         if under_way is None:
@@ -196,20 +202,26 @@ class Committer:
         except TransactionAbortedError:
             self.producer.abort()
         except CommitOutcomeUnknownError as error:
-            try:
-                return self._find_out(under_way.commit, error, under_way.give_up_s)
-            except RolledBackError:
-                _log.debug("the last commit of tasks that are over had not happened")
+            if find_out:
+                try:
+                    return self._find_out(under_way.commit, error, under_way.give_up_s)
+                except RolledBackError:
+                    _log.debug("the last commit of tasks that are over had not happened")
+            else:
+                _log.warning("outcome of the last transaction is unknown: %s", error)
         return None
 
     def _answer_of(self, attempt: Future[Positions]) -> Positions:
-        while True:
+        for _ in range(round(_STUCK_S / _TICK_S)):
             try:
                 return attempt.result(_TICK_S)
             except TimeoutError:
                 if attempt.done():
-                    raise
+                    return attempt.result()
                 self._on_wait()
+        raise CommitOutcomeUnknownError(
+            f"a commit of {self.producer.transactional_id} is stuck in the client for {_STUCK_S:.0f} s; replacing the producer"
+        )
 
     def _check_time(self, give_up_s: float, error: TransactionAbortedError) -> None:
         if self._clock.monotonic_s() > give_up_s:

@@ -206,15 +206,15 @@ class CommitRound:
         self._refresh(done.tasks, done.begin_s)
         return self._clock.monotonic_s() - done.begin_s
 
-    def give_up(self) -> None:
+    def give_up(self, *, find_out: bool) -> None:
         """Have what was begun end where the tasks are over: note what is committed, and try nothing again.
 
-        Raises what `Committer.give_up` raises.
+        `find_out`: they begin anew here, so it has to be certain. Raises what `Committer.give_up` raises.
         """
         done, self._round = self._round, None
         if done is None:
             return
-        positions = self.committer.give_up()
+        positions = self.committer.give_up(find_out=find_out)
         if positions is not None:
             self._write(done, positions)
 

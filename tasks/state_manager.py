@@ -17,7 +17,7 @@ import msgspec
 from rebalance.model import TaskId, TopicPartition
 from state_stores.bulk_restore.ingest import ingest_runs
 from state_stores.bulk_restore.run_files import BuiltRuns
-from state_stores.commit_buffer import Drained, write_rows
+from state_stores.commit_buffer import CommitBuffer, Drained, write_rows
 from state_stores.custom_slot import CustomSlot
 from state_stores.errors import StoreCorruptedError
 from state_stores.expiry import slowest_time
@@ -297,13 +297,18 @@ class StateManager:
         assert not self._staged, "one commit at a time"
         self._staged = True
         for persistent, view in self._views.items():
-            view.take(
-                {
-                    name: changed
-                    for name, changed in drained.items()
-                    if self._is_in(name, persistent=persistent)
-                }
-            )
+            mine = {
+                name: changed
+                for name, changed in drained.items()
+                if self._is_in(name, persistent=persistent)
+            }
+            buffers = {name: self.stores[name].buffer for name in mine}
+            added = {
+                name: buffer.entries_added()
+                for name, buffer in buffers.items()
+                if isinstance(buffer, CommitBuffer)
+            }
+            view.take(mine, added)
         for name, store in self.stores.items():
             # Also where nothing changed: what was only read is kept within the budget at the same moment.
             if name in drained or not store.buffer.dirty:

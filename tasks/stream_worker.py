@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import TracebackType
 
 from rebalance.model import TaskId, TopicPartition
 from rebalance.orders import EndIncarnation, Leaveable, WorkerClosed, WorkerStatus
@@ -267,7 +268,7 @@ class StreamWorker:
             fitting = ranges_that_fit(self._settings.transactional_id, OPERATOR_TIMES_MAX)
             self._placing = Placing(self._pool, fitting)
         self._manager = self._manage(collector, policy, stack)
-        stack.callback(self._commits.give_up)  # before the tasks are closed
+        stack.push(self._give_up_commit)  # before the tasks are closed
         self.tasks, self.copies = self._manager.tasks, self._manager.copies
         now_s = self._clock.monotonic_s()
         self._next_commit_s = now_s + self._settings.commit_interval_ms / 1000
@@ -399,8 +400,7 @@ class StreamWorker:
             if not self._is_paused(task) and task.ready(self._clock.now_ms()):
                 self._process_slice(task)
                 self._shrink_caches()
-            if self._must_commit():
-                self._commit_beside()
+            self._commit_if_must()
         self._punctuate()
         self._cut_anew()
         now_s = self._clock.monotonic_s()
@@ -590,7 +590,16 @@ class StreamWorker:
         """Commit if that is due, and be no further ahead of a commit than that."""
         if now_s >= self._ahead_until_s:
             self._end_commit()
-        if now_s >= self._next_commit_s or self._must_commit():
+        if now_s >= self._next_commit_s:
+            self._commit_beside()
+        else:
+            self._commit_if_must()
+
+    def _commit_if_must(self) -> None:
+        """Commit where somebody asked for it, or where too much is held; perhaps only by the commit that is under way."""
+        if self._must_commit() and self._commits.is_under_way:
+            self._end_commit()
+        if self._must_commit():
             self._commit_beside()
 
     def _commit_beside(self) -> None:
@@ -617,7 +626,23 @@ class StreamWorker:
         if self._commits.is_under_way:
             took_s = self._commits.end()
             self.metrics.commit_times = self.metrics.commit_times.and_one(took_s)
-            self._next_commit_s = self._in_an_interval_s()
+            # Unless the next one was wished for meanwhile.
+            self._next_commit_s = min(self._next_commit_s, self._in_an_interval_s())
+
+    def _give_up_commit(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """End what is under way where the tasks are over; what has ended them tells more than what goes wrong in that."""
+        begins_anew = error is None or isinstance(error, TaskCorruptedError)
+        try:
+            self._commits.give_up(find_out=begins_anew)
+        except StreamsError as lost:
+            if begins_anew:
+                raise
+            _log.warning("the commit that was under way can't be ended: %s", lost)
 
     def _in_an_interval_s(self) -> float:
         return self._clock.monotonic_s() + self._settings.commit_interval_ms / 1000

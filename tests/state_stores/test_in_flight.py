@@ -61,12 +61,12 @@ def test_a_view_shows_what_the_database_will_have(
 
     untouched = seen()
     change = drained(changes, gone, notes)
-    view.take({"mine": change})
+    view.take({"mine": change}, {})
     under_way = seen()
     begun = view.iterate("mine", lower, upper)
     view.let_go()
     assert seen() == untouched
-    view.take({"mine": change})
+    view.take({"mine": change}, {})
     write_rows(database, {"mine": change.stored}, {}, {"mine": change})
     assert seen() == under_way
     view.let_go()

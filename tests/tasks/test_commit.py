@@ -356,13 +356,54 @@ def test_tasks_that_are_over_learn_what_became_of_their_commit(
         stage.broker.commit_fates.append(fate)
     staged(stage, b"1")
     begun(stage, stage.commit())
-    assert (stage.committer.give_up() is not None) is committed
+    assert (stage.committer.give_up(find_out=True) is not None) is committed
     assert stage.values("out") == ([b"1"] if committed else [])
-    assert stage.committer.give_up() is None
+    assert stage.committer.give_up(find_out=True) is None
     stage.committer.use(stage.collector)
     staged(stage, b"2")
     stage.carry_out(sequence=2)
     assert stage.values("out")[-1:] == [b"2"]
+
+
+@pytest.mark.parametrize("fate", [CommitFate.UNKNOWN_COMMITTED, CommitFate.UNKNOWN_OPEN])
+def test_nobody_asks_what_became_of_a_commit_that_nobody_goes_by(fate: CommitFate) -> None:
+    """Brokers may be away for long: what has ended the tasks is not kept waiting."""
+    stage = Stage()
+    stage.broker.commit_fates.append(fate)
+    begun(stage, stage.commit())
+    stage.before_init = pytest.fail
+    assert stage.committer.give_up(find_out=False) is None
+    assert len(stage.producers) == 1
+
+
+def test_an_answer_that_comes_as_a_wait_ends_is_taken() -> None:
+    """It is the commit's, whatever the wait said."""
+    stage = Stage()
+
+    class Late(Future[Positions]):
+        def result(self, timeout: float | None = None) -> Positions:
+            if not self.done():
+                self.set_result({LOG: 2})
+                raise TimeoutError
+            return super().result(timeout)
+
+    stage.committer.begin(stage.commit(), lambda _: Late())
+    assert stage.committer.end() == {LOG: 2}
+
+
+def test_a_client_that_is_stuck_in_a_commit_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop says that it waits for a while and no longer; then what is committed is read back."""
+    monkeypatch.setattr("tasks.commit._TICK_S", 0.001)
+    monkeypatch.setattr("tasks.commit._STUCK_S", 0.02)
+    stage = Stage()
+    told: list[int] = []
+    stage.committer._on_wait = lambda: told.append(1)
+    stage.committer.begin(stage.commit(), lambda _: Future())
+    with pytest.raises(RolledBackError, match="app-1 is stuck in the client"):
+        stage.committer.end()
+    assert len(told) == 20
+    assert (len(stage.producers), stage.producers[0].closed) == (2, True)
+    stage.carry_out(sequence=2)
 
 
 def test_whoever_waits_for_a_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

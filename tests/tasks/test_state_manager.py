@@ -294,8 +294,10 @@ def test_stores_go_on_from_what_a_commit_under_way_will_write(*, persistent: boo
     for key, value in (("gone", 1), ("k", 1), ("same", 1)):
         store.put(key, value)
     stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
+    assert (store.get("k"), store.get("gone")) == (1, 1)
     store.put("k", 2)
     store.delete("gone")
+    assert len(store) == 2
     drained = stage.manager.drain()
     stage.manager.stage(drained)
     assert stage.manager.drain() == {}
@@ -303,6 +305,7 @@ def test_stores_go_on_from_what_a_commit_under_way_will_write(*, persistent: boo
     assert len(list(database.iterate("a", None, None))) == 3
     assert (store.get("k"), store.get("gone"), store.get("same")) == (2, None, 1)
     assert list(store.all()) == [("k", 2), ("same", 1)]
+    assert len(store) == 2
     store.put("k", 3)
     store.put("new", 1)
     stage.manager.apply(drained, {changelog("a"): 7}, now_ms=6)
@@ -324,3 +327,22 @@ def test_a_task_that_begins_anew_forgets_what_a_commit_had_under_way() -> None:
     stage.stores["a"].put("k", 2)
     stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
     assert stage.stores["a"].get("k") == 2
+
+
+def test_segments_that_expire_without_a_change_are_deleted_with_the_next_one() -> None:
+    """Time may come from records that change nothing; a commit without changes deletes nothing."""
+    windows = spec("a", kind=StoreKind.WINDOW, window_size_ms=10_000, retention_ms=150_000)
+    stage = Stage(windows)
+    store = stage.stores["a"]
+
+    def commit() -> None:
+        stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
+
+    store.put("k", 1, 0)
+    commit()
+    assert list(store.fetch("k", 0, 10))
+    store.buffer.observe(2_000_000)
+    commit()
+    store.put("k", 2, 2_000_000)
+    commit()
+    assert len(list(stage.manager.database("a").iterate("a", None, None))) == 1

@@ -3,11 +3,15 @@
 import itertools
 from typing import Any
 
+import pytest
+
 from rebalance.model import TaskId, TopicPartition
 from streams import (
     Processor,
     PunctuationType,
+    RecordFailedError,
     Serdes,
+    StreamsBuilder,
     StreamsError,
     Topology,
 )
@@ -15,6 +19,7 @@ from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tasks.stream_worker import StreamWorker
 from tasks.worker_ports import recommit_interval_ms
+from tests.fakes.broker import CommitFate
 from tests.tasks.bench import APP, Bench, Source
 from tests.tasks.test_stream_worker import counting, counts_of, fill, outputs_of
 
@@ -316,3 +321,62 @@ def test_what_a_commit_under_way_holds_counts_as_uncommitted() -> None:
     )
     assert steps_of_a_long_commit(bench) == []
     assert counts_of(bench) == {"a": 100}
+
+
+@pytest.mark.parametrize("fate", CommitFate)
+def test_what_ends_the_tasks_is_told_whatever_became_of_their_commit(fate: CommitFate) -> None:
+    """And the next life goes on from what is committed."""
+
+    def checked(value: str) -> str:
+        if value == "bad" and not mended:
+            raise ValueError(value)
+        return value
+
+    mended: list[bool] = []
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=STRING, value_serde=STRING).map_values(checked)
+    counts = stream.group_by_key().count(store="counts").to_stream()
+    counts.to("out", key_serde=STRING, value_serde=INT)
+    bench = Bench(builder.build(), {"in": 1, "out": 1}, commit_interval_ms=5)
+    bench.commit_turns = 1_000_000
+
+    def go_on(worker: StreamWorker, _: Source) -> None:
+        if worker._commits.is_under_way and worker.metrics.processed == 1:
+            bench.send("in", "a", "bad")
+            bench.at_poll.clear()
+
+    bench.at_poll.append(go_on)
+    bench.send("in", "a", "good")
+    bench.broker.commit_fates.append(fate)
+    with pytest.raises(RecordFailedError, match="bad"):
+        bench.live()
+    mended.append(True)
+    assert bench.live()
+    assert outputs_of(bench) == {"a": [1, 2]}
+    assert counts_of(bench) == {"a": 2}
+
+
+def test_a_commit_that_was_wished_for_beside_another_follows_it_at_once() -> None:
+    """As for the first records of a task that has moved, which somebody waits for."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5_000)
+    bench.commit_turns, bench.idle_polls = 50, 60
+    wished: list[tuple[int, int]] = []
+    began_ms: list[int] = []
+
+    def wish(worker: StreamWorker, _: Source) -> None:
+        if not worker.metrics.processed:
+            worker._next_commit_s = 0.0
+        elif worker._commits.is_under_way and not wished:
+            fill(bench, "b")
+            wished.append((bench.clock.now_ms(), worker._commits.sequence))
+        elif wished and worker.metrics.processed == 2 and not began_ms:
+            if worker._commits.sequence > wished[0][1]:
+                began_ms.append(bench.clock.now_ms())
+            elif worker._commits.is_under_way:
+                worker._next_commit_s = worker._ahead_until_s = 0.0
+
+    bench.at_poll.append(wish)
+    fill(bench, "a")
+    assert bench.live()
+    assert began_ms
+    assert began_ms[0] - wished[0][0] < 1_000
