@@ -36,8 +36,10 @@ STEPS: Final = (
     "after_apply",
 )
 
-#: How long a commit waits for records to be processed meanwhile.
-_AHEAD_S: Final = 20.0
+#: How long a commit waits for records to be processed meanwhile: as long as the loop goes on beside it. If nothing was there to be
+#: processed, or the loop waits for this commit, the next one is tried, up to so many times.
+_AHEAD_S: Final = 0.1
+_AHEAD_TRIES: Final = 300
 
 #: Numbers of the states on a scoreboard.
 STATE_NUMBERS: Final = {state: number for number, state in enumerate(KafkaStreamsState)}
@@ -242,15 +244,21 @@ def _ahead(fate: Fate, count: _Count) -> None:
     """Strike while a commit is under way and the loop has processed more; the commit waits for that, or has happened."""
     commit, process = KafkaTransactionalProducer.commit, ActiveTask.process
     under_way, ahead = threading.Event(), threading.Event()
+    tries = 0
 
     def held_commit(self: KafkaTransactionalProducer, *arguments: Any) -> Any:
-        if not count.reached():
+        nonlocal tries
+        if not (count.reached() or tries):
             return commit(self, *arguments)
+        tries += 1
+        assert tries <= _AHEAD_TRIES, "nothing is processed while a commit is under way"
         positions = commit(self, *arguments) if fate.step == "ahead_of_apply" else None
+        ahead.clear()  # it may have come too late for the try before
         under_way.set()
-        assert ahead.wait(_AHEAD_S), "nothing is processed while a commit is under way"
-        fate.strike()
-        return positions
+        if ahead.wait(_AHEAD_S):
+            fate.strike()
+        under_way.clear()
+        return commit(self, *arguments) if positions is None else positions
 
     def noticed_process(self: ActiveTask, *arguments: Any) -> int:
         done = process(self, *arguments)
