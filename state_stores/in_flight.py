@@ -48,15 +48,41 @@ def on_top(
     return merge(live, rest, key=_key, reverse=reverse)
 
 
-class InFlightView:
-    """A `state_stores.ports.Database` for the stores of one task; it is never written through."""
+class DatabaseView:
+    """What stores see of a database: it with something on top, never written through. How it is read is its heirs' matter."""
 
     def __init__(self, below: Database) -> None:
         self._below = below
+        self._notes: dict[str, bytes] = {}
+
+    def position(self, name: str) -> bytes | None:
+        """Return what a store keeps beside the positions, or a position; None if never written."""
+        noted = self._notes.get(name)
+        return self._below.position(name) if noted is None else noted
+
+    def write(
+        self,
+        changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
+        positions: Mapping[str, bytes],  # noqa: ARG002 - nothing is written
+        *,
+        delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,  # noqa: ARG002 - nothing is written
+    ) -> None:
+        """Refuse: commits write, to the database below."""
+        raise AssertionError(f"stores don't write {', '.join(changes)} themselves")
+
+    def clear(self, family: str) -> None:
+        """Refuse, as `write` does."""
+        raise AssertionError(f"stores don't clear {family} themselves")
+
+
+class InFlightView(DatabaseView):
+    """A `state_stores.ports.Database` for the stores of one task."""
+
+    def __init__(self, below: Database) -> None:
+        super().__init__(below)
         self._changes: dict[str, Drained] = {}
         #: The rows of a family, made when somebody reads one.
         self._rows: dict[str, OrderedRows] = {}
-        self._notes: dict[str, bytes] = {}
         self._added: Mapping[str, int] = {}
 
     def take(self, changes: Mapping[str, Drained], added: Mapping[str, int]) -> None:
@@ -115,28 +141,9 @@ class InFlightView:
             rows = (row for row in rows if not is_gone(row[0]))
         return on_top(self._rows_of(family, changed), rows, lower, upper, reverse=reverse)
 
-    def position(self, name: str) -> bytes | None:
-        """Return what a store keeps beside the positions, or a position; None if never written."""
-        noted = self._notes.get(name)
-        return self._below.position(name) if noted is None else noted
-
     def approximate_num_entries(self, family: str) -> int:
         """Return about how many keys a family holds."""
         return self._below.approximate_num_entries(family) + self._added.get(family, 0)
-
-    def write(
-        self,
-        changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
-        positions: Mapping[str, bytes],  # noqa: ARG002 - nothing is written
-        *,
-        delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,  # noqa: ARG002 - nothing is written
-    ) -> None:
-        """Refuse: commits write, to the database below."""
-        raise AssertionError(f"stores don't write {', '.join(changes)} themselves")
-
-    def clear(self, family: str) -> None:
-        """Refuse, as `write` does."""
-        raise AssertionError(f"stores don't clear {family} themselves")
 
     def close(self) -> None:
         """Refuse: who opened the database below closes it."""

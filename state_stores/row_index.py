@@ -8,7 +8,6 @@ looked up since. What takes too much memory is forgotten, the oldest segments fi
 import struct
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
 from typing import Final
 
 from state_stores.segments import SEGMENT_BYTES, SegmentLayout
@@ -62,7 +61,7 @@ class RowIndex:
     ) -> None:
         self._layout = layout
         #: The bytes of a disk key that are the row's time.
-        self._time = itemgetter(slice(-layout.tail, _TIME.size - layout.tail))
+        self._time = layout.time_bytes
         #: The bytes of a disk key that are the key's.
         self._key = slice(SEGMENT_BYTES, -layout.tail)
         self._budget_bytes = budget_bytes

@@ -9,7 +9,7 @@ interval, so all rows of a segment stand together and expire by one range delete
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
@@ -111,6 +111,11 @@ class SegmentLayout:
         time: int = _TIME.unpack_from(disk_key, len(disk_key) - self.tail)[0]
         return time
 
+    @property
+    def time_bytes(self) -> Callable[[bytes], bytes]:
+        """Return what takes the bytes of the time out of a disk key; they sort as times do."""
+        return itemgetter(slice(-self.tail, _TIME.size - self.tail))
+
     def times_of(self, disk_keys: Collection[bytes]) -> tuple[int, ...]:
         """Return the time of each of many rows.
 
@@ -118,21 +123,19 @@ class SegmentLayout:
         >>> layout.times_of([layout.window_key(b"b", 7), layout.window_key(b"a", 500)])
         (7, 500)
         """
-        time = itemgetter(slice(-self.tail, _TIME.size - self.tail))
         times: tuple[int, ...] = struct.unpack(
-            f">{len(disk_keys)}Q", b"".join(map(time, disk_keys))
+            f">{len(disk_keys)}Q", b"".join(map(self.time_bytes, disk_keys))
         )
         return times
 
     def latest_time(self, disk_keys: Collection[bytes]) -> int:
-        """Return the latest time of some rows, of which there is at least one; big-endian numbers sort as their bytes.
+        """Return the latest time of some rows, of which there is at least one.
 
         >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
         >>> layout.latest_time([layout.window_key(b"b", 7), layout.window_key(b"a", 500)])
         500
         """
-        time = itemgetter(slice(-self.tail, _TIME.size - self.tail))
-        return int.from_bytes(max(map(time, disk_keys)))
+        return int.from_bytes(max(map(self.time_bytes, disk_keys)))
 
     def segments_in(self, disk_keys: Iterable[bytes]) -> set[int]:
         """Return the segments that some rows stand in.

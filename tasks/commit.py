@@ -126,14 +126,6 @@ class Committer:
         self._collector = collector
         self.producer.abort()
 
-    def carry_out(self, commit: Commit) -> Positions:
-        """Make a commit durable in Kafka; return the position each changelog partition has reached.
-
-        Raises what `begin` and `end` raise.
-        """
-        self.begin(commit)
-        return self.end()
-
     def begin(self, commit: Commit, beside: Beside = at_once) -> None:
         """Hand a commit to the client, and have `beside` wait for the brokers; `end` has to follow before the next one.
 
@@ -199,8 +191,8 @@ class Committer:
             return None
         try:
             return self._answer_of(under_way.attempt)
-        except TransactionAbortedError:
-            self.producer.abort()
+        except TransactionAbortedError as error:
+            _log.info("the last commit of tasks that are over has not happened: %s", error)
         except CommitOutcomeUnknownError as error:
             if find_out:
                 try:

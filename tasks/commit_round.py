@@ -123,7 +123,7 @@ class CommitRound:
     def carry_out(self, tasks: Sequence[ActiveTask], *, force: bool = False) -> bool:
         """Commit the work of these tasks, which are all that run; return whether there was anything.
 
-        Raises what `Committer.carry_out` raises.
+        Raises what `begin` and `end` raise.
         """
         begun = self.begin(tasks, force=force)
         if begun:

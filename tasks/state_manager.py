@@ -284,6 +284,16 @@ class StateManager:
             if store.buffer.has_changes()
         }
 
+    def _of_database(
+        self, drained: Mapping[str, Drained], *, persistent: bool
+    ) -> dict[str, Drained]:
+        """Return the changes of the stores in one of the two databases."""
+        return {
+            name: changed
+            for name, changed in drained.items()
+            if self._is_in(name, persistent=persistent)
+        }
+
     @property
     def may_be_ahead(self) -> bool:
         """Return whether processing may go on between `stage` and `apply`.
@@ -297,11 +307,7 @@ class StateManager:
         assert not self._staged, "one commit at a time"
         self._staged = True
         for persistent, view in self._views.items():
-            mine = {
-                name: changed
-                for name, changed in drained.items()
-                if self._is_in(name, persistent=persistent)
-            }
+            mine = self._of_database(drained, persistent=persistent)
             buffers = {name: self.stores[name].buffer for name in mine}
             added = {
                 name: buffer.entries_added()
@@ -323,16 +329,14 @@ class StateManager:
     ) -> None:
         """Write committed changes with the positions they reach; called AFTER the transaction committed.
 
-        They may have been staged when it began. `positions` are those of changelogs, and the committed offsets of inputs that stores are restored from.
+        They may have been staged when it began. `positions` are those of changelogs, and the committed offsets of inputs that
+        stores are restored from.
         """
         if not self._staged:
             self.stage(drained)
         for persistent, database in self._databases.items():
-            changes = {
-                name: changed.stored
-                for name, changed in drained.items()
-                if self._is_in(name, persistent=persistent)
-            }
+            mine = self._of_database(drained, persistent=persistent)
+            changes = {name: changed.stored for name, changed in mine.items()}
             stored = self._encoded(positions, now_ms, persistent=persistent)
             if changes or stored:
                 write_rows(database, changes, stored, drained)

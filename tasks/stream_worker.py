@@ -611,14 +611,16 @@ class StreamWorker:
             self._commit()
 
     def _begin_commit(self, beside: Beside) -> None:
-        interval_s = self._settings.commit_interval_ms / 1000
-        self._ahead_until_s = self._clock.monotonic_s() + max(interval_s, _AHEAD_S)
+        ahead_until_s = max(self._in_an_interval_s(), self._clock.monotonic_s() + _AHEAD_S)
         try:
             begun = self._commits.begin(list(self._manager.running.values()), beside)
         finally:
             self._sequence = self._commits.sequence
         self._lags = self._work.lags(self._commits.offsets)
-        self._next_commit_s = math.inf if begun else self._in_an_interval_s()
+        if begun:
+            self._next_commit_s, self._ahead_until_s = math.inf, ahead_until_s
+        else:
+            self._next_commit_s = self._in_an_interval_s()
 
     def _end_commit(self) -> None:
         """Wait for the commit that is under way, if one is."""

@@ -118,6 +118,13 @@ class SubscriptionSend(ForeignKeyOperator):
         super().__init__(topics)
         self._extract = foreign_key
         self._left_join = left_join
+        #: What a row asks for that points where it did before. Of a left join also to no key at all: the answer, which has no
+        #: value, is the row's result then.
+        self._asks = (
+            Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
+            if left_join
+            else Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
+        )
         self._versioned = versioned
         self._serdes = (primary_key_serde, value_serde, foreign_key_serde)
 
@@ -188,13 +195,8 @@ class SubscriptionSend(ForeignKeyOperator):
                 [column[index] for index in whole]
                 for column in (targets, target_bytes, key_bytes, hashes)
             )
-        asked = (
-            Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
-            if self._left_join
-            else Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
-        )
         subscriptions = subscriptions_of(
-            hashes, repeat(asked), cast("Sequence[bytes]", key_bytes), repeat(self._partition)
+            hashes, repeat(self._asks), cast("Sequence[bytes]", key_bytes), repeat(self._partition)
         )
         output = repeated(batch, [1] * len(batch)).with_keys(targets, subscriptions)
         return self._foreign_key.note_keys(output, target_bytes)
@@ -242,8 +244,7 @@ class SubscriptionSend(ForeignKeyOperator):
         moved = before is not None and before_bytes != after_bytes
         forget = (before, before_bytes, Instruction.DELETE_KEY_NO_PROPAGATE)
         if self._left_join:
-            # Also to no key at all: the answer, which has no value, is the row's result then.
-            asked = (after, after_bytes, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
+            asked = (after, after_bytes, self._asks)
             return [forget, asked] if moved else [asked]
         if new is not None and after is None:
             self.context.dropped(1, "null foreign key")
@@ -254,7 +255,7 @@ class SubscriptionSend(ForeignKeyOperator):
             # Nobody knows whether the row had a result; a missing row of the other table has to delete it.
             asked = (after, after_bytes, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
             return [forget, asked]
-        return [(after, after_bytes, Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE)]
+        return [(after, after_bytes, self._asks)]
 
     def _targets(self, key: Any, old: Any, new: Any) -> tuple[Any, Any]:
         """Return the foreign key of a row before and after a change."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from state_stores.errors import InvalidStateStoreError
-from state_stores.in_flight import OrderedRows, on_top
+from state_stores.in_flight import DatabaseView, OrderedRows, on_top
 from state_stores.ports import Database
 from state_stores.rows import SortedRows
 from tasks.parallel.own_keys import OwnKeys
@@ -29,7 +29,7 @@ class _Layer:
         self.rows: dict[bytes, bytes | None] = {}
 
 
-class StagedDatabase:
+class StagedDatabase(DatabaseView):
     """A `state_stores.ports.Database` of one key range, over the database that all ranges of the task share.
 
     A row that was deleted by an expired range of keys below is not hidden here: whoever reads rows that expire knows the
@@ -49,16 +49,15 @@ class StagedDatabase:
     def __init__(
         self, below: Database, families: Collection[str], own: OwnKeys | None = None
     ) -> None:
+        super().__init__(below)
         self._own = own
         self.families = frozenset(families)
         self.applied = 0
         self.closed = False
-        self._below = below
         #: Per family what is sealed, older rows before newer ones, in two layers at most.
         self._layers: dict[str, deque[_Layer]] = {}
         #: Per family the keys of its layers in order, and their values, made when somebody iterates.
         self._ordered: dict[str, OrderedRows] = {}
-        self._notes: dict[str, bytes] = {}
 
     def stage(
         self, number: int, changes: Mapping[str, SortedRows], notes: Mapping[str, bytes]
@@ -129,31 +128,12 @@ class StagedDatabase:
     def position(self, name: str) -> bytes | None:
         """Return what a store keeps beside the positions, or a position; None if never written."""
         self._check_open()
-        noted = self._notes.get(name)
-        return self._below.position(name) if noted is None else noted
+        return super().position(name)
 
     def approximate_num_entries(self, family: str) -> int:
         """Return about how many keys a family holds, of all ranges."""
         self._check_open()
         return self._below.approximate_num_entries(family)
-
-    # -- what belongs to the task ----------------------------------------------------------------------------------
-
-    def write(
-        self,
-        changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
-        positions: Mapping[str, bytes],  # noqa: ARG002 - nothing is written
-        *,
-        delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,  # noqa: ARG002 - nothing is written
-    ) -> None:
-        """Refuse: the task's loop writes, to the database below."""
-        raise AssertionError(
-            f"a key range does not write {', '.join(changes)} to its task's database"
-        )
-
-    def clear(self, family: str) -> None:
-        """Refuse, as `write` does."""
-        raise AssertionError(f"a key range does not clear {family}, which others share")
 
     def close(self) -> None:
         """End reading; the database below stays open. Idempotent."""

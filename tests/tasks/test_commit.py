@@ -86,9 +86,10 @@ class Stage:
             offsets={IN: CommittedOffset(42, f"metadata {sequence}")},
         )
 
-    def carry_out(self, **changes: Any) -> dict[TopicPartition, int]:
-        """Commit it."""
-        return self.committer.carry_out(self.commit(**changes))
+    def carry_out(self, commit: Commit | None = None, **changes: Any) -> Positions:
+        """Begin and end a commit, of what is there if none is given."""
+        self.committer.begin(self.commit(**changes) if commit is None else commit)
+        return self.committer.end()
 
     def values(self, topic: str) -> list[bytes | None]:
         """Return what a read_committed reader sees."""
@@ -186,7 +187,7 @@ def test_an_unknown_outcome_that_committed_counts_as_committed(with_changelog: b
     commit = stage.commit()
     if not with_changelog:
         commit.changelogs.clear()
-    positions = stage.committer.carry_out(commit)
+    positions = stage.carry_out(commit)
     assert positions == ({LOG: 3} if with_changelog else {})
     assert stage.values("out") == [b"1"]
     assert (len(stage.producers), stage.producers[0].closed) == (2, True)
@@ -275,7 +276,7 @@ def test_without_offsets_an_unknown_outcome_rolls_back() -> None:
     commit = stage.commit()
     commit.offsets.clear()
     with pytest.raises(RolledBackError):
-        stage.committer.carry_out(commit)
+        stage.carry_out(commit)
 
 
 def test_a_fenced_producer_commits_nothing() -> None:
