@@ -20,11 +20,12 @@ from benchmarks.generator import InputSpec, record_blocks
 from benchmarks.results import Row, make_rows
 
 JOB: Final = "beside_running_task"
-#: What may be beside the task, in the order of their runs, and the names of the rows: the burner needs to know what to burn.
+#: What may be beside the task, in the order of their runs, and the names of the rows: the burner needs to know what to burn,
+#: which is what the machine did beside the restore, but for what it does for as many records beside nothing.
 SYSTEM_OF: Final[Mapping[str, str]] = {
     "restore": "tidewheel",
-    "burner": "tidewheel-beside-burner",
     "nothing": "tidewheel-beside-nothing",
+    "burner": "tidewheel-beside-burner",
 }
 #: Of the rate of a busy task beside the restore.
 STEADY_SHARE: Final = 0.1
@@ -33,6 +34,27 @@ _LOOK_S: Final = 0.25
 _FLUSH_S: Final = 30.0
 
 Told = Mapping[str, Any]
+
+
+def to_burn(found: Mapping[str, Told]) -> dict[str, str]:
+    """Return what the next run has to know of those before it: how long to work, and how much processor time to take.
+
+    The restore took what its helpers took, and what the brokers and the worker did for it. The latter is told from what they do for
+    the task's own records by the run beside nothing, which has nothing else to do.
+    """
+    restore, nothing = found.get("restore"), found.get("nothing")
+    if restore is None:
+        return {"window_s": "0", "helpers_s": "0", "rest_s": "0"}
+    rest_s = 0.0
+    if nothing is not None:
+        records = restore["records_per_s"] * restore["window_s"]
+        a_record_s = nothing["busy_s"] / (nothing["records_per_s"] * nothing["window_s"])
+        rest_s = restore["busy_s"] - records * a_record_s - restore["helpers_s"]
+    return {
+        "window_s": str(restore["window_s"]),
+        "helpers_s": str(restore["helpers_s"]),
+        "rest_s": str(round(max(rest_s, 0.0), 3)),
+    }
 
 
 @contextmanager
@@ -119,6 +141,7 @@ def beside_rows(
             "records": records,
             "beside": beside,
             "window_s": [round(run["window_s"], 2) for run in runs],
+            "busy_s": [round(run["busy_s"], 1) for run in runs],
             "pause_ms_busy": [round(run["pause_ms"]) for run in runs],
             "date": date,
         }

@@ -305,7 +305,6 @@ class RestoreSuite:
     ) -> dict[str, dict[str, Any]]:
         """Return what the runs over one load told, by what was beside them; the first that fails ends it."""
         found: dict[str, dict[str, Any]] = {}
-        burning = {"window_s": "0", "burn_s": "0"}
         for name in beside.SYSTEM_OF:
             self._forget_counts(changelog)
             with input_of():
@@ -317,13 +316,11 @@ class RestoreSuite:
                         "restore_beside",
                         changelog,
                         folder,
-                        {**load, **burning, "beside": name},
+                        {**load, **beside.to_burn(found), "beside": name},
                     ),
                 )
             if told is None:
                 break
-            if name == "restore":
-                burning = {each: str(told[each]) for each in burning}
             found[name] = told
         return found
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 from benchmarks.generator import InputSpec, record_blocks
 from benchmarks.peers.tidewheel.restore_beside import Batches
-from benchmarks.restore.beside import beside_rows
+from benchmarks.restore.beside import beside_rows, to_burn
 from benchmarks.restore.changelog import expected_content
 from benchmarks.restore.growth import WAYS, growth_lines, points
 from benchmarks.restore.lines import HEADINGS, restore_lines
@@ -69,7 +69,7 @@ def test_lines_stand_beside_kafka_streams_replay_of_the_same_job() -> None:
 def test_pauses_are_those_of_the_steady_input() -> None:
     """What is done by a busy task and how long a task pauses that is not come from two runs; one may be missing."""
     busy = {
-        name: [{"records_per_s": 90_000.0, "pause_ms": 250.4, "window_s": 21.0}]
+        name: [{"records_per_s": 90_000.0, "pause_ms": 250.4, "window_s": 21.0, "busy_s": 40.0}]
         for name in ("restore", "burner")
     }
     steady = {"restore": [{"records_per_s": 45_000.0, "pause_ms": 60.0, "window_s": 20.0}]}
@@ -81,6 +81,17 @@ def test_pauses_are_those_of_the_steady_input() -> None:
     ]
     assert rows[1].parameters["steady_records_per_s"] == [45_000]
     assert rows[2].parameters["pause_ms_busy"] == [250]
+
+
+def test_a_burner_takes_what_the_restore_took_besides_its_helpers_too() -> None:
+    """That is what the machine did beside the restore, without what as many records take beside nothing; never less than nothing."""
+    restore = {"window_s": 20.0, "busy_s": 40.0, "helpers_s": 10.0, "records_per_s": 100_000.0}
+    nothing = {"window_s": 20.0, "busy_s": 38.0, "records_per_s": 152_000.0}
+    told = to_burn({"restore": restore, "nothing": nothing})
+    assert told == {"window_s": "20.0", "helpers_s": "10.0", "rest_s": "5.0"}
+    assert to_burn({"restore": restore})["rest_s"] == "0.0"
+    assert to_burn({"restore": restore, "nothing": {**nothing, "busy_s": 80.0}})["rest_s"] == "0.0"
+    assert set(to_burn({}).values()) == {"0"}
 
 
 def test_the_first_commits_are_no_pause_of_a_running_task() -> None:

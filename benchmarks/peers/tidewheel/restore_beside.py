@@ -1,9 +1,9 @@
 """Tidewheel's side of the job beside_running_task: tasks count records while others of the same worker are restored.
 
 Arguments are NAME=VALUE pairs: those of every peer, `load_topic` (what is counted) with `load_records` (none where it goes
-on growing), `beside`: `restore`, `burner` (a process that has nothing to do with it takes as much processor time as the
-restore helpers did) or `nothing`; for the latter two `window_s`, and `burn_s`: for how long, and how many seconds of
-processor time. Prints one line of JSON.
+on growing), `beside`: `restore`, `burner` (processes that have nothing to do with it take as much processor time as the
+restore did) or `nothing`; for the latter two `window_s`: for how long; for the burner `helpers_s` and `rest_s`, the seconds of processor time
+that restore helpers took, and that the restore took besides, in the brokers and in the worker. Prints one line of JSON.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ NICENESS = 5
 #: A worker's first commits take longer, whatever is beside them: pauses are looked at behind them.
 SETTLING_S = 2.0
 
-#: Takes a share of one core for some seconds: argv is the share and the seconds.
+#: Takes a share of one core for some seconds: argv is the share, the seconds and the niceness.
 BURNER = """
 import os, sys, time
 os.nice(int(sys.argv[3]))
@@ -76,12 +76,18 @@ def topology(load: str, input_topic: str | None, batches: Batches) -> Topology:
     return builder.build()
 
 
+def busy_s() -> float:
+    """Return how many seconds all processors of the machine were busy together, since it has started."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0) - getattr(times, "steal", 0))
+
+
 class Restoring:
-    """Notes when the restore of the other tasks began and ended."""
+    """Notes when the restore of the other tasks began and ended, and how busy the machine had been when it began."""
 
     def __init__(self, partitions: int) -> None:
         self._left = partitions
-        self.begin_s = self.end_s = 0.0
+        self.begin_s = self.end_s = self.busy_s = 0.0
         self.done = Event()
 
     def on_restore(self, event: RestoreEvent) -> None:
@@ -89,7 +95,7 @@ class Restoring:
         if event.store != "table":
             return
         if event.kind == "start" and not self.begin_s:
-            self.begin_s = time.monotonic()
+            self.begin_s, self.busy_s = time.monotonic(), busy_s()
         if event.kind == "end":
             self._left -= 1
             self.end_s = time.monotonic()
@@ -98,11 +104,18 @@ class Restoring:
 
 
 @contextlib.contextmanager
-def burning(burn_s: float, window_s: float) -> Generator[None]:
-    """Have two processes take so much processor time together."""
-    share = str(burn_s / window_s / 2)
-    command = [sys.executable, "-c", BURNER, share, str(window_s), str(NICENESS)]
-    burners = [subprocess.Popen(command) for _ in range(2)]
+def burning(parameters: dict[str, str], window_s: float) -> Generator[None]:
+    """Have processes take what the restore took: two as polite as its helpers, and two like brokers and workers."""
+    commands = [
+        [sys.executable, "-c", BURNER, str(burn_s / window_s / 2), str(window_s), str(niceness)]
+        for burn_s, niceness in (
+            (float(parameters["helpers_s"]), NICENESS),
+            (float(parameters["rest_s"]), 0),
+        )
+        for _ in range(2)
+    ]
+    # In sessions of their own, as who has nothing to do with it is: Linux may share processors between sessions first.
+    burners = [subprocess.Popen(each, start_new_session=True) for each in commands]
     try:
         yield
     finally:
@@ -133,8 +146,9 @@ def main(parameters: dict[str, str]) -> None:
                 break
         if not restoring.done.is_set():
             raise SystemExit(f"not restored within {TIMEOUT_S} s: {app.error}")
+        told["busy_s"] = busy_s() - restoring.busy_s
         helpers = [each.cpu_times() for each in psutil.Process().children()]
-        told["burn_s"] = sum(each.user + each.system for each in helpers)
+        told["helpers_s"] = sum(each.user + each.system for each in helpers)
         begin_s = max(restoring.begin_s, batches.times[0][0])
         told |= batches.figures(begin_s, restoring.end_s)
     else:
@@ -142,10 +156,11 @@ def main(parameters: dict[str, str]) -> None:
             raise SystemExit(f"not running: {app.error}")
         while not batches.times and app.error is None:
             time.sleep(0.01)
-        window_s, burn_s = float(parameters["window_s"]), float(parameters["burn_s"])
-        begin_s = time.monotonic()
-        with burning(burn_s, window_s) if beside == "burner" else contextlib.nullcontext():
+        window_s = float(parameters["window_s"])
+        begin_s, busy_before_s = time.monotonic(), busy_s()
+        with burning(parameters, window_s) if beside == "burner" else contextlib.nullcontext():
             time.sleep(max(begin_s + window_s - time.monotonic(), 0))
+            told["busy_s"] = busy_s() - busy_before_s
             told |= batches.figures(begin_s, begin_s + window_s)
     app.close(timeout=30_000)
     end = parameters.get("load_records")
