@@ -4,6 +4,7 @@ One thread reads all stretches with one client, a few at a time, and shares it a
 first, copies a fifth of the time. Whatever waits for the snapshot location is done in threads beside it.
 """
 
+import contextlib
 import logging
 import shutil
 import threading
@@ -53,6 +54,8 @@ _COPY_EVERY: Final = 5
 FIND_S: Final = 30.0
 #: Files that are brought at once.
 _BRINGERS: Final = 4
+#: A location that has sent nothing of a snapshot's files for so long is not waited for any more.
+_BRING_S: Final = 60.0
 
 
 class _Stretch:
@@ -77,6 +80,14 @@ class _Stretch:
     @property
     def is_brought(self) -> bool:
         return all(each.done() for each in self.brought)
+
+    def bytes_here(self) -> int:
+        """Return how many bytes of files are here."""
+        size = 0
+        for each in self.directory.glob("*.sst"):
+            with contextlib.suppress(FileNotFoundError):  # one that is broken is deleted at once
+                size += each.stat().st_size
+        return size
 
 
 class RestoreHelper:
@@ -116,6 +127,8 @@ class RestoreHelper:
         self._begun = 0
         self._reader: ChangelogReader | None = None
         self._turns = ReadingTurns(clock, time.sleep)
+        #: When more of some snapshot's files had come, or was first waited for, and how many bytes were here then.
+        self._came_s, self._here = clock.monotonic_s(), 0
         self._others = ThreadPoolExecutor(_BRINGERS, thread_name_prefix="tidewheel-snapshots")
 
     @property
@@ -142,6 +155,7 @@ class RestoreHelper:
             time.sleep(_POLL_S)  # for what is brought
         for stretch in list(self._active.values()):
             self._look_at(stretch)
+        self._look_at_what_comes()
 
     def close(self) -> None:
         """Stop everything; the files stay."""
@@ -186,8 +200,25 @@ class RestoreHelper:
         if snapshot is None:
             return
         location = self._location()
+        self._came_s = self._clock.monotonic_s()
         for run in snapshot.runs:
             stretch.brought.append(self._others.submit(_brought, location, run, stretch.directory))
+
+    def _look_at_what_comes(self) -> None:
+        """Give up the snapshots whose files are waited for, if nothing has come of any: some wait in line for others."""
+        now_s = self._clock.monotonic_s()
+        waiting = [each for each in self._active.values() if not each.is_brought]
+        if waiting and now_s - self._came_s <= _BRING_S:
+            return
+        here = sum(each.bytes_here() for each in waiting)
+        nothing_came, self._came_s, self._here = here == self._here, now_s, here
+        if nothing_came:
+            for each in waiting:
+                self._fail(
+                    each,
+                    f"{each.partition}: the snapshot location has sent nothing for {_BRING_S:g} s; look at it",
+                    snapshot=True,
+                )
 
     # -- beginning and ending --------------------------------------------------------------------------------------
 

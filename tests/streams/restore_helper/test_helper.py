@@ -2,12 +2,13 @@
 
 import os
 from pathlib import Path
+from threading import Semaphore
 
 import pytest
 
 from rebalance.model import TopicPartition
 from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import PartitionRuns
+from state_stores.bulk_restore.manifest import PartitionRuns, Run
 from state_stores.bulk_restore.run_files import BuiltRuns
 from state_stores.bulk_restore.shape import StoreShape
 from state_stores.rocksdb.sorted_files import read_sorted_file
@@ -46,7 +47,12 @@ class Bench:
     """A helper over a fake cluster."""
 
     def __init__(
-        self, folder: Path, partitions: int = 1, run_bytes: int = 1 << 20, find_s: float = FIND_S
+        self,
+        folder: Path,
+        partitions: int = 1,
+        run_bytes: int = 1 << 20,
+        find_s: float = FIND_S,
+        location: SnapshotLocation | None = None,
     ) -> None:
         self.broker = FakeBroker()
         self.broker.create_topic(LOG, partitions)
@@ -56,7 +62,7 @@ class Bench:
         self.helper = RestoreHelper(
             "app",
             make_reader=lambda: FakeChangelogReader(self.broker),
-            location=lambda: SnapshotLocation(str(folder / "snapshots")),
+            location=lambda: location or SnapshotLocation(str(folder / "snapshots")),
             say=self.said.append,
             clock=self.clock,
             run_bytes=run_bytes,
@@ -179,6 +185,48 @@ def test_a_file_that_is_gone_is_the_snapshots_fault(tmp_path: Path) -> None:
     assert isinstance(failed, Failed)
     assert failed.snapshot
     assert "gone" in failed.reason
+
+
+class SlowLocation(SnapshotLocation):
+    """One whose files come in two parts, each when it is told to send it, and never to their end."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.sends = Semaphore(0)
+        self.sent = Semaphore(0)
+
+    def download(self, run: Run, to_dir: Path) -> Path:
+        """Copy a part whenever that is asked for."""
+        path = to_dir / f"{run.partition}-slow.sst"
+        for size in (1, 2):
+            self.sends.acquire()
+            path.write_bytes(b"x" * size)
+            self.sent.release()
+        self.sends.acquire()
+        raise OSError("nobody waits for it any more")
+
+
+def test_a_file_that_does_not_come_is_waited_for_while_others_do(tmp_path: Path) -> None:
+    """A location that hangs in the middle would keep the task from its changelog for ever; one that is slow may be so."""
+    location = SlowLocation(str(tmp_path / "snapshots"))
+    bench = Bench(tmp_path, location=location)
+    bench.fill(9)
+    snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
+    bench.order(1, 9, from_offset=9, snapshot=snapshot.partition(0))
+    bench.clock.advance(61_000)  # as long as nothing is to be done
+    bench.work(steps=2)
+    for _ in range(2):
+        bench.clock.advance(61_000)
+        location.sends.release()
+        assert location.sent.acquire(timeout=10)
+        assert not any(isinstance(each, Failed) for each in bench.work(steps=3))
+    bench.clock.advance(61_000)
+    failed = bench.work(steps=3)[-1]
+    assert isinstance(failed, Failed)
+    assert failed.snapshot
+    assert "sent nothing for 60 s" in failed.reason
+    location.sends.release()
+    bench.helper._others.shutdown(wait=True)
 
 
 def test_a_location_that_can_not_be_read_has_no_snapshot(tmp_path: Path) -> None:
