@@ -3,9 +3,13 @@
 What may be shown (`streams.config.secrets`) travels as it is, and so do references such as `env:NAME` and `file:/path`, which
 are resolved where a client is made. Any other value goes to a file that only this user can read, and travels as the
 path of it: that works on this machine. Elsewhere it is refused, unless everything that travels there is encrypted.
+
+The folder of such files is locked by the process that made it, and deleted when it is done; what one left behind that was killed is deleted by
+the next that keeps something.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -22,6 +26,7 @@ from streams.kafka.settings import ClientKind, ClientSettings
 
 _KINDS: Final[tuple[ClientKind, ...]] = ("consumer", "producer", "admin")
 _PREFIX: Final = "tidewheel-secrets-"
+_LOCK: Final = ".lock"
 #: Stands before the reference to a kept URL: no scheme of fsspec's.
 _KEPT: Final = "kept:"
 
@@ -50,6 +55,7 @@ class Keeper:
         self._same_machine = same_machine
         self._encrypted = encrypted
         self._folder: Path | None = None
+        self._lock = -1
         self._kept = 0
 
     def settings(self, settings: ClientSettings) -> ClientSettings:
@@ -82,6 +88,7 @@ class Keeper:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+            os.close(self._lock)
 
     def __enter__(self) -> Self:
         return self
@@ -115,13 +122,39 @@ class Keeper:
 
     def _written(self, text: str) -> Path:
         if self._folder is None:
+            _delete_left_behind()
             self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # only this user may look into it
+            unlocked = self._folder / f"{_LOCK}-new"
+            self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            unlocked.rename(self._folder / _LOCK)  # whoever looks for it finds it locked
         path = self._folder / str(self._kept)
         self._kept += 1
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
             file.write(f"{text}\n")  # the reader takes one newline off
         return path
+
+
+def _delete_left_behind() -> None:
+    """Delete the folders of processes of this user that were killed: nobody holds their locks any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            # A folder without its lock has just been made, or is being deleted; a stranger's can't be opened.
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        with os.fdopen(lock, "rb"):
+            if folder.stat().st_uid == os.getuid() and _is_free(lock):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_free(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held, or on a file system without locks
+        return False
+    return True
 
 
 def opened_url(travelled: str) -> str:

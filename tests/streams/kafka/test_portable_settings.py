@@ -1,6 +1,10 @@
 """Client settings that travel to other processes carry no secret."""
 
+import os
 import stat
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -56,3 +60,32 @@ def test_a_url_with_credentials_is_kept_too() -> None:
         assert keeper.url("snapshot_location", "s3://bucket/x") == "s3://bucket/x"
     with Keeper(same_machine=False) as keeper, pytest.raises(ConfigError, match="credentials"):
         keeper.url("snapshot_location", url)
+
+
+def test_what_a_killed_process_left_behind_is_deleted_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its secrets would lie there for good. Those of one that lives stay, and so does what is nobody's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = (
+        "import os, sys; from streams.kafka.portable_settings import Keeper; "
+        "print(Keeper(same_machine=True).url('x', 's3://id:word@bucket'), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        kept = Path(other.stdout.readline().decode().strip().removeprefix("kept:file:"))
+        other.stdout.close()
+        begun = tmp_path / "tidewheel-secrets-begun"
+        begun.mkdir()
+        with Keeper(same_machine=True) as keeper:
+            keeper.settings(_SETTINGS)
+            assert kept.exists()
+        other.kill()
+    with Keeper(same_machine=True) as keeper:
+        keeper.settings(_SETTINGS)
+        assert not kept.parent.exists()
+    assert list(tmp_path.iterdir()) == [begun]
