@@ -45,6 +45,8 @@ METRICS: Mapping[str, str] = {
 # Commit intervals that all systems run with; another one is somebody's own default.
 COMMON_INTERVALS_MS = (100, 1_000)
 SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor", "zipf", "members", "tasks")
+#: The parameter of rows that were measured on another machine than their result says: which one.
+MACHINE = "machine"
 RESULTS_DIR = Path(__file__).parent / "results"
 
 
@@ -67,6 +69,11 @@ class Row:
         """What two rows must share to stand side by side."""
         return (self.job, self.guarantee, *(self.parameters.get(key) for key in SETTING_KEYS))
 
+    def of_machine(self, machine: str | None) -> "Row":
+        """Return the row with the machine that it was measured on, if that is not its result's."""
+        others = {name: value for name, value in self.parameters.items() if name != MACHINE}
+        return replace(self, parameters=others if machine is None else {**others, MACHINE: machine})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteResult:
@@ -78,6 +85,16 @@ class SuiteResult:
     cores: int
     versions: dict[str, str]
     rows: tuple[Row, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        """The machine of all rows that don't name another one."""
+        return f"{self.cpu}, {self.cores} cores"
+
+    def machine_of(self, row: Row) -> str:
+        """Return the machine that a row was measured on."""
+        machine: str = row.parameters.get(MACHINE, self.machine)
+        return machine
 
 
 def make_row(  # a row's fields are fixed by the file's form
@@ -132,13 +149,17 @@ def make_rows(
 def merged(old: SuiteResult | None, new: SuiteResult) -> SuiteResult:
     """Return the new result, with the old one's rows for settings the new one did not run.
 
-    Rows of one setting are only ever taken from one of them, because they were run in turns. An
-    old result of another machine is dropped: its figures do not stand beside these.
+    Rows of one setting are only ever taken from one of them, because they were run in turns: they stand beside each
+    other. Those that were measured on another machine say so.
     """
-    if old is None or (old.cpu, old.cores) != (new.cpu, new.cores):
+    if old is None:
         return new
     settings = {row.setting for row in new.rows}
-    kept = tuple(row for row in old.rows if row.setting not in settings)
+    kept = tuple(
+        row.of_machine(None if old.machine_of(row) == new.machine else old.machine_of(row))
+        for row in old.rows
+        if row.setting not in settings
+    )
     return replace(new, versions=old.versions | new.versions, rows=kept + new.rows)
 
 

@@ -122,9 +122,7 @@ def table_lines(result: SuiteResult) -> list[tuple[str, ...]]:
 
 def rich_tables(result: SuiteResult) -> Group:
     """Return the tables for a terminal: one for each setting, under a line that names it."""
-    shown: list[RenderableType] = [
-        f"[bold]{result.suite}[/bold]: {result.cpu}, {result.cores} cores, {result.date}"
-    ]
+    shown: list[RenderableType] = [f"[bold]{result.suite}[/bold]: {_measured(result, result.rows)}"]
     own = _own_lines(result)
     if own is not None:
         tables = [_own_table(*own)] if own[2] else []
@@ -182,14 +180,17 @@ def markdown_table(result: SuiteResult) -> str:
     else:
         headings, lines = HEADINGS, table_lines(result)
         left = frozenset(HEADINGS) - NUMERIC
-    return _markdown(result, headings, left, lines)
+    measured = [row for row in result.rows if row.job != growth.JOB]
+    return _markdown(result, headings, left, lines, measured)
 
 
 def growth_markdown(result: SuiteResult, picture: str) -> str:
     """Return the table of the job `growth`, below the picture of it, which is at a path."""
     shown = "How long a restore takes as the changelog and the state grow"
     lines = growth.growth_lines(result)
-    return f"![{shown}]({picture})\n\n{_markdown(result, growth.HEADINGS, growth.LEFT, lines)}"
+    measured = [row for row in result.rows if row.job == growth.JOB]
+    table = _markdown(result, growth.HEADINGS, growth.LEFT, lines, measured)
+    return f"![{shown}]({picture})\n\n{table}"
 
 
 def _markdown(
@@ -197,6 +198,7 @@ def _markdown(
     headings: Sequence[str],
     left: frozenset[str],
     lines: Sequence[Sequence[str]],
+    measured: Iterable[Row],
 ) -> str:
     marks = [":--" if heading in left else "--:" for heading in headings]
     rows: Iterable[Sequence[str]] = (headings, marks, *lines)
@@ -204,9 +206,31 @@ def _markdown(
     versions = ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
     return (
         f"{body}\n\n"
-        f"{result.cpu}, {result.cores} cores shared with the broker, {result.date}; {versions}.\n"
+        f"{_measured(result, measured)}; {versions}.\n"
         f"Made from `benchmarks/results/{result.suite}.json` by `python -m benchmarks table`."
     )
+
+
+def _measured(result: SuiteResult, rows: Iterable[Row]) -> str:
+    """Return on which machine rows were measured, and when; of several machines which setting on which one."""
+    settings: dict[str, dict[str, set[str]]] = {}
+    for row in rows:
+        dates = settings.setdefault(result.machine_of(row), {}).setdefault(
+            _setting_text(row), set()
+        )
+        dates.add(row.parameters.get("date", result.date))
+    shown: list[str] = []
+    for machine, measured in settings.items() or ((result.machine, {"": {result.date}}),):
+        days = sorted(set[str]().union(*measured.values()))
+        days = [days[0], days[-1]] if days[0] != days[-1] else days[:1]
+        of = f" ({'; '.join(measured)})" if len(settings) > 1 else ""
+        shown.append(f"{machine} shared with the broker, {' to '.join(days)}{of}")
+    return ". ".join(shown)
+
+
+def _setting_text(row: Row) -> str:
+    cells = _setting_cells(row) if "commit_interval_ms" in row.parameters else (row.job,)
+    return ", ".join(each.replace("_", " ") for each in cells if each != _NONE)
 
 
 def marked(text: str, suite: str, table: str) -> str:

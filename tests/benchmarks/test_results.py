@@ -134,10 +134,16 @@ def test_a_setting_is_never_mixed_from_two_runs() -> None:
     assert merged(old, new).rows == new.rows
 
 
-def test_results_of_another_machine_are_dropped() -> None:
-    """Figures of two processors do not stand in one table."""
+def test_results_of_another_machine_say_so() -> None:
+    """Settings stand each for itself, so they may be of several machines; back on the first one, its rows name none again."""
     old = replace(result(commit_interval_ms=1_000), cpu="Another")
-    assert merged(old, result()) == result()
+    both = merged(old, result())
+    machines = [both.machine_of(row) for row in both.rows]
+    assert machines == ["Another, 2 cores"] * 2 + ["A processor, 2 cores"] * 2
+    assert [row.setting for row in both.rows[:2]] == [row.setting for row in old.rows]
+    third = merged(both, replace(result(commit_interval_ms=5), cpu="Another"))
+    assert [third.machine_of(row) for row in third.rows[2:4]] == ["A processor, 2 cores"] * 2
+    assert third.rows[:2] == old.rows
 
 
 @pytest.mark.parametrize("suite", sorted(SUITES))

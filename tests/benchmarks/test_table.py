@@ -166,6 +166,19 @@ def test_the_markdown_table_is_one() -> None:
     assert "kafka 4.3.1, python 3.11" in notes
 
 
+def test_a_table_of_several_machines_says_what_was_measured_where() -> None:
+    """Each setting was measured on one of them."""
+    elsewhere = [
+        row.of_machine("Another, 4 cores")
+        for row in rows("tidewheel", 2, 1, commit_interval_ms=1_000, date="2026-01-01")
+    ]
+    notes = markdown_table(suite(elsewhere, rows("tidewheel", 2, 1))).split("\n\n")[1]
+    assert notes.startswith(
+        "Another, 4 cores shared with the broker, 2026-01-01 (count by key, exactly once, 1 s, none). "
+        "A processor, 2 cores shared with the broker, 2026-01-02 (count by key, exactly once, 100 ms, none); "
+    )
+
+
 def test_the_terminal_shows_each_setting_under_its_name() -> None:
     """The whole fits a narrow terminal, with nothing cut off."""
     console = Console(width=100, file=StringIO())

@@ -39,13 +39,15 @@ while (past := time.monotonic() - begin) < float(sys.argv[2]):
 
 
 class Batches:
-    """When batches of records were processed, and how many records."""
+    """When batches of records were processed, and how many records; how busy the machine had been at the first."""
 
     def __init__(self) -> None:
         self.times: list[tuple[float, int]] = []
+        self.busy_s = 0.0
 
     def note(self, values: list[bytes]) -> list[bytes]:
         """Take a batch as it passes."""
+        self.busy_s = self.busy_s or busy_s()
         self.times.append((time.monotonic(), len(values)))
         return values
 
@@ -83,11 +85,11 @@ def busy_s() -> float:
 
 
 class Restoring:
-    """Notes when the restore of the other tasks began and ended, and how busy the machine had been when it began."""
+    """Notes when the restore of the other tasks began and ended, and how busy the machine had been then."""
 
     def __init__(self, partitions: int) -> None:
         self._left = partitions
-        self.begin_s = self.end_s = self.busy_s = 0.0
+        self.begin_s = self.end_s = self.busy_s = self.end_busy_s = 0.0
         self.done = Event()
 
     def on_restore(self, event: RestoreEvent) -> None:
@@ -98,7 +100,7 @@ class Restoring:
             self.begin_s, self.busy_s = time.monotonic(), busy_s()
         if event.kind == "end":
             self._left -= 1
-            self.end_s = time.monotonic()
+            self.end_s, self.end_busy_s = time.monotonic(), busy_s()
             if not self._left:
                 self.done.set()
 
@@ -146,7 +148,7 @@ def main(parameters: dict[str, str]) -> None:
                 break
         if not restoring.done.is_set():
             raise SystemExit(f"not restored within {TIMEOUT_S} s: {app.error}")
-        told["busy_s"] = busy_s() - restoring.busy_s
+        told["busy_s"] = restoring.end_busy_s - max(restoring.busy_s, batches.busy_s)
         helpers = [each.cpu_times() for each in psutil.Process().children()]
         told["helpers_s"] = sum(each.user + each.system for each in helpers)
         begin_s = max(restoring.begin_s, batches.times[0][0])
