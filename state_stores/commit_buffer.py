@@ -14,7 +14,7 @@ import datetime as dt
 import decimal
 import uuid
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
@@ -226,7 +226,12 @@ class CommitBuffer:
 
     def are_decoded(self, keys: Collection[bytes]) -> bool:
         """Return whether all of these fetched keys stand in `values`, which then may be read and written directly."""
-        return not self._raw or self._raw.keys().isdisjoint(keys)
+        return self.all_decoded or self._raw.keys().isdisjoint(keys)
+
+    @property
+    def all_decoded(self) -> bool:
+        """Return whether all that is known stands in `values`."""
+        return not self._raw
 
     def exists(self, key: bytes) -> bool:
         """Return whether a key has a value, without decoding it."""
@@ -237,6 +242,13 @@ class CommitBuffer:
             self.fetch((key,))
             return key in self._raw or self.values[key] is not None
         return value is not None
+
+    def exist(self, keys: Collection[bytes]) -> Iterable[bool]:
+        """Return which of many keys have a value; all are known then."""
+        self.fetch(keys)
+        if self._raw:
+            return map(self.exists, keys)
+        return map(_is_present, map(self.values.__getitem__, keys))
 
     def timestamp(self, key: bytes) -> int:
         """Return the timestamp of a value that `get` or `fetch` made known; -1 for an absent one."""
@@ -406,13 +418,18 @@ class CommitBuffer:
             map(self._serde.surely_serializes, values)
         )
 
-    def touched(self, keys: Collection[bytes], latest: int) -> None:
-        """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most."""
+    def touched(
+        self, keys: Collection[bytes], latest: int, fresh: Collection[bytes] | None = None
+    ) -> None:
+        """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most.
+
+        `fresh`: those of them that may not be dirty yet; None: all.
+        """
         self.newest_ms = max(self.newest_ms, latest)
         if self._deleted:
             self._deleted.difference_update(keys)
         before = len(self.dirty)
-        self.dirty.update(zip(keys, repeat(None)))
+        self.dirty.update(zip(keys if fresh is None else fresh, repeat(None)))
         self._dirty_key_bytes += column_bytes(self._dirty_since(before))
 
     # -- committing ------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """What a store's cache holds back from downstream until a commit or until it is full."""
 
-from collections.abc import Mapping, Sequence
-from itertools import chain, compress, islice, repeat
-from operator import is_not
+from collections.abc import Sequence
+from itertools import chain, compress, islice
 from typing import Any
 
 from state_stores.commit_buffer import CommitBuffer
@@ -46,19 +45,20 @@ class HeldBack:
         self._keys[data] = key
         self._note((data,))
 
-    def changed_many(
-        self, keys: Sequence[Any], data: Sequence[bytes], values: Mapping[bytes, Any]
-    ) -> None:
-        """Note changes of many keys before they are made; `values` has what every one of them has now."""
+    def changed_many(self, keys: Sequence[Any], data: Sequence[bytes]) -> list[bytes]:
+        """Note changes of many keys before they are made; return those that were not held yet, which are known then.
+
+        What was held already is known and dirty, so whoever makes the changes need not look at it.
+        """
         before = len(self._keys)
         self._keys.update(zip(data, keys, strict=True))
         # Keys that were held already keep their place, so the fresh ones are the last.
         fresh = list(islice(reversed(self._keys), len(self._keys) - before))
         if fresh:
-            present = map(is_not, map(values.__getitem__, fresh), repeat(None))
-            self._existed.update(compress(fresh, present))
+            self._existed.update(compress(fresh, self._buffer.exist(fresh)))
             self._key_bytes += column_bytes(fresh)
         self._note(data)
+        return fresh
 
     def _note(self, data: Sequence[bytes]) -> None:
         self._changes.append(data)

@@ -247,11 +247,13 @@ class SegmentedBuffer(TimedBuffer):
             if in_step:
                 self._rows_seen = len(self.dirty)
 
-    def touched(self, keys: Collection[bytes], latest: int) -> None:
+    def touched(
+        self, keys: Collection[bytes], latest: int, fresh: Collection[bytes] | None = None
+    ) -> None:
         """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most."""
         if self._rows is not None and self._deleted:
             self._rows.add(self._deleted.intersection(keys))
-        super().touched(keys, latest)
+        super().touched(keys, latest, fresh)
 
     # -- committing ------------------------------------------------------------------------------------------------
 

@@ -69,14 +69,17 @@ class CountsInPlace(MaterializedOperator):
     """An operator that counts where the counts stand."""
 
     def counts_in_place(self, data: Sequence[bytes]) -> bool:
-        """Fetch the counts of these store keys; return whether they may be changed where they stand.
+        """Return whether the counts of these store keys may be changed where they stand, as soon as they are known.
 
         Counts of the usual serde stand decoded in the buffer; only what a processor of the user's put there may not.
         """
-        if self.buffer.spec.value_serde is not Serdes.int64():
+        buffer = self.buffer
+        if buffer.spec.value_serde is not Serdes.int64() or not buffer.are_decoded(()):
             return False
-        self.buffer.fetch(data)
-        return self.buffer.are_decoded(data)
+        if buffer.all_decoded:
+            return True
+        buffer.fetch(data)
+        return buffer.are_decoded(data)
 
     def count_in_place(self, batch: RecordBatch, data: list[bytes]) -> RecordBatch | None:
         """Count each record of the batch under its store key; return what is to be forwarded now."""
@@ -87,42 +90,50 @@ class CountsInPlace(MaterializedOperator):
 
     def _count_held(self, batch: RecordBatch, key_bytes: list[bytes]) -> None:
         assert self.held is not None
+        fresh = self.held.changed_many(batch.keys, key_bytes)
         counts, timestamps = self.buffer.values, self.buffer.timestamps
         if self.sends_old_values:
-            fresh = set(key_bytes).difference(self.held_old)
-            self.held_old.update((data, counts[data]) for data in fresh)
-        self.held.changed_many(batch.keys, key_bytes, counts)
+            unheld = set(key_bytes).difference(self.held_old)
+            self.held_old.update((data, counts[data]) for data in unheld)
         self.note_headers(batch, range(len(batch)), key_bytes)
         if self._in_order(batch):
             timestamps.update(zip(key_bytes, batch.timestamps, strict=True))
             for data in key_bytes:
                 counts[data] = (counts[data] or 0) + 1
-            self.buffer.touched(key_bytes, max(batch.timestamps))
-            return
-        for data, timestamp in zip(key_bytes, batch.timestamps, strict=True):
-            count = counts[data]
-            if count is None:
-                counts[data] = 1
-                timestamps[data] = timestamp
-            else:
-                counts[data] = count + 1
-                if timestamp > timestamps[data]:  # noqa: PLR1730 - the hot loop, as below
+        else:
+            for data, timestamp in zip(key_bytes, batch.timestamps, strict=True):
+                count = counts[data]
+                if count is None:
+                    counts[data] = 1
                     timestamps[data] = timestamp
-        self.buffer.touched(key_bytes, max(batch.timestamps))
+                else:
+                    counts[data] = count + 1
+                    if timestamp > timestamps[data]:  # noqa: PLR1730 - the hot loop, as below
+                        timestamps[data] = timestamp
+        self.buffer.touched(key_bytes, max(batch.timestamps), fresh)
 
     def _count_each(self, batch: RecordBatch, key_bytes: list[bytes]) -> RecordBatch:
         counts, timestamps = self.buffer.values, self.buffer.timestamps
-        before = {data: counts[data] for data in key_bytes} if self.sends_old_values else None
+        before: dict[bytes, Any] | None = None
+        if self.sends_old_values:
+            self.buffer.fetch(key_bytes)
+            before = {data: counts[data] for data in key_bytes}
         results: list[int] = []
+        result_timestamps = batch.timestamps
         if self._in_order(batch):
-            for data in key_bytes:
-                count = counts[data] = (counts[data] or 0) + 1
-                results.append(count)
-            timestamps.update(zip(key_bytes, batch.timestamps, strict=True))
-            result_timestamps = batch.timestamps
+            try:
+                for data in key_bytes:
+                    count = counts[data] = (counts[data] or 0) + 1
+                    results.append(count)
+            except KeyError:  # it is not known yet: it is counted below, with all that follow
+                result_timestamps = batch.timestamps[: len(results)]
+            timestamps.update(zip(key_bytes, result_timestamps, strict=False))
         else:
-            result_timestamps = list[int]()
-            for data, timestamp in zip(key_bytes, batch.timestamps, strict=True):
+            result_timestamps = []
+        if len(results) < len(key_bytes):
+            self.buffer.fetch(key_bytes)
+            done = len(results)
+            for data, timestamp in zip(key_bytes[done:], batch.timestamps[done:], strict=True):
                 count = counts[data]
                 latest = timestamp
                 if count is None:

@@ -45,7 +45,9 @@ class TimeWindowAggregate(WindowedOperator):
             [self._store.disk_key(key, start) for start in row]
             for key, row in zip(key_bytes, starts, strict=True)
         ]
-        self._make_known(list(chain.from_iterable(data)), list(chain.from_iterable(starts)))
+        rows = list(chain.from_iterable(data))
+        self._note_later_windows(rows, list(chain.from_iterable(starts)))
+        self.buffer.fetch(rows)
 
         def changes_of(index: int) -> list[Change]:
             return [
@@ -55,21 +57,19 @@ class TimeWindowAggregate(WindowedOperator):
 
         return self.each(batch, changes_of)
 
-    def _make_known(self, data: Sequence[bytes], starts: Sequence[int]) -> None:
-        """Fetch the rows of these store keys; those of windows later than any seen are known not to be there.
+    def _note_later_windows(self, data: Sequence[bytes], starts: Sequence[int]) -> None:
+        """Of these store keys those of windows later than any seen are known not to be there.
 
         A key range doesn't know what was seen before it began.
         """
         seen = max(self._latest_start, self._segments.observed_stream_time_ms)
         if not starts or self._segments.in_range or max(starts) <= seen:
-            self.buffer.fetch(data)
             return
         # Another operator of a cogroup may have written some since the last commit.
         known = self.buffer.timestamps
         fresh = {
             at for at, start in zip(data, starts, strict=True) if start > seen and at not in known
         }
-        self.buffer.fetch([at for at in data if at not in fresh])
         self.buffer.values.update(dict.fromkeys(fresh))
         self.buffer.timestamps.update(dict.fromkeys(fresh, NO_TIME))
         self._latest_start = max(starts)
@@ -136,7 +136,7 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
         size, before = windows.size_ms, self._stream_time
         starts = [timestamp - timestamp % size for timestamp in batch.timestamps]
         data = self._disk_keys(key_bytes, starts)
-        self._make_known(data, starts)
+        self._note_later_windows(data, starts)
         if not self.counts_in_place(data):
             return self._fold_each(batch, key_bytes)
         positions = batch.position_times()

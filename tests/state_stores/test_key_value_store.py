@@ -314,8 +314,10 @@ def test_many_changes_at_once_are_noted_like_single_ones(
     at_once: Any = opened(cached=True)
     for keys in batches:
         data = [key.encode() for key in keys]
-        values = {key: at_once.buffer.get(key) for key in data}
-        at_once.held.changed_many(keys, data, values)
+        held = set(at_once.held._keys)
+        fresh = at_once.held.changed_many(keys, data)
+        assert sorted(fresh) == sorted(set(data) - held)
+        assert all(key in at_once.buffer.values for key in data)
         for key in keys:
             at_once.buffer.put(key.encode(), 1, 0)
             singly.put(key, 1)

@@ -77,6 +77,49 @@ def test_a_result_has_the_largest_time_that_went_into_it(use: Any) -> None:
     ]
 
 
+STEPS = st.one_of(
+    st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 9)), min_size=1, max_size=8),
+    st.just("forget"),
+    st.tuples(st.sampled_from("abcde"), st.none() | st.integers(1, 9), st.integers(0, 12)),
+)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+@given(steps=st.lists(STEPS, max_size=8))
+def test_counts_go_on_from_what_is_on_disk_and_from_what_others_wrote(
+    cache_bytes: int, steps: list[Any]
+) -> None:
+    """Whatever of it stands in memory when a batch comes, and however late its records are."""
+    rows: dict[str, tuple[int, int]] = {}
+    with driver_of(counted, statestore_cache_max_bytes=cache_bytes) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        counts: Any = driver.get_state_store("store")
+        for step in steps:
+            if step == "forget":
+                counts.buffer.discard()
+            elif isinstance(step, tuple):
+                key, value, time = step
+                counts.put(key, None if value is None else ValueAndTimestamp(value, time))
+                rows[key] = (value, time)
+                if value is None:
+                    del rows[key]
+                driver.advance_wall_clock_time(
+                    0
+                )  # what was put is committed, and told where there is a cache
+                outputs(driver)
+            else:
+                expected: list[Any] = []
+                for key, time in step:
+                    count, latest = rows.get(key, (0, -1))
+                    rows[key] = (count + 1, max(latest, time))
+                    expected.append((key, *rows[key]))
+                source.pipe_batch([(key, 0, time) for key, time in step])
+                if cache_bytes:
+                    expected = [(key, *rows[key]) for key in dict.fromkeys(key for key, _ in step)]
+                assert outputs(driver) == expected
+        assert {key: (kept.value, kept.timestamp) for key, kept in counts.all()} == rows
+
+
 def test_a_result_of_none_deletes_the_row_with_its_time() -> None:
     """Downstream sees a tombstone; the next record begins anew, at its own time."""
     assert run(reduced, [("a", 2, 10), ("a", -2, 11), ("a", 7, 4)]) == [
