@@ -46,6 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.keep and (options.quick or options.records is not None):
+        parser.error("--keep: rows of another size don't stand beside those of full runs")
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no width; 80 columns would cut the tables
         console = Console(width=WIDTH)
@@ -100,6 +102,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--bootstrap-servers", help="a broker that runs already, instead of one started here")
     add("--logs", type=Path, help="keep the instances' logs in this folder (suite handoff)")
     add("--json", type=Path, help="write the result to this file")
+    add(
+        "--keep",
+        action="store_true",
+        help="keep rows of fewer rounds or systems than a full run, too",
+    )
     add("--document", default="README.md", help="for `table`: the document with the markers")
     return parser
 
@@ -317,9 +324,12 @@ def _today() -> str:
 
 
 def _paths(options: argparse.Namespace, suite: str, *, full: bool) -> list[Path]:
-    """Return where the rows are kept: where somebody wants them, and those of a full run beside the others."""
+    """Return where the rows are kept: where somebody wants them, and those of a full run beside the others.
+
+    `--keep` is for runs with other rounds or not all systems: rows say how many runs they are from.
+    """
     asked = [] if options.json is None else [options.json]
-    return [*asked, results.results_path(suite)] if full else asked
+    return [*asked, results.results_path(suite)] if full or options.keep else asked
 
 
 def _empty_result(
