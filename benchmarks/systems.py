@@ -51,6 +51,10 @@ def _tidewheel_workers_2(job: str) -> list[str]:
     return [*_tidewheel(job), "workers=2"]
 
 
+def _tidewheel_workers_4(job: str) -> list[str]:
+    return [*_tidewheel(job), "workers=4"]
+
+
 def _kafka_streams(job: str) -> list[str]:
     source = _program("kafka_streams", f"{_camel(job)}.java")
     return java.compiled_command(source)
@@ -96,6 +100,11 @@ SYSTEMS: Mapping[str, System] = {
             command=_tidewheel_workers_2,
             output_format="int64",
             default_commit_interval_ms={"at_least_once": 100, "exactly_once": 100},
+        ),
+        System(
+            name="tidewheel-workers-4",
+            command=_tidewheel_workers_4,
+            output_format="int64",
         ),
         System(
             name="kafka-streams",

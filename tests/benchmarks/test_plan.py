@@ -42,6 +42,7 @@ def test_common_settings_have_everyone_who_can_run_in_them() -> None:
             assert here == {
                 (False, "tidewheel"),
                 (False, "tidewheel-workers-2"),
+                (False, "tidewheel-workers-4"),
                 (False, "kafka-streams"),
                 (False, "quix"),
                 (False, "raw-client"),
@@ -49,6 +50,7 @@ def test_common_settings_have_everyone_who_can_run_in_them() -> None:
                 (True, "by-hand"),
                 (True, "tidewheel"),
                 (True, "tidewheel-workers-2"),
+                (True, "tidewheel-workers-4"),
                 (True, "kafka-streams"),
             }
 
@@ -142,13 +144,14 @@ def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[s
         (["memory", "--systems", "quix"], "choose from tidewheel, kafka-streams"),
         (
             ["throughput", "--systems", "flink"],
-            "choose from tidewheel, tidewheel-workers-2, kafka-streams",
+            "choose from tidewheel, tidewheel-workers-2, tidewheel-workers-4, kafka-streams",
         ),
         (["throughput", "--jobs", ""], "choose from stateless_json, count_by_key"),
         (["throughput", "--caches", "1"], "choose from 0, 10MiB, all"),
         (["throughput", "--guarantees", "never"], "choose from at_least_once"),
         (["throughput", "--commit-intervals", "often"], "give milliseconds"),
         (["throughput", "--pairs", "0"], "at least 1"),
+        (["latency", "--quick", "--keep"], "don't stand beside those of full runs"),
     ],
 )
 def test_a_wrong_option_says_what_is_right(
