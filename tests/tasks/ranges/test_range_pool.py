@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
@@ -93,10 +94,12 @@ def test_as_many_calls_wait_at_a_time_as_there_are_threads() -> None:
 
 def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """When all but two stop in the course of a window, it tells what all have used."""
-    at_work: list[int] = []
+    #: By width: that of a pool of another test may look once more before its thread ends.
+    of_each: defaultdict[Width, list[int]] = defaultdict(list)
     let_go = threading.Event()
 
     def note(width: Width, _elapsed_s: float, **seen: Any) -> None:
+        at_work = of_each[width]
         at_work.append(seen["at_work"])
         width.limit = THREADS
         if THREADS in at_work:  # all are in a call, and go on when this window is over
@@ -107,12 +110,15 @@ def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.Mo
         let_go.wait(PATIENCE_S)
         time.sleep(0.01)
 
+    def mine() -> list[int]:
+        return next((each for each in list(of_each.values()) if THREADS in each[:-1]), [])
+
     monkeypatch.setattr(Width, "note", note)
     monkeypatch.setattr(range_pool, "_LONG_S", PATIENCE_S)
     with working([call] * THREADS):
-        until(lambda: THREADS in at_work[:-1])
+        until(lambda: bool(mine()))
 
-    assert at_work[at_work.index(THREADS) + 1] > NARROWEST
+    assert mine()[mine().index(THREADS) + 1] > NARROWEST
 
 
 def test_ranges_take_turns_where_there_are_more_of_them_than_threads() -> None:
