@@ -12,7 +12,7 @@
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -335,10 +335,28 @@ class BootstrapDriver:
         try:
             yield
         except StreamsError as error:
-            raise StreamsError(
-                f"{error}. The group {self._target.application_id} stays held until a run of `tidewheel bootstrap {self._name}` has "
-                "finished"
-            ) from error
+            raise StreamsError(f"{error}. {self._who_holds()}") from error
+        except KeyboardInterrupt:
+            self._say("held", self._stays_held)
+            raise
+
+    @property
+    def _stays_held(self) -> str:
+        return (
+            f"The group {self._target.application_id} stays held until a run of `tidewheel bootstrap {self._name}` has "
+            "finished"
+        )
+
+    def _who_holds(self) -> str:
+        """Return whether the group stays held by this run, or another one has taken over."""
+        with suppress(StreamsError):  # the cluster may be what went wrong
+            last = self._books.group().bootstraps.get(self._name)
+            if last is not None and last.attempt != self._attempt:
+                return (
+                    f"Another run of `tidewheel bootstrap {self._name}` has taken over, and nothing that this one has written "
+                    "counts; look at that one"
+                )
+        return self._stays_held
 
     def _fenced_ends(self) -> dict[TopicPartition, int]:
         """Fence every writer; return where the changelog ends, which nobody can change any more."""
@@ -349,24 +367,30 @@ class BootstrapDriver:
     def _checked(
         self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int, *, may_withdraw: bool
     ) -> Checked:
-        """Have the rows checked; what is wrong with them is raised, after the group was let go on if it may."""
+        """Have the rows checked. Whatever goes wrong is raised, after the group was let go on if it may."""
         try:
             checked = self._job.check(existing, timestamp_ms)
-            problem = checked.problem
+            if checked.problem:
+                raise StreamsError(checked.problem)  # noqa: TRY301 - told like what is raised by the job
         except StreamsError as error:
-            checked, problem = Checked(), str(error)
-        if not problem:
-            return checked
+            raise StreamsError(f"{error}. {self._let_go(may_withdraw=may_withdraw)}") from error
+        except (Exception, KeyboardInterrupt):
+            self._say("stopped", self._let_go(may_withdraw=may_withdraw))
+            raise
+        return checked
+
+    def _let_go(self, *, may_withdraw: bool) -> str:
+        """Let the group go on if no run has written anything; return what became of it."""
         if not may_withdraw:
-            raise StreamsError(
-                f"{problem}. The group stays held, because an earlier run has begun to write; run the command again with "
+            return (
+                "The group stays held, because an earlier run was killed and may have written rows; run the command again with "
                 "other rows, or `tidewheel reset` to begin without the store's content"
             )
         none = BootstrappedRecord(
             leader_epoch=0, store=self._name, attempt=self._attempt, withdrawn=True
         )
         self._step(lambda group, by: over(group, none, by))
-        raise StreamsError(f"{problem}. Nothing was written")
+        return "Nothing was written"
 
     def _check_counts(
         self,

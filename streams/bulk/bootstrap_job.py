@@ -23,7 +23,7 @@ from streams.bulk.bootstrap_writer import (
     TRANSACTION_TIMEOUT_MS,
     PartitionReport,
     WriteOrder,
-    live_keys,
+    last_words,
     write_partition,
 )
 from streams.bulk.driver import BulkDriver
@@ -210,8 +210,9 @@ def place_existing(
     """Yield what stands for the keys that a range of the changelog has: partition, first offset, end."""
     number, start, end = item
     runs = read_range(settings, TopicPartition(changelog, number), start, end)
-    for key, version in live_keys(runs, versioned=kind is StoreKind.VERSIONED):
-        yield _placed(existing_row(number, key, version))
+    words = last_words(runs, versioned=kind is StoreKind.VERSIONED)
+    for later, (key, version, live) in enumerate(words):
+        yield _placed(existing_row(number, key, version, later=later, live=live))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,15 +46,25 @@ _SHOWN: Final = 200
 #: Which of two rows of one key stands first: what the changelog has already, then what the frame has.
 _EXISTING, _NEW = 0, 1
 
-#: (changelog key, version or 0, existing or new, place in order_by, the value as a tie-breaker).
-Order = tuple[bytes, int, int, tuple[bool, Any], bytes]
+#: Where a row stands by its column of order_by: null before all values, and NaN behind them, as Spark has it.
+_NULL, _VALUE, _NAN = 0, 1, 2
+
+#: A rank, and the value among those of its rank.
+Rank = tuple[int, Any]
+
+#: (changelog key, version or 0, existing or new, rank by order_by, the value as a tie-breaker). Of what exists the rank says
+#: which was later.
+Order = tuple[bytes, int, int, Rank, bytes]
 
 #: A record to write: key, value (None deletes), timestamp.
 Written = tuple[bytes, bytes | None, int]
 
 
 class ChangelogRow(NamedTuple):
-    """A row on its way to its partition. Rows of a partition are sorted by `order`."""
+    """A row on its way to its partition. Rows of a partition are sorted by `order`.
+
+    `value` of what the changelog has already is None if it is a delete, else empty.
+    """
 
     partition: int
     order: Order
@@ -174,7 +184,7 @@ class RowEncoder:
                 changelog_key,
                 timestamp if is_versioned else 0,
                 _NEW,
-                (order_by is not None, order_by),
+                rank_of(order_by),
                 b"" if self.columns.order_by is None or data is None else data,
             ),
             data,
@@ -249,9 +259,33 @@ class RowEncoder:
         return value
 
 
-def existing_row(partition: int, key: bytes, version: int) -> ChangelogRow:
-    """Return what stands for a key that the changelog has already: it is deleted unless the frame has it too."""
-    return ChangelogRow(partition, (key, version, _EXISTING, (False, None), b""), None, version)
+def rank_of(value: Any) -> Rank:
+    """Return where a value stands among others of its column.
+
+    >>> sorted([2.0, float("nan"), None, 1.0], key=rank_of)
+    [None, 1.0, 2.0, nan]
+    """
+    if value is None:
+        return _NULL, None
+    return (_NAN, None) if value != value else (_VALUE, value)  # noqa: PLR0124 - only NaN differs from itself
+
+
+def existing_row(
+    partition: int, key: bytes, version: int, *, later: int = 0, live: bool = True
+) -> ChangelogRow:
+    """Return what stands for a key that the changelog has already: it is deleted unless the frame has it too.
+
+    Args:
+        partition: Where it is.
+        key: The key.
+        version: Its version, or 0.
+        later: Of several rows of a key the one where this is largest tells what it is now.
+        live: Whether it has a value; else it is deleted already.
+    """
+    rank = _VALUE, later
+    return ChangelogRow(
+        partition, (key, version, _EXISTING, rank, b""), b"" if live else None, version
+    )
 
 
 def one_per_key(
@@ -278,19 +312,21 @@ def one_per_key(
             if row.order[2] == _NEW and last.order[2] == _NEW and not keep_last:
                 raise StreamsError(_duplicate(spec, row))
         elif last is not None:
-            yield _written(last, spec, deleted_at_ms)
+            yield from _written(last, spec, deleted_at_ms)
         last = row
     if last is not None:
-        yield _written(last, spec, deleted_at_ms)
+        yield from _written(last, spec, deleted_at_ms)
 
 
-def _written(row: ChangelogRow, spec: StoreSpec, deleted_at_ms: int) -> Written:
+def _written(row: ChangelogRow, spec: StoreSpec, deleted_at_ms: int) -> Iterator[Written]:
+    """Yield the record of a row; none for a key that is deleted already."""
     key = row.order[0]
     if row.order[2] == _NEW:
-        return key, row.value, row.timestamp
-    if spec.kind is StoreKind.VERSIONED:
+        yield key, row.value, row.timestamp
+    elif spec.kind is StoreKind.VERSIONED:
         raise StreamsError(version_left(spec, key))
-    return key, None, deleted_at_ms
+    elif row.value is not None:
+        yield key, None, deleted_at_ms
 
 
 def version_left(spec: StoreSpec, key: bytes) -> str:

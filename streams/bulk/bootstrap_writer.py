@@ -34,8 +34,8 @@ TRANSACTION_TIMEOUT_MS: Final = 120_000
 _LEFT_MAX: Final = 20_000_000
 
 
-class SupersededError(Exception):
-    """Another attempt, or another run of the command, has taken over; what this one has written does no harm."""
+class SupersededError(StreamsError):
+    """Another run of the command has taken over, or this one is over; what this attempt has written does no harm."""
 
 
 class WriterPorts(Protocol):
@@ -118,7 +118,7 @@ def write_partition(
         count: Told how many records were written since it was told last.
 
     Raises:
-        SupersededError: Another one writes now.
+        SupersededError: Another run of the command writes now, or is done.
         StreamsError: The data can't be written: a record is too large, or what `records` raises.
         FencedError: A later attempt has begun.
     """
@@ -220,8 +220,8 @@ def _left_behind(
         return set()
     versioned = order.target.spec.kind is StoreKind.VERSIONED
     left: set[tuple[bytes, int]] = set()
-    for each in live_keys(ports.read(where, start, end), versioned=versioned):
-        left.add(each)
+    for key, version, live in last_words(ports.read(where, start, end), versioned=versioned):
+        (left.add if live else left.discard)((key, version))
         if len(left) > _LEFT_MAX:
             raise StreamsError(
                 f"{where}: earlier attempts have written more than {_LEFT_MAX} keys, too many to compare with; run the command "
@@ -230,22 +230,22 @@ def _left_behind(
     return left
 
 
-def live_keys(
+def last_words(
     runs: Iterable[SourceRecords], *, versioned: bool, at_once: int = 200_000
-) -> Iterator[tuple[bytes, int]]:
-    """Yield keys, with their versions (0 where there are none), of records with a value.
+) -> Iterator[tuple[bytes, int, bool]]:
+    """Yield keys, their versions (0 where there are none), and whether they have a value; a version always counts as one.
 
-    A key may come more than once, and though it was deleted since: at most `at_once` are kept in memory.
+    At most `at_once` are kept in memory: where there are more, a key may come again, and what comes later holds.
     """
-    live: dict[tuple[bytes, int], None] = {}
+    words: dict[tuple[bytes, int], bool] = {}
     for run in runs:
         for key, value, timestamp in zip(run.raw_keys, run.raw_values, run.timestamps, strict=True):
-            if key is not None and (value is not None or versioned):
-                live[key, timestamp if versioned else 0] = None
-        if len(live) >= at_once:
-            yield from live
-            live.clear()
-    yield from live
+            if key is not None:
+                words[key, timestamp if versioned else 0] = value is not None or versioned
+        if len(words) >= at_once:
+            yield from ((*each, live) for each, live in words.items())
+            words.clear()
+    yield from ((*each, live) for each, live in words.items())
 
 
 def _batches(records: Iterable[Written]) -> Iterator[list[Written]]:

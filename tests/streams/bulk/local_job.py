@@ -15,7 +15,7 @@ from streams.bulk.bootstrap_rows import (
     existing_row,
     one_per_key,
 )
-from streams.bulk.bootstrap_writer import PartitionReport, WriteOrder, live_keys, write_partition
+from streams.bulk.bootstrap_writer import PartitionReport, WriteOrder, last_words, write_partition
 from streams.errors import StreamsError
 from tasks.processing.record_batch import SourceRecords
 from tests.fakes.broker import FakeBroker
@@ -114,8 +114,10 @@ class LocalJob:
             partition = TopicPartition(self.target.changelog, number)
             runs = self.ports.read(partition, start, end)
             rows += [
-                existing_row(number, key, version)
-                for key, version in live_keys(runs, versioned=versioned)
+                existing_row(number, key, version, later=later, live=live)
+                for later, (key, version, live) in enumerate(
+                    last_words(runs, versioned=versioned, at_once=2)
+                )
             ]
         rows.sort(key=lambda row: row.order)
         self._sorted = {

@@ -356,8 +356,9 @@ def test_a_run_that_was_paused_while_another_one_finished_commits_nothing() -> N
         return reports
 
     job.write = after_another  # type: ignore[method-assign] # as above
-    with pytest.raises(StreamsError, match="another run"):
+    with pytest.raises(StreamsError, match="Another run .* has taken over") as raised:
         driver.run(FROM_END)
+    assert "stays held" not in str(raised.value)
     assert shop.committed() == {TopicPartition("orders", 0): 0, TopicPartition("orders", 1): 0}
     assert shop.content() == as_content(ROWS[:3])
 
@@ -400,6 +401,8 @@ def test_content_is_replaced_only_if_that_is_asked_for() -> None:
     report = shop.load([*ROWS[:2], {"key": "new", "value": 1}], replace=True)
     assert shop.content() == {"k0": 0, "k1": 1, "new": 1}
     assert (report.rows, report.deleted) == (3, 38)
+    again = shop.load(ROWS[:1], replace=True)
+    assert (again.rows, again.deleted) == (1, 2), "keys that are gone are not deleted once more"
 
 
 @pytest.mark.parametrize(
@@ -420,6 +423,43 @@ def test_bad_rows_are_told_before_anything_is_written(
     assert "Nothing was written" in str(raised.value)
     assert shop.content() == {}
     assert shop.state().about.held == ""
+    assert shop.load().rows == 40
+
+
+@pytest.mark.parametrize("kind", [AssertionError, KeyboardInterrupt])
+def test_a_check_that_ends_in_any_way_lets_the_group_go_on(kind: type[BaseException]) -> None:
+    """Nothing was written then: not by a mistake of ours, and not where somebody presses Ctrl-C."""
+    shop = Shop()
+    driver = shop.driver()
+    told: list[str] = []
+    driver._tell = lambda each: told.append(each.text)
+
+    def interrupted(*_: object) -> Any:
+        raise kind
+
+    driver._job.check = interrupted  # type: ignore[method-assign] # as above
+    with pytest.raises(kind):
+        driver.run(FROM_END)
+    assert told[-1] == "Nothing was written"
+    assert shop.state().about.held == ""
+    assert shop.load().rows == 40
+
+
+def test_who_interrupts_the_writing_is_told_that_the_group_stays_held() -> None:
+    """And what ends that."""
+    shop = Shop()
+    driver = shop.driver()
+    told: list[str] = []
+    driver._tell = lambda each: told.append(each.text)
+
+    def interrupted(_: WriteOrder) -> Any:
+        raise KeyboardInterrupt
+
+    driver._job.write = interrupted  # type: ignore[method-assign] # as above
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(FROM_END)
+    assert told[-1].startswith("The group shop stays held until a run of `tidewheel bootstrap counts`")
+    assert shop.state().about.held
     assert shop.load().rows == 40
 
 

@@ -1,6 +1,7 @@
 """From rows to records: whatever the store, what is restored from them is what the rows say."""
 
 import copy
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,7 +25,9 @@ from streams.bulk.bootstrap_rows import (
     one_per_key,
     shown,
 )
+from streams.bulk.bootstrap_writer import last_words
 from streams.serdes.partitioning import partition_of
+from tasks.processing.record_batch import SourceRecords
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS = 3
@@ -148,16 +151,23 @@ def test_what_is_restored_is_what_the_rows_say(name: str, rows: list[dict[str, A
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.none() | st.integers(0, 5)),
+        st.tuples(
+            st.sampled_from("abc"),
+            st.integers(0, 9),
+            st.none() | st.just(math.nan) | st.floats(-2, 2).map(round),
+        ),
         max_size=12,
     ),
     st.sets(st.sampled_from("abcd")),
     st.randoms(use_true_random=False),
 )
 def test_the_last_row_of_a_key_wins_and_keys_without_a_row_are_deleted(
-    rows: list[tuple[str, int, int | None]], existing: set[str], chance: Any
+    rows: list[tuple[str, int, float | None]], existing: set[str], chance: Any
 ) -> None:
-    """Whatever order rows arrive in; of two with the same place the larger value wins, so that each run is the same."""
+    """Whatever order rows arrive in; of two with the same place the larger value wins, so that each run is the same.
+
+    Null stands before all values and NaN behind them, as in Spark.
+    """
     store = spec()
     encode = encoder(store, "key", "value", "at", order_by="at")
     encoded = [
@@ -175,9 +185,41 @@ def test_the_last_row_of_a_key_wins_and_keys_without_a_row_are_deleted(
     wanted: dict[str, int | None] = dict.fromkeys(existing)
     for key in {key for key, _, _ in rows}:
         wanted[key] = max(
-            (at is not None, at or 0, value) for each, value, at in rows if each == key
-        )[2]
+            (-math.inf if at is None else 9 if math.isnan(at) else at, value)
+            for each, value, at in rows
+            if each == key
+        )[1]
     assert found == wanted
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=8),
+    st.integers(1, 3),
+    st.randoms(use_true_random=False),
+)
+def test_a_key_is_deleted_once(log: list[tuple[str, bool]], at_once: int, chance: Any) -> None:
+    """Only where the last that the changelog says of it is a value, however little of it is remembered at once."""
+    store = spec()
+    runs = [
+        SourceRecords(
+            topic="t",
+            partition=0,
+            offsets=[offset],
+            raw_keys=[key.encode()],
+            raw_values=[b"v" if is_set else None],
+            timestamps=[0],
+            headers=None,
+        )
+        for offset, (key, is_set) in enumerate(log)
+    ]
+    words = last_words(runs, versioned=False, at_once=at_once)
+    rows = [
+        existing_row(0, key, version, later=later, live=live)
+        for later, (key, version, live) in enumerate(words)
+    ]
+    chance.shuffle(rows)
+    alive_keys = {key.encode() for key, is_set in dict(log).items() if is_set}
+    assert written(store, rows)[0] == [(key, None, NOW_MS) for key in sorted(alive_keys)]
 
 
 def test_a_key_twice_is_an_error_that_names_it() -> None:
