@@ -7,16 +7,25 @@ place begins with the number of the partition it goes to, and sorts what arrives
 import contextlib
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it has no types
-from pyspark import RDD, StorageLevel
+from pyspark import RDD, StorageLevel, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
-from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    CharType,
+    DatetimeType,
+    NumericType,
+    StringType,
+    VarcharType,
+)
 
 from state_stores.bulk_restore.spark_job import Counted, Refused, collected, reason_of
 from state_stores.bulk_restore.urls import shown_url
@@ -27,6 +36,14 @@ Result = TypeVar("Result")
 
 #: (partition, what it is sorted by there), and the rest of the row.
 PlacedRow = tuple[tuple[int, Any], Any]
+
+#: Of these types are values that Python sorts as Spark does.
+_SORTABLE: Final = (
+    NumericType, StringType, CharType, VarcharType, BinaryType, BooleanType, DatetimeType,
+)  # fmt: skip
+
+#: Progress is counted in steps of so many rows.
+_COUNT_EVERY: Final = 10_000
 
 _SPECULATION: Final = "spark.speculation"
 
@@ -67,7 +84,15 @@ class Carried(Generic[Result]):
 
     def __init__(self, function: Callable[..., Result]) -> None:
         self._paths = tuple(sys.path)
-        self._carried: bytes = _serializer().dumps(function)
+        try:
+            self._carried = _dumped(function)
+        except StreamsError:
+            raise
+        except Exception as error:
+            raise StreamsError(
+                f"the program's serdes or functions can't be sent to Spark's executors ({type(error).__name__}: {error}); make "
+                "what they hold where it is used, not where they are made"
+            ) from error
 
     def __call__(self, *arguments: Any) -> Result:
         """Call it.
@@ -78,7 +103,7 @@ class Carried(Generic[Result]):
         known = set(sys.path)
         sys.path += [path for path in self._paths if path not in known and Path(path).exists()]
         try:
-            function = cast("Callable[..., Result]", _serializer().loads(self._carried))
+            function = cast("Callable[..., Result]", cloudpickle.loads(self._carried))
         except ModuleNotFoundError as error:
             raise StreamsError(
                 f"an executor does not find {error.name!r}, which the program's serdes or functions come from; ship it "
@@ -87,8 +112,10 @@ class Carried(Generic[Result]):
         return function(*arguments)
 
 
-def _serializer() -> Any:
-    return CloudPickleSerializer()  # type: ignore[no-untyped-call] # it has no types
+def _dumped(function: Callable[..., Any]) -> bytes:
+    """Return a function as PySpark carries it; its own serialiser prints a traceback of what goes wrong."""
+    data: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call] # it has no types
+    return data
 
 
 def runs_twice(session: SparkSession) -> bool:
@@ -159,6 +186,24 @@ def column_names(frame: DataFrame) -> list[str]:
     return list(frame.columns)
 
 
+def check_sortable(frame: DataFrame, column: str) -> None:
+    """Raise `StreamsError` unless the values of a column can be sorted where their rows arrive: plain ones, no structures."""
+    kind = frame.schema[column].dataType
+    if not isinstance(kind, _SORTABLE):
+        raise StreamsError(
+            f"column {column} is of type {kind.simpleString()}, by which rows can't be ordered; name one of numbers, text, bytes, "
+            "booleans or times, such as by --select 'CAST(changed.at AS TIMESTAMP) AS at'"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Rows at their places. `arrived` tells how many are on their way so far; about: a task that ran twice counts twice."""
+
+    rows: "RDD[PlacedRow]"
+    arrived: Callable[[], int]
+
+
 @contextlib.contextmanager
 def placed_rows(
     frame: DataFrame,
@@ -168,7 +213,7 @@ def placed_rows(
     *,
     more: Callable[[Item], Iterable[PlacedRow]],
     items: Sequence[Item],
-) -> Generator["RDD[PlacedRow]"]:
+) -> Generator[Placed]:
     """Yield a frame's rows at their places: a Spark partition for each, sorted there, and kept on executors' disks.
 
     Args:
@@ -179,26 +224,52 @@ def placed_rows(
         more: Yields further placed rows for an item, likewise.
         items: For `more`.
     """
-    session = frame.sparkSession
+    context = frame.sparkSession.sparkContext
+    counter = context.accumulator(0)
     quoted = [f"`{name.replace('`', '``')}`" for name in columns]
-    rows = frame.select(*quoted).rdd.mapPartitions(partial(_encoded, Carried(encode)))
+    try:
+        selected = frame.select(*quoted).rdd
+    except (PySparkException, Py4JError) as error:
+        raise StreamsError(f"Spark can't use the frame: {reason_of(error)}") from error
+    rows = selected.mapPartitions(partial(_encoded, Carried(encode), counter.add))
     if items:
-        others = session.sparkContext.parallelize(items, len(items))
-        rows = rows.union(others.flatMap(Carried(more)))
+        others = context.parallelize(items, len(items))
+        rows = rows.union(others.mapPartitions(partial(_more, Carried(more), counter.add)))
     placed = rows.repartitionAndSortWithinPartitions(partitions, _partition_of)
     # Gone through twice; the frame may be costly, and another one the second time.
     placed = placed.persist(StorageLevel.DISK_ONLY)
     try:
-        yield placed
+        yield Placed(placed, lambda: counter.value)
     finally:
         with contextlib.suppress(Py4JError):  # the session has ended
             placed.unpersist()
 
 
 def _encoded(
-    encode: Callable[[Iterable[Mapping[str, Any]]], Iterator[PlacedRow]], rows: Iterable[Any]
+    encode: Callable[[Iterable[Mapping[str, Any]]], Iterator[PlacedRow]],
+    count: Counted,
+    rows: Iterable[Any],
 ) -> Iterator[PlacedRow]:
-    return encode(row.asDict(recursive=True) for row in rows)
+    return counted(encode(row.asDict(recursive=True) for row in rows), count)
+
+
+def _more(
+    more: Callable[[Item], Iterable[PlacedRow]], count: Counted, items: Iterable[Item]
+) -> Iterator[PlacedRow]:
+    for item in items:
+        yield from counted(more(item), count)
+
+
+def counted(rows: Iterable[PlacedRow], count: Counted) -> Iterator[PlacedRow]:
+    """Yield rows, and tell how many went by since it was told last, now and then and at the end."""
+    gone = 0
+    for row in rows:
+        gone += 1
+        if gone == _COUNT_EVERY:
+            count(gone)
+            gone = 0
+        yield row
+    count(gone)
 
 
 def _partition_of(place: tuple[int, Any]) -> int:
@@ -206,7 +277,7 @@ def _partition_of(place: tuple[int, Any]) -> int:
 
 
 def run_on_places(
-    rows: "RDD[PlacedRow]",
+    placed: Placed,
     function: Callable[[int, Iterator[PlacedRow], Counted], Result],
     *,
     what: str,
@@ -217,13 +288,13 @@ def run_on_places(
     A `StreamsError` that it raises is raised here and the task is not tried again; after any other exception it is.
 
     Args:
-        rows: See `placed_rows`.
+        placed: See `placed_rows`.
         function: Takes the partition, its rows, and a function to be told counts of records by.
         what: For Spark's own displays and for messages; no secret.
         on_progress: Told now and then, in another thread, how many records were counted so far.
     """
-    counter = rows.context.accumulator(0)
-    tasks = rows.mapPartitionsWithIndex(partial(_on_place, Carried(function), counter.add))
+    counter = placed.rows.context.accumulator(0)
+    tasks = placed.rows.mapPartitionsWithIndex(partial(_on_place, Carried(function), counter.add))
     return collected(tasks, lambda: counter.value, what=what, on_progress=on_progress)
 
 

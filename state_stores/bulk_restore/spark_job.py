@@ -67,6 +67,10 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 #: What was wrong in Spark itself, a file that it can't read, say: the innermost of these comes last.
 _CONDITION: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (\[[A-Z][A-Z0-9_.]+\] .*)", re.MULTILINE)
 
+#: What Py4J says first, which tells nothing, and what went wrong, the innermost last.
+_CALLING: Final = "An error occurred while calling"
+_CAUSE: Final = re.compile(r"^(?:Caused by)?: (?:[\w$]+\.)*([\w$]+(?:: .*)?)$", re.MULTILINE)
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -316,6 +320,8 @@ def reason_of(error: BaseException) -> str:
     'OSError: disk full'
     >>> reason_of(ValueError("An error occurred.\n: Aborted\nCaused by: o.a.S: [BAD_RECORD] Malformed: [a]. \n\tat x"))
     '[BAD_RECORD] Malformed: [a].'
+    >>> reason_of(ValueError("An error occurred while calling o1.load.\n: a.b.RuntimeException: a.Missing: S3A\n\tat x"))
+    'RuntimeException: a.Missing: S3A'
     """
     text = shown_text(str(error))
     _, _, traceback = text.partition(_TRACEBACK)
@@ -324,6 +330,8 @@ def reason_of(error: BaseException) -> str:
     if told:
         return told[-1]
     conditions: list[str] = _CONDITION.findall(text)
+    if not conditions and text.startswith(_CALLING):
+        conditions = _CAUSE.findall(text)
     return conditions[-1].strip() if conditions else _first_line(text)
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -38,7 +38,7 @@ from tasks.ports import TransactionalProducer
 from tasks.processing.record_batch import SourceRecords
 
 if TYPE_CHECKING:
-    from state_stores.bulk_restore.spark_frames import PlacedRow
+    from state_stores.bulk_restore.spark_frames import Placed, PlacedRow
     from state_stores.bulk_restore.spark_job import DataFrame
 
 Counted = Callable[[int], None]
@@ -102,6 +102,7 @@ class SparkJob:
         columns: What the frame's columns mean.
         opened: Ends what it keeps on executors.
         placed: The shuffled rows, once `check` has made them.
+        to_write: How many records they become, likewise.
     """
 
     driver: BulkDriver
@@ -109,7 +110,8 @@ class SparkJob:
     target: StoreTarget
     columns: Columns
     opened: contextlib.ExitStack
-    placed: list[Any]
+    placed: "list[Placed]" = field(default_factory=list)
+    to_write: list[int] = field(default_factory=list[int])
 
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
         """Encode, shuffle and sort all rows; look at each key once."""
@@ -138,9 +140,10 @@ class SparkJob:
             rows,
             partial(check_place, spec, self._keep_last),
             what=self._what("checking rows"),
-            on_progress=self.driver.teller("checking rows", 0),
+            on_progress=self.driver.teller_of_two("reading rows", "checking rows", rows.arrived),
         )
         problems = [each.problem for each in found if each.problem]
+        self.to_write.append(sum(each.records for each in found))
         return Checked(
             rows=sum(each.rows for each in found),
             left_out=sum(each.left_out for each in found),
@@ -155,7 +158,7 @@ class SparkJob:
             self.placed[0],
             partial(write_place, order, self.driver.travelling, self._keep_last),
             what=self._what("writing rows"),
-            on_progress=self.driver.teller("writing rows", 0),
+            on_progress=self.driver.teller("writing rows", self.to_write[0]),
         )
 
     @property
@@ -180,7 +183,7 @@ def spark_job(
         )
     with contextlib.ExitStack() as opened:
         yield SparkJob(
-            driver=driver, frame=frame, target=target, columns=columns, opened=opened, placed=[]
+            driver=driver, frame=frame, target=target, columns=columns, opened=opened
         )
 
 
@@ -217,9 +220,10 @@ def place_existing(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceChecked:
-    """What was found in one partition's rows."""
+    """What was found in one partition's rows; `records` are those that will be written, deletes among them."""
 
     rows: int = 0
+    records: int = 0
     left_out: int = 0
     problem: str = ""
 
@@ -231,19 +235,22 @@ def check_place(
     rows: "Iterable[PlacedRow]",
     count: Counted,
 ) -> PlaceChecked:
-    """Go through the rows of one partition."""
+    """Go through the rows of one partition; `count` is told how many there are of them, notes among them."""
+    from state_stores.bulk_restore.spark_frames import counted  # noqa: PLC0415 - see bulk_session
+
     notes: list[tuple[str, Any]] = []
-    found = 0
+    found = records = 0
     versioned = spec.kind is StoreKind.VERSIONED
     try:
-        for record in _records(rows, spec, keep_last, 0, notes):
+        for record in _records(counted(rows, count), spec, keep_last, 0, notes):
+            records += 1
             found += record[1] is not None or versioned
     except StreamsError as error:
         notes.append((_PROBLEM, str(error)))
-    count(found)
     problems = [text for what, text in notes if what == _PROBLEM]
     return PlaceChecked(
         rows=found,
+        records=records,
         left_out=sum(number for what, number in notes if what == _LEFT_OUT),
         problem=problems[0] if problems else "",
     )

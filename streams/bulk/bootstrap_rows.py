@@ -104,6 +104,12 @@ def columns_of(names: Sequence[str], spec: StoreSpec, order_by: str | None = Non
     (versioned stores need it: it is the version); `window_start` is the window, `session_start` and `session_end` the session.
     These are the columns of `state_dataframe`.
     """
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"store {spec.name}: the frame has several columns {', '.join(twice)}; it has {', '.join(names)}. Leave one of each, "
+            "such as by --select"
+        )
     needed = [KEY]
     start = end = None
     if spec.kind is StoreKind.SESSION:

@@ -90,7 +90,7 @@ def bootstrap(
         on_step: Told what is being done.
 
     Raises:
-        ConfigError: The frame has no such columns, the offsets are none, or Spark is not installed.
+        ConfigError: The frame has no such columns, or one of them twice, the offsets are none, or Spark is not installed.
         StreamsError: The store can't be loaded now, or it failed; says whether the group is held, and what to do.
     """
     given_topology(topology, "bootstrap")
@@ -111,13 +111,19 @@ def bootstrap(
             topology.spec(config), config, admin, admin.list_topics(), topology_hash
         )
         target = target_of(plan, config.application_id, store)
-        from state_stores.bulk_restore.spark_frames import column_names, read_frame  # noqa: PLC0415 - see bulk_session
+        from state_stores.bulk_restore.spark_frames import (  # noqa: PLC0415 - see bulk_session
+            check_sortable,
+            column_names,
+            read_frame,
+        )
 
         if isinstance(frame, FrameSource):
             frame = read_frame(
                 driver.session, frame.source, file_format=frame.file_format, select=frame.select
             )
         columns = columns_of(column_names(frame), target.spec, order_by)
+        if order_by is not None:
+            check_sortable(frame, order_by)
         job = stack.enter_context(spark_job(driver, frame, target, columns))
         books = group_books(settings, admin)
         stack.callback(books.close)

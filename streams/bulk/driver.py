@@ -38,14 +38,14 @@ class BulkProgress:
 
     Attributes:
         step: What is being done.
-        done: How much of it, in offsets of the changelogs (in rows for a merge).
-        total: How much there is.
+        done: How much of it, in offsets of the changelogs (in rows for a merge and for a bootstrap).
+        total: How much there is; None while nobody knows, as where files are read for the first time.
         elapsed_s: Since when, in seconds.
     """
 
     step: str
     done: int
-    total: int
+    total: int | None
     elapsed_s: float
 
     @property
@@ -64,7 +64,9 @@ class BulkProgress:
         >>> BulkProgress(step="reading", done=300, total=400, elapsed_s=3.0).remaining_s
         1.0
         """
-        return (self.total - self.done) / self.per_second if self.done > 0 else None
+        if self.total is None or self.done == 0:
+            return None
+        return (self.total - self.done) / self.per_second
 
 
 #: Told how far a job is, now and then and from another thread.
@@ -129,18 +131,37 @@ class BulkDriver:
         )
 
     def teller(self, step: str, total: int) -> Callable[[int], None] | None:
-        """Return what tells of counts of a step as progress; None if nobody is to be told."""
-        on_progress = self.on_progress
-        if on_progress is None:
+        """Return what tells of counts of a step as progress, from now on; None if nobody is to be told."""
+        if self.on_progress is None:
             return None
-        began_s = time.monotonic()
+        # A task that Spark ran twice was counted twice.
+        tell = _teller(self.on_progress, step)
+        return lambda done: tell(min(done, total), total)
+
+    def teller_of_two(
+        self, first: str, second: str, arrived: Callable[[], int]
+    ) -> Callable[[int], None] | None:
+        """Return what tells of a job in two stages. The second begins when all has arrived that the first has sent.
+
+        Args:
+            first: The first stage, whose total nobody knows before it is over.
+            second: The second stage; what is returned takes its counts.
+            arrived: Tells how much the first stage has sent.
+        """
+        if self.on_progress is None:
+            return None
+        tell_first = _teller(self.on_progress, first)
+        tell_second: list[Callable[[int], None]] = []
 
         def tell(done: int) -> None:
-            # A task that Spark ran twice was counted twice.
-            elapsed_s = time.monotonic() - began_s
-            on_progress(
-                BulkProgress(step=step, done=min(done, total), total=total, elapsed_s=elapsed_s)
-            )
+            if done == 0:
+                tell_first(arrived(), None)
+                return
+            if not tell_second:
+                total = arrived()
+                tell_first(total, total)
+                tell_second.extend(filter(None, [self.teller(second, total)]))
+            tell_second[0](done)
 
         return tell
 
@@ -150,6 +171,17 @@ class BulkDriver:
         from state_stores.bulk_restore.spark_job import runs_here  # noqa: PLC0415 - see bulk_session
 
         return runs_here(self.session)
+
+
+def _teller(on_progress: OnProgress, step: str) -> Callable[[int, int | None], None]:
+    """Return what tells how much of a step is done, of how much, since now."""
+    began_s = time.monotonic()
+
+    def tell(done: int, total: int | None) -> None:
+        elapsed_s = time.monotonic() - began_s
+        on_progress(BulkProgress(step=step, done=done, total=total, elapsed_s=elapsed_s))
+
+    return tell
 
 
 @contextlib.contextmanager

@@ -167,30 +167,40 @@ def state_view(topology: Topology, config: StreamsConfig) -> Generator[StateView
 def key_bytes(store: BulkStore, text: str) -> bytes:
     """Return the key that somebody wrote, as the store's serde writes it.
 
-    What the text is as JSON is tried first (numbers, objects, …), then the text itself, as text and as bytes.
+    What the text is as JSON is tried first (numbers, objects, a text in quotes that looks like one of these), then the text
+    itself, as text and as bytes. A serde that writes text as it is takes quotes for a part of it.
 
     Raises:
         ConfigError: The serde takes neither.
     """
     serde = store.spec.key_serde
+    plain = _written(store, text)
+    if plain == text.encode():
+        return plain
     for candidate in _candidates(text):
-        try:
-            data = serde.serialize(store.topic, candidate)
-            if data is not None and serde.deserialize(store.topic, data) == candidate:
-                return data
-        except (StreamsError, TypeError, ValueError, AttributeError):
-            continue
+        data = _written(store, candidate)
+        if data is not None:
+            return data
     raise ConfigError(
         f"{text!r} is no key of store {store.name} ({type(serde).__name__}); write text, or JSON such as 7, true or "
         '{"id": 7}'
     )
 
 
+def _written(store: BulkStore, key: Any) -> bytes | None:
+    """Return a key's bytes; None if the serde does not take it, or makes another one of it."""
+    serde = store.spec.key_serde
+    try:
+        data: bytes | None = serde.serialize(store.topic, key)
+        is_same = data is not None and serde.deserialize(store.topic, data) == key
+    except (StreamsError, TypeError, ValueError, AttributeError):
+        return None
+    return data if is_same else None
+
+
 def _candidates(text: str) -> Iterator[Any]:
     with contextlib.suppress(msgspec.DecodeError):
-        value = msgspec.json.decode(text)
-        if not isinstance(value, str):
-            yield value
+        yield msgspec.json.decode(text)
     yield text
     yield text.encode()
     with contextlib.suppress(ValueError):

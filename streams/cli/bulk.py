@@ -106,7 +106,7 @@ def _lines() -> OnProgress:
 
     def show(at: BulkProgress) -> None:
         told_s = time.monotonic()
-        if at.done < at.total and told_s - last.get(at.step, 0.0) < _LINE_S:
+        if (at.total is None or at.done < at.total) and told_s - last.get(at.step, 0.0) < _LINE_S:
             return
         last[at.step] = told_s
         print_json(

@@ -12,6 +12,7 @@ from streams.bulk.verifying import verify as verify_state
 from streams.cli.bulk import Flag, names_of, program_of, shown_progress
 from streams.cli.output import print_error, print_json, print_table, wants_json
 from streams.cli.settings import SettingsOptions
+from streams.errors import ConfigError
 from streams.exit_codes import ExitCode
 
 
@@ -111,6 +112,8 @@ def scan(
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """
+    if limit < 1:
+        raise ConfigError(f"--limit {limit}: give 1 or more")
     topology, config = program_of(target, settings)
     with state_view(topology, config) as view, shown_progress(as_json=json) as on_progress:
         found = view.store(store)

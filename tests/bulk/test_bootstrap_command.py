@@ -49,6 +49,9 @@ def test_the_example_prices_orders_with_products_from_a_file(
     assert main([*command, "--order-by", "price", *offsets]) == ExitCode.OK
     lines = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[-1]["rows"] == 2
+    # The last word on each step: three rows came (and were checked), two were written.
+    told = {line["step"]: (line["done"], line["total"]) for line in lines if "done" in line}
+    assert told == {"reading rows": (3, 3), "checking rows": (3, 3), "writing rows": (2, 2)}
     assert main([*command, "--order-by", "price", *offsets]) == ExitCode.REFUSED
     assert "was loaded before and is complete" in capsys.readouterr().err
     cluster.send("product-changes", [(b"p2", b'{"name":"espresso","price":2}')], first_timestamp=1)

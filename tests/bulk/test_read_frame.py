@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
-from state_stores.bulk_restore.spark_frames import read_frame
+from state_stores.bulk_restore.spark_frames import check_sortable, read_frame
 from state_stores.bulk_restore.spark_job import SparkSession, collected
 from streams.errors import StreamsError
 
@@ -96,3 +96,24 @@ def test_no_secret_of_a_url_is_told(spark: SparkSession) -> None:
     with pytest.raises(StreamsError, match=r"^nowhere://host/products\.csv: Spark") as raised:
         read_frame(spark, read, file_format="parquet")
     assert "hunter" not in str(raised.value)
+
+
+def test_what_a_source_lacks_is_told_and_not_only_that_something_was_called(
+    spark: SparkSession,
+) -> None:
+    """pip's PySpark has no class for S3; Java's words for that stand in the middle of its message."""
+    with pytest.raises(StreamsError, match="S3AFileSystem not found"):
+        read_frame(spark, "s3a://bucket/products.parquet")
+
+
+def test_rows_are_ordered_by_plain_values_only(spark: SparkSession) -> None:
+    """Python can't sort dicts, which structures and maps are there."""
+    frame = spark.range(1).selectExpr(
+        "id", "map('a', id) AS by_name", "struct(id) AS inside", "CAST(id AS DOUBLE) AS price",
+        "current_timestamp() AS at", "CAST('x' AS STRING) AS text",
+    )  # fmt: skip
+    for name in ("id", "price", "at", "text"):
+        check_sortable(frame, name)
+    for name, kind in (("by_name", "map<string,bigint>"), ("inside", "struct<id:bigint>")):
+        with pytest.raises(StreamsError, match=f"column {name} is of type {kind}"):
+            check_sortable(frame, name)

@@ -27,10 +27,10 @@ def test_a_row_that_can_not_be_encoded_ends_its_task_and_is_told_by_the_first_pa
         [{"key": "a", "value": 1}, {"key": "b", "value": "text"}, {"key": "c", "value": 2}]
     )
     assert len(rows) == 2
-    counted: list[int] = []
-    found = check_place(SPEC, False, 0, rows, counted.append)
+    told: list[int] = []
+    found = check_place(SPEC, False, 0, rows, told.append)
     assert "the row of key 'b' does not fit" in found.problem
-    assert (found.rows, counted) == (1, [1])
+    assert (found.rows, told) == (1, [2])
 
 
 def test_rows_without_a_value_are_counted_where_they_were() -> None:

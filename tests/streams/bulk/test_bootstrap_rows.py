@@ -287,6 +287,7 @@ def test_rows_of_windows_have_their_windows_time_if_no_other() -> None:
         ("key-value", ("id", "value"), None, "no column key;"),
         ("key-value", ("key", "timestamp"), None, "no column value"),
         ("key-value", ("key", "value"), "at", "no column at"),
+        ("key-value", ("key", "value", "at", "value"), None, "several columns value"),
         ("versioned", ("key", "value"), None, "no column timestamp"),
         ("window", ("key", "value"), None, "no column window_start"),
         ("session", ("key", "value", "session_start"), None, "no column session_end"),

@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,11 @@ def test_a_class_of_a_program_is_found_where_its_file_is(
     importlib.invalidate_caches()
     with pytest.raises(StreamsError, match=f"does not find '{name}'.*--py-files"):
         carried(b"")
+
+
+def test_what_can_not_travel_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    """By our error alone; PySpark's serialiser would print a traceback beside it."""
+    lock = threading.Lock()
+    with pytest.raises(StreamsError, match="can't be sent to Spark's executors .*lock"):
+        Carried(lambda: lock)
+    assert capfd.readouterr().err == ""

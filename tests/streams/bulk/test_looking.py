@@ -34,6 +34,10 @@ def _store(key_serde: Any, partitions: int = 4) -> BulkStore:
         (Serdes.float64(), "7.5", 7.5),
         (Serdes.boolean(), "true", True),
         (Serdes.json(), '{"id":7}', {"id": 7}),
+        (Serdes.json(), "alice", "alice"),
+        (Serdes.json(), "7", 7),
+        (Serdes.json(), '"7"', "7"),
+        (Serdes.string(), '"7"', '"7"'),
         (Serdes.uuid(), str(uuid.UUID(int=7)), uuid.UUID(int=7)),
     ],
 )

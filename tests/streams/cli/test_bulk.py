@@ -4,8 +4,10 @@ import signal
 
 import pytest
 
+from streams.cli.app import main
 from streams.cli.bulk import names_of, shown_progress
 from streams.errors import ConfigError
+from streams.exit_codes import ExitCode
 
 
 @pytest.mark.parametrize("text", ["", " ", " , "])
@@ -22,3 +24,9 @@ def test_a_job_that_is_told_to_end_tidies_up(number: signal.Signals) -> None:
     with pytest.raises(KeyboardInterrupt), shown_progress(as_json=True):
         signal.raise_signal(number)
     assert signal.getsignal(number) is before
+
+
+def test_no_rows_are_no_number_of_rows_to_show(capsys: pytest.CaptureFixture[str]) -> None:
+    """Told before anything is read."""
+    assert main(["state", "scan", "app.py:topology", "counts", "--limit", "-3"]) == ExitCode.USAGE
+    assert "--limit -3: give 1 or more" in capsys.readouterr().err
