@@ -182,9 +182,7 @@ def spark_job(
             "other; set it to false for this session"
         )
     with contextlib.ExitStack() as opened:
-        yield SparkJob(
-            driver=driver, frame=frame, target=target, columns=columns, opened=opened
-        )
+        yield SparkJob(driver=driver, frame=frame, target=target, columns=columns, opened=opened)
 
 
 # -- on executors -----------------------------------------------------------------------------------------------------

@@ -458,7 +458,9 @@ def test_who_interrupts_the_writing_is_told_that_the_group_stays_held() -> None:
     driver._job.write = interrupted  # type: ignore[method-assign] # as above
     with pytest.raises(KeyboardInterrupt):
         driver.run(FROM_END)
-    assert told[-1].startswith("The group shop stays held until a run of `tidewheel bootstrap counts`")
+    assert told[-1].startswith(
+        "The group shop stays held until a run of `tidewheel bootstrap counts`"
+    )
     assert shop.state().about.held
     assert shop.load().rows == 40
 

@@ -78,6 +78,6 @@ def test_a_class_of_a_program_is_found_where_its_file_is(
 def test_what_can_not_travel_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     """By our error alone; PySpark's serialiser would print a traceback beside it."""
     lock = threading.Lock()
-    with pytest.raises(StreamsError, match="can't be sent to Spark's executors .*lock"):
+    with pytest.raises(StreamsError, match=r"can't be sent to Spark's executors .*lock"):
         Carried(lambda: lock)
     assert capfd.readouterr().err == ""
