@@ -356,7 +356,7 @@ def test_a_run_that_was_paused_while_another_one_finished_commits_nothing() -> N
         return reports
 
     job.write = after_another  # type: ignore[method-assign] # as above
-    with pytest.raises(StreamsError, match="Another run .* has taken over") as raised:
+    with pytest.raises(StreamsError, match=r"Another run .* has taken over") as raised:
         driver.run(FROM_END)
     assert "stays held" not in str(raised.value)
     assert shop.committed() == {TopicPartition("orders", 0): 0, TopicPartition("orders", 1): 0}
