@@ -434,8 +434,8 @@ def test_a_check_that_ends_in_any_way_lets_the_group_go_on(kind: type[BaseExcept
     told: list[str] = []
     driver._tell = lambda each: told.append(each.text)
 
-    def interrupted(*_: object) -> Any:
-        raise kind
+    def interrupted(existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Any:
+        raise kind(existing, timestamp_ms)
 
     driver._job.check = interrupted  # type: ignore[method-assign] # as above
     with pytest.raises(kind):
@@ -452,8 +452,8 @@ def test_who_interrupts_the_writing_is_told_that_the_group_stays_held() -> None:
     told: list[str] = []
     driver._tell = lambda each: told.append(each.text)
 
-    def interrupted(_: WriteOrder) -> Any:
-        raise KeyboardInterrupt
+    def interrupted(order: WriteOrder) -> Any:
+        raise KeyboardInterrupt(order.attempt)
 
     driver._job.write = interrupted  # type: ignore[method-assign] # as above
     with pytest.raises(KeyboardInterrupt):
