@@ -110,7 +110,7 @@ class SparkJob:
     target: StoreTarget
     columns: Columns
     opened: contextlib.ExitStack
-    placed: "list[Placed]" = field(default_factory=list)
+    placed: "list[Placed]" = field(default_factory=list["Placed"])
     to_write: list[int] = field(default_factory=list[int])
 
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:

@@ -174,8 +174,8 @@ def key_bytes(store: BulkStore, text: str) -> bytes:
         ConfigError: The serde takes neither.
     """
     serde = store.spec.key_serde
-    plain = _written(store, text)
-    if plain == text.encode():
+    plain = text.encode()
+    if _written(store, text) == plain:
         return plain
     for candidate in _candidates(text):
         data = _written(store, candidate)
