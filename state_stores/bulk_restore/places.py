@@ -12,11 +12,15 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Final, Protocol, Self, cast
 from urllib.parse import unquote, urlsplit
 
 from state_stores.bulk_restore.manifest import SnapshotRefused
 from state_stores.bulk_restore.urls import shown_url
+
+#: So much of a remote file comes at once, and as much is read ahead. Packages have blocks of up to 50 MiB of their own, and
+#: whoever reads sees nothing until a block is there: over a slow line that looks like one that is dead.
+BLOCK_BYTES: Final = 4 * 1024 * 1024
 
 
 class Opened(Protocol):
@@ -186,7 +190,7 @@ class RemotePlace:
     def open(self, name: str) -> Opened:
         """Return a file to read."""
         with self._translated(f"open {name}"):
-            file = self._filesystem.open(self._path(name), "rb")
+            file = self._filesystem.open(self._path(name), "rb", block_size=BLOCK_BYTES)
         return _RemoteFile(file, lambda: self._translated(f"read {name}"))
 
     def write(self, name: str, data: bytes) -> None:

@@ -145,7 +145,8 @@ def _delete_left_behind() -> None:
         except OSError:
             continue
         with os.fdopen(lock, "rb"):
-            if folder.stat().st_uid == os.getuid() and _is_free(lock):
+            # Asked of what is open: another process may be deleting the folder.
+            if os.fstat(lock).st_uid == os.getuid() and _is_free(lock):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -52,10 +52,12 @@ _SAY_EVERY_S: Final = 0.25
 _COPY_EVERY: Final = 5
 #: A location that has not told its newest snapshot by then counts as one without: the changelog is there.
 FIND_S: Final = 30.0
-#: Files that are brought at once.
+#: Files that are brought at once, and snapshots that are looked for at once: a question is not to wait for files.
 _BRINGERS: Final = 4
-#: A location that has sent nothing of a snapshot's files for so long is not waited for any more.
-_BRING_S: Final = 60.0
+_FINDERS: Final = 4
+#: A location that has sent nothing of a snapshot's files for so long is not waited for any more. All that are brought share the
+#: line, and a block of each (`places.BLOCK_BYTES`, and as much read ahead) must come in that time.
+_BRING_S: Final = 120.0
 
 
 class _Stretch:
@@ -129,7 +131,8 @@ class RestoreHelper:
         self._turns = ReadingTurns(clock, time.sleep)
         #: When more of some snapshot's files had come, or was first waited for, and how many bytes were here then.
         self._came_s, self._here = clock.monotonic_s(), 0
-        self._others = ThreadPoolExecutor(_BRINGERS, thread_name_prefix="tidewheel-snapshots")
+        self._bringers = ThreadPoolExecutor(_BRINGERS, thread_name_prefix="tidewheel-bring")
+        self._finders = ThreadPoolExecutor(_FINDERS, thread_name_prefix="tidewheel-find")
 
     @property
     def is_idle(self) -> bool:
@@ -159,7 +162,8 @@ class RestoreHelper:
 
     def close(self) -> None:
         """Stop everything; the files stay."""
-        self._others.shutdown(wait=False, cancel_futures=True)
+        for each in (self._bringers, self._finders):
+            each.shutdown(wait=False, cancel_futures=True)
         if self._reader is not None:
             self._reader.close()
 
@@ -167,7 +171,7 @@ class RestoreHelper:
 
     def _look_for(self, order: FindSnapshot) -> None:
         """Begin to look for a snapshot, and answer without one if that takes too long: a task waits for it."""
-        found = self._others.submit(self._find, order)
+        found = self._finders.submit(self._find, order)
         patience = threading.Timer(self._find_s, self._give_up, (order, found))
         patience.daemon = True
         patience.start()
@@ -200,9 +204,12 @@ class RestoreHelper:
         if snapshot is None:
             return
         location = self._location()
-        self._came_s = self._clock.monotonic_s()
+        if all(each.is_brought for each in self._active.values()):
+            self._came_s = self._clock.monotonic_s()  # nothing was waited for until now
         for run in snapshot.runs:
-            stretch.brought.append(self._others.submit(_brought, location, run, stretch.directory))
+            stretch.brought.append(
+                self._bringers.submit(_brought, location, run, stretch.directory)
+            )
 
     def _look_at_what_comes(self) -> None:
         """Give up the snapshots whose files are waited for, if nothing has come of any: some wait in line for others."""

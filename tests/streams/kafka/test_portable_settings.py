@@ -1,11 +1,13 @@
 """Client settings that travel to other processes carry no secret."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,3 +91,25 @@ def test_what_a_killed_process_left_behind_is_deleted_by_the_next(
         keeper.settings(_SETTINGS)
         assert not kept.parent.exists()
     assert list(tmp_path.iterdir()) == [begun]
+
+
+def test_what_another_process_deletes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs that begin at once find the same folder; the slower one finds it gone, at the worst moment here."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "tidewheel-secrets-left"
+    left.mkdir()
+    (left / ".lock").touch()
+    opened = os.open
+
+    def then_gone(path: str | Path, *args: int, **options: Any) -> int:
+        found = opened(path, *args, **options)
+        if Path(path) == left / ".lock":
+            shutil.rmtree(left)
+        return found
+
+    monkeypatch.setattr(os, "open", then_gone)
+    with Keeper(same_machine=True) as keeper:
+        keeper.settings(_SETTINGS)
+        assert not left.exists()

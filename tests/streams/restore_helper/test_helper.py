@@ -158,7 +158,7 @@ def test_a_snapshot_comes_before_what_is_read(tmp_path: Path) -> None:
     bench.fill(9)
     snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
     bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
-    bench.helper._others.shutdown(wait=True)
+    bench.helper._finders.shutdown(wait=True)
     assert bench.said == [SnapshotFound(number=7, snapshot=snapshot)]
     bench = Bench(tmp_path)
     bench.fill(9)
@@ -213,20 +213,57 @@ def test_a_file_that_does_not_come_is_waited_for_while_others_do(tmp_path: Path)
     bench.fill(9)
     snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
     bench.order(1, 9, from_offset=9, snapshot=snapshot.partition(0))
-    bench.clock.advance(61_000)  # as long as nothing is to be done
+    bench.clock.advance(121_000)  # as long as nothing is to be done
     bench.work(steps=2)
     for _ in range(2):
-        bench.clock.advance(61_000)
+        bench.clock.advance(121_000)
         location.sends.release()
         assert location.sent.acquire(timeout=10)
         assert not any(isinstance(each, Failed) for each in bench.work(steps=3))
-    bench.clock.advance(61_000)
+    bench.clock.advance(121_000)
     failed = bench.work(steps=3)[-1]
     assert isinstance(failed, Failed)
     assert failed.snapshot
-    assert "sent nothing for 60 s" in failed.reason
+    assert "sent nothing for 120 s" in failed.reason
     location.sends.release()
-    bench.helper._others.shutdown(wait=True)
+    bench.helper._finders.shutdown(wait=True)
+
+
+def test_who_hangs_is_given_up_though_others_begin_to_wait(tmp_path: Path) -> None:
+    """Each that begins would else let the first one wait anew."""
+    location = SlowLocation(str(tmp_path / "snapshots"))
+    bench = Bench(tmp_path, partitions=2, location=location)
+    for partition in (0, 1):
+        bench.fill(9, partition)
+    snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
+    bench.order(1, 9, from_offset=9, snapshot=snapshot.partition(0))
+    bench.work(steps=2)
+    bench.clock.advance(100_000)
+    bench.order(2, 9, partition=1, from_offset=9, snapshot=snapshot.partition(1))
+    assert not any(isinstance(each, Failed) for each in bench.work(steps=2))
+    bench.clock.advance(21_000)
+    assert {each.number for each in bench.work(steps=3) if isinstance(each, Failed)} == {1, 2}
+    for _ in range(6):
+        location.sends.release()
+    bench.helper._bringers.shutdown(wait=True)
+
+
+def test_snapshots_are_found_while_others_are_brought(tmp_path: Path) -> None:
+    """A question that waited for files in line would be answered by nobody in time, and the changelog be read for nothing."""
+    location = SlowLocation(str(tmp_path / "snapshots"))
+    bench = Bench(tmp_path, partitions=5, location=location)
+    for partition in range(5):
+        bench.fill(9, partition)
+    snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
+    for partition in range(5):
+        part = snapshot.partition(partition)
+        bench.order(partition, 9, partition=partition, from_offset=9, snapshot=part)
+    bench.work(steps=2)
+    bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
+    until(lambda: SnapshotFound(number=7, snapshot=snapshot) in bench.said, "it is found")
+    for _ in range(15):
+        location.sends.release()
+    bench.helper._bringers.shutdown(wait=True)
 
 
 def test_a_location_that_can_not_be_read_has_no_snapshot(tmp_path: Path) -> None:
@@ -234,7 +271,7 @@ def test_a_location_that_can_not_be_read_has_no_snapshot(tmp_path: Path) -> None
     bench = Bench(tmp_path)
     (tmp_path / "snapshots").write_text("no directory")
     bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
-    bench.helper._others.shutdown(wait=True)
+    bench.helper._finders.shutdown(wait=True)
     assert bench.said == [SnapshotFound(number=7, snapshot=None)]
 
 
@@ -253,7 +290,7 @@ def test_a_location_that_does_not_answer_has_no_snapshot(
         assert "has not answered" in caplog.text
     finally:
         silent.open("wb").close()
-        bench.helper._others.shutdown(wait=True)
+        bench.helper._finders.shutdown(wait=True)
 
 
 def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path) -> None:
