@@ -63,6 +63,10 @@ class RegistryFormats(Protocol):
         """Return the codec of a JSON Schema, given as JSON."""
         ...
 
+    def travelling(self, registry: Registry) -> Registry:
+        """Return a registry as other processes may be told of it: without secrets, and nothing that is open."""
+        ...
+
 
 # Where the adapter is put, and taken from when it is first needed.
 _loaders: Final[list[Callable[[], RegistryFormats]]] = []

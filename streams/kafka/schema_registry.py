@@ -18,7 +18,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError as Registr
 from confluent_kafka.serialization import MessageField, SerializationContext
 from confluent_kafka.serialization import SerializationError as ConfluentError
 
-from streams.config.secrets import redacted_url, resolve_secrets
+from streams.config.secrets import is_reference, redacted_url, resolve_secrets
 from streams.errors import SchemaRegistryError, StreamsError, TopologyError
 from streams.schema_port import CodecError, Registry, SchemaCodec
 from streams.serdes.plain_codecs import AvroCheck, avro_reason, json_schema_reason
@@ -31,6 +31,13 @@ _SERIALIZER_PREFIXES: Final = (
 )  # fmt: skip
 #: Those of them that a deserialiser takes as well; the schema it reads into is always the serde's own.
 _DESERIALIZER_PREFIXES: Final = ("subject.name.strategy", "schema.id.deserializer")
+
+#: Settings that are no secrets, whatever they say; URLs are looked at. All others must be references to travel.
+_HARMLESS_PREFIXES: Final = (
+    *_SERIALIZER_PREFIXES, "timeout", "max.retries", "retries.", "cache.", "ssl.ca.location", "ssl.certificate.location",
+    "ssl.key.location", "basic.auth.credentials.source", "bearer.auth.credentials.source", "bearer.auth.logical.cluster",
+    "bearer.auth.identity.pool.id", "bearer.auth.scope",
+)  # fmt: skip
 
 _TIMEOUT_S: Final = 10
 """How long one request may take, unless `timeout` says otherwise; confluent-kafka itself would wait for ever."""
@@ -100,6 +107,23 @@ class ConfluentFormats:
             ),
             reason=_json_reason,
         )
+
+    def travelling(self, registry: Registry) -> Registry:
+        """Return a registry as other processes may be told of it; raises `TopologyError` for a client, and for secrets."""
+        if not isinstance(registry, str | Mapping):
+            raise TopologyError(
+                f"registry= is a {type(registry).__name__}, which can't be sent to other processes, such as Spark's executors; give "
+                "its URL, or a dict of settings with 'url'"
+            )
+        given: Mapping[str, Any] = {"url": registry} if isinstance(registry, str) else registry
+        for name, value in given.items():
+            if not _may_travel(name, value):
+                raise TopologyError(
+                    f"registry={{{name!r}: …}} holds a secret, which would travel to other processes, such as Spark's executors, in "
+                    "the open; give it as env:NAME or file:/path that they can read (user and password of a URL as "
+                    "'basic.auth.user.info')"
+                )
+        return registry
 
     def _link(self, registry: Registry) -> "_Link":
         key: object = id(registry)
@@ -252,6 +276,14 @@ def _next_step(status: int) -> str:
             return "correct the schema"
         case _:
             return "see to the registry; nothing was skipped"
+
+
+def _may_travel(name: str, value: Any) -> bool:
+    if name == "url":
+        return isinstance(value, str) and all(
+            redacted_url(each.strip()) == each.strip() for each in value.split(",")
+        )
+    return name.startswith(_HARMLESS_PREFIXES) or (isinstance(value, str) and is_reference(value))
 
 
 def _linked(registry: Registry) -> _Link:

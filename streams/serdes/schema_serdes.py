@@ -19,22 +19,46 @@ Schema = str | Mapping[str, Any] | Sequence[Any]
 _MADE: Final[dict[tuple[Any, ...], tuple[Serde[Any], object]]] = {}
 
 
+#: What a serde is made of: the kind, its schema as text or the class of its messages, and the registry.
+_Made = tuple[str, Any, Registry | None]
+
+
 class _SchemaSerde(Serde[Any]):
     """A serde of a codec. Registries keep the schemas of keys and of values apart, so it says which its values are."""
 
     def __init__(
-        self, name: str, codec: SchemaCodec, instance_of: type[Any] | None, *, is_key: bool = False
+        self,
+        name: str,
+        codec: SchemaCodec,
+        instance_of: type[Any] | None,
+        made_of: "_Made",
+        *,
+        is_key: bool = False,
     ) -> None:
         super().__init__(name=name)
         self._codec = codec
         self._instance_of = instance_of
+        self._made_of = made_of
         self._is_key = is_key
         self._for_keys: Serde[Any] | None = self if is_key else None
 
     def for_keys(self) -> Serde[Any]:
         if self._for_keys is None:
-            self._for_keys = _SchemaSerde(self.name, self._codec, self._instance_of, is_key=True)
+            self._for_keys = _SchemaSerde(
+                self.name, self._codec, self._instance_of, self._made_of, is_key=True
+            )
         return self._for_keys
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Say how another process makes it; a codec has open connections and locks.
+
+        Raises:
+            TopologyError: Its registry is a client, or has a secret in its settings.
+        """
+        kind, schema, registry = self._made_of
+        if registry is not None:
+            registry = registry_formats().travelling(registry)
+        return _made_again, (kind, schema, registry, self._is_key)
 
     def serialize(self, topic: str, value: Any, /) -> bytes | None:
         wanted = self._instance_of
@@ -109,6 +133,17 @@ def json_schema_serde(schema: Schema, registry: Registry | None) -> Serde[Any]:
     return _made("json_schema", text, registry, codec, name=name or "untitled")
 
 
+def _made_again(kind: str, schema: Any, registry: Registry | None, is_key: bool) -> Serde[Any]:
+    """Return the serde that another process had, where it has arrived."""
+    makers: Mapping[str, Callable[[Any, Registry | None], Serde[Any]]] = {
+        "avro": avro_serde,
+        "protobuf": protobuf_serde,
+        "json_schema": json_schema_serde,
+    }
+    made = makers[kind](schema, registry)
+    return made.for_keys() if is_key else made
+
+
 _EXTRAS: Final = {"avro": "avro", "protobuf": "protobuf", "json_schema": "jsonschema"}
 
 
@@ -135,7 +170,10 @@ def _made(
             raise TopologyError(
                 f"{operator}: {name} is no schema that can be used ({type(error).__name__}: {error}); correct it"
             ) from error
-        _MADE[key] = _SchemaSerde(f"{kind}({name})", made, instance_of), registry
+        _MADE[key] = (
+            _SchemaSerde(f"{kind}({name})", made, instance_of, (kind, schema, registry)),
+            registry,
+        )
     return _MADE[key][0]
 
 

@@ -1,8 +1,11 @@
 """Serdes with a schema registry: Confluent's wire format, over real HTTP, and what happens when the registry does not answer."""
 
+import copy
 import json
 import logging
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +23,7 @@ from streams import (
     StreamsConfig,
     TopologyError,
 )
+from streams.kafka.schema_registry import FORMATS
 from streams.testing import TopologyTestDriver
 from tests.fakes.protobuf import LONG, TEXT, message_types
 from tests.fakes.schema_registry import SchemaRegistry, schema_registry
@@ -408,3 +412,74 @@ def test_payloads_of_another_shape_are_refused(
     with pytest.raises(SerializationError, match=f"{5 + len(payload)} bytes") as caught:
         serde.deserialize("orders", framed(1, payload))
     assert "canary" not in str(caught.value)
+
+
+_EXECUTOR = """
+import sys
+from pyspark import cloudpickle
+serdes = cloudpickle.loads(sys.stdin.buffer.read())
+sys.stdout.buffer.write(b"".join(each.serialize("orders", {"cents": 5}) for each in serdes))
+"""
+
+
+@pytest.mark.spark
+def test_a_serde_travels_to_executors(
+    registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client stays, and so do secrets that are referred to: the executor makes a serde of its own, for the same part."""
+    from pyspark import cloudpickle  # noqa: PLC0415 - an extra
+
+    monkeypatch.setenv("REGISTRY_USER", "me:hunter2")
+    settings = impatient(registry, basic_auth_user_info="env:REGISTRY_USER")
+    serdes = [
+        Serdes.avro(ORDER),
+        Serdes.avro(ORDER, settings),
+        Serdes.avro(ORDER, settings).for_keys(),
+        Serdes.json_schema(JSON_ORDER, registry.url),
+    ]
+    wanted = b"".join(each.serialize("orders", {"cents": 5}) or b"" for each in serdes)
+
+    carried = cloudpickle.dumps(serdes)  # type: ignore[no-untyped-call] # it has no types
+    done = subprocess.run(
+        [sys.executable, "-c", _EXECUTOR], input=carried, capture_output=True, check=True
+    )
+
+    assert done.stdout == wanted
+    assert b"hunter2" not in carried
+    assert sorted(registry.subjects) == ["orders-key", "orders-value"]
+
+
+def test_a_serde_that_has_travelled_within_a_process_is_the_same(registry: SchemaRegistry) -> None:
+    """Nodes with one serde reuse the bytes of keys."""
+    serde = Serdes.protobuf(PROTO["Order"], registry.url)
+    assert copy.copy(serde) is serde
+    assert copy.copy(serde.for_keys()) is serde.for_keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"basic.auth.user.info": "me:hunter2"},
+            r"basic\.auth\.user\.info.* holds a secret.*env:NAME",
+        ),
+        ({"url": "http://me:hunter2@localhost:1"}, r"'url'.* holds a secret"),
+        (
+            {"bearer.auth.client.secret": "hunter2"},
+            r"bearer\.auth\.client\.secret.* holds a secret",
+        ),
+    ],
+)
+def test_secrets_do_not_travel(given: dict[str, str], told: str) -> None:
+    """To whom a serde goes is not known where it is sent; the message does not tell them either."""
+    settings = {"url": "http://localhost:1", "max.retries": 2, "timeout": 1, **given}
+    with pytest.raises(TopologyError, match=told) as raised:
+        FORMATS.travelling(settings)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_client_does_not_travel(registry: SchemaRegistry) -> None:
+    """Nobody can tell what it was made of."""
+    serde = Serdes.avro(ORDER, SchemaRegistryClient({"url": registry.url}))
+    with pytest.raises(TopologyError, match=r"can't be sent to other processes.*give its URL"):
+        copy.copy(serde)
