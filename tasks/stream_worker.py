@@ -60,6 +60,9 @@ _IDLE_IN_COMMIT_S = 0.002
 _AHEAD_S = 0.1
 #: How long the workers of one program may take to start.
 _SIBLINGS_START_S = 60.0
+#: How often one of them may fence another. Where a transaction is open, the broker aborts it, which is one epoch, and has the
+#: client ask again, which is the next; and the other one may have begun another meanwhile.
+_FENCED_BY_ONE = 3
 
 
 class StreamWorker:
@@ -218,7 +221,7 @@ class StreamWorker:
         """Return whether a worker that was just fenced may fence back: only while its program starts, a few times."""
         self._fenced += 1
         young = self._clock.monotonic_s() - self._born_s < _SIBLINGS_START_S
-        return young and self._fenced <= self._settings.siblings
+        return young and self._fenced <= _FENCED_BY_ONE * self._settings.siblings
 
     def _recover(self, error: TaskCorruptedError) -> None:
         """Wipe a task whose state is damaged, so that it is restored when the tasks start again."""

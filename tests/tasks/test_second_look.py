@@ -121,6 +121,30 @@ def test_scaling_from_one_worker_to_two_counts_nothing_twice() -> None:
     assert all(values == list(range(1, 6)) for values in seen.values()), seen
 
 
+@pytest.mark.parametrize(("times", "ends"), [(2, False), (9, True)])
+def test_a_sibling_fences_twice_where_a_transaction_is_open(times: int, ends: bool) -> None:
+    """A broker that is asked for a producer id aborts what is open first, and is asked again: each is a new epoch."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=1)
+    left = list(range(times))
+
+    def fence(_worker: Any, _source: Any) -> None:
+        if left and sum(map(len, outputs_of(bench).values())) >= times - len(left):
+            left.pop()
+            bench.clients.admin().fence(["app-0"])
+            bench.send("in", "k", "v")
+
+    bench.send("in", "k", "v")
+    bench.at_poll.append(fence)
+    worker = bench.make_worker(None, "app-0", siblings=1)
+    if ends:
+        with pytest.raises(FencedError):
+            worker.run()
+        return
+    worker.run()
+    assert not left
+    assert outputs_of(bench) == {"k": [1, 2, 3]}
+
+
 # 3 ------------------------------------------------------------------ same metadata text twice
 def test_an_uncommitted_transaction_is_not_taken_for_an_older_one() -> None:
     class Tick(Processor[Any, Any, Any, Any]):
