@@ -177,22 +177,8 @@ class BootstrapDriver:
         with closing(self._producer(self._target.driver_id)) as producer:
             producer.init()
             record, again = self._begin(asked, replace=replace)
-            starts = self._fenced_ends()
-            first = self._admin.beginning_offsets(self._target.changelog_partitions)
-            now_ms = self._now_ms()
-            existing = {
-                each.partition: (first[each], end)
-                for each, end in starts.items()
-                if first[each] < end
-            }
-            self._say("check", f"shuffling and checking the rows of store {self._name}")
-            checked = self._checked(existing, now_ms, may_withdraw=not again)
-            order = WriteOrder(
-                target=self._target,
-                attempt=self._attempt,
-                starts=tuple(starts[each] for each in self._target.changelog_partitions),
-                deleted_at_ms=now_ms,
-            )
+            with self._let_go_of_failures(may_withdraw=not again):
+                order, checked = self._check()
             inputs = {parse_position_key(key): at for key, at in record.input.items()}
             with self._held():
                 reports, ends = self._write(order, checked)
@@ -315,6 +301,52 @@ class BootstrapDriver:
                 )
                 return check_offsets(self._target, asked, starts, ends)
 
+    # -- check ------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> tuple[WriteOrder, Checked]:
+        """Fence earlier writers and have all rows checked; raises what is wrong with them."""
+        starts = self._fenced_ends()
+        first = self._admin.beginning_offsets(self._target.changelog_partitions)
+        now_ms = self._now_ms()
+        existing = {
+            each.partition: (first[each], end) for each, end in starts.items() if first[each] < end
+        }
+        self._say("check", f"shuffling and checking the rows of store {self._name}")
+        checked = self._job.check(existing, now_ms)
+        if checked.problem:
+            raise StreamsError(checked.problem)
+        order = WriteOrder(
+            target=self._target,
+            attempt=self._attempt,
+            starts=tuple(starts[each] for each in self._target.changelog_partitions),
+            deleted_at_ms=now_ms,
+        )
+        return order, checked
+
+    @contextmanager
+    def _let_go_of_failures(self, *, may_withdraw: bool) -> Generator[None]:
+        """Let the group go on if it may, whatever goes wrong before anything is written, and say so."""
+        try:
+            yield
+        except StreamsError as error:
+            raise StreamsError(f"{error}. {self._let_go(may_withdraw=may_withdraw)}") from error
+        except (Exception, KeyboardInterrupt):
+            self._say("stopped", self._let_go(may_withdraw=may_withdraw))
+            raise
+
+    def _let_go(self, *, may_withdraw: bool) -> str:
+        """Let the group go on if no run has written anything; return what became of it."""
+        if not may_withdraw:
+            return (
+                "The group stays held, because an earlier run was killed and may have written rows; run the command again with "
+                "other rows, or `tidewheel reset` to begin without the store's content"
+            )
+        none = BootstrappedRecord(
+            leader_epoch=0, store=self._name, attempt=self._attempt, withdrawn=True
+        )
+        self._step(lambda group, by: over(group, none, by))
+        return "Nothing was written"
+
     # -- write ------------------------------------------------------------------------------------------------------
 
     def _write(
@@ -363,34 +395,6 @@ class BootstrapDriver:
         partitions = self._target.changelog_partitions
         self._admin.fence([self._target.writer_id(each.partition) for each in partitions])
         return self._admin.end_offsets(partitions)
-
-    def _checked(
-        self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int, *, may_withdraw: bool
-    ) -> Checked:
-        """Have the rows checked. Whatever goes wrong is raised, after the group was let go on if it may."""
-        try:
-            checked = self._job.check(existing, timestamp_ms)
-            if checked.problem:
-                raise StreamsError(checked.problem)  # noqa: TRY301 - told like what is raised by the job
-        except StreamsError as error:
-            raise StreamsError(f"{error}. {self._let_go(may_withdraw=may_withdraw)}") from error
-        except (Exception, KeyboardInterrupt):
-            self._say("stopped", self._let_go(may_withdraw=may_withdraw))
-            raise
-        return checked
-
-    def _let_go(self, *, may_withdraw: bool) -> str:
-        """Let the group go on if no run has written anything; return what became of it."""
-        if not may_withdraw:
-            return (
-                "The group stays held, because an earlier run was killed and may have written rows; run the command again with "
-                "other rows, or `tidewheel reset` to begin without the store's content"
-            )
-        none = BootstrappedRecord(
-            leader_epoch=0, store=self._name, attempt=self._attempt, withdrawn=True
-        )
-        self._step(lambda group, by: over(group, none, by))
-        return "Nothing was written"
 
     def _check_counts(
         self,

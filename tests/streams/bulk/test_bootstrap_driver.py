@@ -445,6 +445,27 @@ def test_a_check_that_ends_in_any_way_lets_the_group_go_on(kind: type[BaseExcept
     assert shop.load().rows == 40
 
 
+def test_what_goes_wrong_before_the_check_lets_the_group_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cluster is asked for more between the beginning and the check; nothing is written then either."""
+    shop = Shop()
+    driver = shop.driver()
+    fence = KilledAdmin.fence
+
+    def broken(admin: KilledAdmin, ids: Sequence[str]) -> None:
+        if ids == [shop.target.writer_id(0), shop.target.writer_id(1)]:
+            raise StreamsError("the coordinator is away")
+        fence(admin, ids)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KilledAdmin, "fence", broken)
+        with pytest.raises(StreamsError, match=r"coordinator is away\. Nothing was written"):
+            driver.run(FROM_END)
+    assert shop.state().about.held == ""
+    assert shop.load().rows == 40
+
+
 def test_who_interrupts_the_writing_is_told_that_the_group_stays_held() -> None:
     """And what ends that."""
     shop = Shop()
