@@ -42,9 +42,6 @@ _SORTABLE: Final = (
     NumericType, StringType, CharType, VarcharType, BinaryType, BooleanType, DatetimeType,
 )  # fmt: skip
 
-#: Progress is counted in steps of so many rows.
-_COUNT_EVERY: Final = 10_000
-
 _SPECULATION: Final = "spark.speculation"
 
 #: Where PySpark logs errors of expressions, beside raising them.
@@ -208,10 +205,10 @@ class Placed:
 def placed_rows(
     frame: DataFrame,
     columns: Sequence[str],
-    encode: Callable[[Iterable[Mapping[str, Any]]], Iterator[PlacedRow]],
+    encode: Callable[[Iterable[Mapping[str, Any]], Counted], Iterator[PlacedRow]],
     partitions: int,
     *,
-    more: Callable[[Item], Iterable[PlacedRow]],
+    more: Callable[[Item, Counted], Iterable[PlacedRow]],
     items: Sequence[Item],
 ) -> Generator[Placed]:
     """Yield a frame's rows at their places: a Spark partition for each, sorted there, and kept on executors' disks.
@@ -219,7 +216,8 @@ def placed_rows(
     Args:
         frame: The rows.
         columns: Those of it that are needed.
-        encode: Makes placed rows of rows; runs on executors, as what it is made of is found there.
+        encode: Makes placed rows of rows, and is given a function to be told counts of them by; runs on executors, as what it is
+            made of is found there.
         partitions: As many places there are.
         more: Yields further placed rows for an item, likewise.
         items: For `more`.
@@ -234,7 +232,7 @@ def placed_rows(
     rows = selected.mapPartitions(partial(_encoded, Carried(encode), counter.add))
     if items:
         others = context.parallelize(items, len(items))
-        rows = rows.union(others.mapPartitions(partial(_more, Carried(more), counter.add)))
+        rows = rows.union(others.flatMap(partial(_more, Carried(more), counter.add)))
     placed = rows.repartitionAndSortWithinPartitions(partitions, _partition_of)
     # Gone through twice; the frame may be costly, and another one the second time.
     placed = placed.persist(StorageLevel.DISK_ONLY)
@@ -246,30 +244,17 @@ def placed_rows(
 
 
 def _encoded(
-    encode: Callable[[Iterable[Mapping[str, Any]]], Iterator[PlacedRow]],
+    encode: Callable[[Iterable[Mapping[str, Any]], Counted], Iterator[PlacedRow]],
     count: Counted,
     rows: Iterable[Any],
 ) -> Iterator[PlacedRow]:
-    return counted(encode(row.asDict(recursive=True) for row in rows), count)
+    return encode((row.asDict(recursive=True) for row in rows), count)
 
 
 def _more(
-    more: Callable[[Item], Iterable[PlacedRow]], count: Counted, items: Iterable[Item]
-) -> Iterator[PlacedRow]:
-    for item in items:
-        yield from counted(more(item), count)
-
-
-def counted(rows: Iterable[PlacedRow], count: Counted) -> Iterator[PlacedRow]:
-    """Yield rows, and tell how many went by since it was told last, now and then and at the end."""
-    gone = 0
-    for row in rows:
-        gone += 1
-        if gone == _COUNT_EVERY:
-            count(gone)
-            gone = 0
-        yield row
-    count(gone)
+    more: Callable[[Item, Counted], Iterable[PlacedRow]], count: Counted, item: Item
+) -> Iterable[PlacedRow]:
+    return more(item, count)
 
 
 def _partition_of(place: tuple[int, Any]) -> int:

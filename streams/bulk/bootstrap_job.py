@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 Counted = Callable[[int], None]
 
+#: Progress is counted in steps of so many rows.
+_COUNT_EVERY: Final = 10_000
+
 #: A row with this version is none: its payload says something of the rows of a task.
 _NOTE: Final = -1
 _PROBLEM: Final = "problem"
@@ -188,8 +191,14 @@ def spark_job(
 # -- on executors -----------------------------------------------------------------------------------------------------
 
 
-def place_rows(encoder: RowEncoder, rows: Iterable[Mapping[str, Any]]) -> "Iterator[PlacedRow]":
+def place_rows(
+    encoder: RowEncoder, rows: Iterable[Mapping[str, Any]], count: Counted
+) -> "Iterator[PlacedRow]":
     """Yield rows at their places, then what there is to say of them; ends at the first one that can't be encoded."""
+    return _counted(_encoded(encoder, rows), count)
+
+
+def _encoded(encoder: RowEncoder, rows: Iterable[Mapping[str, Any]]) -> "Iterator[PlacedRow]":
     left_out = 0
     for row in rows:
         try:
@@ -206,14 +215,33 @@ def place_rows(encoder: RowEncoder, rows: Iterable[Mapping[str, Any]]) -> "Itera
 
 
 def place_existing(
-    settings: ClientSettings, changelog: str, kind: StoreKind, item: tuple[int, int, int]
+    settings: ClientSettings,
+    changelog: str,
+    kind: StoreKind,
+    item: tuple[int, int, int],
+    count: Counted,
 ) -> "Iterator[PlacedRow]":
-    """Yield what stands for the keys that a range of the changelog has: partition, first offset, end."""
+    """Return what stands for the keys that a range of the changelog has: partition, first offset, end."""
     number, start, end = item
     runs = read_range(settings, TopicPartition(changelog, number), start, end)
     words = last_words(runs, versioned=kind is StoreKind.VERSIONED)
-    for later, (key, version, live) in enumerate(words):
-        yield _placed(existing_row(number, key, version, later=later, live=live))
+    rows = (
+        _placed(existing_row(number, key, version, later=later, live=live))
+        for later, (key, version, live) in enumerate(words)
+    )
+    return _counted(rows, count)
+
+
+def _counted(rows: "Iterable[PlacedRow]", count: Counted) -> "Iterator[PlacedRow]":
+    """Yield rows, and tell how many went by since it was told last, now and then and at the end."""
+    gone = 0
+    for row in rows:
+        gone += 1
+        if gone == _COUNT_EVERY:
+            count(gone)
+            gone = 0
+        yield row
+    count(gone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,13 +262,11 @@ def check_place(
     count: Counted,
 ) -> PlaceChecked:
     """Go through the rows of one partition; `count` is told how many there are of them, notes among them."""
-    from state_stores.bulk_restore.spark_frames import counted  # noqa: PLC0415 - see bulk_session
-
     notes: list[tuple[str, Any]] = []
     found = records = 0
     versioned = spec.kind is StoreKind.VERSIONED
     try:
-        for record in _records(counted(rows, count), spec, keep_last, 0, notes):
+        for record in _records(_counted(rows, count), spec, keep_last, 0, notes):
             records += 1
             found += record[1] is not None or versioned
     except StreamsError as error:

@@ -151,17 +151,18 @@ class BulkDriver:
         if self.on_progress is None:
             return None
         tell_first = _teller(self.on_progress, first)
-        tell_second: list[Callable[[int], None]] = []
+        tell_second: Callable[[int], None] | None = None
 
         def tell(done: int) -> None:
-            if done == 0:
-                tell_first(arrived(), None)
-                return
-            if not tell_second:
+            nonlocal tell_second
+            if done and tell_second is None:
                 total = arrived()
                 tell_first(total, total)
-                tell_second.extend(filter(None, [self.teller(second, total)]))
-            tell_second[0](done)
+                tell_second = self.teller(second, total)
+            if tell_second is None:
+                tell_first(arrived(), None)
+            else:
+                tell_second(done)
 
         return tell
 

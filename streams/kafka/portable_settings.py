@@ -140,13 +140,13 @@ def _delete_left_behind() -> None:
     """Delete the folders of processes of this user that were killed: nobody holds their locks any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
+            is_ours = folder.stat().st_uid == os.getuid()
             # A folder without its lock has just been made, or is being deleted; a stranger's can't be opened.
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:
+        except OSError:  # gone meanwhile, too: another process deletes as this one does
             continue
         with os.fdopen(lock, "rb"):
-            # Asked of what is open: another process may be deleting the folder.
-            if os.fstat(lock).st_uid == os.getuid() and _is_free(lock):
+            if is_ours and _is_free(lock):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

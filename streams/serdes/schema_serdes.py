@@ -15,12 +15,14 @@ from streams.serdes.serde import Serde
 #: A schema as JSON text, or as what that text says.
 Schema = str | Mapping[str, Any] | Sequence[Any]
 
-# The registry's own object is kept in the value, so that its id can't be given to another one.
-_MADE: Final[dict[tuple[Any, ...], tuple[Serde[Any], object]]] = {}
+# A serde keeps its registry's own object, so that its id can't be given to another one.
+_MADE: Final[dict[tuple[Any, ...], Serde[Any]]] = {}
 
 
-#: What a serde is made of: the kind, its schema as text or the class of its messages, and the registry.
-_Made = tuple[str, Any, Registry | None]
+#: Makes a serde of a schema (its text, or the class of its messages) and a registry.
+_Maker = Callable[[Any, Registry | None], Serde[Any]]
+#: What another process makes a serde of.
+_Recipe = tuple[_Maker, Any, Registry | None]
 
 
 class _SchemaSerde(Serde[Any]):
@@ -31,21 +33,21 @@ class _SchemaSerde(Serde[Any]):
         name: str,
         codec: SchemaCodec,
         instance_of: type[Any] | None,
-        made_of: "_Made",
+        recipe: _Recipe,
         *,
         is_key: bool = False,
     ) -> None:
         super().__init__(name=name)
         self._codec = codec
         self._instance_of = instance_of
-        self._made_of = made_of
+        self._recipe = recipe
         self._is_key = is_key
         self._for_keys: Serde[Any] | None = self if is_key else None
 
     def for_keys(self) -> Serde[Any]:
         if self._for_keys is None:
             self._for_keys = _SchemaSerde(
-                self.name, self._codec, self._instance_of, self._made_of, is_key=True
+                self.name, self._codec, self._instance_of, self._recipe, is_key=True
             )
         return self._for_keys
 
@@ -55,10 +57,10 @@ class _SchemaSerde(Serde[Any]):
         Raises:
             TopologyError: Its registry is a client, or has a secret in its settings.
         """
-        kind, schema, registry = self._made_of
+        make, schema, registry = self._recipe
         if registry is not None:
             registry = registry_formats().travelling(registry)
-        return _made_again, (kind, schema, registry, self._is_key)
+        return _made_again, (make, schema, registry, self._is_key)
 
     def serialize(self, topic: str, value: Any, /) -> bytes | None:
         wanted = self._instance_of
@@ -89,7 +91,7 @@ def avro_serde(schema: Schema, registry: Registry | None) -> Serde[Any]:
         return PlainAvro(text) if registry is None else registry_formats().avro(text, registry)
 
     name = parsed if isinstance(parsed, str) else _part(parsed, "name") or _part(parsed, "type")
-    return _made("avro", text, registry, codec, name=name or "union")
+    return _made("avro", avro_serde, text, registry, codec, name=name or "union")
 
 
 def protobuf_serde(message_type: type[Any], registry: Registry | None) -> Serde[Any]:
@@ -110,6 +112,7 @@ def protobuf_serde(message_type: type[Any], registry: Registry | None) -> Serde[
 
     return _made(
         "protobuf",
+        protobuf_serde,
         message_type,
         registry,
         codec,
@@ -130,17 +133,12 @@ def json_schema_serde(schema: Schema, registry: Registry | None) -> Serde[Any]:
         return registry_formats().json_schema(text, registry)
 
     name = _part(parsed, "title")
-    return _made("json_schema", text, registry, codec, name=name or "untitled")
+    return _made("json_schema", json_schema_serde, text, registry, codec, name=name or "untitled")
 
 
-def _made_again(kind: str, schema: Any, registry: Registry | None, is_key: bool) -> Serde[Any]:
+def _made_again(make: _Maker, schema: Any, registry: Registry | None, is_key: bool) -> Serde[Any]:
     """Return the serde that another process had, where it has arrived."""
-    makers: Mapping[str, Callable[[Any, Registry | None], Serde[Any]]] = {
-        "avro": avro_serde,
-        "protobuf": protobuf_serde,
-        "json_schema": json_schema_serde,
-    }
-    made = makers[kind](schema, registry)
+    made = make(schema, registry)
     return made.for_keys() if is_key else made
 
 
@@ -149,6 +147,7 @@ _EXTRAS: Final = {"avro": "avro", "protobuf": "protobuf", "json_schema": "jsonsc
 
 def _made(
     kind: str,
+    make: _Maker,
     schema: object,
     registry: Registry | None,
     codec: Callable[[], SchemaCodec],
@@ -170,11 +169,9 @@ def _made(
             raise TopologyError(
                 f"{operator}: {name} is no schema that can be used ({type(error).__name__}: {error}); correct it"
             ) from error
-        _MADE[key] = (
-            _SchemaSerde(f"{kind}({name})", made, instance_of, (kind, schema, registry)),
-            registry,
-        )
-    return _MADE[key][0]
+        recipe = make, schema, registry
+        _MADE[key] = _SchemaSerde(f"{kind}({name})", made, instance_of, recipe)
+    return _MADE[key]
 
 
 def _identity(registry: Registry | None) -> object:

@@ -18,7 +18,7 @@ def placed(rows: list[dict[str, Any]]) -> list[Any]:
         columns=columns_of(("key", "value"), SPEC),
         default_timestamp_ms=NOW_MS,
     )
-    return sorted(place_rows(encoder, rows), key=lambda row: row[0])
+    return sorted(place_rows(encoder, rows, lambda _: None), key=lambda row: row[0])
 
 
 def test_a_row_that_can_not_be_encoded_ends_its_task_and_is_told_by_the_first_partition() -> None:

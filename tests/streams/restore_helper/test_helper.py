@@ -226,7 +226,7 @@ def test_a_file_that_does_not_come_is_waited_for_while_others_do(tmp_path: Path)
     assert failed.snapshot
     assert "sent nothing for 120 s" in failed.reason
     location.sends.release()
-    bench.helper._finders.shutdown(wait=True)
+    bench.helper._bringers.shutdown(wait=True)
 
 
 def test_who_hangs_is_given_up_though_others_begin_to_wait(tmp_path: Path) -> None:
