@@ -1,6 +1,6 @@
 """What a commit is, and in which order its parts become durable.
 
-    sinks flushed (at_least_once) -> outputs and changelog produced -> offsets added -> transaction committed
+    sinks flushed (at_least_once) -> outputs, changelog and offsets sent -> all of them answered -> transaction committed
         -> databases written, positions last
 
 Everything before "transaction committed" may fail and be sent again, nothing of it is visible; everything after it may
@@ -59,9 +59,10 @@ class Commit:
     """Everything that one commit makes durable.
 
     Attributes:
-        outputs: Records for transactional outputs, in order; produced BEFORE `offsets` enter the transaction.
+        outputs: Records for transactional outputs, in order; handed to the client BEFORE `offsets` are sent.
         changelogs: Changes per changelog partition; produced with the outputs, written to disk AFTER the commit.
-        offsets: What is committed for the group, with its metadata; AFTER everything produced was acknowledged.
+        offsets: What is committed for the group, with its metadata; sent beside the records, which are all answered BEFORE the
+            transaction is committed.
     """
 
     outputs: list[OutputColumns]

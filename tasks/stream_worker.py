@@ -14,6 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -32,7 +33,7 @@ from tasks.learner_task import LearnerTask
 from tasks.operator_times import OPERATOR_TIMES_MAX
 from tasks.output_collector import OutputCollector
 from tasks.parallel.progress_vector import ranges_that_fit
-from tasks.ports import Beside, ProducerFactory, TransactionalProducer
+from tasks.ports import Beside, Positions, ProducerFactory, TransactionalProducer
 from tasks.processing.error_policy import ErrorPolicy
 from tasks.ranges.parallel_task import ParallelTask
 from tasks.ranges.placing import Placing
@@ -58,6 +59,9 @@ _IDLE_IN_COMMIT_S = 0.002
 #: The loop goes on beside a commit for a commit interval, and where that is short for this long; then it waits. Else commits of a
 #: busy worker would become longer and longer, each with what was processed beside the one before.
 _AHEAD_S = 0.1
+#: What is a short commit, of an interval. After one of these the next interval began with it, so that results come as often as was
+#: asked for; after a long one it begins at the end, or a busy worker would do little else.
+_SHORT = 0.5
 #: How long the workers of one program may take to start.
 _SIBLINGS_START_S = 60.0
 #: How often one of them may fence another. Where a transaction is open, the broker aborts it, which is one epoch, and has the
@@ -255,7 +259,10 @@ class StreamWorker:
             )
         source = self._ports.make_source()
         stack.callback(source.close)
-        self._work = WorkerInput(source, self._settings, self._clock)
+        gathers = (
+            self._ports.make_sink_producer is None
+        )  # exactly_once: results come with the commit
+        self._work = WorkerInput(source, self._settings, self._clock, gathers=gathers)
         self._gone = GoneTopics(self._work, self.plan, self._clock, self._look)
         self._commits = CommitRound(
             committer,
@@ -534,17 +541,26 @@ class StreamWorker:
         now_ms = self._clock.now_ms()
         running = self._manager.running.values()
         ready = [task for task in running if not self._is_paused(task) and task.ready(now_ms)]
+        gather_s = 0.0 if self._awaited else self._work.gather_s(ready)
+        if gather_s > 0 and self._wake.wait(min(gather_s, self._rest_s())):
+            self._wake.clear()
+            return
         self.metrics.consumed += self._gone.fetch(ready, self._idle_s)
 
     def _idle_s(self) -> float:
         """Return how long the loop may wait for input."""
-        now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
-        waits = [_IDLE_S, self._next_commit_s - now_s]
+        waits = [_IDLE_S, self._rest_s()]
         if self._membership is not None:
             restoring = self._manager.is_restoring
             waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
         if self._commits.is_under_way:
             waits.append(_IDLE_IN_COMMIT_S)
+        return min(waits)
+
+    def _rest_s(self) -> float:
+        """Return how long there is nothing to do but what input, orders and the brokers bring."""
+        now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        waits = [self._next_commit_s - now_s]
         for task in self._manager.running.values():
             if self._is_paused(task):
                 continue
@@ -609,9 +625,15 @@ class StreamWorker:
         """Begin to commit all that is done, and go on; what is under way is waited for."""
         if all(task.may_be_ahead for task in self._manager.running.values()):
             self._end_commit()
-            self._begin_commit(self._ports.beside)
+            self._begin_commit(self._waking)
         else:
             self._commit()
+
+    def _waking(self, work: Callable[[], Positions]) -> Future[Positions]:
+        """Do as the port `beside`, and wake the loop when it is done."""
+        future = self._ports.beside(work)
+        future.add_done_callback(lambda _: self._wake.set())
+        return future
 
     def _begin_commit(self, beside: Beside) -> None:
         ahead_until_s = max(self._in_an_interval_s(), self._clock.monotonic_s() + _AHEAD_S)
@@ -631,8 +653,11 @@ class StreamWorker:
         if self._commits.is_under_way:
             took_s = self._commits.end()
             self.metrics.commit_times = self.metrics.commit_times.and_one(took_s)
+            next_s = self._in_an_interval_s()
+            if took_s * 1000 < self._settings.commit_interval_ms * _SHORT:
+                next_s -= took_s
             # Unless the next one was wished for meanwhile.
-            self._next_commit_s = min(self._next_commit_s, self._in_an_interval_s())
+            self._next_commit_s = min(self._next_commit_s, next_s)
 
     def _give_up_commit(
         self,

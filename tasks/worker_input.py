@@ -1,26 +1,42 @@
 """What a worker reads: one source for the buffers of all running tasks, with back-pressure and lag."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
 
 from rebalance.model import TopicPartition
 from tasks.active_task import ActiveTask
 from tasks.ports import Clock, RecordSource
 from tasks.worker_ports import WorkerSettings
 
+#: Few records that have come are given this long to become more, where nobody sees a result before a commit: what is done once for
+#: a fetch and a slice then serves more of them, and what it would have cost is left to the brokers, whom the commit waits for.
+_GATHER_S: Final = 0.01
+_FEW: Final = 500
+
 
 class WorkerInput:
     """The input of a worker. Its loop calls it.
+
+    Args:
+        source: The consumer.
+        settings: The worker's.
+        clock: Time.
+        gathers: Whether few records may wait for more.
 
     Attributes:
         source: The consumer.
         owners: The running task of each partition that is read.
     """
 
-    def __init__(self, source: RecordSource, settings: WorkerSettings, clock: Clock) -> None:
+    def __init__(
+        self, source: RecordSource, settings: WorkerSettings, clock: Clock, *, gathers: bool
+    ) -> None:
         self.source = source
         self.owners: dict[TopicPartition, ActiveTask] = {}
         self._settings = settings
         self._clock = clock
+        self._gathers = gathers
+        self._gather_until_s = 0.0
         self._throttled: set[TopicPartition] = set()
         source.assign({})
 
@@ -44,6 +60,11 @@ class WorkerInput:
         self._throttled.difference_update(dropped)
         self.source.remove(dropped)
 
+    def gather_s(self, ready: Iterable[ActiveTask]) -> float:
+        """Return for how many seconds the next fetch should wait for more to come; these tasks may have something to do."""
+        left_s = self._gather_until_s - self._clock.monotonic_s()
+        return 0.0 if left_s <= 0 or any(task.group.records for task in ready) else left_s
+
     def fetch(self, ready: Iterable[ActiveTask], idle_s: Callable[[], float]) -> int:
         """Take what has arrived, into the tasks' buffers; return how many records.
 
@@ -63,6 +84,8 @@ class WorkerInput:
             task.group.add(chunk)
             consumed += len(chunk)
             self._throttle(partition, task)
+        few = self._gathers and 0 < consumed < _FEW
+        self._gather_until_s = self._clock.monotonic_s() + _GATHER_S if few else 0.0
         self._release()
         return consumed
 

@@ -181,8 +181,18 @@ class ProducerClient:
         is_later: Callable[[KafkaError], bool] = KafkaError.retriable,
     ) -> None:
         """Call an operation that takes a time limit last, again while its error means "later", until the deadline."""
+        self.call_until(lambda: deadline_s, operation, *arguments, is_later=is_later)
+
+    def call_until(
+        self,
+        deadline_s: Callable[[], float],
+        operation: Callable[..., Any],
+        *arguments: Any,
+        is_later: Callable[[KafkaError], bool] = KafkaError.retriable,
+    ) -> None:
+        """The same with a deadline that may change meanwhile."""
         while True:
-            left = max(deadline_s - time.monotonic(), 0)
+            left = max(deadline_s() - time.monotonic(), 0)
             try:
                 operation(*arguments, min(left, SLICE_S) or 0.001)
             except KafkaException as exception:
@@ -194,35 +204,11 @@ class ProducerClient:
             else:
                 return
 
-    def call_guarded(
+    def begin_call(
         self, operation: Callable[..., Any], *arguments: Any, deadline_s: float
-    ) -> None:
-        """The same as `call` for an operation that may never return; raises StuckError then.
-
-        librdkafka 2.16 forgets to ask again for a group's coordinator after the third "not available", and its time
-        limit with it: send_offsets_to_transaction then waits until some broker's connection changes, perhaps for ever.
-        So it runs on a thread of its own, which is left behind.
-        """
-        outcome: list[BaseException | None] = []
-
-        def run() -> None:
-            try:
-                self.call(operation, *arguments, deadline_s=deadline_s)
-            except KafkaException as exception:
-                outcome.append(exception)
-            else:
-                outcome.append(None)
-
-        thread = threading.Thread(target=run, name="send-offsets", daemon=True)
-        thread.start()
-        while not outcome:
-            thread.join(SLICE_S)
-            if not outcome and time.monotonic() > deadline_s + _STUCK_S:
-                raise StuckError
-            if not outcome:
-                self._on_wait()
-        if outcome[0] is not None:
-            raise outcome[0]
+    ) -> "GuardedCall":
+        """Begin the same as `call` beside what the caller does; it has to be ended before the next call."""
+        return GuardedCall(self, self._on_wait, operation, arguments, deadline_s)
 
     def drop(self) -> None:
         """Let the client go without waiting for the cluster.
@@ -231,3 +217,47 @@ class ProducerClient:
         only let go ends at once, and whoever takes over its id fences it.
         """
         self.client = None
+
+
+class GuardedCall:
+    """A call into the client that may never return, on a thread of its own, which is left behind then.
+
+    librdkafka 2.16 forgets to ask again for a group's coordinator after the third "not available", and its time
+    limit with it: send_offsets_to_transaction then waits until some broker's connection changes, perhaps for ever.
+    """
+
+    def __init__(
+        self,
+        client: ProducerClient,
+        on_wait: Callable[[], None],
+        operation: Callable[..., Any],
+        arguments: Sequence[Any],
+        deadline_s: float,
+    ) -> None:
+        self._client, self._on_wait = client, on_wait
+        self._operation, self._arguments = operation, arguments
+        self._deadline_s = deadline_s
+        #: What came of it, once it has returned.
+        self._outcome: list[KafkaException | None] = []
+        self._thread = threading.Thread(target=self._run, name="send-offsets", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._client.call_until(lambda: self._deadline_s, self._operation, *self._arguments)
+        except KafkaException as exception:
+            self._outcome.append(exception)
+        else:
+            self._outcome.append(None)
+
+    def end(self, deadline_s: float) -> None:
+        """Wait until it has returned, no longer than until then; raises what it raised, or StuckError."""
+        self._deadline_s = deadline_s
+        while not self._outcome:
+            self._thread.join(SLICE_S)
+            if not self._outcome and time.monotonic() > deadline_s + _STUCK_S:
+                raise StuckError
+            if not self._outcome:
+                self._on_wait()
+        if self._outcome[0] is not None:
+            raise self._outcome[0]

@@ -26,6 +26,7 @@ from streams.kafka.failures import (
     outcome_of,
 )
 from streams.kafka.producer import (
+    GuardedCall,
     ProducerClient,
     RefusedError,
     StalledError,
@@ -44,7 +45,8 @@ from tasks.ports import (
 from tasks.processing.output import OutputColumns, headers_of_changelog
 from tasks.processing.record import Headers
 
-#: Offsets are sent in milliseconds; a call that takes this long has lost its way (`ProducerClient.call_guarded`).
+#: Offsets are sent in milliseconds; a call that takes this long after all records were answered has lost its way
+#: (`GuardedCall`).
 _SEND_OFFSETS_S: Final = 5.0
 
 #: A search for refused records begins a new transaction this often, far below any transaction's time-out.
@@ -171,13 +173,7 @@ class KafkaTransactionalProducer:
         deadline_s = time.monotonic() + self._timeout_s
         ending = False
         try:
-            # Unflushed records would have the client's commit wait inside, and then it can't be aborted any more.
-            if not self._producer.flush(deadline_s):
-                self._fail("flush", _stalled())
-            if offsets:
-                self._producer.serve()
-                self._log.offsets_are_sent()
-                self._send_offsets(group_id, offsets, deadline_s)
+            self._have_answered(group_id, offsets, deadline_s)
             ending = True
             self._producer.call(self._producer.named("commit_transaction"), deadline_s=deadline_s)
         except KafkaException as exception:
@@ -258,20 +254,42 @@ class KafkaTransactionalProducer:
             key = TopicPartition(message.topic() or "", message.partition() or 0)
             self._positions[key] = offset + 1
 
-    def _send_offsets(
+    def _have_answered(
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, CommittedOffset],
         deadline_s: float,
     ) -> None:
-        group = self._group(group_id, deadline_s)
+        """Wait until everything is answered: the records, and beside them the offsets, which are two requests of their own.
+
+        Unflushed records would have the client's commit wait inside, and then it can't be aborted any more.
+        """
+        sending = self._begin_offsets(group_id, offsets, deadline_s) if offsets else None
         try:
-            self._producer.call_guarded(
-                self._producer.named("send_offsets_to_transaction"),
-                [KafkaPartition(*each, *committed) for each, committed in offsets.items()],
-                group,
-                deadline_s=min(deadline_s, time.monotonic() + _SEND_OFFSETS_S),
-            )
+            flushed = self._producer.flush(deadline_s)
+        finally:
+            # Whatever became of the records: as long as a call is under way the client does nothing else with a transaction.
+            if sending is not None:
+                self._end_offsets(group_id, sending, deadline_s)
+        if not flushed:
+            self._fail("flush", _stalled())
+
+    def _begin_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], deadline_s: float
+    ) -> GuardedCall:
+        group = self._group(group_id, deadline_s)
+        self._producer.serve()
+        self._log.offsets_are_sent()
+        return self._producer.begin_call(
+            self._producer.named("send_offsets_to_transaction"),
+            [KafkaPartition(*each, *committed) for each, committed in offsets.items()],
+            group,
+            deadline_s=deadline_s,
+        )
+
+    def _end_offsets(self, group_id: str, sending: GuardedCall, deadline_s: float) -> None:
+        try:
+            sending.end(min(deadline_s, time.monotonic() + _SEND_OFFSETS_S))
         except StuckError:
             self._end(
                 CommitOutcomeUnknownError(

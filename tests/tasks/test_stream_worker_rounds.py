@@ -314,6 +314,71 @@ def test_the_loop_is_a_commit_interval_ahead_at_most() -> None:
         assert most_ms - 30 <= max(lengths) <= most_ms
 
 
+@pytest.mark.parametrize(("turns", "from_begin"), [(20, True), (80, False)])
+def test_the_next_interval_begins_with_a_short_commit_and_after_a_long_one(
+    turns: int, from_begin: bool
+) -> None:
+    """So results come as often as was asked for, and yet a busy worker does not commit all the time."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100)
+    bench.commit_turns = turns
+    under_way: list[tuple[int, bool]] = []
+    keys = iter("a" * 1_200)
+
+    def feed(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(keys, ""))
+        under_way.append((bench.clock.now_ms(), worker._commits.is_under_way))
+
+    bench.at_poll.append(feed)
+    assert bench.live()
+    changes = [now for before, now in itertools.pairwise(under_way) if before[1] != now[1]]
+    begins = [at_ms for at_ms, begun in changes if begun][1:5]
+    apart = [after - before for before, after in itertools.pairwise(begins)]
+    assert len(apart) == 3
+    assert all(abs(each - (100 if from_begin else 100 + turns)) <= 3 for each in apart), apart
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_few_records_become_more_before_they_are_fetched_where_only_a_commit_shows_results(
+    guarantee: str,
+) -> None:
+    """A turn for each of them would take the processor from the brokers; sinks are sent at once, and so is their input fetched."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, guarantee=guarantee, commit_interval_ms=60_000)
+    waits: list[float] = []
+
+    def note(worker: StreamWorker, source: Source) -> None:
+        if source.polls < 20:
+            fill(bench, "a")
+            waits.append(worker._work.gather_s(()))
+
+    bench.at_poll.append(note)
+    assert bench.live()
+    assert counts_of(bench) == {"a": 19}
+    if guarantee == "at_least_once":
+        assert set(waits) == {0.0}
+    else:
+        assert 0.0 < max(waits) <= 0.01
+
+
+def test_gathering_puts_nothing_off_that_is_at_hand() -> None:
+    """Records that wait to be processed are no reason to wait for others."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, max_poll_records=1_000)
+    fill(bench, "abc")
+    seen: list[tuple[float, float]] = []
+
+    def note(worker: StreamWorker, source: Source) -> None:
+        if source.polls < 20:
+            fill(bench, "ab")
+        tasks = list(worker.tasks.values())
+        if any(task.group.records for task in tasks):
+            seen.append((worker._work.gather_s(()), worker._work.gather_s(tasks)))
+
+    bench.at_poll.append(note)
+    bench.slice_records = 1
+    assert bench.live()
+    assert any(gathering > 0.0 for gathering, _ in seen)
+    assert all(at_hand == 0.0 for _, at_hand in seen)
+
+
 def test_what_a_commit_under_way_holds_counts_as_uncommitted() -> None:
     """Memory is bounded: past the limit the commit is waited for before more is processed."""
     bench = Bench(

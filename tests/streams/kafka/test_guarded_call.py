@@ -34,19 +34,31 @@ def test_a_call_that_never_returns_is_left_behind(
     monkeypatch.setattr(module, "SLICE_S", 0.02)
     released = threading.Event()
     with pytest.raises(StuckError):
-        client.call_guarded(lambda _: released.wait(10), deadline_s=time.monotonic() + 0.1)
+        _guarded(client, lambda _: released.wait(10), within_s=0.1)
     released.set()
 
 
 def test_a_guarded_call_passes_on_what_came_of_it(client: ProducerClient) -> None:
     """Its arguments, its success and its error are those of a plain call."""
     seen: list[object] = []
-    client.call_guarded(
-        lambda what, limit_s: seen.extend([what, limit_s]), "x", deadline_s=time.monotonic() + 5
-    )
+    _guarded(client, lambda what, limit_s: seen.extend([what, limit_s]), "x", within_s=5)
     assert seen[0] == "x"
     with pytest.raises(KafkaException, match="never"):
-        client.call_guarded(_raises(NEVER), deadline_s=time.monotonic() + 5)
+        _guarded(client, _raises(NEVER), within_s=5)
+
+
+def test_a_guarded_call_goes_on_beside_its_caller_until_it_is_ended(client: ProducerClient) -> None:
+    """It is made again while it says later, and whoever ends it may give it less time than it was begun with."""
+    tried = threading.Event()
+
+    def later(_: float) -> None:
+        tried.set()
+        raise LATER
+
+    call = client.begin_call(later, deadline_s=time.monotonic() + 60)
+    assert tried.wait(10), "nobody has made the call, though nobody waits for it yet"
+    with pytest.raises(KafkaException, match="later"):
+        call.end(time.monotonic() + 0.1)
 
 
 def test_a_call_is_made_again_while_it_says_later(client: ProducerClient) -> None:
@@ -75,6 +87,13 @@ def test_a_dropped_client_is_gone_though_its_error_is_kept(call: str) -> None:
         calls[call]()
     producer.drop()
     assert sys.getrefcount(raw) == 2, f"somebody besides this test holds it: {kept.value!r}"
+
+
+def _guarded(
+    client: ProducerClient, operation: Callable[..., object], *arguments: object, within_s: float
+) -> None:
+    deadline_s = time.monotonic() + within_s
+    client.begin_call(operation, *arguments, deadline_s=deadline_s).end(deadline_s)
 
 
 def _raises(*errors: KafkaException) -> Callable[[float], None]:
