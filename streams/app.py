@@ -13,6 +13,7 @@ from streams.arguments import check_flag, check_series
 from streams.client.application import Application, SystemClock
 from streams.client.application_state import ENDED, SIGNALS_S, ApplicationState, StateListener
 from streams.client.figures import figures_of
+from streams.client.freed_memory import FreedMemory
 from streams.client.group_membership import Departure
 from streams.client.host_watchdog import HostWatchdog
 from streams.client.process_memory import ProcessMemory
@@ -92,6 +93,7 @@ class KafkaStreams:
         self._restore_listener: Callable[[RestoreEvent], None] | None = None
         self._standby_listener: Callable[[StandbyUpdateEvent], None] | None = None
         self._restore_helpers = restore_helpers(config, self._options)
+        self._freed_memory = FreedMemory()
         self._application = Application(
             spec=spec,
             topology_hash=bytes.fromhex(topology.hash()),
@@ -171,6 +173,7 @@ class KafkaStreams:
             thread = self._new_thread(self._options.slot)
         self._state.move_to(KafkaStreamsState.REBALANCING)
         self._started_s = self._application.clock.monotonic_s()
+        self._freed_memory.start()
         thread.start()
 
     def close(self, timeout: timedelta | int | None = None, leave_group: bool = True) -> bool:
@@ -561,6 +564,7 @@ class KafkaStreams:
         for thread in threads:
             thread.join(None)
         self._restore_helpers.close()
+        self._freed_memory.close()
         if self._known is not None:
             self._known.close()
         self._watchdog.close()

@@ -541,7 +541,7 @@ class StreamWorker:
         now_ms = self._clock.now_ms()
         running = self._manager.running.values()
         ready = [task for task in running if not self._is_paused(task) and task.ready(now_ms)]
-        gather_s = 0.0 if self._awaited else self._work.gather_s(ready)
+        gather_s = self._work.gather_s(ready)
         if gather_s > 0 and self._wake.wait(min(gather_s, self._rest_s())):
             self._wake.clear()
             return

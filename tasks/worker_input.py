@@ -84,7 +84,7 @@ class WorkerInput:
             task.group.add(chunk)
             consumed += len(chunk)
             self._throttle(partition, task)
-        few = self._gathers and 0 < consumed < _FEW
+        few = self._gathers and 0 < consumed < min(_FEW, self._settings.max_poll_records)
         self._gather_until_s = self._clock.monotonic_s() + _GATHER_S if few else 0.0
         self._release()
         return consumed

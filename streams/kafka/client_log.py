@@ -3,7 +3,7 @@
 The client repeats an EndTxn request on its own after a lost connection and then reports success, although the first
 one may still be on its way and end a *later* transaction (PROTOCOL.md H8). Only its debug log shows that. So the
 transactional producer's log is a `TransactionLog`, which keeps such lines as doubt. Lines are handed over on the
-thread that polls the client, so nothing here needs a lock.
+thread that polls the client. In a commit that may be one of two, and each line only sets a field, so nothing here needs a lock.
 """
 
 import logging
@@ -120,6 +120,10 @@ class TransactionLog(ClientLog):
     def offsets_are_sent(self) -> None:
         """From here on a lost connection to any broker is a doubt."""
         self._offsets_sent = True
+
+    def offsets_are_answered(self) -> None:
+        """Again only one to the coordinator is."""
+        self._offsets_sent = False
 
     def log(self, level: int, template: str, *parts: Any) -> None:
         """Take one line; librdkafka gives facility, client and text."""

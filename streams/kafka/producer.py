@@ -56,7 +56,7 @@ class StuckError(Exception):
 
 
 class ProducerClient:
-    """One librdkafka producer and its log. One thread at a time calls it."""
+    """One librdkafka producer and its log. One thread at a time calls it, and beside it at most one `GuardedCall`."""
 
     def __init__(
         self,
@@ -152,12 +152,16 @@ class ProducerClient:
             if not error_of(exception).fatal():
                 raise
 
-    def flush(self, deadline_s: float) -> bool:
-        """Wait until every record is answered; False if that took longer. Raises KafkaException when fenced."""
+    def flush(self, deadline_s: float, meanwhile: Callable[[], None] = no_wait) -> bool:
+        """Wait until every record is answered; False if that took longer. Raises KafkaException when fenced.
+
+        While that takes long, `meanwhile` is called several times a second.
+        """
         while self.client.flush(max(min(deadline_s - time.monotonic(), _FLUSH_SLICE_S), 0)) > 0:
             if time.monotonic() >= deadline_s:
                 return False
             self._on_wait()
+            meanwhile()
         return True
 
     def named(self, name: str) -> Callable[..., Any]:
@@ -238,17 +242,22 @@ class GuardedCall:
         self._operation, self._arguments = operation, arguments
         self._deadline_s = deadline_s
         #: What came of it, once it has returned.
-        self._outcome: list[KafkaException | None] = []
+        self._outcome: list[BaseException | None] = []
         self._thread = threading.Thread(target=self._run, name="send-offsets", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self._client.call_until(lambda: self._deadline_s, self._operation, *self._arguments)
-        except KafkaException as exception:
-            self._outcome.append(exception)
+        except BaseException as error:  # noqa: BLE001 - raised where the call is ended
+            self._outcome.append(error)
         else:
             self._outcome.append(None)
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Return whether it has returned, and raised nothing."""
+        return self._outcome == [None]
 
     def end(self, deadline_s: float) -> None:
         """Wait until it has returned, no longer than until then; raises what it raised, or StuckError."""

@@ -264,15 +264,27 @@ class KafkaTransactionalProducer:
 
         Unflushed records would have the client's commit wait inside, and then it can't be aborted any more.
         """
-        sending = self._begin_offsets(group_id, offsets, deadline_s) if offsets else None
+        if not offsets:
+            if not self._producer.flush(deadline_s):
+                self._fail("flush", _stalled())
+            return
+        sending = self._begin_offsets(group_id, offsets, deadline_s)
         try:
-            flushed = self._producer.flush(deadline_s)
-        finally:
-            # Whatever became of the records: as long as a call is under way the client does nothing else with a transaction.
-            if sending is not None:
+            flushed = self._producer.flush(deadline_s, lambda: self._note_answer(sending))
+        except KafkaException as exception:
+            # As long as a call is under way the client does nothing else with a transaction; whoever is fenced has nothing to do.
+            if outcome_of(error_of(exception), ending=False) is not Outcome.FENCED:
                 self._end_offsets(group_id, sending, deadline_s)
+            raise
+        self._end_offsets(group_id, sending, deadline_s)
         if not flushed:
             self._fail("flush", _stalled())
+
+    def _note_answer(self, sending: GuardedCall) -> None:
+        """While records are waited for, a lost connection is no doubt any more once the offsets are answered."""
+        if sending.has_succeeded:
+            self._producer.serve()  # lines from before the answer, which count; those that come later don't
+            self._log.offsets_are_answered()
 
     def _begin_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], deadline_s: float

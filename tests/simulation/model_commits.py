@@ -100,7 +100,8 @@ class CommittingWorker(Process, ABC):
             self._let_go()
             return
         self.commit = commit = Commit(self.transactional_id, self.epoch, parts)
-        self._send(commit, self._produce, self._send_offsets_next)
+        self._send(commit, self._produce, self._decide_next)
+        self._send(commit, self._send_offsets, self._decide_next)
 
     def _cut(self, active: ActiveTask) -> Part:
         self.sequence += 1
@@ -163,11 +164,10 @@ class CommittingWorker(Process, ABC):
             self.world.wall_ms(),
         )
 
-    def _send_offsets_next(self, commit: Commit, answer: Any) -> None:
-        self._send(commit, self._send_offsets, self._decide_next)
-
     def _decide_next(self, commit: Commit, answer: Any) -> None:
-        self._send(commit, self._decide, self._decided, gives_up=True)
+        commit.unanswered -= 1
+        if not commit.unanswered:
+            self._send(commit, self._decide, self._decided, gives_up=True)
 
     def _decide(self, commit: Commit) -> None:
         broker, world = self.world.broker, self.world

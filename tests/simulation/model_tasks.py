@@ -95,6 +95,8 @@ class Commit:
     epoch: int
     parts: list[Part]
     suspicious: bool = False
+    #: Requests under way at once: the records, and beside them the offsets.
+    unanswered: int = 2
 
 
 class Rules:

@@ -445,8 +445,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "H6-takeover", "a new leader fences again who is FENCING", 5, more=("kill_leader_at_a_bad_time",) * 3 + ("kill_worker",) * 3,
         patches=(_patch(Coordinator, "__init__", _init_forgets_fences),),
     ),
-    Mutant("H7", "being fenced ends the incarnation", 27, more=("stop_host",) * 8, rules=_CarriesOnFenced),
-    Mutant("H8", "a producer with a suspicious commit is retired", 1, more=("repeat_end",) * 4, rules=_NeverRetires),
+    Mutant("H7", "being fenced ends the incarnation", 32, more=("stop_host",) * 8, rules=_CarriesOnFenced),
+    Mutant("H8", "a producer with a suspicious commit is retired", 23, more=("repeat_end",) * 4, rules=_NeverRetires),
     Mutant(
         "H13", "the leader looks at end offsets itself", 1,
         patches=(_patch(readiness, "passes", _believed),),
@@ -459,21 +459,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant("H14", "a new owner reads the changelog to its end", 1, rules=_DoesNotReadOn),
-    Mutant("H15", "a pending offset is waited for", 1, more=("slow_network",) * 2 + ("bounce",) * 2, rules=_TakesPendingOffsets),
+    Mutant("H15", "a pending offset is waited for", 3, more=("slow_network",) * 2 + ("bounce",) * 2, rules=_TakesPendingOffsets),
     Mutant(
         "H15-floor", "a fence keeps the offsets that were left before", 2,
         patches=(_patch(Draft, "_release", _fence_forgets_floor),),
     ),
     Mutant("H16", "a partition is assigned with an explicit offset", 6, rules=_TrustsItsConsumer),
     Mutant(
-        "H20", "an acknowledgement counts for its incarnation and epoch only", 5, more=("replay_messages",) * 8 + ("join",) * 2,
+        "H20", "an acknowledgement counts for its incarnation and epoch only", 3, more=("replay_messages",) * 8 + ("join",) * 2,
         patches=(
             _patch(Observations, "_task", _note_task_of_anybody),
             _patch(coordinator_module, "take_acks", _take_any_acks),
         ),
     ),
     Mutant(
-        "H27", "a position older than the tombstones is not followed", 2, more=("long_night",) * 2 + ("kill_host",) * 3,
+        "H27", "a position older than the tombstones is not followed", 1, more=("long_night",) * 2 + ("kill_host",) * 3,
         patches=(_patch(restore, "restore_start", _any_age),),
     ),
     Mutant("H29", "restored is judged by position", 1, rules=_WaitsForTheLastRecord),

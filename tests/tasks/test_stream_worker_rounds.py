@@ -1,6 +1,7 @@
 """A worker's rounds: purging, pausing, caches, schedules, and what each commit says."""
 
 import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -337,26 +338,65 @@ def test_the_next_interval_begins_with_a_short_commit_and_after_a_long_one(
     assert all(abs(each - (100 if from_begin else 100 + turns)) <= 3 for each in apart), apart
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_few_records_become_more_before_they_are_fetched_where_only_a_commit_shows_results(
-    guarantee: str,
-) -> None:
-    """A turn for each of them would take the processor from the brokers; sinks are sent at once, and so is their input fetched."""
-    bench = Bench(counting(), {"in": 1, "out": 1}, guarantee=guarantee, commit_interval_ms=60_000)
-    waits: list[float] = []
+class Wakes(threading.Event):
+    """What the loop rests on: how long each time, and how often it was woken."""
 
-    def note(worker: StreamWorker, source: Source) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self.sets = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Rest."""
+        self.waits.append(timeout or 0.0)
+        return super().wait(timeout)
+
+    def set(self) -> None:
+        """Be woken."""
+        self.sets += 1
+        super().set()
+
+
+def rests_of(bench: Bench) -> Wakes:
+    """Run a worker to which single records come; return how its loop rested."""
+    wakes = Wakes()
+
+    def feed(worker: StreamWorker, source: Source) -> None:
+        worker._wake = wakes
         if source.polls < 20:
             fill(bench, "a")
-            waits.append(worker._work.gather_s(()))
 
-    bench.at_poll.append(note)
+    bench.at_poll.append(feed)
     assert bench.live()
     assert counts_of(bench) == {"a": 19}
-    if guarantee == "at_least_once":
-        assert set(waits) == {0.0}
-    else:
-        assert 0.0 < max(waits) <= 0.01
+    return wakes
+
+
+def test_few_records_become_more_where_only_a_commit_shows_results() -> None:
+    """A turn for each of them would take the processor from the brokers."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000)
+    waits = rests_of(bench).waits
+    assert 0.0 < max(waits) < 0.0101
+    assert sum(each > 0.0 for each in waits) > 10
+
+
+@pytest.mark.parametrize(
+    "settings", [{"guarantee": "at_least_once"}, {"max_poll_records": 1}], ids=["sinks", "all"]
+)
+def test_records_are_fetched_at_once_where_they_are_waited_for_or_are_as_many_as_may_come(
+    settings: dict[str, Any],
+) -> None:
+    """Sinks get results without a commit; and a fetch that is as large as it may be says that there is more."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000, **settings)
+    assert rests_of(bench).waits == []
+
+
+def test_the_end_of_a_commit_wakes_the_loop() -> None:
+    """It may rest for more input meanwhile, and what was committed is to be written soon."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5)
+    wakes = rests_of(bench)
+    assert bench.worker is not None
+    assert wakes.sets > bench.worker.metrics.commits // 2 > 1
 
 
 def test_gathering_puts_nothing_off_that_is_at_hand() -> None:

@@ -14,6 +14,7 @@ from tests.fakes.proxy import (
     ADD_OFFSETS_TO_TXN,
     API_VERSIONS,
     END_TXN,
+    PRODUCE,
     TXN_OFFSET_COMMIT,
     KafkaProxy,
 )
@@ -91,23 +92,25 @@ def test_a_commit_that_arrives_after_the_fence_is_refused(
     assert cluster.admin().committed(group, [TopicPartition(topic, 0)], stable=True) == {}
 
 
+@pytest.mark.parametrize("with_offsets", [False, True])
 def test_a_hanging_cluster_is_given_up_within_the_time_limit_and_closing_does_not_wait(
-    cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
+    cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy, *, with_offsets: bool
 ) -> None:
     """A broker that answers nobody costs twice the limit at most: once for the commit, once for the abort."""
-    topic = cluster.topic()
+    topic, group = cluster.topic(), cluster.name()
+    offsets = {TopicPartition(topic, 0): CommittedOffset(1, "")}
     waits: list[float] = []
     producer = harmed.clients.transactional_producer(cluster.name(), 30_000, call_timeout_s=10.0)
     producer._producer._on_wait = lambda: waits.append(time.monotonic())
     producer.init()
-    _commit(producer, topic, cluster.name(), b"fine")
+    _commit(producer, topic, group, b"fine")
     producer._timeout_s = 1.0
     producer.begin()
     producer.produce(columns(topic, b"lost"))
     proxy.freeze()
     before_s = time.monotonic()
     with pytest.raises(CommitOutcomeUnknownError):
-        producer.commit(cluster.name(), {})
+        producer.commit(group, offsets if with_offsets else {})
     took_s = time.monotonic() - before_s
     producer.close()
     closed_s = time.monotonic() - before_s - took_s
@@ -115,6 +118,28 @@ def test_a_hanging_cluster_is_given_up_within_the_time_limit_and_closing_does_no
     assert 1.0 <= took_s < 9.0  # far below the client's own limits, however slow the machine is
     assert closed_s < 8.0
     assert len(waits) >= 2, "a watchdog must see that we wait and do not hang"
+
+
+def test_offsets_are_sent_beside_the_records(
+    cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
+) -> None:
+    """Records that are on their way don't hold them up: a commit costs fewer round trips one after the other."""
+    topic, group = cluster.topic(), cluster.name()
+    producer = started(harmed)
+    _commit(producer, topic, group, b"first")
+    before = proxy.seen[ADD_OFFSETS_TO_TXN]
+    was_sent: list[bool] = []
+
+    def hold_up() -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while proxy.seen[ADD_OFFSETS_TO_TXN] == before and time.monotonic() < until_s:
+            time.sleep(0.002)
+        was_sent.append(proxy.seen[ADD_OFFSETS_TO_TXN] > before)
+
+    proxy.before_request(PRODUCE, hold_up)
+    _commit(producer, topic, group, b"second")
+    assert was_sent == [True]
+    assert values_of(cluster, topic, 2) == [b"first", b"second"]
 
 
 def test_a_cluster_that_is_away_is_an_error_with_its_address_and_what_to_check() -> None:

@@ -1,0 +1,123 @@
+"""What a commit makes of trouble with its records while its offsets are under way."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from rebalance.model import TopicPartition
+from streams.errors import FencedError
+from streams.kafka.producer import StuckError, no_wait
+from tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionAbortedError
+from tests.fakes.cluster import RealCluster
+
+LOST = "[thrd:broker/1]: 127.0.0.1:9092/1: Disconnected (after 5ms in state UP)"
+FENCED = KafkaException(KafkaError(KafkaError._FENCED, "a newer one", fatal=True))
+OFFSETS = {TopicPartition("in", 0): CommittedOffset(1, "")}
+
+
+class Sending:
+    """A call that is under way, or has returned."""
+
+    def __init__(self, *, has_succeeded: bool = True, error: Exception | None = None) -> None:
+        self.has_succeeded = has_succeeded
+        self.error = error
+        self.ended = 0
+
+    def end(self, _: float) -> None:
+        self.ended += 1
+        if self.error is not None:
+            raise self.error
+
+
+class Client:
+    """A `ProducerClient` whose records have a fate of their own."""
+
+    def __init__(self, sending: Sending, fate: Callable[[], bool], *, slices: int = 1) -> None:
+        self.sending, self.fate, self.slices = sending, fate, slices
+        self.calls: list[str] = []
+
+    def named(self, name: str) -> Callable[..., None]:
+        return lambda *_: self.calls.append(name)
+
+    def call(self, operation: Callable[..., None], *, deadline_s: float) -> None:
+        del deadline_s
+        operation()
+
+    def begin_call(self, *_: Any, deadline_s: float) -> Sending:
+        del deadline_s
+        return self.sending
+
+    def flush(self, _: float, meanwhile: Callable[[], None] = no_wait) -> bool:
+        for _ in range(self.slices):
+            meanwhile()
+        return self.fate()
+
+    def serve(self, _: float = 0) -> None:
+        pass
+
+    def drop(self) -> None:
+        pass
+
+
+def committing(client: Client) -> Any:
+    """Return a producer with an open transaction, over this client."""
+    producer: Any = RealCluster("127.0.0.1:9", run_id="nowhere").clients.transactional_producer(
+        "id", 30_000
+    )
+    producer._producer.drop()
+    producer._producer, producer._open, producer._groups = client, True, {"group": object()}
+    return producer
+
+
+@pytest.mark.parametrize(("answered", "is_doubt"), [(True, False), (False, True)])
+def test_a_connection_lost_while_records_are_waited_for_is_a_doubt_until_the_offsets_are_answered(
+    answered: bool, is_doubt: bool
+) -> None:
+    """A leader that moves while records are under way is no reason for a new producer."""
+
+    def lose() -> bool:
+        producer._log.log(20, "%s%s%s", "FAIL", "", LOST)
+        return True
+
+    producer = committing(Client(Sending(has_succeeded=answered), lose))
+    if is_doubt:
+        with pytest.raises(CommitOutcomeUnknownError, match="may arrive late"):
+            producer.commit("group", OFFSETS)
+    else:
+        assert producer.commit("group", OFFSETS) == {}
+
+
+def test_whoever_is_fenced_is_told_so_though_the_offsets_are_stuck() -> None:
+    """Nobody waits for them: there is nothing to abort."""
+
+    def fence() -> bool:
+        raise FENCED
+
+    sending = Sending(has_succeeded=False, error=StuckError())
+    producer = committing(Client(sending, fence))
+    with pytest.raises(FencedError):
+        producer.commit("group", OFFSETS)
+    assert sending.ended == 0
+
+
+def test_records_that_are_not_answered_in_time_are_aborted_when_the_offsets_call_is_over() -> None:
+    """The client does one thing with a transaction at a time."""
+    sending = Sending()
+    client = Client(sending, lambda: False)
+    producer = committing(client)
+    producer._began_s = time.monotonic()
+    with pytest.raises(TransactionAbortedError):
+        producer.commit("group", OFFSETS)
+    assert sending.ended == 1
+    assert client.calls == ["abort_transaction"]
+
+
+def test_offsets_that_are_stuck_end_the_producer() -> None:
+    """Nothing was committed, but nobody else can use it."""
+    client = Client(Sending(has_succeeded=False, error=StuckError()), lambda: True)
+    with pytest.raises(CommitOutcomeUnknownError, match="stuck"):
+        committing(client).commit("group", OFFSETS)
+    assert client.calls == []
