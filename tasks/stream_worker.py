@@ -60,7 +60,7 @@ _IDLE_IN_COMMIT_S = 0.002
 #: busy worker would become longer and longer, each with what was processed beside the one before.
 _AHEAD_S = 0.1
 #: What is a short commit, of an interval. After one of these the next interval began with it, so that results come as often as was
-#: asked for; after a long one it begins at the end, or a busy worker would do little else.
+#: asked for; after a long one of a worker that has much to do it begins at the end, or that would do little else.
 _SHORT = 0.5
 #: How long the workers of one program may take to start.
 _SIBLINGS_START_S = 60.0
@@ -654,7 +654,7 @@ class StreamWorker:
             took_s = self._commits.end()
             self.metrics.commit_times = self.metrics.commit_times.and_one(took_s)
             next_s = self._in_an_interval_s()
-            if took_s * 1000 < self._settings.commit_interval_ms * _SHORT:
+            if self._work.keeps_up or took_s * 1000 < self._settings.commit_interval_ms * _SHORT:
                 next_s -= took_s
             # Unless the next one was wished for meanwhile.
             self._next_commit_s = min(self._next_commit_s, next_s)

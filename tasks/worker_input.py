@@ -26,6 +26,7 @@ class WorkerInput:
     Attributes:
         source: The consumer.
         owners: The running task of each partition that is read.
+        keeps_up: Whether the last fetch brought few records, so that tasks wait for input and not input for them.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class WorkerInput:
         self._clock = clock
         self._gathers = gathers
         self._gather_until_s = 0.0
+        self.keeps_up = False
         self._throttled: set[TopicPartition] = set()
         source.assign({})
 
@@ -73,6 +75,7 @@ class WorkerInput:
         """
         buffered = sum(task.group.records for task in ready)
         if buffered >= self._settings.max_poll_records:
+            self.keeps_up = False
             return 0
         consumed = 0
         timeout_s = 0.0 if buffered else idle_s()
@@ -84,8 +87,9 @@ class WorkerInput:
             task.group.add(chunk)
             consumed += len(chunk)
             self._throttle(partition, task)
-        few = self._gathers and 0 < consumed < min(_FEW, self._settings.max_poll_records)
-        self._gather_until_s = self._clock.monotonic_s() + _GATHER_S if few else 0.0
+        self.keeps_up = consumed < min(_FEW, self._settings.max_poll_records)
+        gathers = self._gathers and self.keeps_up and consumed > 0
+        self._gather_until_s = self._clock.monotonic_s() + _GATHER_S if gathers else 0.0
         self._release()
         return consumed
 

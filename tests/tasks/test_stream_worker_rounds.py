@@ -315,12 +315,19 @@ def test_the_loop_is_a_commit_interval_ahead_at_most() -> None:
         assert most_ms - 30 <= max(lengths) <= most_ms
 
 
-@pytest.mark.parametrize(("turns", "from_begin"), [(20, True), (80, False)])
-def test_the_next_interval_begins_with_a_short_commit_and_after_a_long_one(
-    turns: int, from_begin: bool
+@pytest.mark.parametrize(
+    ("turns", "busy", "from_begin"), [(20, True, True), (80, True, False), (80, False, True)]
+)
+def test_the_next_interval_begins_with_a_commit_unless_it_was_a_long_one_of_a_busy_worker(
+    turns: int, busy: bool, from_begin: bool
 ) -> None:
     """So results come as often as was asked for, and yet a busy worker does not commit all the time."""
-    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100)
+    bench = Bench(
+        counting(),
+        {"in": 1, "out": 1},
+        commit_interval_ms=100,
+        max_poll_records=1 if busy else 1_000,
+    )
     bench.commit_turns = turns
     under_way: list[tuple[int, bool]] = []
     keys = iter("a" * 1_200)
