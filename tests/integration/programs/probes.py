@@ -207,23 +207,27 @@ def _before(owner: type, name: str, fate: Fate, count: _Count) -> None:
 
 def _around_call(operation_name: str, fate: Fate, count: _Count, *, after: bool) -> None:
     """Strike before or after one operation of the client, which knows nothing of ours."""
-    call = ProducerClient.call
+    call = ProducerClient.call_until
 
     def wrapped(
-        self: ProducerClient, operation: Callable[..., Any], *arguments: Any, **options: Any
+        self: ProducerClient,
+        deadline_s: Callable[[], float],
+        operation: Callable[..., Any],
+        *arguments: Any,
+        **options: Any,
     ) -> None:
         now = operation.__name__ == operation_name and count.reached()
         if now and not after:
             fate.strike()
-        call(self, operation, *arguments, **options)
+        call(self, deadline_s, operation, *arguments, **options)
         if now and after:
             fate.strike()
 
-    ProducerClient.call = wrapped  # type: ignore[method-assign]
+    ProducerClient.call_until = wrapped  # type: ignore[method-assign]
 
 
 def _during_commit(fate: Fate, count: _Count) -> None:
-    call = ProducerClient.call
+    call = ProducerClient.call_until
 
     def strike_soon() -> None:
         # Commits take some ms here; where in them it strikes is left to chance, both outcomes are legal.
@@ -231,13 +235,17 @@ def _during_commit(fate: Fate, count: _Count) -> None:
         fate.strike()
 
     def wrapped(
-        self: ProducerClient, operation: Callable[..., Any], *arguments: Any, **options: Any
+        self: ProducerClient,
+        deadline_s: Callable[[], float],
+        operation: Callable[..., Any],
+        *arguments: Any,
+        **options: Any,
     ) -> None:
         if operation.__name__ == "commit_transaction" and count.reached():
             threading.Thread(target=strike_soon).start()
-        call(self, operation, *arguments, **options)
+        call(self, deadline_s, operation, *arguments, **options)
 
-    ProducerClient.call = wrapped  # type: ignore[method-assign]
+    ProducerClient.call_until = wrapped  # type: ignore[method-assign]
 
 
 def _ahead(fate: Fate, count: _Count) -> None:
