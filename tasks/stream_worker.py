@@ -259,9 +259,8 @@ class StreamWorker:
             )
         source = self._ports.make_source()
         stack.callback(source.close)
-        gathers = (
-            self._ports.make_sink_producer is None
-        )  # exactly_once: results come with the commit
+        # Under exactly_once results come with the commit only.
+        gathers = self._ports.make_sink_producer is None
         self._work = WorkerInput(source, self._settings, self._clock, gathers=gathers)
         self._gone = GoneTopics(self._work, self.plan, self._clock, self._look)
         self._commits = CommitRound(

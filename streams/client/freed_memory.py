@@ -1,7 +1,7 @@
 """Gives memory that is free inside the C library's allocator back to the system.
 
 RocksDB frees memtables, blocks and filters in another order than it took them, so what is free lies between what is not, and
-glibc keeps it: a state of five million keys had 303 MiB resident where 225 were in use, and more with every compaction.
+glibc keeps it: a worker with six million keys had 382 MiB resident where 280 are enough, and more with every compaction.
 """
 
 import ctypes
@@ -29,12 +29,8 @@ def give_back() -> bool:
 def _found() -> Callable[[int], int] | None:
     try:
         trim = ctypes.CDLL(None).malloc_trim
-    except (
-        AttributeError,
-        OSError,
-        TypeError,
-    ):  # musl, macOS; Windows has no library without a name
-        return None
+    except (AttributeError, OSError, TypeError):
+        return None  # musl and macOS lack it; Windows has no library without a name
     trim.argtypes = [ctypes.c_size_t]
     trim.restype = ctypes.c_int
     return trim
