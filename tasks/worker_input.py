@@ -26,7 +26,7 @@ class WorkerInput:
     Attributes:
         source: The consumer.
         owners: The running task of each partition that is read.
-        keeps_up: Whether the last fetch brought few records, so that tasks wait for input and not input for them.
+        keeps_up: Whether tasks had few records after the last fetch, so that they wait for input and not input for them.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class WorkerInput:
             task.group.add(chunk)
             consumed += len(chunk)
             self._throttle(partition, task)
-        self.keeps_up = consumed < min(_FEW, self._settings.max_poll_records)
+        self.keeps_up = buffered + consumed < min(_FEW, self._settings.max_poll_records)
         gathers = self._gathers and self.keeps_up and consumed > 0
         self._gather_until_s = self._clock.monotonic_s() + _GATHER_S if gathers else 0.0
         self._release()

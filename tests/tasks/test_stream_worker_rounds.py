@@ -426,6 +426,24 @@ def test_gathering_puts_nothing_off_that_is_at_hand() -> None:
     assert all(at_hand == 0.0 for _, at_hand in seen)
 
 
+def test_a_worker_with_records_at_hand_does_not_keep_up_though_none_come() -> None:
+    """Its partitions may be paused because it has so many."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, max_poll_records=1_000)
+    bench.slice_records = 1
+    fill(bench, "a" * 600)
+    seen: dict[int, bool] = {}
+
+    def note(worker: StreamWorker, source: Source) -> None:
+        seen[source.polls] = worker._work.keeps_up
+        if source.polls == 10:
+            bench.slice_records = None
+
+    bench.at_poll.append(note)
+    assert bench.live()
+    assert not any(seen[polls] for polls in range(5, 11))
+    assert seen[max(seen)]
+
+
 def test_what_a_commit_under_way_holds_counts_as_uncommitted() -> None:
     """Memory is bounded: past the limit the commit is waited for before more is processed."""
     bench = Bench(
