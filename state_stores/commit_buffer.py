@@ -18,11 +18,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
-from itertools import chain, islice, repeat
+from itertools import compress, islice, repeat
 from operator import is_not, itemgetter
 from typing import Any, Final, cast
 
-from state_stores.envelope import seal_batch, unseal
+from state_stores.envelope import seal_batch, unseal, unseal_batch
 from state_stores.headers import Headers
 from state_stores.ports import Database, SerdePort
 from state_stores.rows import SortedRows, column_bytes
@@ -113,6 +113,27 @@ def is_shareable(value: object) -> bool:
     return type(value) in _SHAREABLE
 
 
+@dataclass(slots=True)
+class Generation:
+    """What was known at some commit, all of it clean.
+
+    Attributes:
+        values: Decoded values; None is a known absence.
+        raw: Values that stay serialised.
+        timestamps: The timestamp of each key in one of them.
+    """
+
+    values: dict[bytes, Any] = field(default_factory=dict[bytes, Any])
+    raw: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    timestamps: dict[bytes, int] = field(default_factory=dict[bytes, int])
+
+    def forget(self, key: bytes) -> None:
+        """Forget a key, if it is known."""
+        self.values.pop(key, None)
+        self.raw.pop(key, None)
+        self.timestamps.pop(key, None)
+
+
 class CommitBuffer:
     """Buffered access to one family of a task's database, by serialised key.
 
@@ -120,8 +141,9 @@ class CommitBuffer:
     `fetch` (they then call `touched`); everybody else uses `get` and `put`.
     """
 
-    #: From stored bytes to the serde's bytes and the timestamp, and back for many.
+    #: From stored bytes to the serde's bytes and the timestamp, for one and for many, and back for many.
     _unseal = staticmethod(unseal)
+    _unseal_batch = staticmethod(unseal_batch)
     _seal_batch = staticmethod(seal_batch)
 
     def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
@@ -141,7 +163,7 @@ class CommitBuffer:
         self._raw: dict[bytes, bytes] = {}
         self._raw_bytes = 0
         #: The clean entries of the generation before.
-        self._old: dict[bytes, tuple[Any, bytes | None, int]] = {}
+        self._old = Generation()
         #: Keys changed since the last commit, and the bytes of those keys.
         self.dirty: dict[bytes, None] = {}
         self._dirty_key_bytes = 0
@@ -160,43 +182,75 @@ class CommitBuffer:
         """Make every key known: from the buffer, or by one sorted multi-get."""
         if all(map(self.values.__contains__, keys)):
             return
-        missing = set(keys).difference(self.values, self._raw)
+        missing = set(keys).difference(self.values)
+        if self._raw:  # by itself: a second argument would be gone through from end to end
+            missing = missing.difference(self._raw)
         if not missing:
             return
-        if self._old:
-            old = self._old
-            for key in [key for key in missing if key in old]:
-                self._remember(key, *old.pop(key))
-                missing.discard(key)
+        if again := list(filter(self._old.timestamps.__contains__, missing)):
+            self._recall(again)
+            missing.difference_update(again)
         if missing:
-            ordered = sorted(missing)
-            self._load(ordered, self._database.get_many(self._family, ordered))
+            fresh = list(missing)
+            self._load(fresh, self._database.get_many(self._family, fresh))
 
     def _knows(self, key: bytes) -> bool:
-        return key in self.values or key in self._raw or key in self._old
+        return key in self.values or key in self._raw or key in self._old.timestamps
+
+    def _recall(self, keys: Sequence[bytes]) -> None:
+        """Take keys over from the generation before."""
+        old = self._old
+        timestamps = list(map(old.timestamps.pop, keys))
+        if old.raw:
+            raw = {key: old.raw.pop(key) for key in keys if key in old.raw}
+            self._remember_raw(raw)
+            values = {key: old.values.pop(key) for key in keys if key not in raw}
+        else:
+            values = dict(zip(keys, map(old.values.pop, keys), strict=True))
+        self.values.update(values)
+        self._remember_timestamps(keys, timestamps)
 
     def _load(self, keys: Sequence[bytes], stored: Sequence[bytes | None]) -> None:
-        decode, unsealed = self._serde.deserialize, self._unseal
-        for key, data in zip(keys, stored, strict=True):
-            if data is None:
-                self.values[key] = None
-                self.timestamps[key] = -1
-                continue
-            payload, timestamp = unsealed(data)
-            value = decode(self.topic, payload) if len(payload) <= _LARGE else _ABSENT
-            if type(value) in _SHAREABLE:
-                self._remember(key, value, None, timestamp)
-            else:
-                self._remember(key, None, payload, timestamp)
-
-    def _remember(self, key: bytes, value: Any, raw: bytes | None, timestamp: int) -> None:
-        if raw is None:
-            self.values[key] = value
+        """Make known what the database has of these keys, none of which is known yet."""
+        present = list(map(_is_present, stored))
+        if not all(present):
+            absent = [key for key, data in zip(keys, stored, strict=True) if data is None]
+            self.values.update(zip(absent, repeat(None)))
+            self.timestamps.update(zip(absent, repeat(-1)))
+            keys = list(compress(keys, present))
+        if not keys:
+            return
+        payloads, timestamps = self._unseal_batch(list(filter(_is_present, stored)))
+        if max(map(len, payloads)) <= _LARGE:
+            values = self._decoded(payloads)
         else:
-            self._raw[key] = raw
-            self._raw_bytes += len(raw)
-        self.timestamps[key] = timestamp
-        self.newest_ms = max(self.newest_ms, timestamp)
+            decode = self._serde.deserialize
+            values = [
+                decode(self.topic, payload) if len(payload) <= _LARGE else _ABSENT
+                for payload in payloads
+            ]
+        if _SHAREABLE.issuperset(map(type, values)):
+            self.values.update(zip(keys, values, strict=True))
+        else:
+            shareable = [type(value) in _SHAREABLE for value in values]
+            self.values.update(compress(zip(keys, values, strict=True), shareable))
+            kept = zip(keys, payloads, shareable, strict=True)
+            self._remember_raw({key: payload for key, payload, shared in kept if not shared})
+        self._remember_timestamps(keys, timestamps)
+
+    def _decoded(self, payloads: Sequence[bytes]) -> list[Any]:
+        try:
+            return self._serde.deserialize_batch(self.topic, payloads)
+        except Exception:  # noqa: BLE001 - whatever a serde raises for many, for one it tells the reason
+            return list(map(self._serde.deserialize, repeat(self.topic), payloads))
+
+    def _remember_raw(self, rows: Mapping[bytes, bytes]) -> None:
+        self._raw.update(rows)
+        self._raw_bytes += column_bytes(list(rows.values()))
+
+    def _remember_timestamps(self, keys: Sequence[bytes], timestamps: Sequence[int]) -> None:
+        self.timestamps.update(zip(keys, timestamps, strict=True))
+        self.newest_ms = max(self.newest_ms, *timestamps)
 
     def peek(self, key: bytes) -> Any:
         """Return the value, or None, whatever time or use say. A value that can change is a fresh object at each call."""
@@ -505,18 +559,12 @@ class CommitBuffer:
         if entries * per_entry + self._raw_bytes <= self._keep_bytes / 2:
             return
         # A new generation: what is used again comes back from `_old` at the price of one look-up, the rest goes.
-        timestamps = self.timestamps
-        self._old = dict(
-            chain(
-                ((key, (value, None, timestamps[key])) for key, value in self.values.items()),
-                ((key, (None, raw, timestamps[key])) for key, raw in self._raw.items()),
-            )
-        )
+        self._old = Generation(self.values, self._raw, self.timestamps)
         self._forget()
 
     def discard(self) -> None:
         """Forget everything, also uncommitted changes: the next read sees the database."""
-        self._old = {}
+        self._old = Generation()
         self._clean()
         self._forget()
 
@@ -529,7 +577,7 @@ class CommitBuffer:
 
     def evict(self, key: bytes) -> None:
         """Forget a clean key: the next read sees the database."""
-        self._old.pop(key, None)
+        self._old.forget(key)
         self.values.pop(key, None)
         self.timestamps.pop(key, None)
         raw = self._raw.pop(key, None)

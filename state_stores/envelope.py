@@ -7,7 +7,8 @@ Kafka record, so Kafka's own tools read it.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import add
 from typing import cast
 
@@ -65,6 +66,33 @@ def unseal(stored: bytes) -> tuple[bytes, int]:
     return stored[start:], timestamp
 
 
+def unseal_batch(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
+    """Return the value bytes and the timestamps of many stored values, at least one; raises as `unseal` does.
+
+    >>> unseal_batch([seal(b"v", 5), seal(b"w", 6)])
+    ((b'v', b'w'), (5, 6))
+    """
+    size = len(stored[0])
+    if size >= _HEAD_BYTES and {size}.issuperset(map(len, stored)):
+        versions, timestamps, values = zip(
+            *_row(size - _HEAD_BYTES).iter_unpack(b"".join(stored)), strict=True
+        )
+        if versions.count(_VERSION) == len(versions):
+            return values, timestamps
+    return _columns(map(unseal, stored))
+
+
+@lru_cache
+def _row(value_bytes: int) -> struct.Struct:
+    """Return the format of a stored value without expiry and headers."""
+    return struct.Struct(f"{_HEAD.format}{value_bytes}s")
+
+
+def _columns(pairs: Iterable[tuple[bytes, int]]) -> tuple[Sequence[bytes], Sequence[int]]:
+    values, timestamps = zip(*pairs, strict=True)
+    return values, timestamps
+
+
 def seal_with_headers(
     values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[bytes | None]:
@@ -93,6 +121,11 @@ def unseal_with_headers(stored: bytes) -> tuple[bytes, int]:
         return stored[_HEAD_BYTES:], timestamp
     value, timestamp = unseal(stored)
     return NO_HEADERS + value, timestamp
+
+
+def unseal_batch_with_headers(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
+    """Return the value bytes behind their headers and the timestamps of many stored values, at least one."""
+    return _columns(map(unseal_with_headers, stored))
 
 
 def _behind_headers(stored: bytes) -> int:

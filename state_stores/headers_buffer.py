@@ -12,7 +12,11 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from state_stores.commit_buffer import CommitBuffer, Drained
-from state_stores.envelope import seal_with_headers, unseal_with_headers
+from state_stores.envelope import (
+    seal_with_headers,
+    unseal_batch_with_headers,
+    unseal_with_headers,
+)
 from state_stores.headers import (
     Headers,
     HeadersSerde,
@@ -36,6 +40,7 @@ class HeadersBuffer(CommitBuffer):
     """
 
     _unseal = staticmethod(unseal_with_headers)
+    _unseal_batch = staticmethod(unseal_batch_with_headers)
     _seal_batch = staticmethod(seal_with_headers)
 
     def __init__(self, spec: StoreSpec, database: Database, **options: Any) -> None:

@@ -321,7 +321,7 @@ class SegmentedBuffer(TimedBuffer):
         """Forget what the database has just deleted; that is once per segment."""
         for disk_key in [key for key in self.timestamps if key < dead]:
             self.evict(disk_key)
-        for disk_key in [key for key in self._old if key < dead]:
+        for disk_key in [key for key in self._old.timestamps if key < dead]:
             self.evict(disk_key)
 
     def discard(self) -> None:

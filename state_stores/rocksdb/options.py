@@ -51,7 +51,7 @@ class RocksDBOptions:
             a third slower. Default "none".
         block_bytes: Size of a block before compression: what a read that misses the cache decodes. Default 4 KiB.
         bloom_filter_bits_per_key: Spares reading files that don't have a key; 10 bits let 1 % through, 0 switches
-            the filter off. Default 10.
+            the filter off, and that before the write buffers as well. Default 10.
         max_open_files: File descriptors per database; None shares half of the process's limit among the databases
             that are expected. Default None.
         background_threads: Flushes and compactions at once, in the whole process. Default 2.

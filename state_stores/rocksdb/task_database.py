@@ -119,7 +119,10 @@ class TaskDatabase:
             native = Rdict(
                 str(path),
                 options=resources.database_options(options),
-                column_families={name: resources.database_options(options) for name in every},
+                column_families={
+                    name: resources.database_options(options, looked_up=name in families)
+                    for name in every
+                },
             )
             try:
                 positions = _read_positions(native)
@@ -331,8 +334,10 @@ class TaskDatabase:
     def checkpoint(self, path: Path) -> None:
         """Flush everything, and make a copy in `path` (a new directory) that shares the files by hard links.
 
-        Everything written before is durable when it returns, here and in the copy.
+        Everything written before is durable when it returns, here and in the copy. RocksDB's own flush for a checkpoint does
+        not see to that: beside a flush that has begun already, one copy in twenty lacked the last write, rows and position.
         """
+        self.make_durable()
         with self._access(f"make a checkpoint in {path}"):
             Checkpoint(self._native()).create_checkpoint(str(path))
 

@@ -98,7 +98,9 @@ def test_a_snapshot_and_a_restore_at_an_object_store(
     with caplog.at_level(logging.WARNING):
         jobs.restore("beside what is torn")
     assert "the manifest is torn" in caplog.text
-    assert caplog.text.count("the changelog is read in full instead") == len(_KINDS)
+    # Of each store once or twice: a partition whose new records are merged is found out before the others.
+    told = [text for text in caplog.messages if "the changelog is read in full instead" in text]
+    assert all(any(f"/{kind}/runs/" in text for text in told) for kind in _KINDS)
 
     # More than the snapshot has, so that executors merge what is torn.
     settle(tmp_path)

@@ -272,14 +272,58 @@ class CountingDatabase(InMemoryDatabase):
         return super().get_many(family, keys)
 
 
-def test_a_batch_is_prefetched_by_one_sorted_read_of_what_is_not_known() -> None:
+def test_a_batch_is_prefetched_by_one_read_of_what_is_not_known() -> None:
     """Known keys, and keys known to be absent, are not read again."""
     database = CountingDatabase()
     buffer = buffer_of(JSON, database)
     buffer.fetch([b"c", b"a", b"b", b"a"])
     buffer.fetch([b"d", b"a"])
     buffer.fetch([b"d", b"a"])
-    assert database.asked == [[b"a", b"b", b"c"], [b"d"]]
+    assert [sorted(keys) for keys in database.asked] == [[b"a", b"b", b"c"], [b"d"]]
+
+
+class OneByOne(Serde[str]):
+    """Text, whose batch form fails as a user's may."""
+
+    name = "one by one"
+
+    def deserialize(self, topic: str, data: bytes, /) -> str:
+        if data == b"bad":
+            raise self.failed("deserialise", topic, "it is bad")
+        return data.decode()
+
+    def deserialize_batch(self, topic: str, data: Any, /) -> Any:
+        raise RuntimeError("not this way")
+
+
+def test_values_whose_batch_cannot_be_read_are_read_one_by_one() -> None:
+    """Whatever the batch form raises, each value comes from the single form, or its reason."""
+    database = InMemoryDatabase(["store"])
+    rows = [(b"a", seal(b"one", 1)), (b"b", seal(b"two", 2)), (b"c", seal(b"bad", 3))]
+    database.write({"store": rows}, {})
+    buffer = buffer_of(OneByOne(), database)
+    assert buffer.get_many([b"b", b"a", b"none"]) == ["two", "one", None]
+    with pytest.raises(SerializationError, match="it is bad"):
+        buffer.get_many([b"a", b"c"])
+    assert buffer.get(b"a") == "one"
+
+
+@given(st.dictionaries(st.binary(max_size=3), st.tuples(VALUES, TIMES), min_size=1), st.data())
+def test_many_keys_are_read_as_each_alone(
+    rows: dict[bytes, tuple[Any, int]], data: st.DataObject
+) -> None:
+    """What is decoded, what stays serialised, what is long and what is absent, from disk and from the generation before."""
+    database = InMemoryDatabase(["store"])
+    stored = [(key, seal(encoded(value), time)) for key, (value, time) in sorted(rows.items())]
+    database.write({"store": stored}, {})
+    buffer = buffer_of(JSON, database, keep_bytes=0)
+    known = st.sampled_from(sorted(rows)) | st.binary(max_size=3)
+    for keys in data.draw(st.lists(st.lists(known, min_size=1), min_size=1, max_size=4)):
+        expected = [rows.get(key, (None, -1)) for key in keys]
+        assert buffer.get_many(keys) == [value for value, _ in expected]
+        assert [buffer.timestamp(key) for key in keys] == [time for _, time in expected]
+        buffer.applied()  # the next ones find these in the generation before
+        assert buffer.uncommitted_bytes == 0
 
 
 def test_hot_keys_survive_a_generation_and_cold_ones_go() -> None:
@@ -307,7 +351,7 @@ def test_discarding_forgets_every_generation() -> None:
             buffer.put(key, value, value)
         database.write({"store": buffer.drain().stored}, {})
         buffer.applied()
-    assert buffer._old
+    assert buffer._old.timestamps
     buffer.discard()
     assert buffer.get(b"k") == 2
 
@@ -321,7 +365,7 @@ def test_clean_entries_stay_within_the_budget() -> None:
     for start in range(0, 20_000, 500):
         buffer.fetch([key for key, _ in rows[start : start + 500]])
         buffer.applied()
-    known = len(buffer.values) + len(buffer._old)
+    known = len(buffer.values) + len(buffer._old.timestamps)
     assert known * 200 <= 200_000 + 2 * 500 * 200
 
 

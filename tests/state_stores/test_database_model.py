@@ -31,11 +31,13 @@ OPTIONS = RocksDBOptions(
 
 
 class DatabaseModel(RuleBasedStateMachine):
+    options = OPTIONS
+
     @initialize()
     def open(self) -> None:
         self.path = Path(tempfile.mkdtemp()) / "0_0"
-        self.resources = SharedResources.create(OPTIONS)
-        self.rocksdb = TaskDatabase.open(self.path, STORES, OPTIONS, self.resources)
+        self.resources = SharedResources.create(self.options)
+        self.rocksdb = TaskDatabase.open(self.path, STORES, self.options, self.resources)
         self.memory = InMemoryDatabase(STORES)
         self.model: dict[str, dict[bytes, bytes]] = {store: {} for store in STORES}
         self.positions: dict[str, bytes] = {}
@@ -106,7 +108,7 @@ class DatabaseModel(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.begun.clear()
         self.rocksdb.close()
-        self.rocksdb = TaskDatabase.open(self.path, STORES, OPTIONS, self.resources)
+        self.rocksdb = TaskDatabase.open(self.path, STORES, self.options, self.resources)
 
     @rule()
     def restore_from_checkpoint(self) -> None:
@@ -116,7 +118,7 @@ class DatabaseModel(RuleBasedStateMachine):
         self.rocksdb.close()
         TaskDatabase.destroy(self.path)
         copy.rename(self.path)
-        self.rocksdb = TaskDatabase.open(self.path, STORES, OPTIONS, self.resources)
+        self.rocksdb = TaskDatabase.open(self.path, STORES, self.options, self.resources)
 
     @invariant()
     def positions_agree(self) -> None:
@@ -125,9 +127,18 @@ class DatabaseModel(RuleBasedStateMachine):
             assert self.memory.position(store) == self.positions.get(store)
 
 
-TestDatabaseModel = DatabaseModel.TestCase
-TestDatabaseModel.settings = settings(
+class FilteredModel(DatabaseModel):
+    """With write buffers that are large enough for a filter, so that many keys are read from memory."""
+
+    options = RocksDBOptions(block_cache_bytes=64 * 1024)
+
+
+_SETTINGS = settings(
     max_examples=10,
     stateful_step_count=25,
     suppress_health_check=[HealthCheck.too_slow],
 )
+TestDatabaseModel = DatabaseModel.TestCase
+TestDatabaseModel.settings = _SETTINGS
+TestFilteredModel = FilteredModel.TestCase
+TestFilteredModel.settings = _SETTINGS

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.envelope import seal, seal_batch, unseal
+from state_stores.envelope import (
+    seal,
+    seal_batch,
+    unseal,
+    unseal_batch,
+    unseal_batch_with_headers,
+    unseal_with_headers,
+)
 from state_stores.errors import StoreCorruptedError
 
 VALUES = st.binary(max_size=40)
@@ -39,6 +46,28 @@ def test_an_expiry_of_a_later_version_is_skipped(value: bytes, timestamp: int, e
 def test_stored_values_sort_into_no_other_format(value: bytes, timestamp: int) -> None:
     """The first byte is the format, so that a later version can tell its own values apart."""
     assert seal(value, timestamp)[0] == 0x01
+
+
+STORED = st.builds(seal, VALUES | st.binary(min_size=8, max_size=8), TIMES) | st.builds(
+    lambda value, time: struct.pack(">Bqq", 0x11, time, 0) + value, VALUES, TIMES
+)
+
+
+@given(st.lists(STORED, min_size=1) | st.lists(st.binary(min_size=9, max_size=18), min_size=1))
+def test_batches_are_unsealed_like_single_values(stored: list[bytes]) -> None:
+    """A batch gives what its values give one by one, also of several formats, and fails where one of them does."""
+    for one, many in (
+        (unseal, unseal_batch),
+        (unseal_with_headers, unseal_batch_with_headers),
+    ):
+        try:
+            expected = [one(each) for each in stored]
+        except StoreCorruptedError:
+            with pytest.raises(StoreCorruptedError):
+                many(stored)
+        else:
+            values, timestamps = many(stored)
+            assert list(zip(values, timestamps, strict=True)) == expected
 
 
 @pytest.mark.parametrize(

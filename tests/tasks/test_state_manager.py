@@ -152,7 +152,7 @@ def test_stores_that_are_only_read_keep_their_budget() -> None:
         if number % 50 == 0:
             written.put("k", number)
             stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
-    assert len(read.buffer.values) + len(read.buffer._old) < 300
+    assert len(read.buffer.values) + len(read.buffer._old.timestamps) < 300
 
 
 def test_forgetting_a_store_takes_its_position_first() -> None:

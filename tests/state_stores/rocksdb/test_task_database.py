@@ -2,8 +2,10 @@
 
 import gc
 import json
+import random
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,9 +91,28 @@ def test_reopened_families_have_all_options(path: Path, open_database: OpenDatab
         assert family["compression"] == "kNoCompression"
         assert "bloomfilter" in tables[name]["filter_policy"]
         assert tables[name]["no_block_cache"] == "false"
+    filtered = {
+        name
+        for name, family in families.items()
+        if family["memtable_whole_key_filtering"] == "true"
+        and float(family["memtable_prefix_bloom_size_ratio"]) > 0
+    }
+    assert filtered == {"counts", "sums"}, "nobody looks up single positions"
     database = sections(text, "DBOptions")[""]
     assert database["atomic_flush"] == "true"
     assert database["max_open_files"] not in {"-1", "5000"}
+
+
+@pytest.mark.parametrize(
+    "options", [RocksDBOptions(bloom_filter_bits_per_key=0), TINY], ids=["switched off", "tiny"]
+)
+def test_write_buffers_have_no_filter(
+    path: Path, open_database: OpenDatabase, options: RocksDBOptions
+) -> None:
+    """Where filters are switched off, and where one would fill what there is for writes."""
+    open_database(options=options).close()
+    for family in sections(option_file(path), "CFOptions").values():
+        assert float(family["memtable_prefix_bloom_size_ratio"]) == 0
 
 
 def test_reads_of_a_reopened_family_use_the_shared_cache(path: Path) -> None:
@@ -359,6 +380,33 @@ def test_a_checkpoint_is_a_whole_copy(path: Path, open_database: OpenDatabase) -
     copied.close()
     with pytest.raises(StateStoreError, match="make a checkpoint"):
         database.checkpoint(copy)
+
+
+def test_a_checkpoint_beside_flushes_has_all_that_was_written(path: Path) -> None:
+    """RocksDB's own flush for a checkpoint may miss the last write while another flush is under way."""
+    options = replace(TINY, family_write_buffers=4)
+    resources = SharedResources.create(options)
+    database = TaskDatabase.open(path, ["counts", "sums"], options, resources)
+    chosen = random.Random(0)
+    rows: dict[bytes, bytes] = {}
+    for number in range(300):
+        position = b"%d" % number
+        # Now and then a position alone, as where records change no store.
+        written = [
+            (b"%04d" % key, chosen.randbytes(20))
+            for key in sorted(chosen.sample(range(1_000), chosen.choice([0, 30, 300])))
+        ]
+        database.write({"counts": written, "sums": written[::2]}, {"counts": position})
+        rows.update(written)
+        if chosen.random() < 0.2:
+            copy = path.with_name("copy")
+            database.checkpoint(copy)
+            copied = TaskDatabase.open(copy, ["counts", "sums"], options, resources)
+            assert copied.position("counts") == position
+            assert dict(copied.iterate("counts", None, None)) == rows
+            copied.close()
+            shutil.rmtree(copy)
+    database.close()
 
 
 def test_what_was_made_durable_survives_a_kill(path: Path, open_database: OpenDatabase) -> None:
