@@ -220,7 +220,7 @@ class CommitBuffer:
             keys = list(compress(keys, present))
         if not keys:
             return
-        payloads, timestamps = self._unseal_batch(list(filter(_is_present, stored)))
+        payloads, timestamps = self._unseal_batch([data for data in stored if data is not None])
         if max(map(len, payloads)) <= _LARGE:
             values = self._decoded(payloads)
         else:

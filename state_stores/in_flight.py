@@ -8,6 +8,7 @@ they are in the database below, and to the stores nothing happens at that moment
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final
 
@@ -119,13 +120,18 @@ class InFlightView(DatabaseView):
         if changed is None:
             return self._below.get_many(family, keys)
         rows = self._rows_of(family, changed)[1]
-        found: list[bytes | None] = [rows.get(key, _ABSENT) for key in keys]
+        found: list[bytes | None] = list(map(rows.get, keys, repeat(_ABSENT)))
         missing = [key for key, value in zip(keys, found, strict=True) if value is _ABSENT]
         if not missing:
             return found
-        is_gone = _within(changed.delete_range)
-        values = iter(self._below.get_many(family, missing))
-        read = (None if is_gone(key) else value for key, value in zip(missing, values, strict=True))
+        values = self._below.get_many(family, missing)
+        if changed.delete_range is not None:
+            is_gone = _within(changed.delete_range)
+            pairs = zip(missing, values, strict=True)
+            values = [None if is_gone(key) else value for key, value in pairs]
+        if len(missing) == len(keys):
+            return values
+        read = iter(values)
         return [next(read) if value is _ABSENT else value for value in found]
 
     def iterate(

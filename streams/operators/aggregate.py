@@ -122,16 +122,18 @@ class CountsInPlace(MaterializedOperator):
         result_timestamps = batch.timestamps
         if self._in_order(batch):
             try:
-                for data in key_bytes:
-                    count = counts[data] = (counts[data] or 0) + 1
-                    results.append(count)
-            except KeyError:  # it is not known yet: it is counted below, with all that follow
-                result_timestamps = batch.timestamps[: len(results)]
+                _count_on(counts, key_bytes, results)
+            except KeyError:  # it is not known yet
+                self.buffer.fetch(key_bytes)
+                if self._in_order(batch):  # what was read is no later, either
+                    _count_on(counts, key_bytes[len(results) :], results)
+                else:  # it is counted below, with all that follow
+                    result_timestamps = batch.timestamps[: len(results)]
             timestamps.update(zip(key_bytes, result_timestamps, strict=False))
         else:
+            self.buffer.fetch(key_bytes)
             result_timestamps = []
         if len(results) < len(key_bytes):
-            self.buffer.fetch(key_bytes)
             done = len(results)
             for data, timestamp in zip(key_bytes[done:], batch.timestamps[done:], strict=True):
                 count = counts[data]
@@ -153,6 +155,14 @@ class CountsInPlace(MaterializedOperator):
         """Return whether no record is older than the result it goes into, told without a look at each pair."""
         stamps = batch.timestamps
         return stamps[0] >= self.buffer.newest_ms and all(map(le, stamps, islice(stamps, 1, None)))
+
+
+def _count_on(counts: dict[bytes, Any], key_bytes: Sequence[bytes], results: list[int]) -> None:
+    """Count each key and append its count; raises `KeyError` at the first that is not known, with all before it counted."""
+    add = results.append
+    for data in key_bytes:
+        count = counts[data] = (counts[data] or 0) + 1
+        add(count)
 
 
 class StreamCount(CountsInPlace):
