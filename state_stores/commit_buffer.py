@@ -191,7 +191,7 @@ class CommitBuffer:
             self._recall(again)
             missing.difference_update(again)
         if missing:
-            fresh = list(missing)
+            fresh = sorted(missing)
             self._load(fresh, self._database.get_many(self._family, fresh))
 
     def _knows(self, key: bytes) -> bool:
@@ -240,9 +240,12 @@ class CommitBuffer:
 
     def _decoded(self, payloads: Sequence[bytes]) -> list[Any]:
         try:
-            return self._serde.deserialize_batch(self.topic, payloads)
+            values = list(self._serde.deserialize_batch(self.topic, payloads))
         except Exception:  # noqa: BLE001 - whatever a serde raises for many, for one it tells the reason
-            return list(map(self._serde.deserialize, repeat(self.topic), payloads))
+            values = []
+        if len(values) == len(payloads):
+            return values
+        return list(map(self._serde.deserialize, repeat(self.topic), payloads))
 
     def _remember_raw(self, rows: Mapping[bytes, bytes]) -> None:
         self._raw.update(rows)
@@ -284,8 +287,8 @@ class CommitBuffer:
 
     @property
     def all_decoded(self) -> bool:
-        """Return whether all that is known stands in `values`."""
-        return not self._raw
+        """Return whether all that is known stands in `values`, or comes there once it is used again."""
+        return not self._raw and not self._old.raw
 
     def exists(self, key: bytes) -> bool:
         """Return whether a key has a value, without decoding it."""

@@ -28,9 +28,13 @@ _ARENA_BYTES: Final = 64 * 1024
 #: A family's write buffer is not cut below this, however many databases there are.
 _LEAST_FAMILY_BUFFER_BYTES: Final = 1024 * 1024
 
-#: Size of the filter before a write buffer, as a part of it: more than 10 bits for each key that fits. With 2 million keys it took
+#: Size of the filter before a write buffer, as a part of it: 10 bits for a row that takes 64 bytes there. With 2 million keys it took
 #: a read from 2.6 to 1.5 µs, because a key that is in a file is no longer looked for in up to four skip lists; larger ones gained nothing.
 _WRITE_BUFFER_FILTER: Final = 0.02
+#: A smaller part lets too many keys through.
+_LEAST_WRITE_BUFFER_FILTER: Final = 0.01
+#: An empty write buffer has its filter already. All of them together take no more than this part of the budget, or there are none.
+_FILTERS_OF_BUDGET: Final = 1 / 8
 
 #: Smaller write buffers have none: an empty one would take a whole piece of the budget for it.
 _LEAST_FILTERED_BYTES: Final = _LEAST_FAMILY_BUFFER_BYTES
@@ -51,12 +55,14 @@ class SharedResources:
         write_buffers: The budget of data not yet in files.
         max_open_files: File descriptors per database.
         family_write_buffer_bytes: Size of one family's write buffer.
+        databases: How many databases the process may have open at once.
     """
 
     block_cache: Cache
     write_buffers: WriteBufferManager
     max_open_files: int
     family_write_buffer_bytes: int
+    databases: int = 1
 
     @classmethod
     def create(cls, options: RocksDBOptions, *, databases: int = 1) -> "SharedResources":
@@ -80,14 +86,16 @@ class SharedResources:
                 options.family_write_buffer_bytes,
                 max(_LEAST_FAMILY_BUFFER_BYTES, options.write_buffer_bytes // databases),
             ),
+            databases=databases,
         )
 
-    def database_options(self, options: RocksDBOptions, *, looked_up: bool = False) -> Options:
+    def database_options(self, options: RocksDBOptions, *, filtered: int = 0) -> Options:
         """Return the native options of a database; also those of each of its families.
 
         Args:
             options: The user's settings.
-            looked_up: Whether single keys of the family are read, for which its write buffers get filters.
+            filtered: For a family of which single keys are read, how many such ones each database has: their write buffers
+                get filters if there is room for all of them; 0 for one that is read otherwise.
         """
         native = Options(raw_mode=True)
         native.create_if_missing(True)
@@ -96,8 +104,9 @@ class SharedResources:
         native.set_atomic_flush(True)
         native.set_paranoid_checks(True)
         self._set_memory(native, options)
-        if looked_up:
-            self._set_write_buffer_filter(native, options)
+        if part := self._write_buffer_filter(options, filtered):
+            native.set_memtable_whole_key_filtering(True)
+            native.set_memtable_prefix_bloom_ratio(part)
         self._set_files(native, options)
         return native
 
@@ -115,11 +124,13 @@ class SharedResources:
             table.set_bloom_filter(options.bloom_filter_bits_per_key, False)
         native.set_block_based_table_factory(table)
 
-    def _set_write_buffer_filter(self, native: Options, options: RocksDBOptions) -> None:
-        large = self.family_write_buffer_bytes >= _LEAST_FILTERED_BYTES
-        if options.bloom_filter_bits_per_key and large:
-            native.set_memtable_whole_key_filtering(True)
-            native.set_memtable_prefix_bloom_ratio(_WRITE_BUFFER_FILTER)
+    def _write_buffer_filter(self, options: RocksDBOptions, families: int) -> float:
+        """Return the part of a write buffer that its filter takes, 0 for none."""
+        size = self.family_write_buffer_bytes
+        if not families or not options.bloom_filter_bits_per_key or size < _LEAST_FILTERED_BYTES:
+            return 0
+        room = options.write_buffer_bytes * _FILTERS_OF_BUDGET / (self.databases * families * size)
+        return 0 if room < _LEAST_WRITE_BUFFER_FILTER else min(_WRITE_BUFFER_FILTER, room)
 
     def _set_files(self, native: Options, options: RocksDBOptions) -> None:
         native.set_compaction_style(

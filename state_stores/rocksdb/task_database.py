@@ -120,7 +120,9 @@ class TaskDatabase:
                 str(path),
                 options=resources.database_options(options),
                 column_families={
-                    name: resources.database_options(options, looked_up=name in families)
+                    name: resources.database_options(
+                        options, filtered=len(families) if name in families else 0
+                    )
                     for name in every
                 },
             )
@@ -335,7 +337,7 @@ class TaskDatabase:
         """Flush everything, and make a copy in `path` (a new directory) that shares the files by hard links.
 
         Everything written before is durable when it returns, here and in the copy. RocksDB's own flush for a checkpoint does
-        not see to that: beside a flush that has begun already, one copy in twenty lacked the last write, rows and position.
+        not see to that: under writes that fill small buffers, one copy in twenty lacked the last write, rows and position.
         """
         self.make_durable()
         with self._access(f"make a checkpoint in {path}"):

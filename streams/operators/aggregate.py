@@ -124,11 +124,13 @@ class CountsInPlace(MaterializedOperator):
             try:
                 _count_on(counts, key_bytes, results)
             except KeyError:  # it is not known yet
+                done = len(results)
+                timestamps.update(zip(key_bytes[:done], batch.timestamps, strict=False))
                 self.buffer.fetch(key_bytes)
                 if self._in_order(batch):  # what was read is no later, either
-                    _count_on(counts, key_bytes[len(results) :], results)
+                    _count_on(counts, key_bytes[done:], results)
                 else:  # it is counted below, with all that follow
-                    result_timestamps = batch.timestamps[: len(results)]
+                    result_timestamps = batch.timestamps[:done]
             timestamps.update(zip(key_bytes, result_timestamps, strict=False))
         else:
             self.buffer.fetch(key_bytes)

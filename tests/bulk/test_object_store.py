@@ -101,6 +101,7 @@ def test_a_snapshot_and_a_restore_at_an_object_store(
     # Of each store once or twice: a partition whose new records are merged is found out before the others.
     told = [text for text in caplog.messages if "the changelog is read in full instead" in text]
     assert all(any(f"/{kind}/runs/" in text for text in told) for kind in _KINDS)
+    assert len(told) <= 2 * len(_KINDS)
 
     # More than the snapshot has, so that executors merge what is torn.
     settle(tmp_path)

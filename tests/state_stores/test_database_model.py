@@ -104,6 +104,21 @@ class DatabaseModel(RuleBasedStateMachine):
         for scan in scans:
             assert list(scan) == expected  # type: ignore[call-overload] # both are iterators
 
+    @rule(store=stores, lower=keys, upper=keys)
+    def delete_range(self, store: str, lower: bytes, upper: bytes) -> None:
+        if lower >= upper:
+            return
+        for database in (self.rocksdb, self.memory):
+            database.write({}, {}, delete_ranges={store: (lower, upper)})
+        for key in [key for key in self.model[store] if lower <= key < upper]:
+            del self.model[store][key]
+
+    @rule(store=stores)
+    def clear(self, store: str) -> None:
+        for database in (self.rocksdb, self.memory):
+            database.clear(store)
+        self.model[store].clear()
+
     @rule()
     def reopen(self) -> None:
         self.begun.clear()

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from state_stores.envelope import (
     seal,
     seal_batch,
+    seal_with_headers,
     unseal,
     unseal_batch,
     unseal_batch_with_headers,
     unseal_with_headers,
 )
 from state_stores.errors import StoreCorruptedError
+from state_stores.headers import NO_HEADERS, encode_headers
 
 VALUES = st.binary(max_size=40)
 TIMES = st.integers(-1, 2**63 - 1)
@@ -48,8 +50,17 @@ def test_stored_values_sort_into_no_other_format(value: bytes, timestamp: int) -
     assert seal(value, timestamp)[0] == 0x01
 
 
-STORED = st.builds(seal, VALUES | st.binary(min_size=8, max_size=8), TIMES) | st.builds(
-    lambda value, time: struct.pack(">Bqq", 0x11, time, 0) + value, VALUES, TIMES
+def with_headers(headers: bytes, value: bytes, timestamp: int) -> bytes:
+    (stored,) = seal_with_headers([headers + value], [timestamp])
+    assert stored is not None
+    return stored
+
+
+HEADERS = st.sampled_from([NO_HEADERS, encode_headers((("trace", b"1"),))])
+STORED = (
+    st.builds(with_headers, HEADERS, VALUES, TIMES)
+    | st.builds(seal, VALUES | st.binary(min_size=8, max_size=8), TIMES)
+    | st.builds(lambda value, time: struct.pack(">Bqq", 0x11, time, 0) + value, VALUES, TIMES)
 )
 
 

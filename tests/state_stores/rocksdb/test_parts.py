@@ -135,6 +135,28 @@ def test_many_databases_have_smaller_buffers_each() -> None:
     assert sizes == [16 * 2**20, 16 * 2**20, 4 * 2**20, 2**20]
 
 
+@given(
+    databases=st.integers(1, 2_000),
+    families=st.integers(1, 100),
+    budget=st.sampled_from([64 << 10, 4 << 20, 64 << 20, 1 << 30]),
+    each=st.sampled_from([64 << 10, 1 << 20, 16 << 20]),
+)
+def test_filters_of_empty_write_buffers_leave_room_for_rows(
+    databases: int, families: int, budget: int, each: int
+) -> None:
+    """However many stores there are: an eighth of the budget at most; and a few have filters of full size."""
+    options = RocksDBOptions(
+        write_buffer_bytes=budget, family_write_buffer_bytes=each, max_open_files=100
+    )
+    resources = SharedResources.create(options, databases=databases)
+    size = resources.family_write_buffer_bytes
+    part = resources._write_buffer_filter(options, families)
+    assert part * size * databases * families <= budget / 8 * 1.001
+    assert part == 0 or 0.01 <= part <= 0.02
+    if size >= 1 << 20 and databases * families * size <= 6 * budget:
+        assert part == 0.02
+
+
 def test_a_closing_gate_waits_for_those_inside() -> None:
     """Nobody enters a closed gate, and `close` returns when the last one has left."""
     gate = Gate()

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -402,9 +403,9 @@ def test_a_checkpoint_beside_flushes_has_all_that_was_written(path: Path) -> Non
             copy = path.with_name("copy")
             database.checkpoint(copy)
             copied = TaskDatabase.open(copy, ["counts", "sums"], options, resources)
-            assert copied.position("counts") == position
-            assert dict(copied.iterate("counts", None, None)) == rows
-            copied.close()
+            with closing(copied):
+                assert copied.position("counts") == position
+                assert dict(copied.iterate("counts", None, None)) == rows
             shutil.rmtree(copy)
     database.close()
 

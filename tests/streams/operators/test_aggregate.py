@@ -84,14 +84,19 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.parametrize("kept_bytes", [1, 64 << 20])
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 @given(steps=st.lists(STEPS, max_size=8))
 def test_counts_go_on_from_what_is_on_disk_and_from_what_others_wrote(
-    cache_bytes: int, steps: list[Any]
+    cache_bytes: int, kept_bytes: int, steps: list[Any]
 ) -> None:
     """Whatever of it stands in memory when a batch comes, and however late its records are."""
     rows: dict[str, tuple[int, int]] = {}
-    with driver_of(counted, statestore_cache_max_bytes=cache_bytes) as driver:
+    memory = {
+        "statestore_cache_max_bytes": cache_bytes,
+        "statestore_uncommitted_max_bytes": kept_bytes,
+    }
+    with driver_of(counted, **memory) as driver:
         source = driver.create_input_topic("in", **KEYED)
         counts: Any = driver.get_state_store("store")
         for step in steps:
@@ -265,10 +270,13 @@ class Small(IntEnum):
     SEVEN = 7
 
 
+@pytest.mark.parametrize("commits_between", [0, 1, 2])
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("number", [7, Small.SEVEN, True])
-def test_a_processor_may_write_into_the_store_of_a_count(number: int, cache_bytes: int) -> None:
-    """Whatever kind of integer it puts, counting goes on from there."""
+def test_a_processor_may_write_into_the_store_of_a_count(
+    number: int, cache_bytes: int, commits_between: int
+) -> None:
+    """Whatever kind of integer it puts, counting goes on from there, wherever that stands by now."""
 
     class Setter(Processor[Any, Any, Any, Any]):
         def process(self, record: Any) -> None:
@@ -284,12 +292,17 @@ def test_a_processor_may_write_into_the_store_of_a_count(number: int, cache_byte
         application_id="set",
         bootstrap_servers="unused:9092",
         statestore_cache_max_bytes=cache_bytes,
+        statestore_uncommitted_max_bytes=1,
     )
     with TopologyTestDriver(builder.build(config), config) as driver:
         task = driver._tasks[0]
         setter = driver.create_input_topic("set", **KEYED)
         source = driver.create_input_topic("in", **KEYED)
         driver._enqueue("set", [setter._raw("x", 1, 1, ())])
+        for _ in range(commits_between):
+            while task.process(10):
+                pass
+            driver._settle([task])
         driver._enqueue("in", [source._raw("a", 1, 2, ()), source._raw("a", 1, 3, ())])
         while task.process(10):
             pass
