@@ -92,7 +92,7 @@ def test_counts_go_on_from_what_is_on_disk_and_from_what_others_wrote(
 ) -> None:
     """Whatever of it stands in memory when a batch comes, and however late its records are."""
     rows: dict[str, tuple[int, int]] = {}
-    memory = {
+    memory: dict[str, Any] = {
         "statestore_cache_max_bytes": cache_bytes,
         "statestore_uncommitted_max_bytes": kept_bytes,
     }
