@@ -156,9 +156,7 @@ class InFlightView(DatabaseView):
         raise AssertionError("a view is not closed")
 
 
-def _within(bounds: tuple[bytes, bytes] | None) -> Callable[[bytes], bool]:
+def _within(bounds: tuple[bytes, bytes]) -> Callable[[bytes], bool]:
     """Return what tells whether a key is in a range of keys."""
-    if bounds is None:
-        return lambda _: False
     first, end = bounds
     return lambda key: first <= key < end

@@ -62,7 +62,7 @@ class SharedResources:
     write_buffers: WriteBufferManager
     max_open_files: int
     family_write_buffer_bytes: int
-    databases: int = 1
+    databases: int
 
     @classmethod
     def create(cls, options: RocksDBOptions, *, databases: int = 1) -> "SharedResources":

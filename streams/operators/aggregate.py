@@ -127,7 +127,9 @@ class CountsInPlace(MaterializedOperator):
                 done = len(results)
                 timestamps.update(zip(key_bytes[:done], batch.timestamps, strict=False))
                 self.buffer.fetch(key_bytes)
-                if self._in_order(batch):  # what was read is no later, either
+                if (
+                    batch.timestamps[0] >= self.buffer.newest_ms
+                ):  # what was read is no later, either
                     _count_on(counts, key_bytes[done:], results)
                 else:  # it is counted below, with all that follow
                     result_timestamps = batch.timestamps[:done]

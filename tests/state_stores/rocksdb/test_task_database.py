@@ -384,7 +384,7 @@ def test_a_checkpoint_is_a_whole_copy(path: Path, open_database: OpenDatabase) -
 
 
 def test_a_checkpoint_beside_flushes_has_all_that_was_written(path: Path) -> None:
-    """RocksDB's own flush for a checkpoint may miss the last write while another flush is under way."""
+    """RocksDB's own flush for a checkpoint may miss the last write while writes fill small buffers."""
     options = replace(TINY, family_write_buffers=4)
     resources = SharedResources.create(options)
     database = TaskDatabase.open(path, ["counts", "sums"], options, resources)
