@@ -171,6 +171,7 @@ class Committer:
                     self.producer.abort()
                     self._after_abort(commit, error)
             except TransactionAbortedError as error:
+                self._check_changelogs(commit, error)
                 _log.warning("can't tell which records are refused, trying again: %s", error)
                 self._wait(_PAUSE_S)
             except CommitOutcomeUnknownError as error:

@@ -505,6 +505,19 @@ def test_a_search_that_finds_no_answer_is_made_again() -> None:
     assert (stage.values("out"), stage.waits) == ([b"1"], 3)
 
 
+def test_a_search_without_an_answer_for_want_of_a_changelog_ends_the_retries() -> None:
+    """The broker's refusal may name no topic, and the search waits for the topic that is gone as the commit did."""
+    stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
+    refuse(stage, "out", b"1")
+    assert isinstance(stage.producers[0], Troubled)
+    stage.producers[0].search_errors += [TransactionAbortedError("no answer")] * 5_000
+    stage.committer._admin.describe_topics = lambda *_: {}  # type: ignore[method-assign]
+    staged(stage, b"1")
+    with pytest.raises(StreamsError, match=f"changelog {LOG.topic} does not exist any more"):
+        stage.carry_out()
+    assert (stage.waits, stage.committed) == (0, None)
+
+
 @pytest.mark.parametrize("where", ["search_errors", "abort_errors"])
 def test_a_producer_that_ends_while_aborting_is_replaced(where: str) -> None:
     """The offsets tell that nothing was committed: the tasks start again with the new producer."""
