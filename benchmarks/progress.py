@@ -28,8 +28,9 @@ what is done of each, as a share of all that it got. A system that reads its inp
 later has no advantage by that, nor has one that does both at once.
 """
 
+import statistics
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -68,6 +69,7 @@ class Slope:
         window_end: `last_commit_before_end`, or `final_commit` when there were too few.
         pauses: How many times no commit came for `PAUSE_MS` longer than the interval that was asked for.
         longest_gap_ms: The longest time between two commits.
+        interval_ms: The middle one of all times between two commits of a partition: how often a system did commit.
     """
 
     start: ProgressPoint
@@ -76,6 +78,7 @@ class Slope:
     window_end: str
     pauses: int = 0
     longest_gap_ms: int = 0
+    interval_ms: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -139,9 +142,18 @@ def progress_points(
     Raises:
         ValueError: A partition's committed offset went back.
     """
+    return _points(partition_tracks(commits), commit_interval_ms)
+
+
+def partition_tracks(commits: Iterable[CommitRecord]) -> dict[int, PartitionTrack]:
+    """Return the commits of each partition. Raises `ValueError` if a partition's committed offset went back."""
     tracks: dict[int, PartitionTrack] = {}
     for commit in sorted(commits, key=lambda each: each.at_ms):  # stable: the log's order stays
         tracks.setdefault(commit.partition, PartitionTrack()).add(commit)
+    return tracks
+
+
+def _points(tracks: Mapping[int, PartitionTrack], commit_interval_ms: int) -> list[ProgressPoint]:
     times = sorted({at_ms for track in tracks.values() for at_ms in track.times_ms})
     return [
         ProgressPoint(
@@ -224,7 +236,8 @@ def slope(
     Raises:
         ValueError: The commits do not allow a figure; the text says what to change.
     """
-    points = progress_points(commits, commit_interval_ms=commit_interval_ms)
+    tracks = partition_tracks(commits)
+    points = _points(tracks, commit_interval_ms)
     if not points or points[-1].records != records:
         reached = points[-1].records if points else 0
         raise ValueError(f"the system committed {reached:.0f} of {records} records")
@@ -250,4 +263,19 @@ def slope(
         window_end=window_end,
         pauses=sum(gap_ms > commit_interval_ms + PAUSE_MS for gap_ms in gaps_ms),
         longest_gap_ms=max(gaps_ms),
+        interval_ms=_interval_ms(tracks.values(), chosen[0].at_ms, chosen[-1].at_ms),
     )
+
+
+def _interval_ms(tracks: Iterable[PartitionTrack], start_ms: int, end_ms: int) -> float:
+    """Return the middle one of all times between two commits of a partition, from one moment to another.
+
+    0 where no partition has two commits there.
+    """
+    gaps_ms = [
+        after_ms - before_ms
+        for track in tracks
+        for before_ms, after_ms in pairwise(track.times_ms)
+        if start_ms <= before_ms and after_ms <= end_ms
+    ]
+    return statistics.median(gaps_ms) if gaps_ms else 0.0

@@ -5,6 +5,7 @@ what a slow system or a slow feeder costs stays in the figures (no coordinated o
 """
 
 import time
+from array import array
 from collections.abc import Iterator
 
 from confluent_kafka import Producer
@@ -36,7 +37,7 @@ class SteadyFeeder(WatchedThread):
     Attributes:
         begin_s: The monotonic moment at which the first record was due; None before the start.
         sent: How many were handed to the client.
-        late_ms_max: How far behind its schedule the feeder was at most.
+        late_ms: How far behind its schedule the feeder was with each record.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class SteadyFeeder(WatchedThread):
         super().__init__("steady-feeder")
         self.begin_s: float | None = None
         self.sent = 0
-        self.late_ms_max = 0.0
+        self.late_ms = array("f")
         self._topic, self._records, self._rate = topic, records, records_per_s
         self._producer = feeding_producer(bootstrap_servers)
 
@@ -63,7 +64,7 @@ class SteadyFeeder(WatchedThread):
                 if self._ending.wait(max(wait_s, TICK_S)):
                     self._flush()
                     return
-            self.late_ms_max = max(self.late_ms_max, -wait_s * 1000)
+            self.late_ms.append(-wait_s * 1000)
             self._producer.produce(self._topic, value, key)
             self.sent = number + 1
             if number % 100 == 0:

@@ -27,7 +27,8 @@ class System:
         command: Makes the system ready for a job and returns the command that starts it.
         output_format: How its counts are written: `int64`, `json`, or `copy` (see `outputs`).
         default_commit_interval_ms: Its own default by guarantee; empty where it has none.
-        cache: Whether it can hold updates back; if not it only runs with cache 0.
+        cache: Whether it runs with a cache, too; what has no state has nothing to hold back. A system that has
+            state but no cache runs as it is, and its outputs say so.
         threads: The numbers of threads to choose the best from; empty where there is no choice.
         record_share: The share of the records it gets, because it is much slower than the rest.
         clean_exits: The exit codes of a clean stop.
@@ -119,7 +120,6 @@ SYSTEMS: Mapping[str, System] = {
             command=_quix,
             output_format="json",
             default_commit_interval_ms={"at_least_once": 5_000, "exactly_once": 5_000},
-            cache=False,
             record_share=0.25,
         ),
         System(name="raw-client", command=_raw_client, output_format="copy", cache=False),

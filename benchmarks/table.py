@@ -4,6 +4,7 @@ Both show the same lines. A ratio is only shown between systems that wrote about
 one that writes fewer has had less to do, and the table says so instead of flattering it.
 """
 
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -36,6 +37,7 @@ HEADINGS = (
     "records/s",
     "range",
     "runs",
+    "did commit every",
     "outputs a record",
     "memory",
     "× Kafka Streams",  # noqa: RUF001 - the sign for times
@@ -301,13 +303,14 @@ def _setting_cells(rate: Row) -> tuple[str, ...]:
 def _line(figures: SystemFigures, baseline: SystemFigures | None) -> tuple[str, ...]:
     rate, parameters = figures.rate, figures.rate.parameters
     per_record = figures.outputs_per_record
-    threads = parameters.get("threads")
+    threads, did = parameters.get("threads"), parameters.get("committed_every_ms")
     return (
         *_setting_cells(rate),
         rate.system + (f" ({threads} thread{'s' if threads > 1 else ''})" if threads else ""),
         f"{rate.value:,.0f}",
         f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else _NONE,
         str(rate.runs),
+        f"{statistics.median(did):,.0f} ms" if did else _NONE,
         _NONE if per_record is None else f"{per_record:.2f}",
         f"{figures.memory.value:,.0f} MiB" if figures.memory else _NONE,
         ratio_text(figures, baseline),

@@ -327,6 +327,7 @@ class ThroughputSuite:
             "window_end": sorted({result.slope.window_end for result in results}),
             "cpu_s_per_million": [round(result.cpu_s_per_million, 2) for result in results],
             "pauses_per_million": [round(each.slope.pauses_per_million, 3) for each in results],
+            "committed_every_ms": [round(each.slope.interval_ms) for each in results],
             "longest_gap_ms": [result.slope.longest_gap_ms for result in results],
         }
         if system.threads:
@@ -352,7 +353,7 @@ def _told(result: RunResult) -> str:
     slope = result.slope
     return (
         f"{slope.records_per_s:,.0f} records/s ({slope.end.records - slope.start.records:,.0f}"
-        f" records in {slope.seconds:.1f} s, {slope.commits} commits), {result.outputs:,} outputs,"
+        f" records in {slope.seconds:.1f} s, a commit every {slope.interval_ms:.0f} ms), {result.outputs:,} outputs,"
         f" {result.rss_mib_max:,.0f} MiB, {result.cpu_s_per_million:.1f} s of CPU a million"
     )
 

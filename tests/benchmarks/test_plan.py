@@ -34,7 +34,7 @@ def test_nothing_runs_twice() -> None:
 
 
 def test_common_settings_have_everyone_who_can_run_in_them() -> None:
-    """Systems without a cache run only where every update is an output."""
+    """What has no state runs only where every update is an output; what has no cache stands beside those that have."""
     found = names(COUNTS)
     for guarantee in ("at_least_once", "exactly_once"):
         for interval_ms in (100, 1_000):
@@ -48,6 +48,7 @@ def test_common_settings_have_everyone_who_can_run_in_them() -> None:
                 (False, "raw-client"),
                 (False, "by-hand"),
                 (True, "by-hand"),
+                (True, "quix"),
                 (True, "tidewheel"),
                 (True, "tidewheel-workers-2"),
                 (True, "tidewheel-workers-4"),
@@ -62,7 +63,9 @@ def test_own_defaults_run_where_they_are_not_a_common_interval() -> None:
         ("at_least_once", 30_000, False, "kafka-streams"),
         ("at_least_once", 30_000, True, "kafka-streams"),
         ("at_least_once", 5_000, False, "quix"),
+        ("at_least_once", 5_000, True, "quix"),
         ("exactly_once", 5_000, False, "quix"),
+        ("exactly_once", 5_000, True, "quix"),
     }
 
 

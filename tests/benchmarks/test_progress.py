@@ -188,3 +188,21 @@ def test_pauses_are_commits_that_come_late() -> None:
     found = slope(together(steps), untimed_records=150_000, records=900_000, commit_interval_ms=100)
     assert (found.pauses, found.longest_gap_ms) == (1, 800)
     assert found.pauses_per_million == pytest.approx(1 / 0.6, rel=0.2)
+
+
+def test_how_often_a_system_did_commit_is_told_by_partition() -> None:
+    """Two workers that commit in turns, every 200 ms each, don't commit every 100 ms; the warm-up is nobody's."""
+    commits = [
+        CommitRecord(at_ms=number * 100, partition=number % 2, offset=number * 1_000)
+        for number in range(1, 61)
+    ]
+    found = slope(commits, untimed_records=10_000, records=119_000, commit_interval_ms=100)
+    assert found.interval_ms == 200
+
+
+def test_one_commit_of_each_partition_tells_no_interval() -> None:
+    """There is nothing between two commits of one partition."""
+    commits = [
+        CommitRecord(at_ms=3_000 * number, partition=number, offset=1_000) for number in range(3)
+    ]
+    assert slope(commits, untimed_records=0, records=3_000, commit_interval_ms=100).interval_ms == 0
