@@ -9,9 +9,16 @@ from pathlib import Path
 import confluent_kafka
 
 from benchmarks import python_environment
-from benchmarks.systems import PEERS
+from benchmarks.systems import requirements
 from streams.broker.errors import JavaError
 from streams.broker.java import find_java
+
+#: What the peers with environments of their own are called there.
+PEER_PACKAGES = {
+    "quix": ("quixstreams",),
+    "faust": ("faust-streaming", "aiokafka"),
+    "bytewax": ("bytewax",),
+}
 
 
 def cpu_name() -> str:
@@ -55,7 +62,8 @@ def versions(systems: frozenset[str], *, kafka: str | None) -> dict[str, str]:
         found["kafka-streams"] = KAFKA_STREAMS_VERSION
     with contextlib.suppress(JavaError):  # a broker elsewhere and no Java peer: nothing ran on it
         found["java"] = find_java().version
-    if "quix" in systems:
-        python = python_environment.prepared_python("quix", PEERS / "quix" / "requirements.txt")
-        found |= python_environment.installed_versions(python, ("quixstreams",))
+    for name, packages in PEER_PACKAGES.items():
+        if name in systems:
+            python = python_environment.prepared_python(name, requirements(name))
+            found |= python_environment.installed_versions(python, packages)
     return found

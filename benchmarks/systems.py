@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import java, python_environment
+from benchmarks.results import GUARANTEES
 
 PEERS = Path(__file__).parent / "peers"
 # Java ends a program that a SIGTERM closed with 128 + 15, even if it closed cleanly.
@@ -25,22 +26,26 @@ class System:
     Attributes:
         name: As it stands in the result file.
         command: Makes the system ready for a job and returns the command that starts it.
+        guarantees: Which guarantees it can give.
         output_format: How its counts are written: `int64`, `json`, or `copy` (see `outputs`).
         default_commit_interval_ms: Its own default by guarantee; empty where it has none.
         cache: Whether it runs with a cache, too; what has no state has nothing to hold back. A system that has
             state but no cache runs as it is, and its outputs say so.
         threads: The numbers of threads to choose the best from; empty where there is no choice.
         record_share: The share of the records it gets, because it is much slower than the rest.
+        slowest_share: The share of the usual least rate below which a run is given up.
         clean_exits: The exit codes of a clean stop.
     """
 
     name: str
     command: Callable[[str], list[str]]
     output_format: str
+    guarantees: tuple[str, ...] = GUARANTEES
     default_commit_interval_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     cache: bool = True
     threads: tuple[int, ...] = ()
     record_share: float = 1.0
+    slowest_share: float = 1.0
     clean_exits: tuple[int, ...] = (0,)
 
 
@@ -62,9 +67,15 @@ def _kafka_streams(job: str) -> list[str]:
 
 
 def _quix(job: str) -> list[str]:
-    requirements = PEERS / "quix" / "requirements.txt"
-    python = python_environment.prepared_python("quix", requirements)
-    return [str(python), str(_program("quix", f"{job}.py"))]
+    return _in_own_environment("quix", job)
+
+
+def _faust(job: str) -> list[str]:
+    return _in_own_environment("faust", job)
+
+
+def _bytewax(job: str) -> list[str]:
+    return _in_own_environment("bytewax", job)
 
 
 def _raw_client(_job: str) -> list[str]:
@@ -73,6 +84,17 @@ def _raw_client(_job: str) -> list[str]:
 
 def _by_hand(_job: str) -> list[str]:
     return [sys.executable, str(_program("by_hand", "count_by_key.py"))]
+
+
+def _in_own_environment(system: str, job: str) -> list[str]:
+    """Return the command of a Python program whose environment is made if need be."""
+    python = python_environment.prepared_python(system, requirements(system))
+    return [str(python), str(_program(system, f"{job}.py"))]
+
+
+def requirements(system: str) -> Path:
+    """Return what a system's own environment is made of."""
+    return PEERS / system / "requirements.txt"
 
 
 def _program(system: str, name: str) -> Path:
@@ -120,6 +142,23 @@ SYSTEMS: Mapping[str, System] = {
             command=_quix,
             output_format="json",
             default_commit_interval_ms={"at_least_once": 5_000, "exactly_once": 5_000},
+            record_share=0.25,
+        ),
+        System(
+            name="faust",
+            command=_faust,
+            output_format="json",
+            default_commit_interval_ms={"at_least_once": 2_800, "exactly_once": 2_800},
+            cache=False,
+            record_share=0.05,
+            slowest_share=0.1,
+        ),
+        System(
+            name="bytewax",
+            command=_bytewax,
+            output_format="json",
+            guarantees=("at_least_once",),
+            cache=False,
             record_share=0.25,
         ),
         System(name="raw-client", command=_raw_client, output_format="copy", cache=False),

@@ -5,7 +5,7 @@ one that writes fewer has had less to do, and the table says so instead of flatt
 """
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +24,8 @@ from benchmarks.memory import plot as memory_plot
 from benchmarks.parallel import lines as parallel
 from benchmarks.restore import growth, plot
 from benchmarks.restore import lines as restore
-from benchmarks.results import COMMON_INTERVALS_MS, Row, SuiteResult
+from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, Row, SuiteResult
+from benchmarks.systems import SYSTEMS, System
 
 BASELINE = "kafka-streams"
 OUTPUTS_TOLERANCE = 0.10
@@ -281,13 +282,28 @@ def _with_picture(result: SuiteResult, document: Path) -> str:
     return f"![Resident memory over the minutes of a steady load]({MEMORY_PICTURE})\n\n{table}"
 
 
-def _lacking_lines(rate: Row, found: Collection[str]) -> Iterable[tuple[str, ...]]:
-    """Return a line for each peer that has not what the job of a row needs, beside those that have it."""
+def _lacking_lines(rate: Row, found: Collection[str]) -> Iterator[tuple[str, ...]]:
+    """Yield a line for each peer that has not what the setting of a row needs, beside those that have it."""
     job = plan.JOBS.get(rate.job)
-    for name, why in job.lacking.items() if job is not None else ():
-        if name not in found and name not in plan.YARDSTICKS:
+    if job is None:
+        return
+    for name, system in SYSTEMS.items():
+        why = _lack(system, job, rate)
+        if why is not None and name not in found and name not in plan.YARDSTICKS:
             dashes = (_NONE,) * (len(HEADINGS) - SETTING_COLUMNS - 2)
             yield (*_setting_cells(rate), name, *dashes, why)
+
+
+def _lack(system: System, job: plan.Job, rate: Row) -> str | None:
+    """Return what a system lacks for a setting, if it does and nothing else keeps it from running there."""
+    parameters = rate.parameters
+    own_default = parameters.get("commit_interval_ms") not in COMMON_INTERVALS_MS
+    if own_default or (parameters.get("cache_bytes") and not system.cache):
+        return None
+    why = job.lacking.get(system.name)
+    if why is None and rate.guarantee in GUARANTEES and rate.guarantee not in system.guarantees:
+        return f"no {rate.guarantee}"
+    return None if why == plan.NOT_MEASURED else why
 
 
 def _setting_cells(rate: Row) -> tuple[str, ...]:

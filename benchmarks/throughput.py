@@ -120,8 +120,9 @@ def settings(selection: Selection) -> Iterator[Setting]:
     After the intervals that all share comes each system's own default, unless it is one of them.
     """
     for job in (plan.JOBS[name] for name in selection.jobs):
-        chosen = [SYSTEMS[name] for name in selection.systems if name not in job.lacking]
+        able = [SYSTEMS[name] for name in selection.systems if name not in job.lacking]
         for guarantee in selection.guarantees:
+            chosen = [system for system in able if guarantee in system.guarantees]
             intervals: dict[int, list[System]] = {
                 interval_ms: list(chosen) for interval_ms in selection.commit_intervals_ms
             }
@@ -263,7 +264,7 @@ class ThroughputSuite:
             tally=tally_for(job.check, system.output_format),
             untimed_records=untimed_records(*work),
             extra={"job": job.name, **({"other_topic": inputs[1].topic} if inputs[1:] else {})},
-            slowest_records_per_s=SLOWEST_RECORDS_PER_S * job.slowest_share,
+            slowest_records_per_s=SLOWEST_RECORDS_PER_S * job.slowest_share * system.slowest_share,
         )
         return run_once(self.bootstrap_servers, request, right_result(system, job, inputs))
 

@@ -9,12 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from benchmarks import java
 from benchmarks.peer_process import RunFailedError, environment
 from benchmarks.systems import JAVA_STOPPED, PEERS
 
 STOP_S = 60.0
+ADMIN_S = 30.0
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -24,7 +33,7 @@ class HandoffSystem:
 
     Attributes:
         name: As it stands in the result file.
-        arguments: What it is given beside the arguments of all.
+        arguments: What it is given beside the arguments of all, or instead of them.
         balances_s: How long a move may take until the run is given up.
         cycles_max: At most as many cycles: a peer that takes minutes for one is not asked for more.
     """
@@ -40,26 +49,70 @@ class HandoffSystem:
             return [sys.executable, str(PEERS / "tidewheel" / "handoff.py")]
         return java.compiled_command(PEERS / "kafka_streams" / "Handoff.java")
 
+    def given(self, arguments: Mapping[str, str]) -> dict[str, str]:
+        """Return what an instance is given of the arguments of all, as it stands in the rows."""
+        return {**arguments, **self.arguments}
 
-#: Kafka Streams at its lowest legal values: a probing rebalance each minute, a session of 6 s.
+    def group_config(self, arguments: Mapping[str, str]) -> dict[str, str]:
+        """Return what the broker has to know of its group before it starts: in the streams protocol no member can say it."""
+        given = self.given(arguments)
+        if given.get("protocol") != "streams":
+            return {}
+        return {
+            theirs: given[ours] for ours, theirs in _SAID_BY_THE_BROKER.items() if ours in given
+        }
+
+
+#: Our argument and Kafka's setting of a group.
+_SAID_BY_THE_BROKER: Mapping[str, str] = {
+    "session_timeout_ms": "streams.session.timeout.ms",
+    "heartbeat_interval_ms": "streams.heartbeat.interval.ms",
+    "num_standby_replicas": "streams.num.standby.replicas",
+}
+
+#: Kafka Streams at its lowest legal values in every job. A session of the classic protocol takes 6 s at least, as the broker's own
+#: default has it; that of the streams protocol as long as ours, since the broker lets us (`broker.SHORT_SESSIONS`).
 HANDOFF_SYSTEMS: Mapping[str, HandoffSystem] = {
     system.name: system
     for system in (
-        HandoffSystem(name="tidewheel"),
+        HandoffSystem(name="tidewheel", arguments={"settling_ms": "0"}),
         HandoffSystem(
             name="kafka-streams-classic",
-            arguments={"protocol": "classic"},
+            arguments={
+                "protocol": "classic",
+                "session_timeout_ms": "6000",
+                "heartbeat_interval_ms": "1500",
+            },
             balances_s=240.0,
             cycles_max=2,
         ),
         HandoffSystem(
             name="kafka-streams",
-            arguments={"protocol": "streams"},
+            arguments={
+                "protocol": "streams",
+                "session_timeout_ms": "1500",
+                "heartbeat_interval_ms": "250",
+            },
             balances_s=240.0,
             cycles_max=5,
         ),
     )
 }
+
+
+def configure_group(admin: AdminClient, group: str, config: Mapping[str, str]) -> None:
+    """Have the broker keep settings of a group that is not there yet; a broker that refuses them ends the run."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in config.items()
+    ]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+    try:
+        admin.incremental_alter_configs([resource])[resource].result(ADMIN_S)
+    except KafkaException as error:
+        raise RunFailedError(
+            f"the broker does not take {dict(config)} for group {group}: {error}"
+        ) from error
 
 
 class Instance:
@@ -71,8 +124,7 @@ class Instance:
         self.name = name
         self._log_path = folder / f"{name}.log"
         given = {
-            **arguments,
-            **system.arguments,
+            **system.given(arguments),
             "instance": name,
             "state_dir": str(folder / f"state-{name.split('.', maxsplit=1)[0]}"),
         }

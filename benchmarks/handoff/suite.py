@@ -28,7 +28,12 @@ from benchmarks.handoff.gaps import (
     percentile,
     quiet_median_ms,
 )
-from benchmarks.handoff.members import HANDOFF_SYSTEMS, HandoffSystem, Instance
+from benchmarks.handoff.members import (
+    HANDOFF_SYSTEMS,
+    HandoffSystem,
+    Instance,
+    configure_group,
+)
 from benchmarks.peer_process import RunFailedError
 from benchmarks.results import Row, make_rows
 from benchmarks.run import WrongResultError, delete_run_topics
@@ -217,12 +222,11 @@ def static_bounce(run: HandoffRun, first: Instance) -> None:
 _RUNS: Mapping[
     str, tuple[tuple[str, ...], Callable[[HandoffRun, Instance], None], Mapping[str, str]]
 ] = {
-    "moves": (("scale_out", "drain"), scale_out_and_drain, {"settling_ms": "0"}),
+    "moves": (("scale_out", "drain"), scale_out_and_drain, {}),
     "kill": (
         ("kill",),
         kill,
         {
-            "settling_ms": "0",
             "num_standby_replicas": "1",
             "session_timeout_ms": "1500",
             "heartbeat_interval_ms": "250",
@@ -232,13 +236,12 @@ _RUNS: Mapping[
         ("silent_host",),
         silent_host,
         {
-            "settling_ms": "0",
             "num_standby_replicas": "1",
             "session_timeout_ms": "1500",
             "heartbeat_interval_ms": "250",
         },
     ),
-    "static_bounce": (("static_bounce",), static_bounce, {"settling_ms": "0"}),
+    "static_bounce": (("static_bounce",), static_bounce, {}),
 }
 
 
@@ -313,6 +316,9 @@ class HandoffSuite:
         topics = {"input_topic": f"{name}-in", "output_topic": f"{name}-out"}
         for topic in topics.values():
             input_topic.create_topic(admin, topic, PARTITIONS)
+        config = system.group_config(extra)
+        if config:
+            configure_group(admin, name, config)
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
         with ExitStack() as stack:
             stack.callback(delete_run_topics, admin, name)
@@ -380,8 +386,7 @@ class HandoffSuite:
         check = run.observer.counts
         quiet_ms = quiet_median_ms(run.observer.arrivals, run.quiet)
         parameters: dict[str, Any] = {
-            **extra,
-            **run.system.arguments,
+            **run.system.given(extra),
             "commit_interval_ms": 100,
             "records_per_s": RECORDS_PER_S,
             "partitions": PARTITIONS,

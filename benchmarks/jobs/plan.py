@@ -12,6 +12,9 @@ CACHES: Mapping[str, int] = {"0": 0, "10MiB": 10 * 1024 * 1024, "all": 64 * 1024
 YARDSTICKS = frozenset({"raw-client", "by-hand", "tidewheel-workers-4"})
 _ONLY_COUNTS = {"by-hand": "count by key only", "tidewheel-workers-4": "count by key only"}
 _ONLY_COPIES = {"raw-client": "copies only", **_ONLY_COUNTS}
+#: Of a peer that may well have what a job needs, but has no program for it here.
+NOT_MEASURED = "not measured"
+_SOME_JOBS = {"faust": NOT_MEASURED, "bytewax": NOT_MEASURED, **_ONLY_COPIES}
 
 
 def cache_text(cache_bytes: int) -> str:
@@ -89,6 +92,7 @@ _JOBS = (
         name="tumbling_count",
         stream=InputSpec(records=1, keys=10_000, content="timed"),
         check="windows",
+        lacking=_SOME_JOBS,
     ),
     Job(
         name="session_count",
@@ -96,6 +100,7 @@ _JOBS = (
         check="sessions",
         record_share=0.5,
         slowest_share=0.5,
+        lacking={**_SOME_JOBS, "faust": "no operator"},
     ),
     Job(
         name="stream_table_join",
@@ -103,6 +108,7 @@ _JOBS = (
         other_content="rows",
         check="joined",
         caches=("0",),
+        lacking=_SOME_JOBS,
     ),
     Job(
         name="stream_stream_join",
@@ -113,6 +119,7 @@ _JOBS = (
         caches=("0",),
         record_share=0.5,
         slowest_share=0.25,
+        lacking={**_SOME_JOBS, "faust": "no operator", "bytewax": "no operator"},
     ),
     Job(
         name="foreign_key_join",
@@ -124,7 +131,7 @@ _JOBS = (
         caches=("0",),
         record_share=0.25,
         slowest_share=0.25,
-        lacking={"quix": "no operator", **_ONLY_COPIES},
+        lacking={"quix": "no operator", **_SOME_JOBS, "faust": "no operator"},
     ),
     Job(
         name="word_count",
@@ -132,6 +139,7 @@ _JOBS = (
         repartitions=True,
         record_share=0.25,
         slowest_share=0.05,
+        lacking={"faust": NOT_MEASURED, **_ONLY_COPIES},
     ),
 )
 JOBS: Mapping[str, Job] = {job.name: job for job in _JOBS}

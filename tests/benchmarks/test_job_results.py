@@ -217,12 +217,13 @@ def test_sessions_have_several_records_and_pauses() -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_job_has_its_programs_or_says_who_lacks_it(name: str) -> None:
-    """Ours and Kafka Streams' know every job, Quix Streams' those that it can run."""
+    """Ours and Kafka Streams' know every job, those of Python peers the ones that they run in."""
     job = JOBS[name]
     java = (PEERS / "kafka_streams" / "Throughput.java").read_text()
-    quix = (PEERS / "quix" / "throughput.py").read_text()
     assert name in ours.JOBS
     assert f'"{name}"' in java
-    assert (f'"{name}":' in quix) == ("quix" not in job.lacking)
+    for peer in ("quix", "faust", "bytewax"):
+        program = (PEERS / peer / "throughput.py").read_text()
+        assert (f'"{name}":' in program) == (peer not in job.lacking), peer
     assert set(job.lacking) <= set(SYSTEMS)
     assert set(job.caches) <= set(CACHES)

@@ -45,6 +45,8 @@ def test_common_settings_have_everyone_who_can_run_in_them() -> None:
                 (False, "tidewheel-workers-4"),
                 (False, "kafka-streams"),
                 (False, "quix"),
+                (False, "faust"),
+                *([(False, "bytewax")] if guarantee == "at_least_once" else []),
                 (False, "raw-client"),
                 (False, "by-hand"),
                 (True, "by-hand"),
@@ -57,7 +59,7 @@ def test_common_settings_have_everyone_who_can_run_in_them() -> None:
 
 
 def test_own_defaults_run_where_they_are_not_a_common_interval() -> None:
-    """Kafka Streams' 30 s and Quix Streams' 5 s are rows of their own."""
+    """Kafka Streams' 30 s, Quix Streams' 5 s and Faust's 2.8 s are rows of their own."""
     own = {key for key in names(COUNTS) if key[1] not in results.COMMON_INTERVALS_MS}
     assert own == {
         ("at_least_once", 30_000, False, "kafka-streams"),
@@ -66,7 +68,16 @@ def test_own_defaults_run_where_they_are_not_a_common_interval() -> None:
         ("at_least_once", 5_000, True, "quix"),
         ("exactly_once", 5_000, False, "quix"),
         ("exactly_once", 5_000, True, "quix"),
+        ("at_least_once", 2_800, False, "faust"),
+        ("exactly_once", 2_800, False, "faust"),
     }
+
+
+def test_a_guarantee_that_a_system_cannot_give_is_no_setting() -> None:
+    """Bytewax has no transactions; alone it runs in no setting with exactly_once."""
+    alone = replace(COUNTS, systems=("bytewax",))
+    assert {key[0] for key in names(alone)} == {"at_least_once"}
+    assert not list(settings(replace(alone, guarantees=("exactly_once",))))
 
 
 def test_quick_leaves_own_defaults_out_and_is_smaller() -> None:
@@ -108,13 +119,15 @@ def test_only_the_count_has_rows_of_own_defaults() -> None:
 
 
 def test_the_full_size_is_the_laid_down_one() -> None:
-    """4 M records, the first million not timed; slow peers a quarter of both."""
+    """4 M records, the first million not timed; slow peers a quarter of both, and the slowest a twentieth."""
     setting = next(settings(COUNTS))
     (ours,) = inputs_for(systems.SYSTEMS["tidewheel"], setting, FULL)
     (quix,) = inputs_for(systems.SYSTEMS["quix"], setting, FULL)
     assert (ours.records, untimed_records(ours)) == (4_000_000, 1_000_000)
     assert (ours.keys, ours.partitions) == (100_000, 4)
     assert (quix.records, untimed_records(quix)) == (1_000_000, 250_000)
+    (faust,) = inputs_for(systems.SYSTEMS["faust"], setting, FULL)
+    assert (faust.records, untimed_records(faust)) == (200_000, 50_000)
 
 
 def test_every_job_has_a_million_records() -> None:

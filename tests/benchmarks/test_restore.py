@@ -1,19 +1,110 @@
 """The suite `restore`: what a restored store must hold, and what its table says."""
 
+import io
 import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from xml.etree import ElementTree as ET
 
+from rich.console import Console
+
 from benchmarks.generator import InputSpec, record_blocks
+from benchmarks.peers.tidewheel.restore import content
 from benchmarks.peers.tidewheel.restore_beside import Batches
 from benchmarks.restore.beside import beside_rows, to_burn
-from benchmarks.restore.changelog import expected_content
+from benchmarks.restore.changelog import Changelog, expected_content
 from benchmarks.restore.growth import WAYS, growth_lines, points
 from benchmarks.restore.lines import HEADINGS, restore_lines
 from benchmarks.restore.plot import growth_svg
-from benchmarks.restore.suite import QUICK, with_size
+from benchmarks.restore.suite import QUICK, SYSTEM_NAMES, RestoreSuite, with_size
 from benchmarks.results import SuiteResult, make_rows
 from benchmarks.table import GROWTH_MARK, PICTURE, write_tables
+from streams import KafkaStreams
+
+SPEC = InputSpec(records=2_500, keys=50)
+CHANGELOG = Changelog(application_id="bench-restore-test", spec=SPEC, tail=25)
+
+
+class SuiteOfTold(RestoreSuite):
+    """Its programs are not run: they tell what a restored store holds, `lost` rows of it missing."""
+
+    lost = 0
+
+    def _run(
+        self,
+        system: str,
+        program: str,
+        changelog: Changelog,
+        folder: Path,
+        extra: Mapping[str, str],
+    ) -> dict[str, Any]:
+        expected = expected_content(changelog.spec)
+        told: dict[str, Any] = {"rss_mib_max": 500.0}
+        if extra.get("beside", "restore") == "restore":
+            told |= {"rows": expected.rows - self.lost, "digest": expected.digest}
+        if program == "restore_beside":
+            return told | {
+                "records_per_s": 90_000.0,
+                "pause_ms": 40.0,
+                "window_s": 20.0,
+                "busy_s": 40.0,
+                "helpers_s": 10.0,
+            }
+        return told | {"seconds": 2.0, "ready_s": 3.0}
+
+    def _forget_counts(self, changelog: Changelog) -> None:
+        """There are none."""
+
+
+def suite_of_told() -> SuiteOfTold:
+    return SuiteOfTold(
+        bootstrap_servers="",
+        size=QUICK,
+        jobs=(),
+        systems=SYSTEM_NAMES,
+        console=Console(file=io.StringIO()),
+        date="2026-11-26",
+    )
+
+
+def test_a_restored_store_is_added_up_as_what_it_must_hold() -> None:
+    """Rows and checksums of a store's view are those of the last values."""
+    last = {key: value for block in record_blocks(SPEC) for key, value in block}
+
+    def all_rows() -> Iterator[tuple[bytes, SimpleNamespace]]:
+        return ((key, SimpleNamespace(value=value)) for key, value in last.items())
+
+    app = SimpleNamespace(store=lambda _: SimpleNamespace(all=all_rows))
+    expected = expected_content(SPEC)
+    assert content(cast("KafkaStreams", app)) == {"rows": expected.rows, "digest": expected.digest}
+
+
+def test_the_replay_of_the_peers_stands_beside_each_way_back(tmp_path: Path) -> None:
+    """Of the same changelog; who takes many times as long replays it once."""
+    suite = suite_of_told()
+    for job in ("changelog", "snapshot_and_tail", "spark"):
+        found = suite._restores(job, CHANGELOG, tmp_path)
+        assert [
+            (row.system, row.parameters["how"]) for row in found if row.metric == "seconds"
+        ] == [("tidewheel", job), ("kafka-streams", "replay"), ("quix", "replay")]
+    assert set(suite._told_once) == {"quix"}
+    assert not suite.failures
+
+
+def test_a_task_beside_a_restore_has_no_figure_if_a_row_is_missing_from_what_was_restored(
+    tmp_path: Path,
+) -> None:
+    """Nor have those beside which as much should go on."""
+    suite = suite_of_told()
+    told = suite._beside_each("busy", CHANGELOG, tmp_path, {}, nullcontext)
+    assert list(told) == ["restore", "nothing", "burner"]
+    suite.lost = 1
+    assert suite._beside_each("busy", CHANGELOG, tmp_path, {}, nullcontext) == {}
+    (failure,) = suite.failures
+    assert "the result is wrong: 49 rows" in failure
 
 
 def test_the_expected_content_is_the_last_value_of_each_key() -> None:

@@ -35,7 +35,7 @@ def rows(system: str, rate: float, outputs: float, **parameters: object) -> list
             values,
             system=system,
             job="count_by_key",
-            guarantee="exactly_once",
+            guarantee="at_least_once",
             metric=metric,
             parameters=setting,
         )
@@ -132,8 +132,34 @@ def test_a_system_that_lacks_a_job_is_shown_as_such() -> None:
     assert {line[4]: line[RATIO] for line in lines} == {
         "kafka-streams": "1",
         "quix": "no operator",
+        "faust": "no operator",
     }
     assert {len(line) for line in lines} == {len(HEADINGS)}
+
+
+def test_a_system_that_cannot_give_a_guarantee_is_shown_as_such() -> None:
+    """Once for each setting that it would run in."""
+    exact = [replace(row, guarantee="exactly_once") for row in rows("kafka-streams", 1, 1)]
+    lines = table_lines(suite(exact, rows("kafka-streams", 1, 1)))
+    assert [line[1] for line in lines if line[4] == "kafka-streams"] == [
+        "at least once",
+        "exactly once",
+    ]
+    assert [line for line in lines if line[4] != "kafka-streams"] == [
+        ("count_by_key", "exactly once", "100 ms", "none", "bytewax")
+        + ("–",) * 6  # noqa: RUF001 - a dash
+        + ("no exactly_once",)
+    ]
+
+
+def test_what_keeps_a_system_away_for_another_reason_is_no_lack() -> None:
+    """A cache that it has not, an interval that is somebody's default, a job that nobody wrote for it."""
+    with_cache = rows("kafka-streams", 1, 1, cache_bytes=64 << 20)
+    own_default = rows("kafka-streams", 1, 1, commit_interval_ms=5_000)
+    unwritten = [replace(row, job="tumbling_count") for row in rows("kafka-streams", 1, 1)]
+    exact = [replace(row, guarantee="exactly_once") for row in with_cache + own_default + unwritten]
+    lines = table_lines(suite(with_cache, own_default, unwritten, exact))
+    assert {line[4] for line in lines} == {"kafka-streams"}
 
 
 def test_a_cache_that_holds_some_keys_is_named_by_its_size() -> None:
@@ -174,8 +200,8 @@ def test_a_table_of_several_machines_says_what_was_measured_where() -> None:
     ]
     notes = markdown_table(suite(elsewhere, rows("tidewheel", 2, 1))).split("\n\n")[1]
     assert notes.startswith(
-        "Another, 4 cores shared with the broker, 2026-01-01 (count by key, exactly once, 1 s, none). "
-        "A processor, 2 cores shared with the broker, 2026-01-02 (count by key, exactly once, 100 ms, none); "
+        "Another, 4 cores shared with the broker, 2026-01-01 (count by key, at least once, 1 s, none). "
+        "A processor, 2 cores shared with the broker, 2026-01-02 (count by key, at least once, 100 ms, none); "
     )
 
 
@@ -185,7 +211,7 @@ def test_the_terminal_shows_each_setting_under_its_name() -> None:
     console.print(rich_tables(suite(rows("tidewheel", 234_567, 1), rows("kafka-streams", 1, 1))))
     assert isinstance(console.file, StringIO)
     text = console.file.getvalue()
-    assert "count_by_key, exactly once, commit every 100 ms, cache none" in text
+    assert "count_by_key, at least once, commit every 100 ms, cache none" in text
     assert "234,567" in text
     assert "…" not in text.replace(" … ", "")
 

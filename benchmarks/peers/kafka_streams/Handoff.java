@@ -3,6 +3,8 @@ import java.util.concurrent.CountDownLatch;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
+import org.apache.kafka.streams.CloseOptions;
+import org.apache.kafka.streams.CloseOptions.GroupMembershipOperation;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
@@ -45,7 +47,13 @@ public final class Handoff {
             failed.countDown();
             return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
         });
-        Runtime.getRuntime().addShutdownHook(new Thread(streams::close));
+        // A plain close() of the classic protocol stays in the group until its session ends, which a static member wants that
+        // comes back. Nobody shall wait for one that does not.
+        final CloseOptions closing = CloseOptions.groupMembershipOperation(
+                parameters.containsKey("group_instance_id")
+                        ? GroupMembershipOperation.REMAIN_IN_GROUP
+                        : GroupMembershipOperation.LEAVE_GROUP);
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> streams.close(closing)));
         streams.start();
         failed.await();
         System.exit(1);
@@ -57,7 +65,6 @@ public final class Handoff {
         config.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, parameters.getProperty("bootstrap_servers"));
         config.put(StreamsConfig.STATE_DIR_CONFIG, parameters.getProperty("state_dir"));
         config.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, parameters.getProperty("commit_interval_ms"));
-        config.put(StreamsConfig.NUM_STANDBY_REPLICAS_CONFIG, parameters.getProperty("num_standby_replicas", "0"));
         config.put(
                 StreamsConfig.PROCESSING_GUARANTEE_CONFIG,
                 "exactly_once".equals(parameters.getProperty("guarantee"))
@@ -65,16 +72,22 @@ public final class Handoff {
                         : StreamsConfig.AT_LEAST_ONCE);
         config.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         if ("classic".equals(parameters.getProperty("protocol"))) {
-            // The lowest values Kafka Streams and the broker's defaults allow.
+            // The lowest value Kafka Streams allows.
             config.put(StreamsConfig.PROBING_REBALANCE_INTERVAL_MS_CONFIG, 60_000L);
-            config.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 6_000);
-            config.put(StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), 1_500);
+            config.put(StreamsConfig.NUM_STANDBY_REPLICAS_CONFIG, parameters.getProperty("num_standby_replicas", "0"));
+            config.put(
+                    StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG),
+                    parameters.getProperty("session_timeout_ms"));
+            config.put(
+                    StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG),
+                    parameters.getProperty("heartbeat_interval_ms"));
             if (parameters.containsKey("group_instance_id")) {
                 config.put(
                         StreamsConfig.consumerPrefix(ConsumerConfig.GROUP_INSTANCE_ID_CONFIG),
                         parameters.getProperty("group_instance_id"));
             }
         } else {
+            // Sessions, heartbeats and standbys are settings of the group, which the suite gives the broker.
             config.put(StreamsConfig.GROUP_PROTOCOL_CONFIG, "streams");
         }
         return config;

@@ -3,7 +3,8 @@
 Arguments are NAME=VALUE pairs: those of every peer, `load_topic` (what is counted) with `load_records` (none where it goes
 on growing), `beside`: `restore`, `burner` (processes that have nothing to do with it take as much processor time as the
 restore did) or `nothing`; for the latter two `window_s`: for how long; for the burner `helpers_s` and `rest_s`, the seconds of processor time
-that restore helpers took, and that the restore took besides, in the brokers and in the worker. Prints one line of JSON.
+that restore helpers took, and that the restore took besides, in the brokers and in the worker. Adds up what was restored, and prints
+one line of JSON.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.peers.tidewheel.restore import content
 from streams import KafkaStreams, RestoreEvent, Serdes, StreamsBuilder, StreamsConfig, Topology
 
 TIMEOUT_S = 600
@@ -125,6 +127,16 @@ def burning(parameters: dict[str, str], window_s: float) -> Generator[None]:
             each.wait()
 
 
+def wait_restored(app: KafkaStreams, restoring: Restoring) -> None:
+    """Wait until all of the other tasks are restored."""
+    begin_s = time.monotonic()
+    while not restoring.done.wait(1) and app.error is None:
+        if time.monotonic() - begin_s > TIMEOUT_S:
+            break
+    if not restoring.done.is_set():
+        raise SystemExit(f"not restored within {TIMEOUT_S} s: {app.error}")
+
+
 def main(parameters: dict[str, str]) -> None:
     """Count beside something, tell, end."""
     beside = parameters["beside"]
@@ -142,12 +154,7 @@ def main(parameters: dict[str, str]) -> None:
     told: dict[str, Any] = {}
     app.start()
     if beside == "restore":
-        begin_s = time.monotonic()
-        while not restoring.done.wait(1) and app.error is None:
-            if time.monotonic() - begin_s > TIMEOUT_S:
-                break
-        if not restoring.done.is_set():
-            raise SystemExit(f"not restored within {TIMEOUT_S} s: {app.error}")
+        wait_restored(app, restoring)
         told["busy_s"] = restoring.end_busy_s - max(restoring.busy_s, batches.busy_s)
         helpers = [each.cpu_times() for each in psutil.Process().children()]
         told["helpers_s"] = sum(each.user + each.system for each in helpers)
@@ -164,9 +171,14 @@ def main(parameters: dict[str, str]) -> None:
             time.sleep(max(begin_s + window_s - time.monotonic(), 0))
             told["busy_s"] = busy_s() - busy_before_s
             told |= batches.figures(begin_s, begin_s + window_s)
+    counted = sum(count for _, count in batches.times)  # it goes on while the store is read
+    if beside == "restore":
+        if not app.wait_until_running(TIMEOUT_S):
+            raise SystemExit(f"not running: {app.error}")
+        told |= content(app)
     app.close(timeout=30_000)
     end = parameters.get("load_records")
-    if end is not None and sum(count for _, count in batches.times) >= int(end):
+    if end is not None and counted >= int(end):
         raise SystemExit(
             f"the load has ended before what it is beside: {parameters['load_topic']} is too short"
         )

@@ -1,0 +1,1 @@
+"""The program of Bytewax, run by itself and never imported."""

@@ -1,0 +1,1 @@
+"""The program of Faust, run by itself and never imported."""
