@@ -353,12 +353,17 @@ def _collect(
     failures: list[str],
     console: Console,
 ) -> int:
-    """Run a suite, keep its rows after each setting, show them; the exit code."""
+    """Run a suite, keep its rows after each setting, show them and what they replace; the exit code."""
     before = {path: results.load(path) for path in paths}
-    for rows in found:
-        result = dataclasses.replace(result, rows=(*result.rows, *rows))
-        for path in paths:  # after each setting: a run that is cut off keeps what it has
-            results.save(results.merged(before[path], result), path)
+    try:
+        for rows in found:
+            result = dataclasses.replace(result, rows=(*result.rows, *rows))
+            for path in paths:  # after each setting: a run that is cut off keeps what it has
+                results.save(results.merged(before[path], result), path)
+    finally:
+        for path, old in before.items():
+            for line in results.fewer_runs(old, result):
+                console.print(f"{path}: {line}", style="yellow", markup=False, soft_wrap=True)
     if result.rows:
         console.print(table.rich_tables(result))
         console.print(*(f"written to {path}" for path in paths), sep="\n", soft_wrap=True)
