@@ -17,11 +17,12 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import machine, results, table, throughput
-from benchmarks.broker import BenchmarkBroker, benchmark_broker
+from benchmarks.broker import BenchmarkBroker, NoBrokerError, benchmark_broker
 from benchmarks.coordinator import suite as coordinator
 from benchmarks.handoff import suite as handoff
 from benchmarks.handoff.members import HANDOFF_SYSTEMS
@@ -31,6 +32,7 @@ from benchmarks.memory import suite as memory
 from benchmarks.parallel import plan as parallel
 from benchmarks.parallel.suite import ParallelSuite
 from benchmarks.python_environment import PeerEnvironmentError
+from benchmarks.restore import beside, growth
 from benchmarks.restore import suite as restore
 from benchmarks.results import GUARANTEES, Row, SuiteResult
 from benchmarks.suites import SUITES
@@ -40,46 +42,49 @@ from streams.errors import StreamsError
 
 WIDTH = 110
 _OWN_DEFAULT = "own"
+#: The least that a number may be.
+_LEAST = (("pairs", 1), ("threads", 1), ("records", 1000))
+#: Who runs those jobs of the suite restore that not every system has.
+_RESTORE_SYSTEMS = {
+    growth.JOB: {way.system for way in growth.WAYS},
+    beside.JOB: set(beside.SYSTEM_OF.values()) & set(restore.SYSTEM_NAMES),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.keep and (options.quick or options.records is not None):
-        parser.error("--keep: rows of another size don't stand beside those of full runs")
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no width; 80 columns would cut the tables
         console = Console(width=WIDTH)
     if options.suite is None:
+        _check_options(parser, options, "the list of suites", ())
         console.print(_suites_table())
         return 0
     if options.suite == "table":
-        return _write_tables(Path(options.document), console)
+        _check_options(parser, options, "table", ("--document",))
+        document = Path(options.document or "README.md")
+        if not document.is_file():
+            parser.error(f"--document {document}: there is no such file")
+        return _write_tables(document, console)
     suite = SUITES.get(options.suite)
     if suite is None:
         parser.error(f"unknown suite {options.suite!r}: the suites are {', '.join(SUITES)}")
     if not suite.jobs:
         parser.error(f"the suite {suite.name} is laid down but not built yet: it comes later")
+    _check_options(parser, options, f"the suite {suite.name}", suite.takes)
+    if options.keep and (options.quick or options.records is not None):
+        parser.error("--keep: rows of another size don't stand beside those of full runs")
     try:
-        code = _run(suite.name, parser, options, console)
-    except (StreamsError, PeerEnvironmentError) as error:
-        console.print(str(error), style="red", markup=False, soft_wrap=True)
-        return 1
-    return code
-
-
-def _run(
-    name: str, parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
-) -> int:
-    """Run a suite; the exit code."""
-    match name:
-        case "coordinator":
-            return _run_coordinator(options, console)
-        case "throughput":
-            return _run_throughput(_selection(parser, options), options, console)
-        case _:
-            return _WITH_BROKER[name](parser, options, console)
+        return _RUN[suite.name](parser, options, console)
+    except (StreamsError, PeerEnvironmentError, NoBrokerError) as error:
+        told = str(error)
+    except (KafkaException, TimeoutError) as error:
+        place = f"at {options.bootstrap_servers}" if options.bootstrap_servers else "started here"
+        told = f"the broker {place} failed, or no longer answers: {error!r}"
+    console.print(told, style="red", markup=False, soft_wrap=True)
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,9 +101,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--caches", help="only these of 0 (every update is an output), 10MiB and all (all keys)")
     add("--factors", help="only these parallelising factors (suite parallel)")
-    add("--pairs", type=int, help="how many rounds of A B")
+    add("--pairs", type=int, help="how many rounds of A B (suite handoff: how many cycles)")
     add("--threads", type=int, help="Kafka Streams' threads; by default the best of 1, 2 and 4")
-    add("--records", type=int, help="how many records instead of the size's; a quarter is untimed")
+    add(
+        "--records",
+        type=int,
+        help="how many records (suite handoff: keys) instead of the size's; a quarter is untimed",
+    )
     add("--bootstrap-servers", help="a broker that runs already, instead of one started here")
     add("--logs", type=Path, help="keep the instances' logs in this folder (suite handoff)")
     add("--json", type=Path, help="write the result to this file")
@@ -107,17 +116,41 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="keep rows of fewer rounds or systems than a full run, too",
     )
-    add("--document", default="README.md", help="for `table`: the document with the markers")
+    add("--document", help="for `table`: the document with the markers; by default README.md")
     return parser
 
 
+def _check_options(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, who: str, takes: tuple[str, ...]
+) -> None:
+    """Refuse options that would be ignored, and numbers that are too small."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name, value in vars(options).items()
+        if name != "suite" and value is not None and value is not False
+    ]
+    refused = [option for option in given if option not in takes]
+    if refused:
+        parser.error(
+            f"{who} does not take {', '.join(refused)}: it takes {', '.join(takes) or 'no options'}"
+        )
+    for option, least in _LEAST:
+        value = getattr(options, option)
+        if value is not None and value < least:
+            parser.error(f"--{option} {value}: at least {least}")
+
+
 def _names(
-    parser: argparse.ArgumentParser, option: str, value: str | None, known: tuple[str, ...]
+    parser: argparse.ArgumentParser,
+    option: str,
+    value: str | None,
+    known: tuple[str, ...],
+    default: tuple[str, ...] | None = None,
 ) -> tuple[str, ...]:
-    """Return the names an option chooses, all without it; unknown ones are an error."""
+    """Return the names an option chooses, each once; without it the default, or all. Unknown ones are an error."""
     if value is None:
-        return known
-    chosen = tuple(part.strip() for part in value.split(",") if part.strip())
+        return known if default is None else default
+    chosen = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     unknown = [name for name in chosen if name not in known]
     if unknown or not chosen:
         parser.error(f"{option} {value!r}: choose from {', '.join(known)}")
@@ -136,11 +169,9 @@ def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
             parser.error(
                 f"--commit-intervals {options.commit_intervals!r}: give milliseconds, or {_OWN_DEFAULT}"
             )
+        if min(intervals, default=1) < 1:
+            parser.error(f"--commit-intervals {options.commit_intervals}: at least 1")
         size = dataclasses.replace(size, own_defaults=_OWN_DEFAULT in parts)
-    for option, low in (("pairs", 1), ("threads", 1), ("records", 1000)):
-        value = getattr(options, option)
-        if value is not None and value < low:
-            parser.error(f"--{option} {value}: at least {low}")
     if options.pairs is not None:
         size = dataclasses.replace(size, pairs=options.pairs)
     if options.records is not None:
@@ -150,20 +181,47 @@ def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
         size=size,
         jobs=_names(parser, "--jobs", options.jobs, throughput.JOBS),
         systems=_names(parser, "--systems", options.systems, tuple(SYSTEMS)),
-        guarantees=_names(
-            parser, "--guarantees", options.guarantees or ",".join(size.guarantees), GUARANTEES
-        ),
+        guarantees=_names(parser, "--guarantees", options.guarantees, GUARANTEES, size.guarantees),
         commit_intervals_ms=intervals,
-        caches=_names(
-            parser, "--caches", options.caches or ",".join(size.caches), tuple(plan.CACHES)
-        ),
+        caches=_names(parser, "--caches", options.caches, tuple(plan.CACHES), size.caches),
         threads=options.threads,
     )
 
 
-def _run_throughput(selection: Selection, options: argparse.Namespace, console: Console) -> int:
+def _why_nothing(selection: Selection) -> str:
+    """Return why a selection leaves nothing to run, for each of its jobs."""
+    told: list[str] = []
+    for job in (plan.JOBS[name] for name in selection.jobs):
+        able = [SYSTEMS[name] for name in selection.systems if name not in job.lacking]
+        if not able:
+            lacking = ", ".join(f"{name} ({job.lacking[name]})" for name in selection.systems)
+            told.append(f"{job.name} is not for {lacking}")
+        elif not any(set(selection.guarantees) & set(system.guarantees) for system in able):
+            names = ", ".join(system.name for system in able)
+            told.append(f"{job.name} has no {' or '.join(selection.guarantees)} on {names}")
+        elif not set(selection.caches) & set(job.caches):
+            told.append(f"{job.name} runs with --caches {','.join(job.caches)} only")
+        elif "0" not in selection.caches and not any(system.cache for system in able):
+            names = ", ".join(system.name for system in able)
+            told.append(f"{job.name} runs with --caches 0 only on {names}")
+        else:
+            told.append(f"{job.name} has no rows of own defaults of these systems")
+    return "; ".join(told)
+
+
+def _run_throughput(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
+) -> int:
     date = _today()
-    paths = _paths(options, "throughput", full=_is_full(selection, options))
+    selection = _selection(parser, options)
+    if not any(throughput.settings(selection)):
+        parser.error(f"nothing is left to run: {_why_nothing(selection)}")
+    paths = _paths(
+        options,
+        "throughput",
+        rounds=FULL.pairs,
+        everything=set(selection.systems) == set(SYSTEMS),
+    )
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = ThroughputSuite(broker.bootstrap_servers, selection, console, date)
         result = _empty_result("throughput", date, selection.systems, broker)
@@ -181,7 +239,10 @@ def _run_handoff(
     if options.records is not None:
         size = dataclasses.replace(size, keys=options.records)
     paths = _paths(
-        options, "handoff", full=size == handoff.FULL and set(systems) == set(HANDOFF_SYSTEMS)
+        options,
+        "handoff",
+        rounds=handoff.FULL.cycles,
+        everything=set(systems) == set(HANDOFF_SYSTEMS),
     )
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = handoff.HandoffSuite(
@@ -198,14 +259,22 @@ def _run_handoff(
         return _collect(suite.rows(), result, paths, suite.failures, console)
 
 
-def _run_coordinator(options: argparse.Namespace, console: Console) -> int:
+def _run_coordinator(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, console: Console
+) -> int:
     date = _today()
     size = coordinator.QUICK if options.quick else coordinator.FULL
     if options.pairs is not None:
         size = dataclasses.replace(size, rounds=options.pairs)
-    paths = _paths(options, "coordinator", full=size == coordinator.FULL)
-    suite = coordinator.CoordinatorSuite(size=size, console=console, date=date)
-    result = _empty_result("coordinator", date, ("tidewheel",), None)
+    systems = _names(parser, "--systems", options.systems, ("tidewheel",))
+    suite = coordinator.CoordinatorSuite(
+        size=size,
+        jobs=_names(parser, "--jobs", options.jobs, coordinator.JOBS),
+        console=console,
+        date=date,
+    )
+    paths = _paths(options, "coordinator", rounds=coordinator.FULL.rounds, everything=True)
+    result = _empty_result("coordinator", date, systems, None)
     return _collect(suite.rows(), result, paths, suite.failures, console)
 
 
@@ -214,9 +283,13 @@ def _run_latency(
 ) -> int:
     date = _today()
     size = latency.with_pairs(latency.QUICK if options.quick else latency.FULL, options.pairs)
+    _names(parser, "--jobs", options.jobs, latency.JOBS)  # there is one
     systems = _names(parser, "--systems", options.systems, latency.SYSTEM_NAMES)
     paths = _paths(
-        options, "latency", full=size == latency.FULL and set(systems) == set(latency.SYSTEM_NAMES)
+        options,
+        "latency",
+        rounds=latency.FULL.pairs,
+        everything=set(systems) == set(latency.SYSTEM_NAMES),
     )
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = latency.LatencySuite(
@@ -237,10 +310,11 @@ def _run_memory(
 ) -> int:
     date = _today()
     size = memory.QUICK if options.quick else memory.FULL
+    if options.pairs not in (None, 1):
+        parser.error(f"--pairs {options.pairs}: the suite memory runs one round")
+    _names(parser, "--jobs", options.jobs, memory.JOBS)  # there is one
     systems = _names(parser, "--systems", options.systems, memory.SYSTEM_NAMES)
-    paths = _paths(
-        options, "memory", full=size == memory.FULL and set(systems) == set(memory.SYSTEM_NAMES)
-    )
+    paths = _paths(options, "memory", rounds=1, everything=set(systems) == set(memory.SYSTEM_NAMES))
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = memory.MemorySuite(
             bootstrap_servers=broker.bootstrap_servers,
@@ -264,24 +338,34 @@ def _run_parallel(
     systems = _names(parser, "--systems", options.systems, parallel.SYSTEM_NAMES)
     known = tuple(str(factor) for factor in parallel.KNOWN_FACTORS)
     factors = _names(parser, "--factors", options.factors, known)
-    settings = parallel.settings(
-        size,
-        jobs=_names(parser, "--jobs", options.jobs, tuple(parallel.JOBS)),
-        systems=systems,
-        guarantees=_names(parser, "--guarantees", options.guarantees or "exactly_once", GUARANTEES),
-        factors=frozenset(map(int, factors)),
+    jobs = _names(parser, "--jobs", options.jobs, tuple(parallel.JOBS))
+    settings = list(
+        parallel.settings(
+            size,
+            jobs=jobs,
+            systems=systems,
+            guarantees=_names(
+                parser, "--guarantees", options.guarantees, GUARANTEES, ("exactly_once",)
+            ),
+            factors=frozenset(map(int, factors)),
+        )
     )
+    if not settings:
+        why = "; ".join(
+            f"{job.name} runs at --factors {','.join(map(str, job.factors))} on tidewheel"
+            for job in (parallel.JOBS[name] for name in jobs)
+        )
+        parser.error(f"nothing is left to run: {why}")
     paths = _paths(
         options,
         "parallel",
-        full=size == parallel.FULL
-        and set(systems) == set(parallel.SYSTEM_NAMES)
-        and factors == known,
+        rounds=parallel.FULL.pairs,
+        everything=set(systems) == set(parallel.SYSTEM_NAMES) and set(factors) == set(known),
     )
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = ParallelSuite(broker.bootstrap_servers, size.pairs, console, date)
         result = _empty_result("parallel", date, systems, broker)
-        return _collect(suite.rows(settings), result, paths, suite.failures, console)
+        return _collect(suite.rows(iter(settings)), result, paths, suite.failures, console)
 
 
 def _run_restore(
@@ -294,14 +378,24 @@ def _run_restore(
         pairs=options.pairs,
     )
     systems = _names(parser, "--systems", options.systems, restore.SYSTEM_NAMES)
+    jobs = tuple(
+        job
+        for job in _names(parser, "--jobs", options.jobs, restore.JOBS)
+        if set(systems) & _RESTORE_SYSTEMS.get(job, set(systems))
+    )
+    if not jobs:
+        parser.error(f"nothing is left to run: no job of these runs on {', '.join(systems)}")
     paths = _paths(
-        options, "restore", full=size == restore.FULL and set(systems) == set(restore.SYSTEM_NAMES)
+        options,
+        "restore",
+        rounds=restore.FULL.pairs,
+        everything=set(systems) == set(restore.SYSTEM_NAMES),
     )
     with benchmark_broker(options.bootstrap_servers) as broker:
         suite = restore.RestoreSuite(
             bootstrap_servers=broker.bootstrap_servers,
             size=size,
-            jobs=_names(parser, "--jobs", options.jobs, restore.JOBS),
+            jobs=jobs,
             systems=systems,
             console=console,
             date=date,
@@ -310,12 +404,14 @@ def _run_restore(
         return _collect(suite.rows(), result, paths, suite.failures, console)
 
 
-_WITH_BROKER = {
+_RUN = {
+    "coordinator": _run_coordinator,
     "handoff": _run_handoff,
     "latency": _run_latency,
     "memory": _run_memory,
     "parallel": _run_parallel,
     "restore": _run_restore,
+    "throughput": _run_throughput,
 }
 
 
@@ -323,11 +419,19 @@ def _today() -> str:
     return dt.datetime.now(tz=dt.UTC).date().isoformat()  # noqa: TID251 - the program's edge
 
 
-def _paths(options: argparse.Namespace, suite: str, *, full: bool) -> list[Path]:
+def _paths(options: argparse.Namespace, suite: str, *, rounds: int, everything: bool) -> list[Path]:
     """Return where the rows are kept: where somebody wants them, and those of a full run beside the others.
 
-    `--keep` is for runs with other rounds or not all systems: rows say how many runs they are from.
+    A full run has at least the suite's rounds, everything that takes turns, and everybody's best number of threads.
+    `--keep` is for runs of fewer rounds, or not of everything: rows say how many runs they are from.
     """
+    full = (
+        everything
+        and not options.quick
+        and options.records is None
+        and options.threads is None
+        and (options.pairs is None or options.pairs >= rounds)
+    )
     asked = [] if options.json is None else [options.json]
     return [*asked, results.results_path(suite)] if full or options.keep else asked
 
@@ -353,12 +457,17 @@ def _collect(
     failures: list[str],
     console: Console,
 ) -> int:
-    """Run a suite, keep its rows after each setting, show them; the exit code."""
+    """Run a suite, keep its rows after each setting, show them and what they replace; the exit code."""
     before = {path: results.load(path) for path in paths}
-    for rows in found:
-        result = dataclasses.replace(result, rows=(*result.rows, *rows))
-        for path in paths:  # after each setting: a run that is cut off keeps what it has
-            results.save(results.merged(before[path], result), path)
+    try:
+        for rows in found:
+            result = dataclasses.replace(result, rows=(*result.rows, *rows))
+            for path in paths:  # after each setting: a run that is cut off keeps what it has
+                results.save(results.merged(before[path], result), path)
+    finally:
+        for path, old in before.items():
+            for line in results.fewer_runs(old, result):
+                console.print(f"{path}: {line}", style="yellow", markup=False, soft_wrap=True)
     if result.rows:
         console.print(table.rich_tables(result))
         console.print(*(f"written to {path}" for path in paths), sep="\n", soft_wrap=True)
@@ -367,15 +476,13 @@ def _collect(
     return 1 if failures else 0
 
 
-def _is_full(selection: Selection, options: argparse.Namespace) -> bool:
-    """Return whether the rows are fit to be kept: the full size, and every system in its turn."""
-    changed = options.quick or options.records is not None or options.pairs is not None
-    return not changed and set(selection.systems) == set(SYSTEMS)
-
-
 def _write_tables(document: Path, console: Console) -> int:
     kept = [results.load(results.results_path(name)) for name in SUITES]
-    written = table.write_tables(document, [each for each in kept if each is not None])
+    try:
+        written = table.write_tables(document, [each for each in kept if each is not None])
+    except (OSError, ValueError) as error:  # it cannot be read or written, or lacks a marker
+        console.print(f"{document}: {error}", style="red", markup=False, soft_wrap=True)
+        return 1
     if not written:
         console.print(
             f"{document} has no markers for a suite with results: add lines such as"

@@ -12,9 +12,16 @@ from typing import Protocol
 
 import orjson
 
+from benchmarks.peer_process import RunFailedError
 from benchmarks.topic_reader import partition_count, read_to_end
 
 EXAMPLES_SHOWN = 3
+#: What readers of outputs raise for bytes that do not have the form of the job's results.
+_MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+
+
+class UnreadableOutputError(RunFailedError):
+    """A record of an output that does not have the form of its job's results."""
 
 
 class Tally(Protocol):
@@ -108,10 +115,20 @@ def decoder(name: str) -> Callable[[bytes], int] | None:
 
 
 def read_outputs(bootstrap_servers: str, topic: str, tally: Tally) -> None:
-    """Read an output topic to its end into a tally."""
+    """Read an output topic to its end into a tally.
+
+    Raises:
+        UnreadableOutputError: A record does not have the form of the job's results; the text says which.
+    """
     partitions = range(partition_count(bootstrap_servers, topic))
     for batch in read_to_end(bootstrap_servers, topic, partitions):
-        tally.add((_bytes(message.key()), _value(message.value())) for message in batch)
+        records = [(_bytes(message.key()), _value(message.value())) for message in batch]
+        try:
+            tally.add(records)
+        except _MALFORMED as error:
+            raise UnreadableOutputError(
+                f"output {tally.outputs} of {topic} cannot be read: {error!r}"
+            ) from error
 
 
 def _int64(value: bytes) -> int:

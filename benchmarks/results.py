@@ -163,6 +163,18 @@ def merged(old: SuiteResult | None, new: SuiteResult) -> SuiteResult:
     return replace(new, versions=old.versions | new.versions, rows=kept + new.rows)
 
 
+def fewer_runs(old: SuiteResult | None, new: SuiteResult) -> list[str]:
+    """Return where rows of fewer runs, or none, take the place of rows of more: a line for each setting and system."""
+    if old is None:
+        return []
+    now, settings = _runs(new), {row.setting for row in new.rows}
+    return [
+        f"{_setting_text(setting)}, {system}: replaces rows of {before} runs by {now.get((setting, system), 0)}"
+        for (setting, system), before in _runs(old).items()
+        if setting in settings and before > now.get((setting, system), 0)
+    ]
+
+
 def encode(result: SuiteResult) -> bytes:
     """Return the result file's bytes."""
     return msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
@@ -197,6 +209,20 @@ def save(result: SuiteResult, path: Path) -> None:
 def results_path(suite: str) -> Path:
     """Return where the last full run of a suite is kept."""
     return RESULTS_DIR / f"{suite}.json"
+
+
+def _runs(result: SuiteResult) -> dict[tuple[tuple[Any, ...], str], int]:
+    """Return how many runs, or cycles of one, the rows of each setting and system are from."""
+    found: dict[tuple[tuple[Any, ...], str], int] = {}
+    for row in result.rows:
+        runs = max(row.runs, row.parameters.get("events", 0))
+        found[row.setting, row.system] = max(runs, found.get((row.setting, row.system), 0))
+    return found
+
+
+def _setting_text(setting: tuple[Any, ...]) -> str:
+    named = zip(("", "", *SETTING_KEYS), setting, strict=True)
+    return ", ".join(f"{key} {value}".strip() for key, value in named if value is not None)
 
 
 def _rounded(value: float) -> float:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks import input_topic, outputs, progress
@@ -91,6 +91,17 @@ def run_once(
         WrongResultError: The output is not the direct count of the input.
         RunFailedError: The run has no figure for another reason; the text says which.
     """
+    try:
+        return _checked_run(bootstrap_servers, request, expected)
+    except outputs.UnreadableOutputError as error:
+        raise WrongResultError(f"the result is wrong: {error}") from error
+    except (KafkaException, TimeoutError) as error:
+        raise RunFailedError(f"the broker failed, or did not answer in time: {error!r}") from error
+
+
+def _checked_run(
+    bootstrap_servers: str, request: RunRequest, expected: Mapping[bytes, int]
+) -> RunResult:
     admin = input_topic.quiet_admin(bootstrap_servers)
     output_topic = f"{request.run_name}-out"
     input_topic.create_topic(admin, output_topic, request.source.partitions)

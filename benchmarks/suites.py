@@ -20,44 +20,67 @@ class Suite:
         summary: What it answers.
         jobs: Its jobs that can be run.
         later_jobs: Its jobs that are laid down but not built yet.
+        options: What it takes on the command line beside `COMMON_OPTIONS`.
     """
 
     name: str
     summary: str
     jobs: tuple[str, ...] = ()
     later_jobs: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Every option that it takes."""
+        return COMMON_OPTIONS + self.options
+
+
+#: What every suite takes, also where there is only one job or one system to choose.
+COMMON_OPTIONS = ("--quick", "--jobs", "--systems", "--pairs", "--json", "--keep")
 
 _SUITES = (
     Suite(
         name="throughput",
         summary="records a second, each guarantee, commit interval and cache",
         jobs=throughput.JOBS,
+        options=(
+            "--guarantees",
+            "--commit-intervals",
+            "--caches",
+            "--threads",
+            "--records",
+            "--bootstrap-servers",
+        ),
     ),
     Suite(
         name="latency",
         summary="from input to committed output at 10,000 records a second",
         jobs=latency.JOBS,
+        options=("--guarantees", "--threads", "--bootstrap-servers"),
     ),
     Suite(
         name="parallel",
         summary="one partition, parallelising factors 1 to 256",
         jobs=tuple(parallel.JOBS),
+        options=("--guarantees", "--factors", "--bootstrap-servers"),
     ),
     Suite(
         name="handoff",
         summary="how long records wait while tasks move",
         jobs=handoff.JOBS,
+        options=("--guarantees", "--records", "--logs", "--bootstrap-servers"),
     ),
     Suite(
         name="restore",
         summary="how long it takes to bring state back",
         jobs=restore.JOBS,
+        options=("--records", "--bootstrap-servers"),
     ),
     Suite(
         name="memory",
         summary="how memory develops over ten minutes",
         jobs=memory.JOBS,
+        options=("--threads", "--bootstrap-servers"),
     ),
     Suite(
         name="coordinator",

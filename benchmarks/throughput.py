@@ -65,7 +65,7 @@ class Size:
 
 
 FULL = Size(
-    records=4_000_000, pairs=3, own_defaults=True, probe_records=2_000_000, probe_once=False
+    records=4_000_000, pairs=5, own_defaults=True, probe_records=2_000_000, probe_once=False
 )
 # All jobs and systems within ten minutes: each job in one setting.
 QUICK = Size(

@@ -15,6 +15,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec
 
 from benchmarks.input_topic import quiet_admin
+from benchmarks.peer_process import RunFailedError
 
 READ_TIMEOUT_S = 30.0
 BATCH_RECORDS = 10_000
@@ -28,7 +29,7 @@ def partition_count(bootstrap_servers: str, topic: str) -> int:
     finally:
         consumer.close()
     if found.error is not None:
-        raise RuntimeError(f"topic {topic} cannot be read: {found.error}")
+        raise RunFailedError(f"topic {topic} cannot be read: {found.error}")
     return len(found.partitions)
 
 
@@ -40,6 +41,7 @@ def read_to_end(
     What is being committed is waited for: a transaction's offsets can be read a moment before its records can.
 
     Raises:
+        RunFailedError: The broker refuses; the text has its reason.
         TimeoutError: Nothing came for `READ_TIMEOUT_S` and the end was not reached.
     """
     consumer = _consumer(bootstrap_servers)
@@ -60,7 +62,7 @@ def read_to_end(
                     if (message.offset() or 0) >= left.get(partition, 0):
                         left.pop(partition, None)
                 else:
-                    raise RuntimeError(f"reading topic {topic} failed: {error}")
+                    raise RunFailedError(f"reading topic {topic} failed: {error}")
             if messages:
                 deadline = time.monotonic() + READ_TIMEOUT_S
             elif time.monotonic() > deadline:

@@ -38,10 +38,11 @@ class CoordinatorSuite:
     size: CoordinatorSize
     console: Console
     date: str
+    jobs: tuple[str, ...] = JOBS
     failures: list[str] = field(default_factory=list[str])
 
     def rows(self) -> Iterator[list[Row]]:
-        """Simulate every group; yield its rows."""
+        """Simulate every group, which is all jobs one after the other; yield the rows of those chosen."""
         for members, tasks in self.size.groups:
             label = f"{members} members, {tasks} tasks"
             try:
@@ -53,7 +54,7 @@ class CoordinatorSuite:
             for job in JOBS:
                 rows += self._rows(job, members, tasks, [each[job] for each in rounds])
             self.console.print(f"{label}: {_told(rows)}", highlight=False, soft_wrap=True)
-            yield rows
+            yield [row for row in rows if row.job in self.jobs]
 
     def _rows(
         self, job: str, members: int, tasks: int, found: Sequence[dict[str, float]]

@@ -38,6 +38,17 @@ def test_costs_are_counted_from_the_last_reading_on() -> None:
     assert group.snapshot_bytes() > 100
 
 
+def test_only_the_rows_of_the_chosen_jobs_are_left() -> None:
+    """A group goes through all of them."""
+    suite = CoordinatorSuite(
+        size=CoordinatorSize(groups=((2, 4),), rounds=1),
+        jobs=("kill",),
+        console=Console(),
+        date="today",
+    )
+    assert {row.job for found in suite.rows() for row in found} == {"kill"}
+
+
 def test_every_size_has_a_line_for_everything_that_happens() -> None:
     """Smaller groups first, whatever was run first."""
     suite = CoordinatorSuite(

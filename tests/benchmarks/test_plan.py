@@ -1,17 +1,30 @@
 """What the throughput suite runs, and what the command line makes of its options."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 
 from benchmarks import __main__ as program
-from benchmarks import results, systems, throughput
+from benchmarks import broker, machine, results, systems, throughput
 from benchmarks.suites import SUITES
 from benchmarks.throughput import FULL, QUICK, Selection, inputs_for, settings, untimed_records
 
 COUNTS = Selection(jobs=("count_by_key",))
+
+
+@pytest.fixture(autouse=True)
+def _no_broker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command line that should be refused, and is not, fails here instead of running for hours."""
+
+    def started(_bootstrap_servers: str | None) -> None:
+        raise AssertionError("a broker would be started now")
+
+    monkeypatch.setattr(program, "benchmark_broker", started)
 
 
 def names(selection: Selection) -> Counter[tuple[str, int, bool, str]]:
@@ -167,7 +180,33 @@ def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[s
         (["throughput", "--guarantees", "never"], "choose from at_least_once"),
         (["throughput", "--commit-intervals", "often"], "give milliseconds"),
         (["throughput", "--pairs", "0"], "at least 1"),
+        (["throughput", "--commit-intervals", "0"], "at least 1"),
+        (["throughput", "--guarantees", ""], "choose from at_least_once"),
+        (["throughput", "--caches", ""], "choose from 0, 10MiB, all"),
+        (["latency", "--pairs", "0"], "at least 1"),
+        (["latency", "--threads", "0"], "at least 1"),
+        (["coordinator", "--pairs", "0"], "at least 1"),
+        (["handoff", "--pairs", "-1"], "at least 1"),
+        (["restore", "--records", "999"], "at least 1000"),
+        (["memory", "--pairs", "2"], "the suite memory runs one round"),
         (["latency", "--quick", "--keep"], "don't stand beside those of full runs"),
+        (["latency", "--jobs", "nonsense"], "choose from count_by_key"),
+        (["memory", "--jobs", "nonsense"], "choose from ten_minutes"),
+        (["coordinator", "--jobs", "nonsense"], "choose from assemble, steady, scale_out, kill"),
+        (["coordinator", "--systems", "quix"], "choose from tidewheel"),
+        (
+            ["memory", "--guarantees", "exactly_once"],
+            "the suite memory does not take --guarantees: it takes --quick, --jobs, --systems,",
+        ),
+        (["memory", "--records", "5000"], "memory does not take --records:"),
+        (["latency", "--factors", "4"], "latency does not take --factors:"),
+        (["parallel", "--threads", "1", "--caches", "0"], "not take --caches, --threads:"),
+        (["coordinator", "--bootstrap-servers", "a:1"], "not take --bootstrap-servers:"),
+        (["restore", "--logs", "x", "--commit-intervals", "5"], "--commit-intervals, --logs:"),
+        (["throughput", "--document", "README.md"], "throughput does not take --document:"),
+        (["table", "--quick"], "table does not take --quick: it takes --document"),
+        (["--pairs", "0"], "the list of suites does not take --pairs: it takes no options"),
+        (["table", "--document", "no/such.md"], "no/such.md: there is no such file"),
     ],
 )
 def test_a_wrong_option_says_what_is_right(
@@ -178,6 +217,186 @@ def test_a_wrong_option_says_what_is_right(
         program.main(arguments)
     assert ended.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (
+            ["throughput", "--jobs", "tumbling_count", "--systems", "raw-client"],
+            "tumbling_count is not for raw-client (copies only)",
+        ),
+        (
+            ["throughput", "--jobs", "stateless_json,count_by_key_large", "--caches", "all"],
+            "stateless_json runs with --caches 0 only; count_by_key_large runs with --caches 0,10MiB only",
+        ),
+        (
+            [
+                "throughput",
+                "--systems",
+                "bytewax",
+                "--jobs",
+                "word_count",
+                "--guarantees",
+                "exactly_once",
+            ],
+            "word_count has no exactly_once on bytewax",
+        ),
+        (
+            ["throughput", "--jobs", "count_by_key", "--systems", "faust", "--caches", "all"],
+            "count_by_key runs with --caches 0 only on faust",
+        ),
+        (
+            ["throughput", "--jobs", "word_count", "--commit-intervals", "own"],
+            "word_count has no rows of own defaults of these systems",
+        ),
+        (
+            ["parallel", "--jobs", "cpu_bound", "--systems", "quix"],
+            "cpu_bound runs at --factors 1,4,16 on tidewheel",
+        ),
+        (["parallel", "--jobs", "cold_state", "--factors", "256"], "at --factors 1,2,4"),
+        (["restore", "--jobs", "growth", "--systems", "quix"], "no job of these runs on quix"),
+    ],
+)
+def test_an_empty_plan_says_why_before_a_broker_is_started(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing to run is an error of the command line."""
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+    assert ended.value.code == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "nothing is left to run: " in told
+    assert why in told
+
+
+@pytest.mark.parametrize("suite", sorted(SUITES))
+def test_every_declared_option_is_one(suite: str) -> None:
+    """And every option of the command line is somebody's."""
+    known = set(program._parser()._option_string_actions)
+    assert set(SUITES[suite].takes) <= known
+    taken = {option for each in SUITES.values() for option in each.takes}
+    assert known - taken == {"-h", "--help", "--document"}
+
+
+def test_a_name_given_twice_is_run_once() -> None:
+    """In the order in which they are named first."""
+    parser = program._parser()
+    given = parser.parse_args(["throughput", "--systems", "quix,tidewheel,quix"])
+    assert program._selection(parser, given).systems == ("quix", "tidewheel")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["latency", "--jobs", "count_by_key"],
+        ["memory", "--jobs", "ten_minutes", "--pairs", "1"],
+        ["handoff", "--jobs", "kill", "--records", "5000", "--logs", "somewhere"],
+        ["restore", "--jobs", "growth,changelog", "--systems", "quix"],
+    ],
+)
+def test_what_a_suite_takes_is_let_through(arguments: list[str]) -> None:
+    """The next thing would be a broker."""
+    with pytest.raises(AssertionError, match="a broker would be started now"):
+        program.main(arguments)
+
+
+def test_an_address_where_no_broker_is_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked before anything else is done."""
+    monkeypatch.setattr(program, "benchmark_broker", broker.benchmark_broker)
+    monkeypatch.setattr(broker, "ANSWER_S", 0.2)
+    assert program.main(["latency", "--bootstrap-servers", "127.0.0.1:1"]) == 1
+    assert "--bootstrap-servers 127.0.0.1:1: no broker answers" in capsys.readouterr().out
+
+
+@contextmanager
+def no_broker(_bootstrap_servers: str | None) -> Iterator[broker.BenchmarkBroker]:
+    yield broker.BenchmarkBroker("broker.test:9092", None)
+
+
+def rows_of(runs: int) -> list[results.Row]:
+    return results.make_rows(
+        {"records_per_s": [1.0] * runs},
+        system="tidewheel",
+        job="count_by_key",
+        guarantee="exactly_once",
+        parameters={"commit_interval_ms": 100, "cache_bytes": 0, "records": 1},
+    )
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the rows of throughput are kept; a run has as many as it has rounds, and needs no broker."""
+    monkeypatch.setattr(results, "RESULTS_DIR", tmp_path)
+    monkeypatch.setattr(program, "benchmark_broker", no_broker)
+    monkeypatch.setattr(machine, "versions", lambda *_, **__: {})
+    monkeypatch.setattr(
+        throughput.ThroughputSuite, "rows", lambda suite: [rows_of(suite.selection.size.pairs)]
+    )
+    return results.results_path("throughput")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "full"),
+    [
+        ([], True),
+        (["--pairs", "7", "--jobs", "count_by_key"], True),
+        (["--pairs", str(FULL.pairs)], True),
+        (["--pairs", "4"], False),
+        (["--threads", "2"], False),
+        (["--systems", "tidewheel"], False),
+        (["--records", "5000"], False),
+        (["--quick", "--pairs", "7"], False),
+        (["--pairs", "1", "--keep"], True),
+    ],
+)
+def test_rows_of_a_full_run_are_kept(kept: Path, arguments: list[str], full: bool) -> None:
+    """It has at least the full size's rounds, all systems, and everybody's best number of threads."""
+    assert program.main(["throughput", *arguments]) == 0
+    assert kept.exists() == full
+
+
+def test_rows_of_fewer_runs_say_what_they_replace(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are kept, because somebody asked for it."""
+    for more in ([], ["--pairs", "1", "--keep"], ["--pairs", "3", "--keep"]):
+        assert program.main(["throughput", *more]) == 0
+    told = capsys.readouterr().out
+    assert told.count("replaces rows") == 1
+    assert f"tidewheel: replaces rows of {FULL.pairs} runs by 1" in told
+    found = results.load(kept)
+    assert found is not None
+    assert [row.runs for row in found.rows] == [3]
+
+
+def test_a_broker_that_is_lost_meanwhile_is_named(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was measured before is kept."""
+
+    def cut_off(_suite: object) -> Iterator[list[results.Row]]:
+        yield rows_of(1)
+        raise KafkaException("gone")
+
+    monkeypatch.setattr(throughput.ThroughputSuite, "rows", cut_off)
+    arguments = ["throughput", "--keep", "--bootstrap-servers", "broker.test:9092"]
+    assert program.main(arguments) == 1
+    assert "the broker at broker.test:9092 failed" in capsys.readouterr().out
+    assert kept.exists()
+
+
+@pytest.mark.parametrize("text", ["<!-- benchmarks:throughput -->\n", "\xff"])
+def test_a_document_that_cannot_be_filled_says_why(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A marker without its end, and what is no text."""
+    document = tmp_path / "README.md"
+    document.write_bytes(text.encode("latin-1"))
+    assert program.main(["table", "--document", str(document)]) == 1
+    assert str(document) in capsys.readouterr().out.replace("\n", "")
 
 
 def test_a_document_without_markers_is_left_alone(

@@ -15,6 +15,7 @@ from benchmarks.results import (
     SuiteResult,
     decode,
     encode,
+    fewer_runs,
     load,
     make_row,
     merged,
@@ -132,6 +133,32 @@ def test_a_setting_is_never_mixed_from_two_runs() -> None:
     old = result()
     new = replace(result(), rows=old.rows[:1])
     assert merged(old, new).rows == new.rows
+
+
+def test_what_has_fewer_runs_than_before_is_told() -> None:
+    """A system that is left out has none; other settings, and as many runs, are no loss."""
+    old = result()
+    new = replace(old, rows=(replace(old.rows[0], runs=1),))
+    setting = "count_by_key, exactly_once, commit_interval_ms 100, cache_bytes 0"
+    assert fewer_runs(old, new) == [
+        f"{setting}, tidewheel: replaces rows of 3 runs by 1",
+        f"{setting}, kafka-streams: replaces rows of 3 runs by 0",
+    ]
+    assert fewer_runs(old, result(commit_interval_ms=1_000)) == []
+    assert fewer_runs(old, old) == fewer_runs(new, replace(old, date="d")) == []
+    assert fewer_runs(None, old) == []
+
+
+def test_cycles_count_like_runs() -> None:
+    """Of the suite handoff each row is one run of many cycles."""
+    old, new = (
+        replace(result(), rows=(replace(row, runs=1, parameters={"events": events}),))
+        for events in (13, 2)
+        for row in result().rows[:1]
+    )
+    assert fewer_runs(old, new) == [
+        "count_by_key, exactly_once, tidewheel: replaces rows of 13 runs by 2"
+    ]
 
 
 def test_results_of_another_machine_say_so() -> None:
