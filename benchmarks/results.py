@@ -45,6 +45,8 @@ METRICS: Mapping[str, str] = {
 # Commit intervals that all systems run with; another one is somebody's own default.
 COMMON_INTERVALS_MS = (100, 1_000)
 SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor", "zipf", "members", "tasks")
+#: Suites in which each system has its run alone: cycles are the repetitions.
+NO_TURNS = frozenset({"handoff"})
 #: The parameter of rows that were measured on another machine than their result says: which one.
 MACHINE = "machine"
 RESULTS_DIR = Path(__file__).parent / "results"
@@ -150,28 +152,34 @@ def merged(old: SuiteResult | None, new: SuiteResult) -> SuiteResult:
     """Return the new result, with the old one's rows for settings the new one did not run.
 
     Rows of one setting are only ever taken from one of them, because they were run in turns: they stand beside each
-    other. Those that were measured on another machine say so.
+    other. Suites without turns give way system by system. Rows that were measured on another machine say so.
     """
     if old is None:
         return new
-    settings = {row.setting for row in new.rows}
+    run = _replaced(new)
     kept = tuple(
         row.of_machine(None if old.machine_of(row) == new.machine else old.machine_of(row))
         for row in old.rows
-        if row.setting not in settings
+        if (row.setting, new.suite not in NO_TURNS or row.system) not in run
     )
     return replace(new, versions=old.versions | new.versions, rows=kept + new.rows)
+
+
+def _replaced(new: SuiteResult) -> set[tuple[Any, bool | str]]:
+    """Return which rows a result takes the place of: those of its settings, and where there are no turns of its systems only."""
+    return {(row.setting, new.suite not in NO_TURNS or row.system) for row in new.rows}
 
 
 def fewer_runs(old: SuiteResult | None, new: SuiteResult) -> list[str]:
     """Return where rows of fewer runs, or none, take the place of rows of more: a line for each setting and system."""
     if old is None:
         return []
-    now, settings = _runs(new), {row.setting for row in new.rows}
+    now, run = _runs(new), _replaced(new)
     return [
         f"{_setting_text(setting)}, {system}: replaces rows of {before} runs by {now.get((setting, system), 0)}"
         for (setting, system), before in _runs(old).items()
-        if setting in settings and before > now.get((setting, system), 0)
+        if (setting, new.suite not in NO_TURNS or system) in run
+        and before > now.get((setting, system), 0)
     ]
 
 

@@ -24,7 +24,7 @@ from benchmarks.memory import plot as memory_plot
 from benchmarks.parallel import lines as parallel
 from benchmarks.restore import growth, plot
 from benchmarks.restore import lines as restore
-from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, Row, SuiteResult
+from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, NO_TURNS, Row, SuiteResult
 from benchmarks.systems import SYSTEMS, System
 
 BASELINE = "kafka-streams"
@@ -218,9 +218,8 @@ def _measured(result: SuiteResult, rows: Iterable[Row]) -> str:
     """Return on which machine rows were measured, and when; of several machines which setting on which one."""
     settings: dict[str, dict[str, set[str]]] = {}
     for row in rows:
-        dates = settings.setdefault(result.machine_of(row), {}).setdefault(
-            _setting_text(row), set()
-        )
+        text = _setting_text(row) + (f" of {row.system}" if result.suite in NO_TURNS else "")
+        dates = settings.setdefault(result.machine_of(row), {}).setdefault(text, set())
         dates.add(row.parameters.get("date", result.date))
     shown: list[str] = []
     for machine, measured in settings.items() or ((result.machine, {"": {result.date}}),):

@@ -135,6 +135,19 @@ def test_a_setting_is_never_mixed_from_two_runs() -> None:
     assert merged(old, new).rows == new.rows
 
 
+def test_without_turns_each_system_is_replaced_alone() -> None:
+    """In `handoff` a system's cycles are its own, whoever ran that day."""
+    old = replace(result(), suite="handoff")
+    first = old.rows[0].system
+    others = tuple(row for row in old.rows if row.system != first)
+    new = replace(
+        old, rows=tuple(row for row in old.rows if row.system == first), date="2026-02-03"
+    )
+    assert others
+    assert merged(old, new).rows == others + new.rows
+    assert fewer_runs(old, new) == []
+
+
 def test_what_has_fewer_runs_than_before_is_told() -> None:
     """A system that is left out has none; other settings, and as many runs, are no loss."""
     old = result()
