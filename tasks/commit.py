@@ -171,7 +171,6 @@ class Committer:
                     self.producer.abort()
                     self._after_abort(commit, error)
             except TransactionAbortedError as error:
-                self._check_changelogs(commit, error)
                 _log.warning("can't tell which records are refused, trying again: %s", error)
                 self._wait(_PAUSE_S)
             except CommitOutcomeUnknownError as error:
@@ -247,9 +246,9 @@ class Committer:
     def _after_abort(self, commit: Commit, error: TransactionAbortedError) -> None:
         """Find the records that the broker refuses, if that was the reason; give them to the handler, take them out."""
         _log.warning("transaction aborted, sending it again: %s", error)
+        self._check_changelogs(commit, error)  # a search would wait for one that is gone
         refused = self.producer.find_refused(_everything(commit)) if error.record_refused else []
         if not refused:
-            self._check_changelogs(commit, error)
             self._wait(_PAUSE_S)
         by_columns: dict[int, list[FailedDelivery]] = {}
         for failure in refused:

@@ -506,7 +506,7 @@ def test_a_search_that_finds_no_answer_is_made_again() -> None:
 
 
 def test_a_search_without_an_answer_for_want_of_a_changelog_ends_the_retries() -> None:
-    """The broker's refusal may name no topic, and the search waits for the topic that is gone as the commit did."""
+    """The broker's refusal may name no topic, and a search would wait for the topic that is gone as the commit did."""
     stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
     refuse(stage, "out", b"1")
     assert isinstance(stage.producers[0], Troubled)
@@ -516,6 +516,21 @@ def test_a_search_without_an_answer_for_want_of_a_changelog_ends_the_retries() -
     with pytest.raises(StreamsError, match=f"changelog {LOG.topic} does not exist any more"):
         stage.carry_out()
     assert (stage.waits, stage.committed) == (0, None)
+    assert len(stage.producers[0].search_errors) == 5_000
+
+
+def test_a_changelog_that_goes_during_a_search_ends_the_next_try() -> None:
+    """It was there when the search began, which gets no answer."""
+    stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
+    refuse(stage, "out", b"1")
+    assert isinstance(stage.producers[0], Troubled)
+    stage.producers[0].search_errors += [TransactionAbortedError("no answer")] * 5_000
+    there = [stage.committer._admin.describe_topics([LOG.topic])]
+    stage.committer._admin.describe_topics = lambda *_: there.pop() if there else {}  # type: ignore[method-assign]
+    staged(stage, b"1")
+    with pytest.raises(StreamsError, match=f"changelog {LOG.topic} does not exist any more"):
+        stage.carry_out()
+    assert (stage.waits, stage.committed) == (1, None)
 
 
 @pytest.mark.parametrize("where", ["search_errors", "abort_errors"])
