@@ -32,7 +32,6 @@ from benchmarks.memory import suite as memory
 from benchmarks.parallel import plan as parallel
 from benchmarks.parallel.suite import ParallelSuite
 from benchmarks.python_environment import PeerEnvironmentError
-from benchmarks.restore import beside, growth
 from benchmarks.restore import suite as restore
 from benchmarks.results import GUARANTEES, Row, SuiteResult
 from benchmarks.suites import SUITES
@@ -44,11 +43,6 @@ WIDTH = 110
 _OWN_DEFAULT = "own"
 #: The least that a number may be.
 _LEAST = (("pairs", 1), ("threads", 1), ("records", 1000))
-#: Who runs those jobs of the suite restore that not every system has.
-_RESTORE_SYSTEMS = {
-    growth.JOB: {way.system for way in growth.WAYS},
-    beside.JOB: set(beside.SYSTEM_OF.values()) & set(restore.SYSTEM_NAMES),
-}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -381,7 +375,7 @@ def _run_restore(
     jobs = tuple(
         job
         for job in _names(parser, "--jobs", options.jobs, restore.JOBS)
-        if set(systems) & _RESTORE_SYSTEMS.get(job, set(systems))
+        if set(systems) & restore.SYSTEMS_OF[job]
     )
     if not jobs:
         parser.error(f"nothing is left to run: no job of these runs on {', '.join(systems)}")

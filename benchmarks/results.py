@@ -156,30 +156,24 @@ def merged(old: SuiteResult | None, new: SuiteResult) -> SuiteResult:
     """
     if old is None:
         return new
-    run = _replaced(new)
+    run = _places(new)
     kept = tuple(
         row.of_machine(None if old.machine_of(row) == new.machine else old.machine_of(row))
         for row in old.rows
-        if (row.setting, new.suite not in NO_TURNS or row.system) not in run
+        if _place(new.suite, row.setting, row.system) not in run
     )
     return replace(new, versions=old.versions | new.versions, rows=kept + new.rows)
-
-
-def _replaced(new: SuiteResult) -> set[tuple[Any, bool | str]]:
-    """Return which rows a result takes the place of: those of its settings, and where there are no turns of its systems only."""
-    return {(row.setting, new.suite not in NO_TURNS or row.system) for row in new.rows}
 
 
 def fewer_runs(old: SuiteResult | None, new: SuiteResult) -> list[str]:
     """Return where rows of fewer runs, or none, take the place of rows of more: a line for each setting and system."""
     if old is None:
         return []
-    now, run = _runs(new), _replaced(new)
+    now, run = _runs(new), _places(new)
     return [
         f"{_setting_text(setting)}, {system}: replaces rows of {before} runs by {now.get((setting, system), 0)}"
         for (setting, system), before in _runs(old).items()
-        if (setting, new.suite not in NO_TURNS or system) in run
-        and before > now.get((setting, system), 0)
+        if _place(new.suite, setting, system) in run and before > now.get((setting, system), 0)
     ]
 
 
@@ -217,6 +211,15 @@ def save(result: SuiteResult, path: Path) -> None:
 def results_path(suite: str) -> Path:
     """Return where the last full run of a suite is kept."""
     return RESULTS_DIR / f"{suite}.json"
+
+
+def _place(suite: str, setting: tuple[Any, ...], system: str) -> tuple[Any, ...]:
+    """Return what rows share that only stay together: their setting, where there are no turns their system, too."""
+    return (setting, system) if suite in NO_TURNS else (setting,)
+
+
+def _places(result: SuiteResult) -> set[tuple[Any, ...]]:
+    return {_place(result.suite, row.setting, row.system) for row in result.rows}
 
 
 def _runs(result: SuiteResult) -> dict[tuple[tuple[Any, ...], str], int]:

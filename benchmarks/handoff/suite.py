@@ -219,28 +219,17 @@ def static_bounce(run: HandoffRun, first: Instance) -> None:
 
 
 #: What a run does, with its arguments; scale_out and drain share one, being there and back.
+_SHORT_SESSIONS: Mapping[str, str] = {
+    "num_standby_replicas": "1",
+    "session_timeout_ms": "1500",
+    "heartbeat_interval_ms": "250",
+}
 _RUNS: Mapping[
     str, tuple[tuple[str, ...], Callable[[HandoffRun, Instance], None], Mapping[str, str]]
 ] = {
     "moves": (("scale_out", "drain"), scale_out_and_drain, {}),
-    "kill": (
-        ("kill",),
-        kill,
-        {
-            "num_standby_replicas": "1",
-            "session_timeout_ms": "1500",
-            "heartbeat_interval_ms": "250",
-        },
-    ),
-    "silent_host": (
-        ("silent_host",),
-        silent_host,
-        {
-            "num_standby_replicas": "1",
-            "session_timeout_ms": "1500",
-            "heartbeat_interval_ms": "250",
-        },
-    ),
+    "kill": (("kill",), kill, _SHORT_SESSIONS),
+    "silent_host": (("silent_host",), silent_host, _SHORT_SESSIONS),
     "static_bounce": (("static_bounce",), static_bounce, {}),
 }
 

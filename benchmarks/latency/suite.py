@@ -9,7 +9,7 @@ import secrets
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
@@ -18,6 +18,7 @@ from rich.console import Console
 
 from benchmarks import input_topic, outputs
 from benchmarks.generator import InputSpec, key_blocks, record_blocks
+from benchmarks.handoff.gaps import percentile
 from benchmarks.latency.results_read import Arrivals, ResultsReader, places_by_key
 from benchmarks.peer_process import PeerProcess, RunFailedError, peer_process
 from benchmarks.results import GUARANTEES, Row, make_rows
@@ -231,13 +232,13 @@ class LatencySuite:
             RECORDS_PER_S,
             size.primed + size.warm_up_s * RECORDS_PER_S,
         )
-        late = sorted(feeder.late_ms[size.warm_up_s * RECORDS_PER_S :])
+        late = feeder.late_ms[size.warm_up_s * RECORDS_PER_S :]
         return LatencyRun(
             p50_ms=statistics.median(taken),
-            p99_ms=p99_of(taken),
+            p99_ms=percentile(taken, 0.99),
             longest_ms=taken[-1],
-            late_ms_p99=p99_of(late),
-            late_ms_max=late[-1],
+            late_ms_p99=percentile(late, 0.99),
+            late_ms_max=max(late),
             rss_mib_max=turn.peer.usage.rss_bytes_max / 2**20,
         )
 
@@ -314,15 +315,6 @@ class _Turn:
         self.peer.check()
         self.reader.check()
         self.peer.look()
-
-
-def p99_of(ordered: Sequence[float]) -> float:
-    """Return the least value that 99 of 100 don't exceed.
-
-    >>> p99_of(range(1, 201))
-    198
-    """
-    return ordered[-(-len(ordered) * 99 // 100) - 1]
 
 
 def with_pairs(size: LatencySize, pairs: int | None) -> LatencySize:

@@ -39,6 +39,12 @@ from benchmarks.systems import SYSTEMS
 
 JOBS: Final = ("changelog", "snapshot_and_tail", "spark", beside.JOB, growth.JOB)
 SYSTEM_NAMES: Final = ("tidewheel", "kafka-streams", "quix")
+#: Who can run each job.
+SYSTEMS_OF: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys(JOBS, frozenset(SYSTEM_NAMES)),
+    beside.JOB: frozenset({"tidewheel"}),
+    growth.JOB: frozenset(way.system for way in growth.WAYS),
+}
 #: With two restore threads Kafka Streams is at its best on two cores.
 KAFKA_STREAMS_THREADS: Final = 2
 RUN_TIMEOUT_S: Final = 1_800

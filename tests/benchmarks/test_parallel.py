@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import __main__ as program
 from benchmarks.generator import InputSpec, direct_counts, key_blocks, record_blocks
 from benchmarks.parallel.lines import HEADINGS, parallel_lines
 from benchmarks.parallel.plan import (
@@ -207,21 +206,3 @@ def test_both_tables_show_every_line() -> None:
     assert {line.count("|") for line in table.splitlines()} == {len(HEADINGS) + 1}
     assert "blocking_10ms" in table
     assert rich_tables(result).renderables
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["parallel", "--factors", "3"], "choose from 1, 2, 4, 16, 64, 256"),
-        (["parallel", "--jobs", "count_by_key"], "choose from blocking_10ms"),
-        (["parallel", "--systems", "faust"], "choose from tidewheel, kafka-streams, quix"),
-    ],
-)
-def test_a_wrong_option_says_what_is_right(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The exit code is 2 and the message names the choices, before anything is started."""
-    with pytest.raises(SystemExit) as ended:
-        program.main(arguments)
-    assert ended.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())

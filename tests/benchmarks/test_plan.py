@@ -27,6 +27,14 @@ def _no_broker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "benchmark_broker", started)
 
 
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command line that is refused with exit code 2, and return why, on one line."""
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+    assert ended.value.code == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
 def names(selection: Selection) -> Counter[tuple[str, int, bool, str]]:
     return Counter(
         (each.guarantee, each.commit_interval_ms, each.cache_bytes > 0, system.name)
@@ -171,6 +179,9 @@ def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[s
         (["nonsense"], "the suites are throughput"),
         (["latency", "--systems", "faust"], "choose from tidewheel, kafka-streams, quix"),
         (["memory", "--systems", "quix"], "choose from tidewheel, kafka-streams"),
+        (["parallel", "--factors", "3"], "choose from 1, 2, 4, 16, 64, 256"),
+        (["parallel", "--jobs", "count_by_key"], "choose from blocking_10ms"),
+        (["parallel", "--systems", "faust"], "choose from tidewheel, kafka-streams, quix"),
         (
             ["throughput", "--systems", "flink"],
             "choose from tidewheel, tidewheel-workers-2, tidewheel-workers-4, kafka-streams",
@@ -212,11 +223,8 @@ def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[s
 def test_a_wrong_option_says_what_is_right(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is 2 and the message names the choices, before anything is started."""
-    with pytest.raises(SystemExit) as ended:
-        program.main(arguments)
-    assert ended.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    """The message names the choices, before anything is started."""
+    assert message in refused(arguments, capsys)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +270,7 @@ def test_an_empty_plan_says_why_before_a_broker_is_started(
     arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing to run is an error of the command line."""
-    with pytest.raises(SystemExit) as ended:
-        program.main(arguments)
-    assert ended.value.code == 2
-    told = " ".join(capsys.readouterr().err.split())
+    told = refused(arguments, capsys)
     assert "nothing is left to run: " in told
     assert why in told
 
