@@ -68,6 +68,7 @@ class Drained:
         notes: What is kept beside the positions, by name.
         headers: Headers of every changelog record.
         row_headers: Headers of each changelog record, where the store keeps them; None where it doesn't.
+        all_count: Whether every change is a version of its own, and not only the last of each key counts.
     """
 
     keys: list[bytes]
@@ -78,6 +79,7 @@ class Drained:
     notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     headers: tuple[tuple[str, bytes], ...] = ()
     row_headers: Sequence[Headers] | None = None
+    all_count: bool = False
     #: What `stored` has made; `cached_property` would have all threads wait for each other.
     _made: list[SortedRows] = field(
         default_factory=list[SortedRows], init=False, repr=False, compare=False

@@ -87,15 +87,16 @@ class InFlightView(DatabaseView):
         self._added: Mapping[str, int] = {}
 
     def take(self, changes: Mapping[str, Drained], added: Mapping[str, int]) -> None:
-        """Show what a commit is about to write; what was shown before is in the database by now.
+        """Show what a commit is about to write; before it is let go again, it may become more.
 
         Args:
-            changes: The changes of each family.
-            added: How many keys they add, as far as known.
+            changes: All changes of each family, also those that are shown already.
+            added: How many keys are added by what is new in them, as far as known.
         """
+        before = self._added
         self.let_go()
         self._changes = dict(changes)
-        self._added = added
+        self._added = {name: before.get(name, 0) + added.get(name, 0) for name in changes}
         for changed in changes.values():
             self._notes.update(changed.notes)
 

@@ -151,6 +151,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
             [timestamp for _, timestamp, _ in columns],
             disk_rows=SortedRows([key for key, _ in rows], [value for _, value in rows]),
             notes=self._note(),
+            all_count=True,
         )
 
     def _sweep(self, limit: int) -> list[bytes]:

@@ -414,9 +414,12 @@ class ActiveTask:
         """Return whether processing may go on while a commit is under way (see `StateManager.may_be_ahead`)."""
         return self.stores.may_be_ahead
 
-    def stage(self, drained: Mapping[str, Drained]) -> None:
-        """Go on as if what `drain` has returned were in the databases: a commit is under way that writes it."""
-        self.stores.stage(drained)
+    def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
+        """Go on as if what `drain` has returned were in the databases: a commit is under way that writes it.
+
+        `joins`: it is what was staged for that commit already and what was drained since, as one.
+        """
+        self.stores.stage(drained, joins=joins)
 
     def applied(self) -> None:
         """Note that what `drain` has returned is in the databases."""

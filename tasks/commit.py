@@ -10,11 +10,16 @@ changelog and offsets stand or fall together.
 A commit has two halves: `begin` hands everything to the client, `end` has it written or raises. In between only waiting is
 left, which somebody else may do (`tasks.beside`) while the loop processes what comes next. Whatever goes wrong meanwhile is
 dealt with in `end`, by the loop's thread.
+
+A commit may be begun open: what is done until it is due can `join` it then, so that little is left to send when it counts. It
+is whole without that, and whoever waits for the brokers closes it when nothing has joined it for a tenth of a second: user code
+runs meanwhile, and no transaction waits longer for that.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -51,6 +56,11 @@ _PAUSE_S = 0.1
 _TICK_S = 0.5
 _STUCK_S = 90.0
 
+#: How long an open commit may be joined.
+_JOIN_S = 0.1
+#: How long the loop keeps away from the interpreter while what has joined a commit is sent.
+_SENDING_S = 0.004
+
 Answer = TypeVar("Answer")
 
 
@@ -60,13 +70,14 @@ class Commit:
 
     Attributes:
         outputs: Records for transactional outputs, in order; handed to the client BEFORE `offsets` are sent.
-        changelogs: Changes per changelog partition; produced with the outputs, written to disk AFTER the commit.
+        changelogs: Changes per changelog partition, in the order in which they were drained; produced with the outputs, written
+            to disk AFTER the commit.
         offsets: What is committed for the group, with its metadata; sent beside the records, which are all answered BEFORE the
             transaction is committed.
     """
 
     outputs: list[OutputColumns]
-    changelogs: dict[TopicPartition, Drained]
+    changelogs: dict[TopicPartition, list[Drained]]
     offsets: dict[TopicPartition, CommittedOffset]
     #: Work that needs no broker, done while the brokers take what was produced; may be called more than once.
     meanwhile: Callable[[], None] = lambda: None
@@ -76,6 +87,13 @@ class Commit:
         """Return whether there is nothing to commit."""
         return not (self.outputs or self.changelogs or self.offsets)
 
+    def add(self, more: "Commit") -> None:
+        """Hold what came after this as well; the later offsets are those to commit."""
+        self.outputs.extend(more.outputs)
+        for partition, changes in more.changelogs.items():
+            self.changelogs.setdefault(partition, []).extend(changes)
+        self.offsets = more.offsets
+
 
 class RolledBackError(Exception):
     """A transaction of unknown outcome turned out not to have committed: tasks start again from what is committed."""
@@ -84,13 +102,20 @@ class RolledBackError(Exception):
 class _UnderWay:
     """A commit that was begun."""
 
-    __slots__ = ("attempt", "commit", "give_up_s")
+    __slots__ = ("attempt", "commit", "failure", "give_up_s", "is_open", "lock", "whole")
 
-    def __init__(self, commit: Commit, give_up_s: float) -> None:
+    def __init__(self, commit: Commit, give_up_s: float, *, is_open: bool) -> None:
         self.commit = commit
         self.give_up_s = give_up_s
         #: What the client is doing.
         self.attempt: Future[Positions] = Future()
+        #: Of an open commit: who has it, may use the producer.
+        self.lock = threading.Lock()
+        self.is_open = is_open
+        #: Set when there is nothing to wait for any more.
+        self.whole = threading.Event()
+        #: What went wrong as the last part was handed to the client.
+        self.failure: BaseException | None = None
 
 
 class Committer:
@@ -127,13 +152,15 @@ class Committer:
         self._collector = collector
         self.producer.abort()
 
-    def begin(self, commit: Commit, beside: Beside = at_once) -> None:
+    def begin(self, commit: Commit, beside: Beside = at_once, *, opens: bool = False) -> None:
         """Hand a commit to the client, and have `beside` wait for the brokers; `end` has to follow before the next one.
+
+        `opens`: more may `join` it for a while.
 
         Raises `RecordFailedError` (a handler said fail) or `StreamsError`, and nothing is under way.
         """
         assert self._under_way is None, "one commit at a time: end the one that is under way"
-        under_way = _UnderWay(commit, self._clock.monotonic_s() + _RETRY_LIMIT_S)
+        under_way = _UnderWay(commit, self._clock.monotonic_s() + _RETRY_LIMIT_S, is_open=opens)
         if self._collector.sink_producer is not None:
             commit.meanwhile()  # the brokers have the sinks' records already
         # Before the transaction begins: a sink record may be sent again for longer than a transaction may last.
@@ -142,11 +169,43 @@ class Committer:
             self._produce(commit)
         except (TransactionAbortedError, CommitOutcomeUnknownError) as error:
             under_way.attempt.set_exception(error)
+            under_way.is_open = False
         else:
-            under_way.attempt = beside(
-                partial(self.producer.commit, self._group_id, commit.offsets)
-            )
+            under_way.attempt = beside(partial(self._commit_when_whole, under_way))
         self._under_way = under_way
+
+    def _commit_when_whole(self, under_way: _UnderWay) -> Positions:
+        if under_way.is_open:
+            under_way.whole.wait(_JOIN_S)
+        with under_way.lock:
+            under_way.is_open = False
+        if under_way.failure is not None:
+            raise under_way.failure
+        return self.producer.commit(self._group_id, under_way.commit.offsets)
+
+    def join(self, more: Commit) -> bool:
+        """Hand over what belongs to the open commit, too, and close it; return False if it was closed before.
+
+        Raises `FencedError` or `StreamsError`; what has to be tried again is for `end` to see.
+        """
+        under_way = self._under_way
+        assert under_way is not None, "nothing is under way that could be joined"
+        with under_way.lock:
+            if not under_way.is_open:
+                return False
+            under_way.is_open = False
+            under_way.commit.add(more)
+            try:
+                self._hand_over(more)
+            except BaseException as error:
+                under_way.failure = error  # whatever it is, half of a commit is not to be committed
+                if not isinstance(error, TransactionAbortedError | CommitOutcomeUnknownError):
+                    raise
+            finally:
+                under_way.whole.set()
+        # Else the thread that goes on with it would wait for the interpreter, twice.
+        wait([under_way.attempt], _SENDING_S)
+        return True
 
     @property
     def is_answered(self) -> bool:
@@ -160,6 +219,7 @@ class Committer:
         """
         under_way, self._under_way = self._under_way, None
         assert under_way is not None, "a commit ends that was begun"
+        under_way.whole.set()
         commit, give_up_s = under_way.commit, under_way.give_up_s
         attempt: Callable[[], Positions] = partial(self._answer_of, under_way.attempt)
         while True:
@@ -190,6 +250,7 @@ class Committer:
         under_way, self._under_way = self._under_way, None
         if under_way is None:
             return None
+        under_way.whole.set()
         try:
             return self._answer_of(under_way.attempt)
         except TransactionAbortedError as error:
@@ -229,19 +290,23 @@ class Committer:
 
     def _produce(self, commit: Commit) -> None:
         self.producer.begin()
+        self._hand_over(commit)
+        commit.meanwhile()
+
+    def _hand_over(self, commit: Commit) -> None:
         for columns in commit.outputs:
             if len(columns):
                 self.producer.produce(columns)
-        for partition, drained in commit.changelogs.items():
-            self.producer.produce_changelog(
-                partition,
-                drained.keys,
-                drained.values,
-                drained.timestamps,
-                drained.headers,
-                row_headers=drained.row_headers,
-            )
-        commit.meanwhile()
+        for partition, changes in commit.changelogs.items():
+            for drained in changes:
+                self.producer.produce_changelog(
+                    partition,
+                    drained.keys,
+                    drained.values,
+                    drained.timestamps,
+                    drained.headers,
+                    row_headers=drained.row_headers,
+                )
 
     def _after_abort(self, commit: Commit, error: TransactionAbortedError) -> None:
         """Find the records that the broker refuses, if that was the reason; give them to the handler, take them out."""
@@ -347,7 +412,8 @@ def _everything(commit: Commit) -> list[OutputColumns]:
             node=str(partition),
             internal=True,
         )
-        for partition, drained in commit.changelogs.items()
+        for partition, changes in commit.changelogs.items()
+        for drained in changes
     ]
     return [columns for columns in commit.outputs if len(columns)] + changelogs
 

@@ -4,11 +4,12 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.commit_buffer import Drained
+from state_stores.joined_changes import joined
 from tasks.active_task import ActiveTask
 from tasks.beside import at_once
 from tasks.commit import Commit, Committer, changed_offsets
@@ -40,6 +41,24 @@ class _Round:
     progress: dict[TopicPartition, tuple[RangeProgress, ...]]
     begin_s: float
     size_bytes: int
+    #: Whether it was begun for more to join it, and nothing has yet.
+    awaits_more: bool = False
+
+    def with_more(self, more: "_Round") -> "_Round":
+        """Return this with what has joined its commit."""
+        drained: dict[TaskId, Mapping[str, Drained]] = {}
+        for task_id, now in more.drained.items():
+            parts = (self.drained.get(task_id, {}), now)
+            stores = dict.fromkeys([*parts[0], *parts[1]])
+            drained[task_id] = {
+                store: joined([part[store] for part in parts if store in part]) for store in stores
+            }
+        return replace(
+            more,
+            drained=drained,
+            commit=self.commit,
+            size_bytes=self.size_bytes + more.size_bytes,
+        )
 
 
 class CommitRound:
@@ -131,13 +150,63 @@ class CommitRound:
         return begun
 
     def begin(
-        self, tasks: Sequence[ActiveTask], beside: Beside = at_once, *, force: bool = False
+        self,
+        tasks: Sequence[ActiveTask],
+        beside: Beside = at_once,
+        *,
+        force: bool = False,
+        opens: bool = False,
     ) -> bool:
         """Begin to commit the work of these tasks, which are all that run; return whether there is anything.
 
-        They may go on processing before `end`, as if it were done. Raises what `Committer.begin` raises.
+        They may go on processing before `end`, as if it were done. `opens`: what they do until `join` may become part of it.
+        Raises what `Committer.begin` raises.
         """
         assert self._round is None, "one commit at a time: end the one that is under way"
+        done = self._taken(tasks, force=force)
+        if done is None:
+            return False
+        self._begin(replace(done, awaits_more=opens), beside)
+        return True
+
+    def _begin(self, done: _Round, beside: Beside) -> None:
+        self.committer.begin(done.commit, beside, opens=done.awaits_more)
+        self._round = done
+        for task in done.tasks:
+            with task.stores.trusted():
+                task.stage(done.drained[task.task_id])
+
+    def join(self, tasks: Sequence[ActiveTask], beside: Beside) -> float | None:
+        """Commit what these tasks have done since a commit was begun that awaits more.
+
+        With that, and None is returned; or after it, if it could not wait, and then how many seconds that took in all. Raises
+        what `begin` and `end` raise.
+        """
+        before = self._round
+        assert before is not None, "nothing is under way that awaits more"
+        now = self._taken(tasks, force=True)
+        assert now is not None, "a commit that has to be is one"
+        if not self.committer.join(now.commit):
+            took_s = self.end()
+            now.commit.offsets = self._with_metadata(
+                self.offsets, now.progress
+            )  # of a new producer, perhaps
+            self._begin(now, beside)
+            return took_s
+        try:
+            self._round = whole = before.with_more(now)
+            for task in tasks:
+                with task.stores.trusted():
+                    task.stage(whole.drained[task.task_id], joins=task.task_id in before.drained)
+        except BaseException:
+            # Whoever ends the tasks for this must not write the rows of the first part with the positions of both.
+            self._round = None
+            self.committer.give_up(find_out=False)
+            raise
+        return None
+
+    def _taken(self, tasks: Sequence[ActiveTask], *, force: bool = False) -> _Round | None:
+        """Return the work of these tasks since the last commit was begun, or None if there is nothing to commit."""
         begin_s = self._clock.monotonic_s()
         anew = begin_s >= self._next_recommit_s
         if anew:
@@ -147,7 +216,7 @@ class CommitRound:
             with task.stores.trusted():
                 task.flush_caches()
             task.commit_requested = False
-        size_bytes = self.uncommitted_bytes(tasks)
+        size_bytes = self._new_bytes(tasks)
         drained = {task.task_id: task.drain() for task in tasks}
         outputs = self.collector.take_staged()
         self.offsets = offsets = self._work.offsets()
@@ -160,40 +229,37 @@ class CommitRound:
             or changed_offsets(_plain(self.committed), _plain_of(offsets))
             or any(self._progress.get(each, now) != now for each, now in progress.items())
         ):
-            return False
+            return None
         self.sequence += 1
         commit = Commit(
             outputs=outputs,
             changelogs={
-                partition: changes
+                partition: [changes]
                 for task in tasks
                 for store, changes in drained[task.task_id].items()
                 if (partition := task.stores.changelog(store)) is not None
             },
             meanwhile=lambda: _prepare(drained.values()),
-            offsets={
-                each: CommittedOffset(offset, self._metadata(each, offset, progress[each]))
-                for each, offset in offsets.items()
-            },
+            offsets=self._with_metadata(offsets, progress),
         )
-        self.committer.begin(commit, beside)
-        self._round = _Round(tasks, drained, commit, progress, begin_s, size_bytes)
-        for task in tasks:
-            with task.stores.trusted():
-                task.stage(drained[task.task_id])
-        return True
+        return _Round(tasks, drained, commit, progress, begin_s, size_bytes)
 
     def uncommitted_bytes(self, tasks: Iterable[ActiveTask]) -> int:
         """Return about how much memory holds what these tasks have done and no commit has made durable yet."""
-        under_way = 0 if self._round is None else self._round.size_bytes
-        return (
-            under_way + self.collector.staged_bytes + sum(task.uncommitted_bytes for task in tasks)
-        )
+        return (0 if self._round is None else self._round.size_bytes) + self._new_bytes(tasks)
+
+    def _new_bytes(self, tasks: Iterable[ActiveTask]) -> int:
+        return self.collector.staged_bytes + sum(task.uncommitted_bytes for task in tasks)
 
     @property
     def is_under_way(self) -> bool:
         """Return whether a commit was begun that has not ended."""
         return self._round is not None
+
+    @property
+    def awaits_more(self) -> bool:
+        """Return whether a commit was begun that `join` is to be called for."""
+        return self._round is not None and self._round.awaits_more
 
     def end(self) -> float:
         """Wait until what was begun is durable, write it to the databases; return how many seconds it took in all.
@@ -257,6 +323,16 @@ class CommitRound:
         self._next_refresh_s = begin_s + _REFRESH_S
         for task in tasks:
             task.stores.refresh_positions(now_ms=self._clock.now_ms())
+
+    def _with_metadata(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        progress: Mapping[TopicPartition, tuple[RangeProgress, ...]],
+    ) -> dict[TopicPartition, CommittedOffset]:
+        return {
+            each: CommittedOffset(offset, self._metadata(each, offset, progress[each]))
+            for each, offset in offsets.items()
+        }
 
     def _metadata(
         self, partition: TopicPartition, offset: int, ranges: tuple[RangeProgress, ...]

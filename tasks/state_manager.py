@@ -302,9 +302,12 @@ class StateManager:
         """
         return not self._slots
 
-    def stage(self, drained: Mapping[str, Drained]) -> None:
-        """Have the stores go on as if drained changes were written: a commit is under way that will write them (`apply`)."""
-        assert not self._staged, "one commit at a time"
+    def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
+        """Have the stores go on as if drained changes were written: a commit is under way that will write them (`apply`).
+
+        `joins`: they are those that are staged already and what was drained since, as one.
+        """
+        assert self._staged == joins, "one commit at a time"
         self._staged = True
         for persistent, view in self._views.items():
             mine = self._of_database(drained, persistent=persistent)

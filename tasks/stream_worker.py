@@ -1,8 +1,9 @@
 """The worker's loop: orders, poll, process in slices, punctuate, commit.
 
 One thread owns all running tasks, the source consumer and the transactional producer. A transaction is open only
-inside a commit, and never waits for user code: once everything is handed to the client, somebody else waits for the brokers,
-and meanwhile the loop processes what comes next. Whatever ends the loop, what was not committed never happened: buffers are
+inside a commit, and waits for no user code: once everything is handed to the client, somebody else waits for the brokers,
+and meanwhile the loop processes what comes next. A worker that keeps up begins its commits early, and what is done until they are
+due joins them, unless it takes longer than a tenth of a second. Whatever ends the loop, what was not committed never happened: buffers are
 forgotten, the databases stay as the last commit left them.
 
 Without a membership its tasks are assigned once and for all (N13); with one, they come and go by the group's orders, and
@@ -59,6 +60,10 @@ _IDLE_IN_COMMIT_S = 0.002
 #: The loop goes on beside a commit for a commit interval, and where that is short for this long; then it waits. Else commits of a
 #: busy worker would become longer and longer, each with what was processed beside the one before.
 _AHEAD_S = 0.1
+#: A commit begins early by no more than this share of an interval.
+_EARLY = 0.25
+#: Nor where so much would have to be put together with what joins it.
+_EARLY_BYTES_MAX = 4 * 1024 * 1024
 #: What is a short commit, of an interval. After one of these the next interval began with it, so that results come as often as was
 #: asked for; after a long one of a worker that has much to do it begins at the end, or that would do little else.
 _SHORT = 0.5
@@ -145,11 +150,13 @@ class StreamWorker:
         self._born_s = ports.clock.monotonic_s()
         #: Number of commits when a task's state was wiped last.
         self._wiped: dict[TaskId, int] = {}
+        #: When the next commit is due, and when the loop has to wait for the one under way.
         self._next_commit_s, self._ahead_until_s = 0.0, math.inf
+        #: How long before it is due a commit may begin, and of which due moment that was tried: there may have been nothing to do.
+        self._early_s, self._early_tried_s = 0.0, math.inf
         #: Tasks that have come from another owner and have processed nothing yet: their first slice is committed at once.
         self._awaited: set[TaskId] = set()
-        self._next_purge_s = 0.0
-        self._next_status_s = 0.0
+        self._next_purge_s, self._next_status_s = 0.0, 0.0
         self._processed: dict[TaskId, tuple[int, float]] = {}
         self._lags: dict[TopicPartition, int] = {}
         # Of the present beginning of the tasks, set by `_run_tasks`.
@@ -260,8 +267,9 @@ class StreamWorker:
         source = self._ports.make_source()
         stack.callback(source.close)
         # Under exactly_once results come with the commit only.
-        gathers = self._ports.make_sink_producer is None
-        self._work = WorkerInput(source, self._settings, self._clock, gathers=gathers)
+        waits_for_commits = self._ports.make_sink_producer is None
+        self._work = WorkerInput(source, self._settings, self._clock, gathers=waits_for_commits)
+        self._early_s = self._early_by_s() if waits_for_commits else 0.0
         self._gone = GoneTopics(self._work, self.plan, self._clock, self._look)
         self._commits = CommitRound(
             committer,
@@ -552,14 +560,14 @@ class StreamWorker:
         if self._membership is not None:
             restoring = self._manager.is_restoring
             waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
-        if self._commits.is_under_way:
+        if self._commits.is_under_way and not self._commits.awaits_more:
             waits.append(_IDLE_IN_COMMIT_S)
         return min(waits)
 
     def _rest_s(self) -> float:
         """Return how long there is nothing to do but what input, orders and the brokers bring."""
         now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
-        waits = [self._next_commit_s - now_s]
+        waits = [self._next_commit_s - (self._early_s if self._begins_early() else 0) - now_s]
         for task in self._manager.running.values():
             if self._is_paused(task):
                 continue
@@ -610,8 +618,38 @@ class StreamWorker:
             self._end_commit()
         if now_s >= self._next_commit_s:
             self._commit_beside()
-        else:
-            self._commit_if_must()
+            return
+        self._commit_if_must()
+        if now_s >= self._next_commit_s - self._early_s and self._begins_early():
+            self._begin_commit(self._waking, opens=True)
+
+    def _early_by_s(self) -> float:
+        """Return how long before it is due a commit may begin in this plan.
+
+        Repartition topics have records of many workers in each partition, and whoever reads them gets none behind those of an open
+        transaction; so these are short there. Key ranges hand over what they have done in their own time.
+        """
+        if self._settings.threads > 1 or self.plan.repartition_topics:
+            return 0.0
+        interval_ms = self._settings.commit_interval_ms
+        return min(self._settings.early_ms, interval_ms * _EARLY) / 1000
+
+    def _begins_early(self) -> bool:
+        """Return whether the next commit may begin before it is due, and has not been tried to.
+
+        Not if there is more to do than is done, and not where a cache would be flushed twice for one commit.
+        """
+        return (
+            self._early_s > 0
+            and self._early_tried_s != self._next_commit_s
+            and self._work.keeps_up
+            and not self._commits.is_under_way
+            and all(
+                task.may_be_ahead and not task.held_back_bytes()
+                for task in self._manager.running.values()
+            )
+            and self._commits.uncommitted_bytes(self._manager.running.values()) <= _EARLY_BYTES_MAX
+        )
 
     def _commit_if_must(self) -> None:
         """Commit where somebody asked for it, or where too much is held; perhaps only by the commit that is under way."""
@@ -621,12 +659,14 @@ class StreamWorker:
             self._commit_beside()
 
     def _commit_beside(self) -> None:
-        """Begin to commit all that is done, and go on; what is under way is waited for."""
-        if all(task.may_be_ahead for task in self._manager.running.values()):
+        """Begin to commit all that is done, and go on; what is under way is waited for, or joined if it was begun for that."""
+        if not all(task.may_be_ahead for task in self._manager.running.values()):
+            self._commit()
+        elif self._commits.awaits_more:
+            self._begin_commit(self._waking, joins=True)
+        else:
             self._end_commit()
             self._begin_commit(self._waking)
-        else:
-            self._commit()
 
     def _waking(self, work: Callable[[], Positions]) -> Future[Positions]:
         """Do as the port `beside`, and wake the loop when it is done."""
@@ -634,13 +674,26 @@ class StreamWorker:
         future.add_done_callback(lambda _: self._wake.set())
         return future
 
-    def _begin_commit(self, beside: Beside) -> None:
+    def _begin_commit(self, beside: Beside, *, opens: bool = False, joins: bool = False) -> None:
+        """Begin to commit what is done; `opens`: before it is due; `joins`: with what was begun so."""
         ahead_until_s = max(self._in_an_interval_s(), self._clock.monotonic_s() + _AHEAD_S)
+        tasks = list(self._manager.running.values())
         try:
-            begun = self._commits.begin(list(self._manager.running.values()), beside)
+            if joins:
+                begun, late_s = True, self._commits.join(tasks, beside)
+                if late_s is not None:
+                    self.metrics.commit_times = self.metrics.commit_times.and_one(late_s)
+                    ahead_until_s = max(
+                        self._in_an_interval_s(), self._clock.monotonic_s() + _AHEAD_S
+                    )
+            else:
+                begun = self._commits.begin(tasks, beside, opens=opens)
         finally:
             self._sequence = self._commits.sequence
         self._lags = self._work.lags(self._commits.offsets)
+        if opens:
+            self._early_tried_s = self._next_commit_s
+            return  # what is due is due
         if begun:
             self._next_commit_s, self._ahead_until_s = math.inf, ahead_until_s
         else:

@@ -67,7 +67,7 @@ class LatencySize:
         )
 
 
-FULL = LatencySize(seconds=180, warm_up_s=30, pairs=5)
+FULL = LatencySize(seconds=120, warm_up_s=30, pairs=5)
 QUICK = LatencySize(seconds=20, warm_up_s=10, pairs=1)
 PROBE = LatencySize(seconds=10, warm_up_s=10, pairs=1)
 

@@ -30,6 +30,9 @@ from tasks.worker_ports import (
 
 _log = logging.getLogger("tidewheel")
 
+#: How long before it is due a commit may begin (`WorkerSettings.early_ms`): what was handed over then is with the brokers when it is.
+EARLY_MS = 25
+
 
 def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: None) -> KafkaClients:
     """Return what makes the clients of a worker; `on_wait` is called while a producer waits for the cluster."""
@@ -120,6 +123,7 @@ def worker_settings(
         siblings=application.options.workers - 1 if application.is_fixed else 0,
         topology_hash=application.topology_hash,
         commit_interval_ms=config.commit_interval_ms,
+        early_ms=EARLY_MS,
         cache_max_bytes=config.statestore_cache_max_bytes,
         uncommitted_max_bytes=config.statestore_uncommitted_max_bytes,
         buffered_bytes_per_partition=config.buffered_bytes_per_partition,

@@ -25,7 +25,7 @@ _HEADER_OVERHEAD_BYTES: Final = 10
 def to_runs(
     messages: Sequence[Message], *, topic: str | None = None, with_headers: bool = True
 ) -> list[SourceRecords]:
-    """Return messages without errors as runs of consecutive records of one partition, in order.
+    """Return messages without errors as runs: one of each partition, with its records in order.
 
     Args:
         messages: At least one; none of them an error.
@@ -34,13 +34,20 @@ def to_runs(
     """
     partitions: list[Any] = list(map(Message.partition, messages))
     topics: list[Any] | None = list(map(Message.topic, messages)) if topic is None else None
+    starts = _starts(partitions)
+    if topics is not None:
+        starts = sorted({*starts, *_starts(topics)})
+    if starts:
+        places = partitions if topics is None else list(zip(topics, partitions, strict=True))
+        if len(starts) >= len(set(places)):
+            # Several answers of brokers, each with a few records of many partitions: together they make larger batches.
+            order = sorted(range(len(places)), key=places.__getitem__)
+            ordered = list(map(messages.__getitem__, order))
+            return to_runs(ordered, topic=topic, with_headers=with_headers)
     times = list(map(_TIMESTAMP_MS, map(Message.timestamp, messages)))
     # Many records a millisecond share one object: stores keep fewer, which stay in the processor's cache.
     known: dict[int, int] = {}
     timestamps = list(map(known.setdefault, times, times))
-    starts = _starts(partitions)
-    if topics is not None:
-        starts = sorted({*starts, *_starts(topics)})
     whole = SourceRecords(
         topics[0] if topics is not None else topic or "",
         partitions[0],

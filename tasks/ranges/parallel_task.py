@@ -16,6 +16,7 @@ from rebalance.model import TopicPartition
 from state_stores.commit_buffer import Drained
 from state_stores.expiry import StoreExpiry
 from state_stores.factory import Store
+from state_stores.joined_changes import joined
 from state_stores.ports import Database
 from state_stores.spec import SEGMENTED_KINDS
 from tasks.active_task import ActiveTask
@@ -34,7 +35,7 @@ from tasks.ranges.range_pool import RangePool
 from tasks.ranges.range_worker import RangeCollector, RangeSetting, RangeWorker, Scheduling
 from tasks.ranges.recut import Recut
 from tasks.ranges.run_memory import RunMemory
-from tasks.ranges.seals import Seal, by_store, joined
+from tasks.ranges.seals import Seal, by_store
 from tasks.ranges.shared_loop import Shared
 from tasks.ranges.staged_database import StagedDatabase
 from tasks.ranges.vectors import first_cut, level, together
@@ -530,7 +531,7 @@ class ParallelTask(ActiveTask):
         """Return False: ranges go on by themselves, and the loop has little to do that is not for a commit."""
         return False
 
-    def stage(self, drained: Mapping[str, Drained]) -> None:
+    def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
         """Do nothing: what a range has sealed it sees (`StagedDatabase`)."""
 
     def applied(self) -> None:

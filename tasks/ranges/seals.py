@@ -1,14 +1,10 @@
-"""What a key range hands over at a cut of its work, and how the seals of all ranges become one commit. Pure."""
+"""What a key range hands over at a cut of its work, and how the seals of all ranges are told apart by store. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 
 import msgspec
 
 from state_stores.commit_buffer import Drained
-from state_stores.headers import Headers
-from state_stores.rows import SortedRows
-from state_stores.timed_buffer import decode_note
 from tasks.processing.output import OutputColumns
 
 
@@ -39,59 +35,3 @@ def by_store(seals: Iterable[Seal]) -> dict[str, list[Drained]]:
         for store, drained in seal.drained.items():
             found.setdefault(store, []).append(drained)
     return found
-
-
-def joined(changes: Sequence[Drained]) -> Drained:
-    """Return several changes of one store as those of one commit: the last of each key, in key order.
-
-    Those of one range come in their order; different ranges have different keys.
-    """
-    if len(changes) == 1:
-        return changes[0]
-    values: dict[bytes, bytes | None] = {}
-    timestamps: dict[bytes, int] = {}
-    notes: dict[str, bytes] = {}
-    for each in changes:
-        values.update(zip(each.keys, each.values, strict=True))
-        timestamps.update(zip(each.keys, each.timestamps, strict=True))
-        for name, note in each.notes.items():
-            notes[name] = max(notes.get(name, note), note, key=decode_note)
-    keys = sorted(values)
-    ranges = [each.delete_range for each in changes if each.delete_range is not None]
-    return Drained(
-        keys,
-        [*map(values.__getitem__, keys)],
-        [*map(timestamps.__getitem__, keys)],
-        disk_rows=_joined_rows(changes),
-        delete_range=(min(first for first, _ in ranges), max(end for _, end in ranges))
-        if ranges
-        else None,
-        notes=notes,
-        headers=changes[0].headers,
-        row_headers=_joined_headers(changes, keys),
-    )
-
-
-def _joined_headers(changes: Sequence[Drained], keys: Sequence[bytes]) -> list[Headers] | None:
-    """Return the headers of the last change of each key; None if no change has any."""
-    if all(each.row_headers is None for each in changes):
-        return None
-    latest: dict[bytes, Headers] = {}
-    for each in changes:
-        latest.update(zip(each.keys, each.row_headers or repeat(()), strict=False))
-    return list(map(latest.__getitem__, keys))
-
-
-def _joined_rows(changes: Sequence[Drained]) -> SortedRows | None:
-    """Return the rows for the database; None if they are those of the changelog, which `Drained` makes itself."""
-    if all(each.disk_rows is None and each.delete_range is None for each in changes):
-        return None
-    stored: dict[bytes, bytes | None] = {}
-    for each in changes:
-        if each.delete_range is not None:  # of what the seals before it hold, too
-            first, end = each.delete_range
-            for key in [key for key in stored if first <= key < end]:
-                del stored[key]
-        stored.update(iter(each.stored))
-    keys = sorted(stored)
-    return SortedRows(keys, [stored[key] for key in keys])

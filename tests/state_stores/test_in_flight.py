@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from state_stores.commit_buffer import Drained, write_rows
 from state_stores.in_flight import InFlightView
 from state_stores.in_memory import InMemoryDatabase
+from state_stores.joined_changes import joined
 from state_stores.rows import SortedRows
 
 keys = st.binary(max_size=2) | st.sampled_from([b"k%d" % number for number in range(10)])
@@ -72,6 +73,21 @@ def test_a_view_shows_what_the_database_will_have(
     view.let_go()
     assert seen() == under_way
     assert list(begun) == under_way[2], "a scan goes on as it began"
+
+
+def test_what_joins_a_commit_is_shown_with_what_was_there() -> None:
+    """All rows of both, and the keys that both add."""
+    database = InMemoryDatabase(["mine"])
+    view = InFlightView(database)
+    first, second = drained({b"a": b"1"}, None, {}), drained({b"b": b"2"}, None, {})
+    view.take({"mine": first}, {"mine": 1})
+    assert view.get_many("mine", [b"a", b"b"]) == [b"1", None]
+    view.take({"mine": joined([first, second])}, {"mine": 1})
+    assert view.get_many("mine", [b"a", b"b"]) == [b"1", b"2"]
+    assert view.approximate_num_entries("mine") == 2
+    view.let_go()
+    view.take({"mine": second}, {"mine": 1})
+    assert view.approximate_num_entries("mine") == 1
 
 
 def test_nothing_is_written_through_a_view() -> None:

@@ -82,7 +82,7 @@ class Stage:
         """Return what a slice of work leaves to commit."""
         return Commit(
             outputs=self.collector.take_staged(),
-            changelogs={LOG: Drained([b"a", b"b"], [b"1", None], [5, 6])},
+            changelogs={LOG: [Drained([b"a", b"b"], [b"1", None], [5, 6])]},
             offsets={IN: CommittedOffset(42, f"metadata {sequence}")},
         )
 

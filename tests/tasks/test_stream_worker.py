@@ -1,8 +1,10 @@
 """A worker's lives on a fake cluster: nothing lost, nothing twice, whatever ends them and wherever."""
 
 import itertools
+import re
 from collections import Counter
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -128,6 +130,7 @@ LIVES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=4)
     slice_records=st.sampled_from([1, 2, None]),
     commit_turns=st.sampled_from([0, 1, 3, 12]),
     store_type=st.sampled_from(["rocksdb", "in_memory"]),
+    early_ms=st.sampled_from([0, 7]),
 )
 def test_nothing_is_lost_and_nothing_is_counted_twice(
     records: list[str],
@@ -140,6 +143,7 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
     slice_records: int | None,
     commit_turns: int,
     store_type: str,
+    early_ms: int,
 ) -> None:
     """Crashes at any step, disks that lost their last writes and unknown outcomes leave the state as without them."""
     bench = Bench(
@@ -148,18 +152,21 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
         cache_bytes=1_000_000 if cached else 0,
         guarantee="at_least_once" if at_least_once else "exactly_once",
         commit_interval_ms=30,
+        early_ms=early_ms,
     )
     bench.idle_polls = 15
     bench.slice_records, bench.commit_turns = slice_records, commit_turns
     bench.broker.commit_fates.extend(fates)
     batches = iter(records)
-    for crash_after, lost_writes in lives:
-        fill(bench, next(batches, ""), repartition=repartition)
-        bench.live(crash_after=crash_after)
-        bench.disk.lose(lost_writes)
-    for batch in batches:
-        fill(bench, batch, repartition=repartition)
-    assert bench.live()
+    # Nobody joins a commit while the fake client waits for it: it is closed at once then.
+    with patch("tasks.commit._JOIN_S", 0.0):
+        for crash_after, lost_writes in lives:
+            fill(bench, next(batches, ""), repartition=repartition)
+            bench.live(crash_after=crash_after)
+            bench.disk.lose(lost_writes)
+        for batch in batches:
+            fill(bench, batch, repartition=repartition)
+        assert bench.live()
     expected = Counter("".join(records))
     changelog = {
         key: int.from_bytes(value or b"", "big") for key, value in bench.outputs(CHANGELOG)
@@ -190,6 +197,42 @@ def test_a_commit_leaves_out_what_is_only_buffered() -> None:
     assert bench.live()
     assert counts_of(bench) == {"a": 4, "b": 4, "c": 4}
     assert {tuple(numbers) for numbers in outputs_of(bench).values()} == {(1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("turns", [0, 12])
+def test_every_step_of_a_life_whose_commits_begin_early_may_be_its_last(
+    monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """Whether more joins each commit, or it is closed before: no count is missing, none comes twice."""
+    for wait in ("commit._JOIN_S", "commit._SENDING_S", "worker_input._GATHER_S"):
+        monkeypatch.setattr(f"tasks.{wait}", 0.0)
+
+    def life(step: int | None = None) -> tuple[Bench, bool]:
+        bench = Bench(
+            counting(), {"in": 2, "out": 1}, commit_interval_ms=40, early_ms=10, max_poll_records=5
+        )
+        bench.commit_turns, bench.idle_polls = turns, 15
+        keys = iter("ab" * 40)
+        bench.at_poll.append(lambda *_: fill(bench, next(keys, "")))
+        return bench, bench.live(crash_after=step)
+
+    whole, _ = life()
+    assert whole.worker is not None
+    steps = whole.fuse.steps
+    # Two parts, each with outputs and changelogs, and one commit of both.
+    initials = {"produce": "o", "produce changelog": "l", "commit": "c"}
+    parts = "".join(initials.get(name, "") for name in steps)
+    assert bool(re.search("co+l+o+l+c", parts)) is (turns > 0), parts
+    crashes = 0
+    for step in range(len(steps)):
+        bench, survived = life(step)
+        crashes += not survived
+        last = bench.fuse.steps[-1]
+        assert bench.live()
+        expected = Counter(each.key.decode() for each in bench.broker.records("in") if each.key)
+        assert counts_of(bench) == expected, last
+        assert outputs_of(bench) == {k: list(range(1, n + 1)) for k, n in expected.items()}, last
+    assert crashes >= len(steps) * 3 // 4
 
 
 def test_every_step_of_a_life_may_be_its_last() -> None:

@@ -36,6 +36,9 @@ STEPS: Final = (
     "after_apply",
 )
 
+#: Steps of a commit that is begun before it is due: what joins it is handed over between them.
+STEPS_OF_OPEN: Final = ("before_join", "after_join")
+
 #: How long a commit waits for records to be processed meanwhile: as long as the loop goes on beside it. If nothing was there to be
 #: processed, or the loop waits for this commit, the next one is tried, up to so many times.
 _AHEAD_S: Final = 0.1
@@ -52,7 +55,7 @@ class Fate:
     Steps, in their order: `before_produce`, `before_flush` (K1), `before_offsets` (K2), `before_commit` (K3),
     `during_commit` (K4: at any moment of it), `after_commit` and `before_apply` (K5), `after_apply`. `ahead_of_commit` and
     `ahead_of_apply` are before and after K4, with records of the next commit processed meanwhile. And of a restore from sorted
-    runs: `before_ingest`, `after_ingest`.
+    runs: `before_ingest`, `after_ingest`. And around what joins an open commit: `before_join`, `after_join`.
     """
 
     step: str
@@ -110,10 +113,10 @@ def _count_commits(board: Scoreboard) -> None:
     begin, end = Committer.begin, Committer.end
     changes: list[bool] = []
 
-    def counting_begin(self: Committer, commit: Any, *beside: Any) -> None:
+    def counting_begin(self: Committer, commit: Any, *beside: Any, **options: Any) -> None:
         board["committing"] = 1
         changes[:] = [bool(commit.changelogs)]
-        begin(self, commit, *beside)
+        begin(self, commit, *beside, **options)
 
     def counting_end(self: Committer) -> Any:
         positions = end(self)
@@ -148,6 +151,9 @@ def meet(fate: Fate) -> None:
             _during_commit(fate, counted)
         case "ahead_of_commit" | "ahead_of_apply":
             _ahead(fate, counted)
+        case "before_join" | "after_join":
+            hit = _before if fate.step == "before_join" else _after
+            hit(Committer, "join", fate, counted)
         case "before_apply" | "after_apply":
             _around_apply(fate, counted, after=fate.step == "after_apply")
         case "before_ingest" | "after_ingest":
@@ -180,9 +186,11 @@ class _Count:
         self._changing = False
         begin = Committer.begin
 
-        def noting_begin(committer: Committer, commit: Commit, *beside: Any) -> None:
+        def noting_begin(
+            committer: Committer, commit: Commit, *beside: Any, **options: Any
+        ) -> None:
             self._changing = bool(commit.changelogs)
-            begin(committer, commit, *beside)
+            begin(committer, commit, *beside, **options)
 
         committer: Any = Committer
         committer.begin = noting_begin
@@ -201,6 +209,19 @@ def _before(owner: type, name: str, fate: Fate, count: _Count) -> None:
         if count.reached():
             fate.strike()
         return original(*args, **kwargs)
+
+    setattr(owner, name, wrapped)
+
+
+def _after(owner: type, name: str, fate: Fate, count: _Count) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if result and count.reached():
+            fate.strike()
+        return result
 
     setattr(owner, name, wrapped)
 

@@ -1,0 +1,204 @@
+"""When commits begin early, and that nothing else about a worker's rounds changes with it."""
+
+import itertools
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from rebalance.model import TaskId
+from tasks.active_task import ActiveTask
+from tasks.stream_worker import StreamWorker
+from tests.tasks.bench import Bench, Source
+from tests.tasks.test_stream_worker import counting, counts_of, fill, outputs_of
+
+
+def begins_of(bench: Bench) -> list[tuple[int, str]]:
+    """Feed a worker steadily; return (ms, "begin", "open" or "join") of each time at which a commit was handed over meanwhile."""
+    seen: list[tuple[int, str]] = []
+    keys = iter("a" * 600)
+
+    def watch(worker: StreamWorker, _: Source) -> None:
+        fill(bench, key := next(keys, ""))
+        committer = worker._commits.committer
+        if not key:
+            del committer.begin, committer.join
+            bench.at_poll.clear()
+        elif "begin" not in vars(committer):
+            begin, join = committer.begin, committer.join
+
+            def begun(commit: Any, beside: Any, *, opens: bool = False) -> None:
+                seen.append((bench.clock.now_ms(), "open" if opens else "begin"))
+                begin(commit, beside, opens=opens)
+
+            def joined(more: Any) -> bool:
+                seen.append((bench.clock.now_ms(), "join"))
+                return join(more)
+
+            vars(committer).update(begin=begun, join=joined)
+
+    bench.at_poll.append(watch)
+    bench.commit_turns = 12
+    with patch("tasks.commit._JOIN_S", 0.0), patch("tasks.worker_input._GATHER_S", 0.0):
+        assert bench.live()
+    assert counts_of(bench) == {"a": 600}
+    return seen
+
+
+def test_commits_of_a_worker_that_keeps_up_begin_early_and_are_due_as_ever() -> None:
+    """What is handed over then is with the brokers when it is due; the interval is what was asked for."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6)
+    (first, *seen) = begins_of(bench)[1:]
+    assert first[1] == "join"
+    assert [what for _, what in seen] == ["open", "join"] * (len(seen) // 2)
+    opened, whole = ([at_ms for at_ms, what in seen if what == each] for each in ("open", "join"))
+    assert len(whole) >= 4
+    assert all(4 <= due - at <= 8 for at, due in zip(opened, whole, strict=True)), seen
+    apart = [after - before for before, after in itertools.pairwise(whole)]
+    assert all(98 <= each <= 103 for each in apart), apart
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"guarantee": "at_least_once"},
+        {"max_poll_records": 1},
+        {"early_ms": 0},
+        {"threads": 2},
+        {"cache_bytes": 1_000_000},
+    ],
+)
+def test_commits_begin_when_they_are_due_where_nothing_is_gained(changes: dict[str, Any]) -> None:
+    """Results leave at once, records wait for the worker, key ranges hand over in their own time, or a cache is flushed once."""
+    settings = {"commit_interval_ms": 100, "early_ms": 6, **changes}
+    seen = begins_of(Bench(counting(), {"in": 1, "out": 1}, **settings))
+    assert len(seen) >= 3
+    assert {what for _, what in seen} == {"begin"}
+
+
+def test_nothing_is_handed_over_early_where_there_are_repartition_topics() -> None:
+    """Transactions of many workers meet in them, and whoever reads them waits for the slowest."""
+    bench = Bench(
+        counting(repartition=True), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6
+    )
+    values = iter("a" * 600)
+    opened: list[bool] = []
+
+    def watch(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(values, ""), repartition=True)
+        opened.append(worker._commits.awaits_more)
+
+    bench.at_poll.append(watch)
+    assert bench.live()
+    assert not any(opened)
+    assert counts_of(bench) == {"a": 600}
+
+
+def test_a_commit_that_nothing_joins_in_time_is_followed_by_another() -> None:
+    """The loop was kept: what was begun is committed without it, what came late is a commit of its own, and each count is one."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
+    bench.commit_turns = 12  # closed before it is due
+    keys = iter("a" * 600)
+    bench.at_poll.append(lambda *_: fill(bench, next(keys, "")))
+    with patch("tasks.commit._JOIN_S", 0.0), patch("tasks.worker_input._GATHER_S", 0.0):
+        assert bench.live()
+    assert bench.worker is not None
+    number, total_s, _ = bench.worker.metrics.commit_times
+    assert number == bench.worker.metrics.commits > 0
+    assert total_s > 0
+    assert counts_of(bench) == {"a": 600}
+    assert outputs_of(bench) == {"a": list(range(1, 601))}
+
+
+def test_a_task_that_begins_to_run_beside_an_open_commit_joins_it_too() -> None:
+    """Its work is in the second part alone."""
+    bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=100, early_ms=20)
+    bench.commit_turns = 1_000_000
+    late: list[ActiveTask] = []
+
+    def hide(worker: StreamWorker, _: Source) -> None:
+        running = worker._manager.running
+        if worker._commits.awaits_more and late:
+            task = late.pop()
+            running[task.task_id] = task
+        elif worker.metrics.processed and not worker._commits.is_under_way and not seen:
+            seen.append(True)
+            late.append(running.pop(TaskId(0, 1)))
+
+    seen: list[bool] = []
+    keys = iter("abcdefgh" * 20)
+    bench.at_poll += [lambda *_: fill(bench, next(keys, "")), hide]
+    assert bench.live()
+    assert seen
+    assert not late
+    assert counts_of(bench) == dict.fromkeys("abcdefgh", 20)
+
+
+def test_an_idle_worker_rests_until_a_commit_is_due() -> None:
+    """Nothing has come, so there is nothing to begin early with; it is tried once an interval."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=1_000, early_ms=250)
+    bench.idle_polls = 400
+    waits: list[float] = []
+
+    def watch(_: StreamWorker, source: Source) -> None:
+        if "poll" not in vars(source):
+            poll = source.poll
+
+            def noted(max_records: int, timeout_s: float) -> Any:
+                waits.append(timeout_s)
+                return poll(max_records, timeout_s)
+
+            vars(source)["poll"] = noted
+
+    bench.at_poll.append(watch)
+    fill(bench, "a")
+    assert bench.live()
+    assert len(waits) > 300
+    assert sum(1 for each in waits if each <= 0) <= 2 * (len(waits) // 100 + 1)
+
+
+def test_a_store_of_the_users_own_joins_no_commit() -> None:
+    """It is told when all it was given is committed, so nothing is processed beside its commits."""
+    bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=100, early_ms=20)
+    bench.commit_turns = 1_000_000
+    keys = iter("abcdefgh" * 40)
+    under_way: list[bool] = []
+
+    def admit(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(keys, ""))
+        task = worker.tasks[TaskId(0, 1)]
+        if worker._commits.awaits_more and not under_way:
+            task.__class__ = OwnStores
+            under_way.append(True)
+        elif under_way:
+            under_way.append(worker._commits.is_under_way and not worker._commits.awaits_more)
+
+    bench.at_poll.append(admit)
+    assert bench.live()
+    assert len(under_way) > 50
+    assert not any(under_way[1:])
+    assert counts_of(bench) == dict.fromkeys("abcdefgh", 40)
+
+
+class OwnStores(ActiveTask):
+    """A task that nothing is processed for beside a commit."""
+
+    @property
+    def may_be_ahead(self) -> bool:
+        """Return False, as with a store of the user's own."""
+        return False
+
+
+def test_rows_that_cannot_be_put_together_are_read_back() -> None:
+    """The commit has happened, and the disk knows nothing of it: not the first part's rows with the positions of both."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
+    bench.commit_turns = 1_000_000
+    keys = iter("ab" * 100)
+    bench.at_poll.append(lambda *_: fill(bench, next(keys, "")))
+    with patch("tasks.commit_round.joined", side_effect=MemoryError), pytest.raises(MemoryError):
+        bench.live()
+    assert bench.live()
+    assert set(counts_of(bench)) == {"a", "b"}
+    assert outputs_of(bench) == {key: list(range(1, n + 1)) for key, n in counts_of(bench).items()}
+    written = [each.key.decode() for each in bench.broker.records("in") if each.key]
+    assert counts_of(bench) == {key: written.count(key) for key in "ab"}
