@@ -21,6 +21,8 @@ from streams.kafka.settings import Config
 _LOOK_S: Final = 0.5
 #: How long leaving the group is waited for; brokers that hear nothing strike the member off by themselves.
 _LEAVE_S: Final = 2.0
+#: And before that, for what is on its way to this member.
+_SETTLE_S: Final = 0.1
 
 
 class FixedClaim:
@@ -51,6 +53,10 @@ class FixedClaim:
             if message is not None and message.error() is not None:
                 self._tell(message.error())
             self._ending.wait(_LOOK_S)
+        # What the group gave to this member and is not taken yet must not be met by `close`: the client has it answered by nobody
+        # then, and the callback waits for that for ever, with the interpreter in its hands (librdkafka issue 4884).
+        self._client.unsubscribe()
+        self._client.poll(_SETTLE_S)
         self._client.close()
 
     def _tell(self, error: KafkaError) -> None:
