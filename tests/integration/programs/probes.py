@@ -36,9 +36,6 @@ STEPS: Final = (
     "after_apply",
 )
 
-#: Steps of a commit that is begun before it is due: what joins it is handed over between them.
-STEPS_OF_OPEN: Final = ("before_join", "after_join")
-
 #: How long a commit waits for records to be processed meanwhile: as long as the loop goes on beside it. If nothing was there to be
 #: processed, or the loop waits for this commit, the next one is tried, up to so many times.
 _AHEAD_S: Final = 0.1
@@ -126,7 +123,7 @@ def _count_commits(board: Scoreboard) -> None:
             board.add("changes")
         return positions
 
-    Committer.begin = counting_begin  # type: ignore[assignment,method-assign]
+    Committer.begin = counting_begin  # type: ignore[method-assign]
     Committer.end = counting_end  # type: ignore[method-assign]
 
 
