@@ -4,7 +4,7 @@ A record costs no bytecode here: every column is a `map` over a C function.
 """
 
 from collections.abc import Sequence
-from itertools import compress, islice
+from itertools import accumulate, chain, compress, islice
 from operator import itemgetter, ne
 from typing import Any, Final
 
@@ -37,33 +37,36 @@ def to_runs(
     starts = _starts(partitions)
     if topics is not None:
         starts = sorted({*starts, *_starts(topics)})
-    if starts:
-        places = partitions if topics is None else list(zip(topics, partitions, strict=True))
-        if len(starts) >= len(set(places)):
-            # Several answers of brokers, each with a few records of many partitions: together they make larger batches.
-            order = sorted(range(len(places)), key=places.__getitem__)
-            ordered = list(map(messages.__getitem__, order))
-            return to_runs(ordered, topic=topic, with_headers=with_headers)
+    firsts, ends = [0, *starts], [*starts, len(partitions)]
+    places: list[tuple[str, int]] = [
+        (topic or "" if topics is None else topics[first], partitions[first]) for first in firsts
+    ]
+    if len(set(places)) < len(places):
+        # Several answers of brokers, each with records of many partitions: together they make larger batches.
+        counts = dict.fromkeys(sorted(places), 0)
+        order = sorted(range(len(places)), key=places.__getitem__)
+        for each in order:
+            counts[places[each]] += ends[each] - firsts[each]
+        messages = list(chain.from_iterable(messages[firsts[each] : ends[each]] for each in order))
+        places, ends = list(counts), list(accumulate(counts.values()))
+        firsts = [0, *ends[:-1]]
     times = list(map(_TIMESTAMP_MS, map(Message.timestamp, messages)))
     # Many records a millisecond share one object: stores keep fewer, which stay in the processor's cache.
     known: dict[int, int] = {}
     timestamps = list(map(known.setdefault, times, times))
     whole = SourceRecords(
-        topics[0] if topics is not None else topic or "",
-        partitions[0],
-        _offsets(messages, one_run=not starts),
+        *places[0],
+        _offsets(messages, one_run=len(places) == 1),
         list(map(Message.key, messages)),
         list(map(Message.value, messages)),
         timestamps,
         _headers(messages) if with_headers else None,
     )
-    if not starts:
+    if len(places) == 1:
         return [whole]
     return [
-        _run(
-            whole, start, stop, whole.topic if topics is None else topics[start], partitions[start]
-        )
-        for start, stop in zip([0, *starts], [*starts, len(partitions)], strict=True)
+        _run(whole, first, end, *place)
+        for place, first, end in zip(places, firsts, ends, strict=True)
     ]
 
 

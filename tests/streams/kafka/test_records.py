@@ -40,7 +40,7 @@ def messages(draw: st.DrawFn) -> list[Message]:
 
 @given(messages())
 def test_runs_are_what_grouping_by_hand_gives(given_messages: list[Message]) -> None:
-    """Same records in the same order, cut where topic or partition changes; headers only where there are any."""
+    """Each partition's records in their order, in one run; headers only where there are any."""
     runs = to_runs(given_messages)
     place_of = lambda each: (each.topic(), each.partition())  # noqa: E731 - twice a key
     as_they_came = [(place, list(group)) for place, group in groupby(given_messages, place_of)]
