@@ -80,7 +80,7 @@ def _joined_rows(changes: Sequence[Drained]) -> SortedRows | None:
         return None
     stored: dict[bytes, bytes | None] = {}
     for each in changes:
-        if each.delete_range is not None:  # of what the seals before it hold, too
+        if each.delete_range is not None:  # of what was drained before it, too
             first, end = each.delete_range
             for key in [key for key in stored if first <= key < end]:
                 del stored[key]

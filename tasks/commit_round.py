@@ -188,9 +188,8 @@ class CommitRound:
         assert now is not None, "a commit that has to be is one"
         if not self.committer.join(now.commit):
             took_s = self.end()
-            now.commit.offsets = self._with_metadata(
-                self.offsets, now.progress
-            )  # of a new producer, perhaps
+            # The producer may be another one by now.
+            now.commit.offsets = self._with_metadata(self.offsets, now.progress)
             self._begin(now, beside)
             return took_s
         try:

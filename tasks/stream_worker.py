@@ -663,7 +663,7 @@ class StreamWorker:
         if not all(task.may_be_ahead for task in self._manager.running.values()):
             self._commit()
         elif self._commits.awaits_more:
-            self._begin_commit(self._waking, joins=True)
+            self._join_commit()
         else:
             self._end_commit()
             self._begin_commit(self._waking)
@@ -674,20 +674,11 @@ class StreamWorker:
         future.add_done_callback(lambda _: self._wake.set())
         return future
 
-    def _begin_commit(self, beside: Beside, *, opens: bool = False, joins: bool = False) -> None:
-        """Begin to commit what is done; `opens`: before it is due; `joins`: with what was begun so."""
-        ahead_until_s = max(self._in_an_interval_s(), self._clock.monotonic_s() + _AHEAD_S)
-        tasks = list(self._manager.running.values())
+    def _begin_commit(self, beside: Beside, *, opens: bool = False) -> None:
+        """Begin to commit what is done; `opens`: before it is due."""
+        ahead_until_s = self._ahead_end_s()
         try:
-            if joins:
-                begun, late_s = True, self._commits.join(tasks, beside)
-                if late_s is not None:
-                    self.metrics.commit_times = self.metrics.commit_times.and_one(late_s)
-                    ahead_until_s = max(
-                        self._in_an_interval_s(), self._clock.monotonic_s() + _AHEAD_S
-                    )
-            else:
-                begun = self._commits.begin(tasks, beside, opens=opens)
+            begun = self._commits.begin(list(self._manager.running.values()), beside, opens=opens)
         finally:
             self._sequence = self._commits.sequence
         self._lags = self._work.lags(self._commits.offsets)
@@ -698,6 +689,20 @@ class StreamWorker:
             self._next_commit_s, self._ahead_until_s = math.inf, ahead_until_s
         else:
             self._next_commit_s = self._in_an_interval_s()
+
+    def _join_commit(self) -> None:
+        """Have what is done join the commit that was begun before it was due, or follow it."""
+        try:
+            late_s = self._commits.join(list(self._manager.running.values()), self._waking)
+        finally:
+            self._sequence = self._commits.sequence
+        if late_s is not None:
+            self.metrics.commit_times = self.metrics.commit_times.and_one(late_s)
+        self._lags = self._work.lags(self._commits.offsets)
+        self._next_commit_s, self._ahead_until_s = math.inf, self._ahead_end_s()
+
+    def _ahead_end_s(self) -> float:
+        return max(self._in_an_interval_s(), self._clock.monotonic_s() + _AHEAD_S)
 
     def _end_commit(self) -> None:
         """Wait for the commit that is under way, if one is."""

@@ -97,15 +97,27 @@ def test_nothing_is_handed_over_early_where_there_are_repartition_topics() -> No
 def test_a_commit_that_nothing_joins_in_time_is_followed_by_another() -> None:
     """The loop was kept: what was begun is committed without it, what came late is a commit of its own, and each count is one."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
-    bench.commit_turns = 12  # closed before it is due
+    bench.commit_turns = 1_000_000
     keys = iter("a" * 600)
-    bench.at_poll.append(lambda *_: fill(bench, next(keys, "")))
+    late: list[bool] = []
+
+    def close(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(keys, ""))
+        committer = worker._commits.committer
+        if worker._commits.awaits_more and bench.clock.monotonic_s() >= worker._next_commit_s:
+            assert committer._under_way is not None
+            committer._under_way.attempt.result()  # it has had to wait until now
+            late.append(not committer._under_way.is_open)
+
+    bench.at_poll.append(close)
     with patch("tasks.commit._JOIN_S", 0.0), patch("tasks.worker_input._GATHER_S", 0.0):
         assert bench.live()
     assert bench.worker is not None
     number, total_s, _ = bench.worker.metrics.commit_times
     assert number == bench.worker.metrics.commits > 0
     assert total_s > 0
+    assert len(late) >= 2
+    assert all(late)
     assert counts_of(bench) == {"a": 600}
     assert outputs_of(bench) == {"a": list(range(1, 601))}
 
