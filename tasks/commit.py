@@ -12,8 +12,8 @@ left, which somebody else may do (`tasks.beside`) while the loop processes what 
 dealt with in `end`, by the loop's thread.
 
 A commit may be begun open: what is done until it is due can `join` it then, so that little is left to send when it counts. It
-is whole without that, and whoever waits for the brokers closes it when nothing has joined it for a tenth of a second: user code
-runs meanwhile, and no transaction waits longer for that.
+is whole without that, its offsets are sent at once, and whoever waits for the brokers closes it when nothing has joined it for a
+tenth of a second: user code runs meanwhile, and no transaction waits longer for that.
 """
 
 import logging
@@ -58,7 +58,7 @@ _STUCK_S = 90.0
 
 #: How long an open commit may be joined.
 _JOIN_S = 0.1
-#: How long the loop keeps away from the interpreter while what has joined a commit is sent.
+#: How long the loop keeps away from the interpreter while what has joined a commit is sent, and waits for who sends before that.
 _SENDING_S = 0.004
 
 Answer = TypeVar("Answer")
@@ -176,21 +176,37 @@ class Committer:
 
     def _commit_when_whole(self, under_way: _UnderWay) -> Positions:
         if under_way.is_open:
-            under_way.whole.wait(_JOIN_S)
+            self._await_more(under_way)
         with under_way.lock:
             under_way.is_open = False
         if under_way.failure is not None:
             raise under_way.failure
         return self.producer.commit(self._group_id, under_way.commit.offsets)
 
+    def _await_more(self, under_way: _UnderWay) -> None:
+        """Send the offsets as they are, and wait for what joins.
+
+        Later ones, sent in the same transaction, take their place. By then it knows the group, and has less to do.
+        """
+        with under_way.lock:
+            if under_way.is_open:
+                try:
+                    self.producer.send_offsets(self._group_id, under_way.commit.offsets)
+                except BaseException:
+                    under_way.is_open = False
+                    raise
+        under_way.whole.wait(_JOIN_S)
+
     def join(self, more: Commit) -> bool:
-        """Hand over what belongs to the open commit, too, and close it; return False if it was closed before.
+        """Hand over what belongs to the open commit, too, and close it; return False if it is closed, or not ready for more.
 
         Raises `FencedError` or `StreamsError`; what has to be tried again is for `end` to see.
         """
         under_way = self._under_way
         assert under_way is not None, "nothing is under way that could be joined"
-        with under_way.lock:
+        if not under_way.lock.acquire(timeout=_SENDING_S):
+            return False  # brokers that take so long for the offsets are not to hold up the loop
+        try:
             if not under_way.is_open:
                 return False
             under_way.is_open = False
@@ -203,6 +219,8 @@ class Committer:
                     raise
             finally:
                 under_way.whole.set()
+        finally:
+            under_way.lock.release()
         # Else the thread that goes on with it would wait for the interpreter, twice.
         wait([under_way.attempt], _SENDING_S)
         return True

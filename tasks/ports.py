@@ -127,7 +127,7 @@ class RecordSource(Protocol):
 
 
 class TransactionalProducer(Protocol):
-    """The worker's one transactional producer. Only the worker's loop thread calls it, and one thread for it: `commit`.
+    """The worker's one transactional producer. Only the worker's loop thread calls it, and one thread for it: `send_offsets`, `commit`.
 
     Raises `FencedError` from any call once a newer producer of the same id exists, and `CommitOutcomeUnknownError`
     from any call once the producer must be replaced; after either only `close` is of use.
@@ -163,6 +163,15 @@ class TransactionalProducer(Protocol):
         """Send changelog records, in order, each with these headers, or with its own of `row_headers`.
 
         `commit` returns the offset after the last one of each partition.
+        """
+        ...
+
+    def send_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        """Add offsets to the open transaction ahead of `commit`, which adds what it is given in their place.
+
+        Raises `TransactionAbortedError` when nothing will become visible, `CommitOutcomeUnknownError` when nobody can tell.
         """
         ...
 

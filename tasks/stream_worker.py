@@ -64,9 +64,11 @@ _AHEAD_S = 0.1
 _EARLY = 0.25
 #: Nor where so much would have to be put together with what joins it.
 _EARLY_BYTES_MAX = 4 * 1024 * 1024
-#: What is a short commit, of an interval. After one of these the next interval began with it, so that results come as often as was
-#: asked for; after a long one of a worker that has much to do it begins at the end, or that would do little else.
+#: What is a short commit, of an interval. After one of these the next interval began when it was due, so that results come as often
+#: as was asked for; after a long one of a worker that has much to do it begins at the end, or that would do little else.
 _SHORT = 0.5
+#: So much later than it was due a commit may begin without the next interval beginning later, too.
+_LATE_S = 0.005
 #: How long the workers of one program may take to start.
 _SIBLINGS_START_S = 60.0
 #: How often one of them may fence another. Where a transaction is open, the broker aborts it, which is one epoch, and has the
@@ -150,8 +152,8 @@ class StreamWorker:
         self._born_s = ports.clock.monotonic_s()
         #: Number of commits when a task's state was wiped last.
         self._wiped: dict[TaskId, int] = {}
-        #: When the next commit is due, and when the loop has to wait for the one under way.
-        self._next_commit_s, self._ahead_until_s = 0.0, math.inf
+        #: When the last commit was due, when the next one is, and when the loop has to wait for the one under way.
+        self._due_s, self._next_commit_s, self._ahead_until_s = 0.0, 0.0, math.inf
         #: How long before it is due a commit may begin, and of which due moment that was tried: there may have been nothing to do.
         self._early_s, self._early_tried_s = 0.0, math.inf
         #: Tasks that have come from another owner and have processed nothing yet: their first slice is committed at once.
@@ -677,6 +679,7 @@ class StreamWorker:
     def _begin_commit(self, beside: Beside, *, opens: bool = False) -> None:
         """Begin to commit what is done; `opens`: before it is due."""
         ahead_until_s = self._ahead_end_s()
+        self._note_due()
         try:
             begun = self._commits.begin(list(self._manager.running.values()), beside, opens=opens)
         finally:
@@ -692,6 +695,7 @@ class StreamWorker:
 
     def _join_commit(self) -> None:
         """Have what is done join the commit that was begun before it was due, or follow it."""
+        self._note_due()
         try:
             late_s = self._commits.join(list(self._manager.running.values()), self._waking)
         finally:
@@ -700,6 +704,11 @@ class StreamWorker:
             self.metrics.commit_times = self.metrics.commit_times.and_one(late_s)
         self._lags = self._work.lags(self._commits.offsets)
         self._next_commit_s, self._ahead_until_s = math.inf, self._ahead_end_s()
+
+    def _note_due(self) -> None:
+        """Note since when the commit that begins now has been due."""
+        now_s = self._clock.monotonic_s()
+        self._due_s = min(now_s, max(self._next_commit_s, now_s - _LATE_S))
 
     def _ahead_end_s(self) -> float:
         return max(self._in_an_interval_s(), self._clock.monotonic_s() + _AHEAD_S)
@@ -710,9 +719,9 @@ class StreamWorker:
         if self._commits.is_under_way:
             took_s = self._commits.end()
             self.metrics.commit_times = self.metrics.commit_times.and_one(took_s)
-            next_s = self._in_an_interval_s()
-            if self._work.keeps_up or took_s * 1000 < self._settings.commit_interval_ms * _SHORT:
-                next_s -= took_s
+            interval_s = self._settings.commit_interval_ms / 1000
+            is_short = self._work.keeps_up or took_s < interval_s * _SHORT
+            next_s = interval_s + (self._due_s if is_short else self._clock.monotonic_s())
             # Unless the next one was wished for meanwhile.
             self._next_commit_s = min(self._next_commit_s, next_s)
 

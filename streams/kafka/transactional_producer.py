@@ -87,6 +87,8 @@ class KafkaTransactionalProducer:
         self._ended: FencedError | CommitOutcomeUnknownError | None = None
         #: The offset after the last changelog record that the broker acknowledged in the open transaction.
         self._positions: dict[TopicPartition, int] = {}
+        #: The offsets that the open transaction has.
+        self._sent: Mapping[TopicPartition, CommittedOffset] = {}
         self._groups: dict[str, Any] = {}
 
     @property
@@ -115,7 +117,7 @@ class KafkaTransactionalProducer:
         assert not self._open, "one transaction at a time: commit or abort the open one"
         self._producer.serve()  # what the log says so far belongs to no transaction
         self._log.transaction_begins()
-        self._positions = {}
+        self._positions, self._sent = {}, {}
         try:
             self._producer.client.begin_transaction()
         except KafkaException as exception:
@@ -164,6 +166,25 @@ class KafkaTransactionalProducer:
         except StalledError:
             self._fail(f"produce to changelog {partition}", _stalled())
         self._producer.serve()
+
+    def send_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        """Add offsets to the open transaction, ahead of those of `commit`."""
+        self._check_open()
+        if not offsets:
+            return
+        deadline_s = time.monotonic() + self._timeout_s
+        try:
+            self._end_offsets(
+                group_id, self._begin_offsets(group_id, offsets, deadline_s), deadline_s
+            )
+        except KafkaException as exception:
+            self._fail("send offsets", error_of(exception))
+        # One of these that came late would take the place of those that `commit` sends.
+        self._check_doubt("send offsets")
+        self._log.offsets_are_answered()
+        self._sent = dict(offsets)
 
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
@@ -264,7 +285,7 @@ class KafkaTransactionalProducer:
 
         Unflushed records would have the client's commit wait inside, and then it can't be aborted any more.
         """
-        if not offsets:
+        if offsets == self._sent:
             if not self._producer.flush(deadline_s):
                 self._fail("flush", _stalled())
             return

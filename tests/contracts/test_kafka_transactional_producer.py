@@ -115,6 +115,36 @@ def test_offsets_of_an_aborted_transaction_are_not_committed(cluster: Cluster) -
     assert cluster.admin().committed(group, [TopicPartition(topic, 0)], stable=True) == {}
 
 
+@pytest.mark.parametrize("last", [1, 2])
+def test_offsets_sent_ahead_are_committed_unless_later_ones_are(
+    cluster: Cluster, last: int
+) -> None:
+    """Nothing of them is visible before; those that the commit is given count."""
+    group, partition = cluster.name(), TopicPartition(cluster.topic(), 0)
+    producer = started(cluster)
+    producer.begin()
+    producer.send_offsets(group, {partition: CommittedOffset(1, "metadata 1")})
+    assert cluster.admin().committed(group, [partition], stable=False) == {}
+    offset = CommittedOffset(last, f"metadata {last}")
+    producer.commit(group, {partition: offset})
+    assert cluster.admin().committed(group, [partition], stable=True) == {partition: offset}
+
+
+def test_offsets_sent_ahead_go_with_an_abort(cluster: Cluster) -> None:
+    """The next transaction sends its own, though they be the same."""
+    group, partition = cluster.name(), TopicPartition(cluster.topic(), 0)
+    offsets = {partition: CommittedOffset(1, "metadata 1")}
+    producer = started(cluster)
+    producer.begin()
+    producer.send_offsets(group, offsets)
+    producer.abort()
+    admin = cluster.admin()
+    assert admin.committed(group, [partition], stable=True) == {}
+    producer.begin()
+    producer.commit(group, offsets)
+    assert admin.committed(group, [partition], stable=True) == offsets
+
+
 def test_a_newer_producer_of_the_id_fences_the_older_one(cluster: Cluster) -> None:
     """What the zombie left open is aborted, what it sends later is never seen, and it ends for good."""
     topic, shared = cluster.topic(), cluster.name()

@@ -217,7 +217,7 @@ class FakeTransactionalProducer:
     def send_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Leave offsets pending in the open transaction, as a worker does that dies before its commit."""
+        """Leave offsets pending in the open transaction."""
         self._check_open().offsets.setdefault(group_id, {}).update(offsets)
 
     def abort(self) -> None:

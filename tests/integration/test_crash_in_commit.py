@@ -25,6 +25,7 @@ _UNCOMMITTED = frozenset(
         "before_commit",
         "ahead_of_commit",
         "before_join",
+        "offsets_sent_ahead",
     }
 )
 #: Steps at which it had, and the database had not heard of it.
@@ -70,7 +71,9 @@ def test_crash_around_what_joins_an_open_commit_leaves_exact_state(
 ) -> None:
     """Commits that begin before they are due, where there is no repartition topic: also with one part sent, or both."""
     source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]
-    steps = ("before_join", "before_flush", "after_join", "during_commit", "before_apply")
+    steps = (
+        "before_join", "offsets_sent_ahead", "before_flush", "after_join", "during_commit", "before_apply",
+    )  # fmt: skip
     job = _Job("count_by_key", _keyed)
     feed = _lives_end_at(steps, job, cluster, start_worker, config, (source, sink))
     expected = Counter(key for key, _ in feed.records)

@@ -187,6 +187,12 @@ class Producer(FakeTransactionalProducer):
         self._fuse.step("produce changelog")
         super().produce_changelog(*arguments, **options)
 
+    def send_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        self._fuse.step("send offsets")
+        super().send_offsets(group_id, offsets)
+
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, int]:
@@ -194,9 +200,8 @@ class Producer(FakeTransactionalProducer):
             self._fuse.step("commit")
         except Crash:
             with suppress(Exception):
-                self.send_offsets(
-                    group_id, offsets
-                )  # the cluster has them, but not the order to commit
+                # The cluster has them, but not the order to commit.
+                super().send_offsets(group_id, offsets)
             raise
         positions = super().commit(group_id, offsets)
         self._fuse.step("committed")

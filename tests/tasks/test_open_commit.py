@@ -19,6 +19,7 @@ from tasks.ports import (
 from tasks.processing.error_policy import ErrorHandlers
 from tasks.processing.output import OutputColumns
 from tests.fakes.broker import CommitFate
+from tests.fakes.clients import FakeTransactionalProducer
 from tests.tasks.test_commit import LOG, Stage, refuse, staged
 
 
@@ -156,3 +157,94 @@ def test_half_of_a_commit_is_never_committed(error: Exception, *, is_raised: boo
         with pytest.raises(RolledBackError):
             stage.committer.end()
         stage.assert_nothing_visible()
+
+
+@pytest.mark.usefixtures("patience")
+def test_the_offsets_of_an_open_commit_are_sent_before_anything_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of what joins take their place."""
+    sent: list[CommittedOffset] = []
+    told = threading.Event()
+
+    def send(self: FakeTransactionalProducer, group: str, offsets: Any) -> None:
+        send_offsets(self, group, offsets)
+        sent.extend(offsets.values())
+        told.set()
+
+    send_offsets = FakeTransactionalProducer.send_offsets
+    monkeypatch.setattr(FakeTransactionalProducer, "send_offsets", send)
+    stage = Stage()
+    opened = Opened(stage, b"1")
+    assert told.wait(30)
+    stage.assert_nothing_visible()
+    assert opened.join(b"2")
+    stage.committer.end()
+    assert (sent, stage.committed) == (
+        [CommittedOffset(42, "metadata 1")],
+        CommittedOffset(42, "metadata 2"),
+    )
+
+
+@pytest.mark.usefixtures("patience")
+def test_brokers_that_are_slow_with_the_offsets_do_not_hold_up_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What would have joined comes with the next commit."""
+    under_way, answered = threading.Event(), threading.Event()
+
+    def send(self: FakeTransactionalProducer, group: str, offsets: Any) -> None:
+        under_way.set()
+        assert answered.wait(30)
+        send_offsets(self, group, offsets)
+
+    send_offsets = FakeTransactionalProducer.send_offsets
+    monkeypatch.setattr(FakeTransactionalProducer, "send_offsets", send)
+    stage = Stage()
+    Opened(stage, b"1")
+    assert under_way.wait(30)
+    staged(stage, b"2")
+    late = stage.commit(sequence=2)
+    assert not stage.committer.join(late)
+    answered.set()
+    assert stage.committer.end() == {LOG: 2}
+    assert stage.values("out") == [b"1"]
+    stage.carry_out(late)
+    assert (stage.values("out"), stage.committed) == (
+        [b"1", b"2"],
+        CommittedOffset(42, "metadata 2"),
+    )
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (TransactionAbortedError("offsets"), None),
+        (CommitOutcomeUnknownError("offsets"), RolledBackError),
+        (FencedError("offsets"), FencedError),
+    ],
+)
+def test_nothing_joins_a_commit_whose_offsets_could_not_be_sent(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception] | None
+) -> None:
+    """It ends as one that fails later would, and is sent again if that is possible."""
+
+    def fail(self: FakeTransactionalProducer, _group: str, _offsets: Any) -> None:
+        self.abort()  # as the client does, or a new producer does for it
+        raise error
+
+    monkeypatch.setattr(FakeTransactionalProducer, "send_offsets", fail)
+    stage = Stage()
+    opened = Opened(stage, b"1")
+    with pytest.raises(type(error)):
+        opened.answers[0].result(30)
+    staged(stage, b"2")
+    assert not stage.committer.join(stage.commit(sequence=2))
+    if raised is None:
+        assert stage.committer.end() == {LOG: 5}  # behind what was aborted, and its marker
+        assert stage.values("out") == [b"1"]
+        return
+    with pytest.raises(raised):
+        stage.committer.end()
+    stage.assert_nothing_visible()

@@ -7,7 +7,7 @@ import functools
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -136,10 +136,6 @@ def meet(fate: Fate) -> None:
     """Have this process meet its fate at the nth commit with changes that comes to its step."""
     counted = _Count(fate.nth)
     match fate.step:
-        case "before_produce":
-            _before(KafkaTransactionalProducer, "begin", fate, counted)
-        case "before_flush":
-            _before(KafkaTransactionalProducer, "commit", fate, counted)
         case "before_offsets":
             _around_call("send_offsets_to_transaction", fate, counted, after=False)
         case "before_commit" | "after_commit":
@@ -148,15 +144,13 @@ def meet(fate: Fate) -> None:
             _during_commit(fate, counted)
         case "ahead_of_commit" | "ahead_of_apply":
             _ahead(fate, counted)
-        case "before_join" | "after_join":
-            hit = _before if fate.step == "before_join" else _after
-            hit(Committer, "join", fate, counted)
         case "before_apply" | "after_apply":
             _around_apply(fate, counted, after=fate.step == "after_apply")
         case "before_ingest" | "after_ingest":
             _around_ingest(fate)
-        case _:
-            raise ValueError(f"no step {fate.step}")
+        case step:
+            hit, owner, name = _CALLS[step]
+            hit(owner, name, fate, counted)
 
 
 def _around_ingest(fate: Fate) -> None:
@@ -216,11 +210,21 @@ def _after(owner: type, name: str, fate: Fate, count: _Count) -> None:
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if result and count.reached():
+        if result is not False and count.reached():
             fate.strike()
         return result
 
     setattr(owner, name, wrapped)
+
+
+#: The steps before or after a call of ours.
+_CALLS: Final[Mapping[str, tuple[Callable[[type, str, Fate, _Count], None], type, str]]] = {
+    "before_produce": (_before, KafkaTransactionalProducer, "begin"),
+    "before_flush": (_before, KafkaTransactionalProducer, "commit"),
+    "before_join": (_before, Committer, "join"),
+    "after_join": (_after, Committer, "join"),
+    "offsets_sent_ahead": (_after, KafkaTransactionalProducer, "send_offsets"),
+}
 
 
 def _around_call(operation_name: str, fate: Fate, count: _Count, *, after: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a commit makes of trouble with its records while its offsets are under way."""
+"""What a commit makes of trouble with its records while its offsets are under way, and of trouble with offsets sent ahead."""
 
 import time
 from collections.abc import Callable
@@ -121,3 +121,54 @@ def test_offsets_that_are_stuck_end_the_producer() -> None:
     with pytest.raises(CommitOutcomeUnknownError, match="stuck"):
         committing(client).commit("group", OFFSETS)
     assert client.calls == []
+
+
+def test_offsets_are_not_sent_again_by_a_commit_that_has_no_others() -> None:
+    """Two requests less, and nothing that a lost connection could leave in doubt."""
+
+    def lose() -> bool:
+        producer._log.log(20, "%s%s%s", "FAIL", "", LOST)
+        return True
+
+    sending = Sending()
+    producer = committing(Client(sending, lose))
+    producer.send_offsets("group", OFFSETS)
+    assert producer.commit("group", OFFSETS) == {}
+    assert sending.ended == 1
+
+
+def test_a_connection_lost_while_offsets_are_sent_ahead_ends_the_producer() -> None:
+    """They might arrive late, and take the place of those that the commit sends."""
+
+    class Losing(Sending):
+        def end(self, _: float) -> None:
+            producer._log.log(20, "%s%s%s", "FAIL", "", LOST)
+
+    producer = committing(Client(Losing(), lambda: True))
+    with pytest.raises(CommitOutcomeUnknownError, match=r"send offsets: .* may arrive late"):
+        producer.send_offsets("group", OFFSETS)
+    with pytest.raises(CommitOutcomeUnknownError):
+        producer.commit("group", OFFSETS)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "calls"),
+    [
+        (FENCED, FencedError, []),
+        (StuckError(), CommitOutcomeUnknownError, []),
+        (
+            KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer")),
+            TransactionAbortedError,
+            ["abort_transaction"],
+        ),
+    ],
+)
+def test_offsets_that_cannot_be_sent_ahead_end_the_transaction(
+    error: Exception, raised: type[Exception], calls: list[str]
+) -> None:
+    """As in a commit: nothing of it is visible, or nobody else can use the client."""
+    client = Client(Sending(has_succeeded=False, error=error), lambda: True)
+    producer = committing(client)
+    with pytest.raises(raised):
+        producer.send_offsets("group", OFFSETS)
+    assert client.calls == calls
