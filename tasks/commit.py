@@ -52,7 +52,7 @@ _RETRY_LIMIT_S = 300.0
 _PAUSE_S = 0.1
 
 #: How often whoever waits for a commit is told that it still waits, and after how long the client counts as stuck: each of its
-#: calls has a limit, and all together take 30 s, and as long again if they end in an abort.
+#: calls has a limit, and all together take 30 s, half as long for offsets sent ahead, and 30 s again if they end in an abort.
 _TICK_S = 0.5
 _STUCK_S = 90.0
 
@@ -197,15 +197,20 @@ class Committer:
                     raise
         under_way.whole.wait(_JOIN_S)
 
+    @property
+    def is_ready_for_more(self) -> bool:
+        """Return whether `join` need not wait: the brokers have answered the offsets of the open commit, or it is closed."""
+        return self._under_way is None or not self._under_way.lock.locked()
+
     def join(self, more: Commit) -> bool:
-        """Hand over what belongs to the open commit, too, and close it; return False if it is closed, or not ready for more.
+        """Hand over what belongs to the open commit, too, and close it; return False if it was closed before, or is not ready.
 
         Raises `FencedError` or `StreamsError`; what has to be tried again is for `end` to see.
         """
         under_way = self._under_way
         assert under_way is not None, "nothing is under way that could be joined"
         if not under_way.lock.acquire(timeout=_SENDING_S):
-            return False  # brokers that take so long for the offsets are not to hold up the loop
+            return False
         try:
             if not under_way.is_open:
                 return False

@@ -260,6 +260,11 @@ class CommitRound:
         """Return whether a commit was begun that `join` is to be called for."""
         return self._round is not None and self._round.awaits_more
 
+    @property
+    def is_ready_for_more(self) -> bool:
+        """Return whether `join` would not wait for brokers."""
+        return self.committer.is_ready_for_more
+
     def end(self) -> float:
         """Wait until what was begun is durable, write it to the databases; return how many seconds it took in all.
 

@@ -93,7 +93,8 @@ class RestorePlanner:
         copies = list(copies)
         inputs = [partition for task in copies for partition in task.inputs]
         self.learn_topics(inputs)
-        self._place(copies, self._admin.committed(self._group_id, inputs, stable=True))
+        self._admin.reach_group(self._group_id)
+        self._place(copies, self._admin.committed(self._group_id, inputs, stable=False))
 
     def look_at_ranges(self, copies: Iterable[ActiveTask]) -> None:
         """Find out how far the slowest key ranges are of tasks that others run, in several ranges perhaps."""

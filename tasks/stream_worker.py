@@ -562,14 +562,20 @@ class StreamWorker:
         if self._membership is not None:
             restoring = self._manager.is_restoring
             waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
-        if self._commits.is_under_way and not self._commits.awaits_more:
+        if self._commits.is_under_way and (self._awaits_brokers or not self._commits.awaits_more):
             waits.append(_IDLE_IN_COMMIT_S)
         return min(waits)
+
+    @property
+    def _awaits_brokers(self) -> bool:
+        """Return whether what is done can't join the open commit yet."""
+        return self._commits.awaits_more and not self._commits.is_ready_for_more
 
     def _rest_s(self) -> float:
         """Return how long there is nothing to do but what input, orders and the brokers bring."""
         now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
-        waits = [self._next_commit_s - (self._early_s if self._begins_early() else 0) - now_s]
+        next_s = self._next_commit_s - (self._early_s if self._begins_early() else 0)
+        waits = [_IDLE_S if self._awaits_brokers else next_s - now_s]
         for task in self._manager.running.values():
             if self._is_paused(task):
                 continue
@@ -619,7 +625,8 @@ class StreamWorker:
         if now_s >= self._ahead_until_s:
             self._end_commit()
         if now_s >= self._next_commit_s:
-            self._commit_beside()
+            if not self._awaits_brokers:
+                self._commit_beside()
             return
         self._commit_if_must()
         if now_s >= self._next_commit_s - self._early_s and self._begins_early():
@@ -686,7 +693,7 @@ class StreamWorker:
             self._sequence = self._commits.sequence
         self._lags = self._work.lags(self._commits.offsets)
         if opens:
-            self._early_tried_s = self._next_commit_s
+            self._early_tried_s, self._ahead_until_s = self._next_commit_s, ahead_until_s
             return  # what is due is due
         if begun:
             self._next_commit_s, self._ahead_until_s = math.inf, ahead_until_s

@@ -257,6 +257,15 @@ class KafkaAdmin:
                 raise UnsettledOffsetsError(str(undecided)) from error
             raise
 
+    def reach_group(self, group_id: str) -> None:
+        """Ask for an offset that nobody commits, with the client that will ask for stable ones."""
+
+        def ask(left: float) -> None:
+            with self._readers.lent(group_id, stable=True) as reader:
+                reader.committed([KafkaPartition(group_id, 0)], timeout=min(left, _READER_S))
+
+        self._ask(f"find the coordinator of group {group_id}", ask)
+
     def _answers_unstable(self, group_id: str, wanted: list[KafkaPartition]) -> bool:
         """Whether the coordinator tells the offsets to one who does not mind an undecided commit."""
         try:

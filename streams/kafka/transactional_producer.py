@@ -170,15 +170,14 @@ class KafkaTransactionalProducer:
     def send_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Add offsets to the open transaction, ahead of those of `commit`."""
+        """Add offsets to the open transaction, ahead of those of `commit`; gives up after half the time that one has."""
         self._check_open()
         if not offsets:
             return
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + self._timeout_s / 2
         try:
-            self._end_offsets(
-                group_id, self._begin_offsets(group_id, offsets, deadline_s), deadline_s
-            )
+            sending = self._begin_offsets(group_id, offsets, deadline_s)
+            self._end_offsets(group_id, sending, deadline_s)
         except KafkaException as exception:
             self._fail("send offsets", error_of(exception))
         # One of these that came late would take the place of those that `commit` sends.
@@ -295,9 +294,9 @@ class KafkaTransactionalProducer:
         except KafkaException as exception:
             # As long as a call is under way the client does nothing else with a transaction; whoever is fenced has nothing to do.
             if outcome_of(error_of(exception), ending=False) is not Outcome.FENCED:
-                self._end_offsets(group_id, sending, deadline_s)
+                self._end_offsets(group_id, sending, self._soon(deadline_s))
             raise
-        self._end_offsets(group_id, sending, deadline_s)
+        self._end_offsets(group_id, sending, self._soon(deadline_s))
         if not flushed:
             self._fail("flush", _stalled())
 
@@ -320,9 +319,13 @@ class KafkaTransactionalProducer:
             deadline_s=deadline_s,
         )
 
+    def _soon(self, deadline_s: float) -> float:
+        """Return how long offsets may still take when all records are answered."""
+        return min(deadline_s, time.monotonic() + _SEND_OFFSETS_S)
+
     def _end_offsets(self, group_id: str, sending: GuardedCall, deadline_s: float) -> None:
         try:
-            sending.end(min(deadline_s, time.monotonic() + _SEND_OFFSETS_S))
+            sending.end(deadline_s)
         except StuckError:
             self._end(
                 CommitOutcomeUnknownError(

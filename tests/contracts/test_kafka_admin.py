@@ -170,3 +170,16 @@ def _commit(cluster: Cluster, group: str, offsets: dict[TopicPartition, Committe
 def test_brokers_tell_how_long_they_keep_offsets(cluster: Cluster) -> None:
     """Kafka's default, which the brokers of tests have: seven days (H17)."""
     assert cluster.admin().offsets_retention_ms() == 7 * 24 * 60 * 60 * 1000
+
+
+def test_a_group_is_reached_though_its_commits_are_undecided(cluster: Cluster) -> None:
+    """Nobody waits for them, and a group that has none is as good."""
+    group, partition = cluster.name(), TopicPartition(cluster.topic(), 0)
+    producer = started(cluster)
+    producer.begin()
+    producer.send_offsets(group, {partition: CommittedOffset(1, "")})
+    began_s = time.monotonic()
+    for each in (group, cluster.name()):
+        cluster.admin().reach_group(each)
+    assert time.monotonic() - began_s < 10
+    producer.abort()

@@ -20,7 +20,7 @@ from streams.assembly import TaskFactory, error_handlers
 from streams.config import StreamsConfig as Config
 from tasks.active_task import ActiveTask
 from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.ports import ChangelogReader, CommittedOffset, Positions
+from tasks.ports import Beside, ChangelogReader, CommittedOffset, Positions
 from tasks.processing.output import OutputColumns
 from tasks.processing.record_batch import SourceRecords
 from tasks.run_ports import RunSettings
@@ -324,6 +324,8 @@ class Bench:
         self.idle_polls = 30
         #: How many turns of the loop a commit takes.
         self.commit_turns = 2
+        #: What waits for the brokers instead, if that is to be another thread.
+        self.beside: Beside | None = None
         #: How many records a task processes at a time at most; None leaves it to the worker.
         self.slice_records: int | None = None
         #: Called at every poll with the worker and its source.
@@ -409,7 +411,7 @@ class Bench:
                 clock=self.clock,
                 runs=self.runs,
                 on_record=self.on_record,
-                beside=lambda work: Later(work, self.commit_turns),
+                beside=self.beside or (lambda work: Later(work, self.commit_turns)),
             ),
             make_task=factory,
             wipe=self.disk.wipe,

@@ -1,6 +1,8 @@
 """When commits begin early, and that nothing else about a worker's rounds changes with it."""
 
 import itertools
+import threading
+import time
 from typing import Any
 from unittest.mock import patch
 
@@ -8,8 +10,11 @@ import pytest
 
 from rebalance.model import TaskId
 from tasks.active_task import ActiveTask
+from tasks.beside import in_a_thread
+from tasks.ports import Positions
 from tasks.stream_worker import StreamWorker
-from tests.tasks.bench import Bench, Source
+from tests.fakes.clients import FakeTransactionalProducer
+from tests.tasks.bench import Bench, Producer, Source
 from tests.tasks.test_stream_worker import counting, counts_of, fill, outputs_of
 
 
@@ -133,6 +138,96 @@ def test_a_commit_that_nothing_joins_in_time_is_followed_by_another() -> None:
     assert all(late)
     assert counts_of(bench) == {"a": 600}
     assert outputs_of(bench) == {"a": list(range(1, 601))}
+
+
+class SlowOffsets:
+    """A bench whose brokers answer no offsets of an open commit until somebody says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answered = threading.Event()
+        send_offsets = FakeTransactionalProducer.send_offsets
+
+        def send(producer: FakeTransactionalProducer, group: str, offsets: Any) -> None:
+            assert self.answered.wait(30)
+            send_offsets(producer, group, offsets)
+
+        monkeypatch.setattr("tasks.commit._JOIN_S", 60.0)
+        monkeypatch.setattr("tasks.worker_input._GATHER_S", 0.0)
+        monkeypatch.setattr(Producer, "send_offsets", send)
+        self.bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
+        self.bench.beside = in_a_thread
+        self.keys = iter("a" * 600)
+        self.bench.at_poll.append(lambda *_: fill(self.bench, next(self.keys, "")))
+
+    def late_ms(self, worker: StreamWorker) -> float:
+        """Return for how long an open commit has been due that can't be joined; 0 if none is."""
+        if not worker._commits.awaits_more or self.answered.is_set():
+            return 0.0
+        return 1000 * (self.bench.clock.monotonic_s() - worker._next_commit_s)
+
+
+def test_the_loop_does_not_wait_for_brokers_that_are_slow_with_the_offsets_of_an_open_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on, and what it does meanwhile joins as well."""
+    slow = SlowOffsets(monkeypatch)
+    done: list[int] = []
+    joined: list[bool] = []
+
+    def watch(worker: StreamWorker, _: Source) -> None:
+        committer = worker._commits.committer
+        if "join" not in vars(committer):
+            join = committer.join
+
+            def joining(more: Any) -> bool:
+                joined.append(join(more))
+                return joined[-1]
+
+            vars(committer).update(join=joining)
+        late_ms = slow.late_ms(worker)
+        if late_ms > 0:
+            done.append(worker.metrics.processed)
+        if late_ms > 30:
+            assert not joined
+            slow.answered.set()
+            while not committer.is_ready_for_more:
+                time.sleep(0.001)
+
+    slow.bench.at_poll.append(watch)
+    assert slow.bench.live()
+    assert done[-1] - done[0] >= 25
+    assert joined[0]
+    assert counts_of(slow.bench) == {"a": 600}
+    assert outputs_of(slow.bench) == {"a": list(range(1, 601))}
+
+
+def test_the_loop_is_no_further_ahead_of_an_open_commit_than_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for it an interval after it was begun, if the brokers have not answered the offsets by then."""
+    slow = SlowOffsets(monkeypatch)
+    opened_ms: list[int] = []
+    ended_ms: list[int] = []
+
+    def watch(worker: StreamWorker, _: Source) -> None:
+        committer = worker._commits.committer
+        if worker._commits.awaits_more:
+            opened_ms.append(slow.bench.clock.now_ms())
+        if opened_ms and "end" not in vars(committer):
+            end = committer.end
+
+            def ending() -> Positions:
+                ended_ms.append(slow.bench.clock.now_ms())
+                slow.answered.set()
+                return end()
+
+            vars(committer).update(end=ending)
+
+    slow.bench.at_poll.append(watch)
+    assert slow.bench.live()
+    assert 98 <= ended_ms[0] - opened_ms[0] <= 102
+    assert counts_of(slow.bench) == {"a": 600}
+    assert outputs_of(slow.bench) == {"a": list(range(1, 601))}
 
 
 def test_a_task_that_begins_to_run_beside_an_open_commit_joins_it_too() -> None:

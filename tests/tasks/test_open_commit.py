@@ -187,10 +187,10 @@ def test_the_offsets_of_an_open_commit_are_sent_before_anything_joins(
 
 
 @pytest.mark.usefixtures("patience")
-def test_brokers_that_are_slow_with_the_offsets_do_not_hold_up_the_loop(
+def test_whoever_would_join_before_the_offsets_are_answered_can_tell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What would have joined comes with the next commit."""
+    """And if it does not ask, it comes with the next commit."""
     under_way, answered = threading.Event(), threading.Event()
 
     def send(self: FakeTransactionalProducer, group: str, offsets: Any) -> None:
@@ -205,10 +205,12 @@ def test_brokers_that_are_slow_with_the_offsets_do_not_hold_up_the_loop(
     assert under_way.wait(30)
     staged(stage, b"2")
     late = stage.commit(sequence=2)
+    assert not stage.committer.is_ready_for_more
     assert not stage.committer.join(late)
     answered.set()
     assert stage.committer.end() == {LOG: 2}
     assert stage.values("out") == [b"1"]
+    assert stage.committer.is_ready_for_more
     stage.carry_out(late)
     assert (stage.values("out"), stage.committed) == (
         [b"1", b"2"],
