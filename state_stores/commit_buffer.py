@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
-from itertools import compress, islice, repeat
-from operator import is_not, itemgetter
+from itertools import compress, filterfalse, islice, repeat
+from operator import is_, is_not, itemgetter
 from typing import Any, Final, cast
 
 from state_stores.envelope import seal_batch, unseal, unseal_batch
@@ -302,12 +302,18 @@ class CommitBuffer:
             return key in self._raw or self.values[key] is not None
         return value is not None
 
-    def exist(self, keys: Collection[bytes]) -> Iterable[bool]:
-        """Return which of many keys have a value; all are known then."""
-        self.fetch(keys)
-        if self._raw:
-            return map(self.exists, keys)
-        return map(_is_present, map(self.values.__getitem__, keys))
+    def absent(self, keys: Collection[bytes]) -> Iterable[bytes]:
+        """Return those of many keys that have no value; all are known then."""
+        if not self._raw:
+            try:
+                values = list(map(self.values.__getitem__, keys))
+            except KeyError:  # one is not known yet
+                self.fetch(keys)
+            else:
+                return compress(keys, map(is_, values, repeat(None)))
+        else:
+            self.fetch(keys)
+        return filterfalse(self.exists, keys)
 
     def timestamp(self, key: bytes) -> int:
         """Return the timestamp of a value that `get` or `fetch` made known; -1 for an absent one."""

@@ -1,7 +1,7 @@
 """What a store's cache holds back from downstream until a commit or until it is full."""
 
 from collections.abc import Sequence
-from itertools import chain, compress, islice
+from itertools import chain, islice
 from typing import Any
 
 from state_stores.commit_buffer import CommitBuffer
@@ -20,8 +20,8 @@ class HeldBack:
         self._buffer = buffer
         #: Serialised key -> key, in the order of their first change.
         self._keys: dict[bytes, Any] = {}
-        #: Those that had a value before.
-        self._existed: set[bytes] = set()
+        #: Those that had no value before.
+        self._new: set[bytes] = set()
         self._key_bytes = 0
         #: Every change in order, as runs of serialised keys: who was changed least recently is found only when asked.
         self._changes: list[Sequence[bytes]] = []
@@ -40,8 +40,8 @@ class HeldBack:
         """Note a change of one key; `existed` tells whether it had a value before."""
         if data not in self._keys:
             self._key_bytes += len(data)
-            if existed:
-                self._existed.add(data)
+            if not existed:
+                self._new.add(data)
         self._keys[data] = key
         self._note((data,))
 
@@ -55,7 +55,7 @@ class HeldBack:
         # Keys that were held already keep their place, so the fresh ones are the last.
         fresh = list(islice(reversed(self._keys), len(self._keys) - before))
         if fresh:
-            self._existed.update(compress(fresh, self._buffer.exist(fresh)))
+            self._new.update(self._buffer.absent(fresh))
             self._key_bytes += column_bytes(fresh)
         self._note(data)
         return fresh
@@ -75,11 +75,11 @@ class HeldBack:
     def take(self, limit: int | None = None) -> tuple[list[bytes], list[Any], set[bytes]]:
         """Remove and return the `limit` least recently changed keys (all of them for None).
 
-        Returns serialised keys, keys, and which of the serialised ones had a value before.
+        Returns serialised keys, keys, and which of the serialised ones had no value before.
         """
         if limit is None or limit >= len(self._keys):
-            taken = list(self._keys), list(self._keys.values()), self._existed
-            self._keys, self._existed, self._key_bytes = {}, set(), 0
+            taken = list(self._keys), list(self._keys.values()), self._new
+            self._keys, self._new, self._key_bytes = {}, set(), 0
             self._changes, self._change_count = [], 0
             return taken
         order = self._by_last_change()
@@ -88,9 +88,9 @@ class HeldBack:
         self._change_count = len(order) - limit
         keys = [self._keys.pop(data) for data in chosen]
         self._key_bytes -= sum(map(len, chosen))
-        existed = self._existed.intersection(chosen)
-        self._existed -= existed
-        return chosen, keys, existed
+        new = self._new.intersection(chosen)
+        self._new -= new
+        return chosen, keys, new
 
     @property
     def size_bytes(self) -> int:

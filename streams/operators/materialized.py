@@ -232,7 +232,7 @@ class MaterializedOperator(TableOperator):
         """Return the held-back changes: the last value of each key."""
         if self.held is None or not self._flushes or not len(self.held):
             return None
-        key_bytes, keys, existed = self.held.take(limit)
+        key_bytes, keys, new = self.held.take(limit)
         values = self.buffer.get_many(key_bytes)
         forwarded, serde = self.forwarded_key_bytes(key_bytes)
         batch = RecordBatch(
@@ -252,7 +252,7 @@ class MaterializedOperator(TableOperator):
             # A row that came and went between two flushes is nothing downstream has seen.
             batch = batch.select(
                 [
-                    value is not None or data in existed
+                    value is not None or data not in new
                     for value, data in zip(values, key_bytes, strict=True)
                 ]
             )

@@ -291,11 +291,11 @@ def test_held_back_changes_are_a_dictionary_of_keys_with_their_past(
             first.setdefault(key)
             (had.discard if value is None else had.add)(key)
         assert len(store.held) == len(recency)
-        data, keys, existed = store.held.take(limit)
+        data, keys, new = store.held.take(limit)
         everything = limit is None or limit >= len(recency)
         assert keys == (list(first) if everything else list(recency)[:limit])
         assert data == [key.encode() for key in keys]
-        assert existed == {key.encode() for key in keys if key in forwarded}
+        assert new == {key.encode() for key in keys if key not in forwarded}
         for key in keys:
             del recency[key], first[key]
             (forwarded.add if key in had else forwarded.discard)(key)

@@ -370,8 +370,8 @@ def test_held_back_changes_are_of_windowed_keys() -> None:
     held = bench.store.hold_back()
     bench.store.put("a", 1, 5)
     bench.store.put_bytes(b"b", 1, 6, 0)
-    disk_keys, windowed, existed = held.take()
+    disk_keys, windowed, new = held.take()
     assert disk_keys == [bench.store.disk_key(b"a", 5), bench.store.disk_key(b"b", 6)]
     assert windowed == [Windowed("a", 5, 10), Windowed("b", 6, 11)]
-    assert existed == set()
+    assert new == set(disk_keys)
     assert isinstance(bench.store, SegmentedStore)
