@@ -140,6 +140,11 @@ class BufferMachine(RuleBasedStateMachine):
         assert self.buffer.exists(key) == (key in self.seen)
 
     @rule(keys=st.lists(KEYS))
+    def absent(self, keys: list[bytes]) -> None:
+        assert list(self.buffer.absent(keys)) == [key for key in keys if key not in self.seen]
+        assert all(map(self.buffer._knows, keys))
+
+    @rule(keys=st.lists(KEYS))
     def get_many(self, keys: list[bytes]) -> None:
         values = self.buffer.get_many(keys)
         expected = [self.seen[key][0] if key in self.seen else None for key in keys]
