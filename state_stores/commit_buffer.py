@@ -304,16 +304,12 @@ class CommitBuffer:
 
     def absent(self, keys: Collection[bytes]) -> Iterable[bytes]:
         """Return those of many keys that have no value; all are known then."""
-        if not self._raw:
-            try:
-                values = list(map(self.values.__getitem__, keys))
-            except KeyError:  # one is not known yet
-                self.fetch(keys)
-            else:
-                return compress(keys, map(is_, values, repeat(None)))
-        else:
+        try:
+            values = list(map(self.values.__getitem__, keys))
+        except KeyError:  # one is not known yet, or not decoded
             self.fetch(keys)
-        return filterfalse(self.exists, keys)
+            return filterfalse(self.exists, keys)
+        return compress(keys, map(is_, values, repeat(None)))
 
     def timestamp(self, key: bytes) -> int:
         """Return the timestamp of a value that `get` or `fetch` made known; -1 for an absent one."""

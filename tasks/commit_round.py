@@ -261,9 +261,9 @@ class CommitRound:
         return self._round is not None and self._round.awaits_more
 
     @property
-    def is_ready_for_more(self) -> bool:
-        """Return whether `join` would not wait for brokers."""
-        return self.committer.is_ready_for_more
+    def awaits_brokers(self) -> bool:
+        """Return whether it is too early for `join`: that would wait for brokers."""
+        return self.awaits_more and not self.committer.is_ready_for_more
 
     def end(self) -> float:
         """Wait until what was begun is durable, write it to the databases; return how many seconds it took in all.

@@ -562,20 +562,17 @@ class StreamWorker:
         if self._membership is not None:
             restoring = self._manager.is_restoring
             waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
-        if self._commits.is_under_way and (self._awaits_brokers or not self._commits.awaits_more):
+        if self._commits.is_under_way and (
+            self._commits.awaits_brokers or not self._commits.awaits_more
+        ):
             waits.append(_IDLE_IN_COMMIT_S)
         return min(waits)
-
-    @property
-    def _awaits_brokers(self) -> bool:
-        """Return whether what is done can't join the open commit yet."""
-        return self._commits.awaits_more and not self._commits.is_ready_for_more
 
     def _rest_s(self) -> float:
         """Return how long there is nothing to do but what input, orders and the brokers bring."""
         now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
         next_s = self._next_commit_s - (self._early_s if self._begins_early() else 0)
-        waits = [_IDLE_S if self._awaits_brokers else next_s - now_s]
+        waits = [_IDLE_S if self._commits.awaits_brokers else next_s - now_s]
         for task in self._manager.running.values():
             if self._is_paused(task):
                 continue
@@ -625,7 +622,7 @@ class StreamWorker:
         if now_s >= self._ahead_until_s:
             self._end_commit()
         if now_s >= self._next_commit_s:
-            if not self._awaits_brokers:
+            if not self._commits.awaits_brokers:
                 self._commit_beside()
             return
         self._commit_if_must()
