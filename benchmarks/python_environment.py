@@ -26,11 +26,11 @@ def cache_dir() -> Path:
 def prepared_python(name: str, requirements: Path) -> Path:
     """Return the interpreter of an environment with these requirements, made if need be.
 
-    The folder's name holds a hash of the requirements and of our Python's version, so a changed
-    pin makes a new environment..
+    The folder's name holds a hash of the requirements and of the Python that runs this, whose builds differ in speed, so
+    a changed pin or another Python makes a new environment.
     """
-    version = ".".join(str(part) for part in sys.version_info[:2])
-    digest = hashlib.sha256(requirements.read_bytes() + version.encode()).hexdigest()[:12]
+    pinned = requirements.read_bytes() + f"{sys.version}{sys.base_prefix}".encode()
+    digest = hashlib.sha256(pinned).hexdigest()[:12]
     folder = cache_dir() / f"{name}-{digest}"
     python = folder / "bin" / "python"
     if python.exists():

@@ -49,6 +49,8 @@ SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor", "zipf", "members"
 NO_TURNS = frozenset({"handoff"})
 #: The parameter of rows that were measured on another machine than their result says: which one.
 MACHINE = "machine"
+#: The version that belongs to the machine.
+PYTHON = "python"
 RESULTS_DIR = Path(__file__).parent / "results"
 
 
@@ -90,8 +92,9 @@ class SuiteResult:
 
     @property
     def machine(self) -> str:
-        """The machine of all rows that don't name another one."""
-        return f"{self.cpu}, {self.cores} cores"
+        """The machine of all rows that don't name another one, and the Python on it: builds differ in speed, too."""
+        python = f"Python {self.versions[PYTHON]}, " if PYTHON in self.versions else ""
+        return f"{self.cpu}, {python}{self.cores} cores"
 
     def machine_of(self, row: Row) -> str:
         """Return the machine that a row was measured on."""

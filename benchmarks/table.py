@@ -24,7 +24,7 @@ from benchmarks.memory import plot as memory_plot
 from benchmarks.parallel import lines as parallel
 from benchmarks.restore import growth, plot
 from benchmarks.restore import lines as restore
-from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, NO_TURNS, Row, SuiteResult
+from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, NO_TURNS, PYTHON, Row, SuiteResult
 from benchmarks.systems import SYSTEMS, System
 
 BASELINE = "kafka-streams"
@@ -206,7 +206,8 @@ def _markdown(
     marks = [":--" if heading in left else "--:" for heading in headings]
     rows: Iterable[Sequence[str]] = (headings, marks, *lines)
     body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
+    others = sorted(result.versions.items() - {(PYTHON, result.versions.get(PYTHON, ""))})
+    versions = ", ".join(f"{name} {version}" for name, version in others)
     return (
         f"{body}\n\n"
         f"{_measured(result, measured)}; {versions}.\n"

@@ -176,14 +176,28 @@ def test_cycles_count_like_runs() -> None:
 
 def test_results_of_another_machine_say_so() -> None:
     """Settings stand each for itself, so they may be of several machines; back on the first one, its rows name none again."""
+    here, elsewhere = "A processor, Python 3.11, 2 cores", "Another, Python 3.11, 2 cores"
     old = replace(result(commit_interval_ms=1_000), cpu="Another")
     both = merged(old, result())
     machines = [both.machine_of(row) for row in both.rows]
-    assert machines == ["Another, 2 cores"] * 2 + ["A processor, 2 cores"] * 2
+    assert machines == [elsewhere] * 2 + [here] * 2
     assert [row.setting for row in both.rows[:2]] == [row.setting for row in old.rows]
     third = merged(both, replace(result(commit_interval_ms=5), cpu="Another"))
-    assert [third.machine_of(row) for row in third.rows[2:4]] == ["A processor, 2 cores"] * 2
+    assert [third.machine_of(row) for row in third.rows[2:4]] == [here] * 2
     assert third.rows[:2] == old.rows
+
+
+def test_results_of_another_python_say_so() -> None:
+    """Two builds of one Python differ by more than most changes do, so rows are of the one that they were measured with."""
+    new = result()
+    built_here = replace(
+        new, versions={**new.versions, "python": "3.11 built without optimizations"}
+    )
+    both = merged(built_here, result(commit_interval_ms=1_000))
+    assert [both.machine_of(row) for row in both.rows] == [
+        *["A processor, Python 3.11 built without optimizations, 2 cores"] * 2,
+        *["A processor, Python 3.11, 2 cores"] * 2,
+    ]
 
 
 @pytest.mark.parametrize("suite", sorted(SUITES))

@@ -188,8 +188,10 @@ def test_the_markdown_table_is_one() -> None:
     text = markdown_table(suite(rows("tidewheel", 2, 1), rows("kafka-streams", 1, 1)))
     table, notes = text.split("\n\n")
     assert {line.count("|") for line in table.splitlines()} == {len(HEADINGS) + 1}
-    assert "A processor, 2 cores shared with the broker, 2026-01-02" in notes
-    assert "kafka 4.3.1, python 3.11" in notes
+    assert (
+        "A processor, Python 3.11, 2 cores shared with the broker, 2026-01-02; kafka 4.3.1."
+        in notes
+    )
 
 
 def test_a_table_of_several_machines_says_what_was_measured_where() -> None:
@@ -201,7 +203,7 @@ def test_a_table_of_several_machines_says_what_was_measured_where() -> None:
     notes = markdown_table(suite(elsewhere, rows("tidewheel", 2, 1))).split("\n\n")[1]
     assert notes.startswith(
         "Another, 4 cores shared with the broker, 2026-01-01 (count by key, at least once, 1 s, none). "
-        "A processor, 2 cores shared with the broker, 2026-01-02 (count by key, at least once, 100 ms, none); "
+        "A processor, Python 3.11, 2 cores shared with the broker, 2026-01-02 (count by key, at least once, 100 ms, none); "
     )
 
 
