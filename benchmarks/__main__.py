@@ -26,6 +26,7 @@ from benchmarks.broker import BenchmarkBroker, NoBrokerError, benchmark_broker
 from benchmarks.coordinator import suite as coordinator
 from benchmarks.handoff import suite as handoff
 from benchmarks.handoff.members import HANDOFF_SYSTEMS
+from benchmarks.input_topic import TopicError
 from benchmarks.jobs import plan
 from benchmarks.latency import suite as latency
 from benchmarks.memory import suite as memory
@@ -68,11 +69,10 @@ def main(arguments: list[str] | None = None) -> int:
     if not suite.jobs:
         parser.error(f"the suite {suite.name} is laid down but not built yet: it comes later")
     _check_options(parser, options, f"the suite {suite.name}", suite.takes)
-    if options.keep and (options.quick or options.records is not None):
-        parser.error("--keep: rows of another size don't stand beside those of full runs")
+    _check_kept(parser, options, suite.name)
     try:
         return _RUN[suite.name](parser, options, console)
-    except (StreamsError, PeerEnvironmentError, NoBrokerError) as error:
+    except (StreamsError, PeerEnvironmentError, NoBrokerError, TopicError) as error:
         told = str(error)
     except (KafkaException, TimeoutError) as error:
         place = f"at {options.bootstrap_servers}" if options.bootstrap_servers else "started here"
@@ -132,6 +132,24 @@ def _check_options(
         value = getattr(options, option)
         if value is not None and value < least:
             parser.error(f"--{option} {value}: at least {least}")
+
+
+def _check_kept(parser: argparse.ArgumentParser, options: argparse.Namespace, suite: str) -> None:
+    """End with an error, before anything runs, where the result can't be kept as the options say."""
+    if options.keep and (options.quick or options.records is not None):
+        parser.error("--keep: rows of another size don't stand beside those of full runs")
+    path: Path | None = options.json
+    if path is None:
+        return
+    if path.resolve() == results.results_path(suite).resolve():
+        parser.error(f"--json {path}: rows of full runs are there; --keep puts a run's beside them")
+    try:
+        there = results.load(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # it can't be read, or it is something else
+        parser.error(f"--json {path}: {error}; name a new file, or one with results of {suite}")
+    if there is not None and there.suite != suite:
+        parser.error(f"--json {path} has results of {there.suite}: name another file for {suite}")
 
 
 def _names(

@@ -17,6 +17,10 @@ TIMEOUT_S = 30.0
 ERRORS_ONLY = 3  # syslog's numbers, as librdkafka takes them
 
 
+class TopicError(Exception):
+    """A topic that a benchmark needs can't be had as it must be."""
+
+
 def ensure_input(bootstrap_servers: str, spec: InputSpec) -> None:
     """Fill the input topic, unless it is there already and full."""
     admin = quiet_admin(bootstrap_servers)
@@ -29,7 +33,9 @@ def ensure_input(bootstrap_servers: str, spec: InputSpec) -> None:
     _fill(bootstrap_servers, spec)
     found = record_count(bootstrap_servers, spec.topic, spec.partitions)
     if found != spec.records:
-        raise RuntimeError(f"{spec.topic} has {found} records instead of {spec.records}")
+        raise TopicError(
+            f"{spec.topic} has {found} records instead of {spec.records} after it was filled: does somebody else write to it?"
+        )
     print(f"filled {spec.topic} in {time.monotonic() - started:.0f} s", flush=True)
 
 
@@ -85,7 +91,7 @@ def delete_topics(admin: AdminClient, topics: list[str]) -> None:
             deleted.result(TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise RuntimeError(f"topic {topic} could not be deleted: {error}") from error
+                raise TopicError(f"topic {topic} could not be deleted: {error}") from error
     deadline = time.monotonic() + TIMEOUT_S
     while left := admin.list_topics(timeout=TIMEOUT_S).topics.keys() & set(topics):
         if time.monotonic() > deadline:

@@ -82,6 +82,10 @@ def _raw_client(_job: str) -> list[str]:
     return [sys.executable, str(_program("raw_client", "consume_produce.py"))]
 
 
+def _raw_client_2(job: str) -> list[str]:
+    return [*_raw_client(job), "processes=2"]
+
+
 def _by_hand(_job: str) -> list[str]:
     return [sys.executable, str(_program("by_hand", "count_by_key.py"))]
 
@@ -162,6 +166,7 @@ SYSTEMS: Mapping[str, System] = {
             record_share=0.25,
         ),
         System(name="raw-client", command=_raw_client, output_format="copy", cache=False),
+        System(name="raw-client-2", command=_raw_client_2, output_format="copy", cache=False),
         System(name="by-hand", command=_by_hand, output_format="int64"),
     )
 }

@@ -1,21 +1,29 @@
 """The tables made from result files: on the terminal with rich, in the README as Markdown.
 
-Both show the same lines. A ratio is only shown between systems that wrote about as many outputs:
-one that writes fewer has had less to do, and the table says so instead of flattering it.
+Both show the same lines; of `throughput` there is a summary besides.
 """
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from benchmarks import summary
 from benchmarks.coordinator import lines as coordinator
+from benchmarks.figures import (
+    BASELINE,
+    NONE,
+    SystemFigures,
+    figures_by_setting,
+    ratio_text,
+    setting_cells,
+    system_text,
+)
 from benchmarks.handoff import lines as handoff
 from benchmarks.jobs import plan
 from benchmarks.latency import lines as latency
@@ -27,8 +35,6 @@ from benchmarks.restore import lines as restore
 from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, NO_TURNS, PYTHON, Row, SuiteResult
 from benchmarks.systems import SYSTEMS, System
 
-BASELINE = "kafka-streams"
-OUTPUTS_TOLERANCE = 0.10
 HEADINGS = (
     "job",
     "guarantee",
@@ -60,41 +66,6 @@ _OWN: Mapping[
     "parallel": (parallel.HEADINGS, parallel.LEFT, parallel.parallel_lines),
     "restore": (restore.HEADINGS, restore.LEFT, restore.restore_lines),
 }
-_NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemFigures:
-    """What one system did in one setting."""
-
-    rate: Row
-    outputs: Row | None
-    memory: Row | None
-
-    @property
-    def outputs_per_record(self) -> float | None:
-        """How many outputs there were for each record, if that was counted."""
-        records = self.rate.parameters.get("records")
-        return self.outputs.value / records if self.outputs and records else None
-
-
-def comparable(first: float | None, second: float | None) -> bool:
-    """Return whether two systems wrote about as much: then their rates may be compared."""
-    if first is None or second is None:
-        return False
-    larger = max(first, second)
-    return larger == 0 or abs(first - second) / larger <= OUTPUTS_TOLERANCE
-
-
-def ratio_text(figures: SystemFigures, baseline: SystemFigures | None) -> str:
-    """Return how many times as fast as the baseline a system was, or why that is not said."""
-    if baseline is None or baseline.rate.value == 0:
-        return _NONE
-    if baseline is figures:
-        return "1"
-    if not comparable(figures.outputs_per_record, baseline.outputs_per_record):
-        return "outputs differ"
-    return f"{figures.rate.value / baseline.rate.value:.2f}"
 
 
 def table_lines(result: SuiteResult) -> list[tuple[str, ...]]:
@@ -102,24 +73,11 @@ def table_lines(result: SuiteResult) -> list[tuple[str, ...]]:
 
     Settings are in a fixed order, whichever was run last; systems in the order of their turns.
     """
-    settings: dict[tuple[Any, ...], dict[str, dict[str, Row]]] = {}
-    for row in result.rows:
-        settings.setdefault(row.setting, {}).setdefault(row.system, {})[row.metric] = row
     lines: list[tuple[str, ...]] = []
-    for _, systems in sorted(settings.items(), key=lambda item: _order(item[0])):
-        figures = {
-            system: SystemFigures(
-                rate=metrics["records_per_s"],
-                outputs=metrics.get("outputs"),
-                memory=metrics.get("rss_mib_max"),
-            )
-            for system, metrics in systems.items()
-            if "records_per_s" in metrics
-        }
+    for figures in figures_by_setting(result):
         baseline = figures.get(BASELINE)
         lines.extend(_line(each, baseline) for each in figures.values())
-        if figures:
-            lines.extend(_lacking_lines(next(iter(figures.values())).rate, figures))
+        lines.extend(_lacking_lines(next(iter(figures.values())).rate, figures))
     return lines
 
 
@@ -184,7 +142,7 @@ def markdown_table(result: SuiteResult) -> str:
         headings, lines = HEADINGS, table_lines(result)
         left = frozenset(HEADINGS) - NUMERIC
     measured = [row for row in result.rows if row.job != growth.JOB]
-    return _markdown(result, headings, left, lines, measured)
+    return _markdown(result, headings, left, lines, _measured(result, measured))
 
 
 def growth_markdown(result: SuiteResult, picture: str) -> str:
@@ -192,7 +150,8 @@ def growth_markdown(result: SuiteResult, picture: str) -> str:
     shown = "How long a restore takes as the changelog and the state grow"
     lines = growth.growth_lines(result)
     measured = [row for row in result.rows if row.job == growth.JOB]
-    table = _markdown(result, growth.HEADINGS, growth.LEFT, lines, measured)
+    where = _measured(result, measured)
+    table = _markdown(result, growth.HEADINGS, growth.LEFT, lines, where)
     return f"![{shown}]({picture})\n\n{table}"
 
 
@@ -201,8 +160,9 @@ def _markdown(
     headings: Sequence[str],
     left: frozenset[str],
     lines: Sequence[Sequence[str]],
-    measured: Iterable[Row],
+    measured: str,
 ) -> str:
+    """Return a table with what stands below it: on which machines it was measured, and the versions."""
     marks = [":--" if heading in left else "--:" for heading in headings]
     rows: Iterable[Sequence[str]] = (headings, marks, *lines)
     body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -210,7 +170,7 @@ def _markdown(
     versions = ", ".join(f"{name} {version}" for name, version in others)
     return (
         f"{body}\n\n"
-        f"{_measured(result, measured)}; {versions}.\n"
+        f"{measured}; {versions}.\n"
         f"Made from `benchmarks/results/{result.suite}.json` by `python -m benchmarks table`."
     )
 
@@ -232,8 +192,8 @@ def _measured(result: SuiteResult, rows: Iterable[Row]) -> str:
 
 
 def _setting_text(row: Row) -> str:
-    cells = _setting_cells(row) if "commit_interval_ms" in row.parameters else (row.job,)
-    return ", ".join(each.replace("_", " ") for each in cells if each != _NONE)
+    cells = setting_cells(row) if "commit_interval_ms" in row.parameters else (row.job,)
+    return ", ".join(each.replace("_", " ") for each in cells if each != NONE)
 
 
 def marked(text: str, suite: str, table: str) -> str:
@@ -261,6 +221,9 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
         if f"<!-- benchmarks:{result.suite} -->" in text:
             text = marked(text, result.suite, _with_picture(result, document))
             written.append(result.suite)
+        if f"<!-- benchmarks:{summary.MARK} -->" in text and result.suite == "throughput":
+            text = marked(text, summary.MARK, _summary(result, document))
+            written.append(summary.MARK)
         picture = plot.growth_svg(result)
         if picture is not None and f"<!-- benchmarks:{GROWTH_MARK} -->" in text:
             path = document.with_name(PICTURE)
@@ -270,6 +233,21 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
     if written:
         document.write_text(text, encoding="utf-8")
     return written
+
+
+def _summary(result: SuiteResult, document: Path) -> str:
+    """Return the summary of `throughput`, below its picture, which is written into the documents' folder."""
+    lines, machines = summary.summary_lines(result), summary.machines_text(result)
+    table = _markdown(result, summary.HEADINGS, summary.LEFT, lines, machines)
+    text = f"{table}\n\n{summary.notes()}"
+    drawn = summary.throughput_svg(result)
+    if drawn is None:
+        return text
+    folder = document.with_name("docs")
+    path = (folder if folder.is_dir() else document.parent) / summary.PICTURE
+    path.write_text(drawn, encoding="utf-8")
+    link = path.relative_to(document.parent).as_posix()
+    return f"![Records a second as multiples of Kafka Streams']({link})\n\n{text}"
 
 
 def _with_picture(result: SuiteResult, document: Path) -> str:
@@ -290,8 +268,8 @@ def _lacking_lines(rate: Row, found: Collection[str]) -> Iterator[tuple[str, ...
     for name, system in SYSTEMS.items():
         why = _lack(system, job, rate)
         if why is not None and name not in found and name not in plan.YARDSTICKS:
-            dashes = (_NONE,) * (len(HEADINGS) - SETTING_COLUMNS - 2)
-            yield (*_setting_cells(rate), name, *dashes, why)
+            dashes = (NONE,) * (len(HEADINGS) - SETTING_COLUMNS - 2)
+            yield (*setting_cells(rate), name, *dashes, why)
 
 
 def _lack(system: System, job: plan.Job, rate: Row) -> str | None:
@@ -306,44 +284,18 @@ def _lack(system: System, job: plan.Job, rate: Row) -> str | None:
     return None if why == plan.NOT_MEASURED else why
 
 
-def _setting_cells(rate: Row) -> tuple[str, ...]:
-    parameters = rate.parameters
-    return (
-        rate.job,
-        (rate.guarantee or _NONE).replace("_", " "),
-        _interval(parameters.get("commit_interval_ms")),
-        _cache(parameters.get("cache_bytes")),
-    )
-
-
 def _line(figures: SystemFigures, baseline: SystemFigures | None) -> tuple[str, ...]:
     rate, parameters = figures.rate, figures.rate.parameters
     per_record = figures.outputs_per_record
-    threads, did = parameters.get("threads"), parameters.get("committed_every_ms")
+    did = parameters.get("committed_every_ms")
     return (
-        *_setting_cells(rate),
-        rate.system + (f" ({threads} thread{'s' if threads > 1 else ''})" if threads else ""),
+        *setting_cells(rate),
+        system_text(rate),
         f"{rate.value:,.0f}",
-        f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else _NONE,
+        f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else NONE,
         str(rate.runs),
-        f"{statistics.median(did):,.0f} ms" if did else _NONE,
-        _NONE if per_record is None else f"{per_record:.2f}",
-        f"{figures.memory.value:,.0f} MiB" if figures.memory else _NONE,
+        f"{statistics.median(did):,.0f} ms" if did else NONE,
+        NONE if per_record is None else f"{per_record:.2f}",
+        f"{figures.memory.value:,.0f} MiB" if figures.memory else NONE,
         ratio_text(figures, baseline),
     )
-
-
-def _order(setting: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what settings are sorted by: texts and numbers as they are, what is absent first."""
-    return tuple((part is not None, part) for part in setting)
-
-
-def _interval(interval_ms: int | None) -> str:
-    if interval_ms is None:
-        return _NONE
-    text = f"{interval_ms // 1000} s" if interval_ms % 1000 == 0 else f"{interval_ms} ms"
-    return text if interval_ms in COMMON_INTERVALS_MS else f"{text} (own default)"
-
-
-def _cache(cache_bytes: int | None) -> str:
-    return _NONE if cache_bytes is None else plan.cache_text(cache_bytes)

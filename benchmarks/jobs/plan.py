@@ -9,9 +9,9 @@ from benchmarks.jobs.contents import referred_keys
 #: The caches by name: how much a system may hold back from its output.
 CACHES: Mapping[str, int] = {"0": 0, "10MiB": 10 * 1024 * 1024, "all": 64 * 1024 * 1024}
 #: What a job's systems are measured against, and what shows one thing in one job; no peers, so nobody misses them where they don't run.
-YARDSTICKS = frozenset({"raw-client", "by-hand", "tidewheel-workers-4"})
+YARDSTICKS = frozenset({"raw-client", "raw-client-2", "by-hand", "tidewheel-workers-4"})
 _ONLY_COUNTS = {"by-hand": "count by key only", "tidewheel-workers-4": "count by key only"}
-_ONLY_COPIES = {"raw-client": "copies only", **_ONLY_COUNTS}
+_ONLY_COPIES = {"raw-client": "copies only", "raw-client-2": "copies only", **_ONLY_COUNTS}
 #: Of a peer that may well have what a job needs, but has no program for it here.
 NOT_MEASURED = "not measured"
 _SOME_JOBS = {"faust": NOT_MEASURED, "bytewax": NOT_MEASURED, **_ONLY_COPIES}

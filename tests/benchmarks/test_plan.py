@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from confluent_kafka import KafkaException
 
 from benchmarks import __main__ as program
 from benchmarks import broker, machine, results, systems, throughput
+from benchmarks.input_topic import TopicError
 from benchmarks.suites import SUITES
 from benchmarks.throughput import FULL, QUICK, Selection, inputs_for, settings, untimed_records
 
@@ -69,6 +71,7 @@ def test_common_settings_have_everyone_who_can_run_in_them() -> None:
                 (False, "faust"),
                 *([(False, "bytewax")] if guarantee == "at_least_once" else []),
                 (False, "raw-client"),
+                (False, "raw-client-2"),
                 (False, "by-hand"),
                 (True, "by-hand"),
                 (True, "quix"),
@@ -314,6 +317,48 @@ def test_an_address_where_no_broker_is_is_named(
     monkeypatch.setattr(broker, "ANSWER_S", 0.2)
     assert program.main(["latency", "--bootstrap-servers", "127.0.0.1:1"]) == 1
     assert "--bootstrap-servers 127.0.0.1:1: no broker answers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("there", [b"no json", b'{"suite": "latency"}', b""])
+def test_a_file_that_is_no_result_is_refused_before_anything_runs(
+    there: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback, after the broker had started; and nothing of the file is lost."""
+    path = tmp_path / "mine.json"
+    path.write_bytes(there)
+    told = refused(["latency", "--json", str(path)], capsys)
+    assert f"--json {path}: " in told
+    assert "name a new file, or one with results of latency" in told
+    assert path.read_bytes() == there
+
+
+def test_the_rows_of_full_runs_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+    """A quick run's would stand in their place."""
+    path = results.results_path("latency")
+    told = refused(["latency", "--quick", "--json", str(path)], capsys)
+    assert f"--json {path}: rows of full runs are there" in told
+
+
+def test_results_of_another_suite_are_not_written_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file holds one suite."""
+    path = results.results_path("latency")
+    told = refused(["memory", "--json", str(path)], capsys)
+    assert f"--json {path} has results of latency: name another file for memory" in told
+
+
+def test_a_topic_that_cannot_be_had_is_told_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a traceback."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise TopicError("bench-in has 3 records instead of 4")
+
+    monkeypatch.setattr(program, "benchmark_broker", refuse)
+    assert program.main(["latency"]) == 1
+    assert capsys.readouterr().out == "bench-in has 3 records instead of 4\n"
 
 
 @contextmanager

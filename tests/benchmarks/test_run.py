@@ -48,12 +48,15 @@ def changed_copy(folder: Path, old: str, new: str) -> System:
     return replace(SYSTEMS["raw-client"], command=lambda _job: command)
 
 
+@pytest.mark.parametrize("system", ["raw-client", "raw-client-2"])
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-def test_a_right_run_has_a_figure(kafka_broker: "RunningBroker", guarantee: str) -> None:
-    """The plain client copies everything; its rate, outputs and memory are plausible."""
+def test_a_right_run_has_a_figure(
+    kafka_broker: "RunningBroker", guarantee: str, system: str
+) -> None:
+    """The plain client copies everything, two of them do it once; rate, outputs and memory are plausible."""
     servers = kafka_broker.bootstrap_servers
     ensure_input(servers, SOURCE)
-    request = request_for(SYSTEMS["raw-client"], f"right-{guarantee}", guarantee)
+    request = request_for(SYSTEMS[system], f"right-{guarantee}-{system}", guarantee)
     result = run_once(servers, request, direct_counts(SOURCE))
     assert result.outputs == SOURCE.records
     assert result.slope.records_per_s > 1_000

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from benchmarks.figures import comparable
 from benchmarks.results import Row, SuiteResult, make_row
 from benchmarks.table import (
     HEADINGS,
-    comparable,
     markdown_table,
     marked,
     rich_tables,

@@ -1,11 +1,13 @@
-"""The client alone: consume and produce, no state. What a Python program could at most reach.
+"""The client alone: consume and produce in a plain loop, no state.
 
-Arguments are NAME=VALUE pairs, the same for every peer. Every record is written to the output
-with its key and value as they came. exactly_once commits the offsets in the transaction of the
-outputs; at_least_once flushes and then commits them. Runs until SIGTERM, then commits and ends.
+Arguments are NAME=VALUE pairs, the same for every peer; `processes=N` has N of them share the
+partitions. Every record is written to the output with its key and value as they came. exactly_once
+commits the offsets in the transaction of the outputs; at_least_once flushes and then commits them.
+Runs until SIGTERM, then commits and ends.
 """
 
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -63,10 +65,33 @@ def copy(producer: Producer, messages: list[Message], offsets: dict[int, int], t
     producer.poll(0)
 
 
+def share_of(consumer: Consumer, topic: str, share: str) -> list[TopicPartition]:
+    """Return the partitions of one process, given which of how many it is, such as 1/2."""
+    number, processes = map(int, share.split("/"))
+    partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    return [TopicPartition(topic, each) for each in partitions if each % processes == number]
+
+
+def run_processes(processes: int, arguments: list[str]) -> int:
+    """Run so many of these side by side until SIGTERM, or until one of them ends by itself; the exit code."""
+    end = Stop()
+    signal.signal(signal.SIGTERM, end.ask)
+    running = [
+        subprocess.Popen([sys.executable, __file__, *arguments, f"share={number}/{processes}"])
+        for number in range(processes)
+    ]
+    while not end.asked and all(each.poll() is None for each in running):
+        time.sleep(0.05)
+    for each in running:
+        each.terminate()
+    return max(abs(each.wait()) for each in running) or int(not end.asked)
+
+
 def main(parameters: dict[str, str]) -> None:
     """Copy the input to the output until a signal stops it."""
     stop = Stop()
     signal.signal(signal.SIGTERM, stop.ask)
+    share = parameters.get("share", "")
     exact = parameters["guarantee"] == "exactly_once"
     interval_s = int(parameters["commit_interval_ms"]) / 1000
     servers = parameters["bootstrap_servers"]
@@ -91,11 +116,15 @@ def main(parameters: dict[str, str]) -> None:
         "queue.buffering.max.messages": 200_000,
         "retry.backoff.ms": 5,
     }
-    producer = Producer(settings | ({"transactional.id": name} if exact else {}))
+    transactional = {"transactional.id": f"{name}-{share}"} if exact else {}
+    producer = Producer(settings | transactional)
     if exact:
         producer.init_transactions(TIMEOUT_S)
         producer.begin_transaction()
-    consumer.subscribe([source])
+    if share:
+        consumer.assign(share_of(consumer, source, share))
+    else:
+        consumer.subscribe([source])
     offsets: dict[int, int] = {}
     due = time.monotonic() + interval_s
     while not stop.asked:
@@ -114,4 +143,8 @@ def main(parameters: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(dict(argument.split("=", 1) for argument in sys.argv[1:]))
+    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    together = int(given.pop("processes", "1"))
+    if together > 1:
+        sys.exit(run_processes(together, [f"{name}={value}" for name, value in given.items()]))
+    main(given)

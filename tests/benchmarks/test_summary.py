@@ -1,0 +1,171 @@
+"""The suite `throughput` at a glance: what a line and the picture say, and what they leave out."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from benchmarks import summary
+from benchmarks.figures import BASELINE, NONE, figures_by_setting, ratio
+from benchmarks.results import Row, SuiteResult, make_row
+from benchmarks.summary import machines_text, summary_lines, throughput_svg
+from benchmarks.table import write_tables
+
+MARKED = f"<!-- benchmarks:{summary.MARK} -->\n<!-- /benchmarks:{summary.MARK} -->\n"
+
+
+def rows(
+    system: str,
+    rates: list[float],
+    *,
+    outputs: float = 1_000,
+    job: str = "count_by_key",
+    cache: int = 0,
+) -> list[Row]:
+    parameters = {"records": 1_000, "commit_interval_ms": 100, "cache_bytes": cache}
+    return [
+        make_row(
+            values,
+            system=system,
+            job=job,
+            guarantee="exactly_once",
+            metric=metric,
+            parameters=parameters,
+        )
+        for metric, values in {"records_per_s": rates, "outputs": [outputs]}.items()
+    ]
+
+
+def suite(*parts: list[Row]) -> SuiteResult:
+    return SuiteResult(
+        suite="throughput",
+        date="2026-01-02",
+        cpu="A processor",
+        cores=2,
+        versions={"python": "3.11", "kafka": "4.3.1"},
+        rows=tuple(row for part in parts for row in part),
+    )
+
+
+def ratio_of(ours: list[float], theirs: list[float]) -> float:
+    (figures,) = figures_by_setting(suite(rows("tidewheel", ours), rows(BASELINE, theirs)))
+    return ratio(figures["tidewheel"], figures[BASELINE])
+
+
+def test_a_ratio_is_the_median_of_the_rounds() -> None:
+    """A slow hour slows both systems of a round; the medians would be 200 and 100 here, of different rounds."""
+    assert ratio_of([300, 100, 200], [100, 80, 200]) == pytest.approx(1.25)
+
+
+def test_without_the_same_rounds_it_is_the_ratio_of_the_medians() -> None:
+    """As of a system so slow that it has one round."""
+    assert ratio_of([50], [100, 80, 200]) == pytest.approx(0.5)
+
+
+def test_a_line_has_the_rates_and_ratios_of_a_setting() -> None:
+    """Whoever did not run there has a dash."""
+    result = suite(
+        rows("tidewheel", [150.0]), rows("tidewheel-workers-2", [300.0]), rows(BASELINE, [100.0])
+    )
+    assert summary_lines(result) == [
+        (
+            "count_by_key",
+            "exactly once",
+            "100 ms",
+            "none",
+            "150",
+            "300",
+            "100",
+            NONE,
+            "1.50",
+            "3.00",
+            "a",
+        )
+    ]
+
+
+def test_lines_say_on_which_machine_they_were_measured() -> None:
+    """By a letter; what it stands for is below the table."""
+    elsewhere = [
+        *rows("tidewheel", [1.0], job="word_count"),
+        *rows(BASELINE, [1.0], job="word_count"),
+    ]
+    result = suite(
+        rows("tidewheel", [1.0]),
+        rows(BASELINE, [1.0]),
+        [row.of_machine("Another, Python 3.12, 4 cores") for row in elsewhere],
+    )
+    assert [line[-1] for line in summary_lines(result)] == ["a", "b"]
+    assert machines_text(result) == (
+        "a: A processor, Python 3.11, 2 cores shared with the broker, 2026-01-02."
+        " b: Another, Python 3.12, 4 cores shared with the broker, 2026-01-02"
+    )
+
+
+def test_a_setting_without_kafka_streams_or_without_us_has_no_line() -> None:
+    """There is nothing to compare."""
+    assert summary_lines(suite(rows("tidewheel", [1.0]))) == []
+    assert summary_lines(suite(rows(BASELINE, [1.0]), rows("quix", [1.0]))) == []
+
+
+def test_what_wrote_less_is_not_compared() -> None:
+    """Neither in the line nor in the picture."""
+    result = suite(
+        rows("tidewheel", [150.0], outputs=500),
+        rows("tidewheel-workers-2", [300.0]),
+        rows(BASELINE, [100.0]),
+    )
+    assert summary_lines(result)[0][-3:-1] == ("outputs differ", "3.00")
+    assert bars(result) == {"#0b6e4f": [3.0]}
+
+
+def bars(result: SuiteResult) -> dict[str, list[float]]:
+    """The bars of a picture by colour, as multiples of one."""
+    text = throughput_svg(result)
+    assert text is not None
+    root = ET.fromstring(text)  # noqa: S314 - our own
+    one, two = (
+        float(re.findall(r"M([\d.]+),", line.attrib["d"])[0])
+        for line in root.findall("{*}path")[:2]
+    )
+    found: dict[str, list[float]] = {}
+    for each in root.findall("{*}rect"):
+        if each.attrib["height"] == "10" and each.attrib["width"] != "10":
+            found.setdefault(each.attrib["fill"], []).append(
+                round(float(each.attrib["width"]) / (two - one), 2)
+            )
+    return found
+
+
+def test_the_picture_has_a_bar_for_each_job_and_system() -> None:
+    """As long as its ratio; settings with a cache are not drawn."""
+    result = suite(
+        *(rows(BASELINE, [100.0], job=job) for job in ("count_by_key", "word_count")),
+        rows("tidewheel", [150.0]),
+        rows("tidewheel", [200.0], job="word_count"),
+        rows("tidewheel-workers-2", [310.0], job="word_count"),
+        rows("quix", [10.0]),
+        rows("tidewheel", [900.0], cache=64 << 20),
+        rows(BASELINE, [100.0], cache=64 << 20),
+    )
+    assert bars(result) == {"#7dbfa3": [1.5, 2.0], "#0b6e4f": [3.1], "#888888": [0.1]}
+    assert throughput_svg(suite()) is None
+
+
+@pytest.mark.parametrize("has_docs", [True, False])
+def test_the_picture_stands_with_the_documents(tmp_path: Path, *, has_docs: bool) -> None:
+    """In `docs/` where there is one; the document links to it, and writing twice changes nothing."""
+    if has_docs:
+        (tmp_path / "docs").mkdir()
+    document = tmp_path / "README.md"
+    document.write_text(MARKED)
+    result = suite(rows("tidewheel", [150.0]), rows(BASELINE, [100.0]))
+    assert write_tables(document, [result]) == [summary.MARK]
+    once = document.read_text()
+    link = "docs/throughput.svg" if has_docs else "throughput.svg"
+    assert f"]({link})" in once
+    assert (tmp_path / link).read_text() == throughput_svg(result)
+    assert "A processor, Python 3.11, 2 cores shared with the broker, 2026-01-02" in once
+    write_tables(document, [result])
+    assert document.read_text() == once
