@@ -10,12 +10,10 @@ from operator import truediv
 from typing import Any, Final
 
 from benchmarks.jobs import plan
-from benchmarks.results import COMMON_INTERVALS_MS, Row, SuiteResult
+from benchmarks.results import COMMON_INTERVALS_MS, NONE, Row, SuiteResult
 
-BASELINE: Final = "kafka-streams"
 OUTPUTS_TOLERANCE: Final = 0.10
 DIFFER: Final = "outputs differ"
-NONE: Final = "–"  # noqa: RUF001 - an en dash, as tables have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

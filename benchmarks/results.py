@@ -49,6 +49,10 @@ SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor", "zipf", "members"
 NO_TURNS = frozenset({"handoff"})
 #: The parameter of rows that were measured on another machine than their result says: which one.
 MACHINE = "machine"
+#: The system that the others are compared with.
+BASELINE = "kafka-streams"
+#: What stands in a table where there is nothing to tell.
+NONE = "–"  # noqa: RUF001 - an en dash
 #: The version that belongs to the machine.
 PYTHON = "python"
 RESULTS_DIR = Path(__file__).parent / "results"

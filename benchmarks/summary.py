@@ -1,14 +1,12 @@
 """The suite `throughput` at a glance: a line for each setting, and a picture of all jobs. Pure: rows in, texts out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from string import ascii_lowercase
 from typing import Final
 from xml.sax.saxutils import escape
 
 from benchmarks.figures import (
-    BASELINE,
     DIFFER,
-    NONE,
     SystemFigures,
     comparable,
     figures_by_setting,
@@ -16,7 +14,7 @@ from benchmarks.figures import (
     ratio_text,
     setting_cells,
 )
-from benchmarks.results import SuiteResult
+from benchmarks.results import BASELINE, NONE, SuiteResult
 
 MARK: Final = "throughput-summary"
 PICTURE: Final = "throughput.svg"
@@ -38,6 +36,11 @@ HEADINGS: Final = (
 )
 #: The headings of columns with texts.
 LEFT: Final = frozenset({*HEADINGS[:4], "on"})
+#: What a reader of the table has to know.
+NOTES: Final = (
+    f"Records a second, medians; ratios are medians of the rounds' ratios. `{DIFFER}`: a cache held back more than a tenth"
+    " more in one system than in the other, so their rates are not compared."
+)
 #: The setting that is drawn: all jobs have it.
 _DRAWN: Final = ("exactly once", "100 ms", "none")
 _LOOKS: Final = {ONE: "#7dbfa3", TWO: "#0b6e4f", QUIX: "#888888"}
@@ -98,7 +101,7 @@ def _rate(figures: SystemFigures | None) -> str:
 
 def throughput_svg(result: SuiteResult) -> str | None:
     """Return the picture: for each job how many times as fast as Kafka Streams each system was; None without a job."""
-    jobs = dict(_drawn(result))
+    jobs = _drawn(result)
     if not jobs:
         return None
     furthest = max(value for bars in jobs.values() for value in bars.values())
@@ -145,9 +148,9 @@ def throughput_svg(result: SuiteResult) -> str | None:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _drawn(result: SuiteResult) -> Sequence[tuple[str, Mapping[str, float]]]:
+def _drawn(result: SuiteResult) -> Mapping[str, Mapping[str, float]]:
     """Return each job's bars: its systems that may be compared with Kafka Streams, and their ratios."""
-    jobs: list[tuple[str, Mapping[str, float]]] = []
+    jobs: dict[str, Mapping[str, float]] = {}
     for figures in _compared(result):
         baseline = figures[BASELINE]
         if setting_cells(baseline.rate)[1:] != _DRAWN:
@@ -159,13 +162,5 @@ def _drawn(result: SuiteResult) -> Sequence[tuple[str, Mapping[str, float]]]:
             and comparable(figures[system].outputs_per_record, baseline.outputs_per_record)
         }
         if bars:
-            jobs.append((baseline.rate.job, bars))
+            jobs[baseline.rate.job] = bars
     return jobs
-
-
-def notes() -> str:
-    """Return what a reader of the table has to know."""
-    return (
-        f"Records a second, medians; ratios are medians of the rounds' ratios. `{DIFFER}`: a cache held back more than a tenth"
-        " more in one system than in the other, so their rates are not compared."
-    )

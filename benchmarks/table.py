@@ -16,8 +16,6 @@ from rich.table import Table
 from benchmarks import summary
 from benchmarks.coordinator import lines as coordinator
 from benchmarks.figures import (
-    BASELINE,
-    NONE,
     SystemFigures,
     figures_by_setting,
     ratio_text,
@@ -32,7 +30,16 @@ from benchmarks.memory import plot as memory_plot
 from benchmarks.parallel import lines as parallel
 from benchmarks.restore import growth, plot
 from benchmarks.restore import lines as restore
-from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, NO_TURNS, PYTHON, Row, SuiteResult
+from benchmarks.results import (
+    BASELINE,
+    COMMON_INTERVALS_MS,
+    GUARANTEES,
+    NO_TURNS,
+    NONE,
+    PYTHON,
+    Row,
+    SuiteResult,
+)
 from benchmarks.systems import SYSTEMS, System
 
 HEADINGS = (
@@ -166,8 +173,9 @@ def _markdown(
     marks = [":--" if heading in left else "--:" for heading in headings]
     rows: Iterable[Sequence[str]] = (headings, marks, *lines)
     body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    others = sorted(result.versions.items() - {(PYTHON, result.versions.get(PYTHON, ""))})
-    versions = ", ".join(f"{name} {version}" for name, version in others)
+    versions = ", ".join(
+        f"{name} {version}" for name, version in sorted(result.versions.items()) if name != PYTHON
+    )
     return (
         f"{body}\n\n"
         f"{measured}; {versions}.\n"
@@ -239,7 +247,7 @@ def _summary(result: SuiteResult, document: Path) -> str:
     """Return the summary of `throughput`, below its picture, which is written into the documents' folder."""
     lines, machines = summary.summary_lines(result), summary.machines_text(result)
     table = _markdown(result, summary.HEADINGS, summary.LEFT, lines, machines)
-    text = f"{table}\n\n{summary.notes()}"
+    text = f"{table}\n\n{summary.NOTES}"
     drawn = summary.throughput_svg(result)
     if drawn is None:
         return text

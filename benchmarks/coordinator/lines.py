@@ -1,6 +1,6 @@
 """The table of the suite `coordinator`: a line for each size of group and each thing that happens to it."""
 
-from benchmarks.results import Row, SuiteResult
+from benchmarks.results import NONE, Row, SuiteResult
 
 HEADINGS = (
     "members",
@@ -16,7 +16,6 @@ HEADINGS = (
     "leader at rest",
 )
 LEFT = frozenset(("what happens",))
-_NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
 
 
 def coordinator_lines(result: SuiteResult) -> list[tuple[str, ...]]:
@@ -31,11 +30,11 @@ def coordinator_lines(result: SuiteResult) -> list[tuple[str, ...]]:
 
 def _line(place: tuple[int, int, str], metrics: dict[str, Row]) -> tuple[str, ...]:
     def ms(metric: str) -> str:
-        return f"{metrics[metric].value:,.1f} ms" if metric in metrics else _NONE
+        return f"{metrics[metric].value:,.1f} ms" if metric in metrics else NONE
 
     def size(metric: str) -> str:
         if metric not in metrics:
-            return _NONE
+            return NONE
         value = metrics[metric].value
         return f"{value / 1024:,.1f} KiB" if value >= 1024 else f"{value:.0f} B"
 
@@ -50,5 +49,5 @@ def _line(place: tuple[int, int, str], metrics: dict[str, Row]) -> tuple[str, ..
         size("snapshot_bytes"),
         size("beat_bytes"),
         size("leader_beat_bytes"),
-        f"{metrics['leader_ms_per_s'].value:.1f} ms/s" if "leader_ms_per_s" in metrics else _NONE,
+        f"{metrics['leader_ms_per_s'].value:.1f} ms/s" if "leader_ms_per_s" in metrics else NONE,
     )

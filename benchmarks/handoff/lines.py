@@ -1,6 +1,6 @@
 """The table of the suite `handoff`: a line for each job, guarantee and system."""
 
-from benchmarks.results import Row, SuiteResult
+from benchmarks.results import NONE, Row, SuiteResult
 
 HEADINGS = (
     "job",
@@ -17,14 +17,13 @@ HEADINGS = (
     "repeated",
 )
 LEFT = frozenset(HEADINGS[:3])
-_NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
 
 
 def handoff_lines(result: SuiteResult) -> list[tuple[str, ...]]:
     """Return the lines, a text for each of `HEADINGS`; jobs and systems in the order they were run."""
     found: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in result.rows:
-        found.setdefault((row.job, row.guarantee or _NONE, row.system), {})[row.metric] = row
+        found.setdefault((row.job, row.guarantee or NONE, row.system), {})[row.metric] = row
     return [_line(place, metrics) for place, metrics in found.items()]
 
 
@@ -32,10 +31,10 @@ def _line(place: tuple[str, str, str], metrics: dict[str, Row]) -> tuple[str, ..
     parameters = next(iter(metrics.values())).parameters
 
     def ms(metric: str) -> str:
-        return f"{metrics[metric].value:,.0f} ms" if metric in metrics else _NONE
+        return f"{metrics[metric].value:,.0f} ms" if metric in metrics else NONE
 
     def count(metric: str) -> str:
-        return f"{metrics[metric].value:,.0f}" if metric in metrics else _NONE
+        return f"{metrics[metric].value:,.0f}" if metric in metrics else NONE
 
     return (
         place[0],
@@ -47,7 +46,7 @@ def _line(place: tuple[str, str, str], metrics: dict[str, Row]) -> tuple[str, ..
         ms("gap_ms_unmoved_max"),
         f"{parameters['quiet_median_ms']:,.0f} ms",
         f"{parameters['quiet_longest_ms']:,.0f} ms",
-        f"{metrics['balance_s'].value:.1f} s" if "balance_s" in metrics else _NONE,
+        f"{metrics['balance_s'].value:.1f} s" if "balance_s" in metrics else NONE,
         count("lost"),
         count("repeated"),
     )

@@ -1,6 +1,6 @@
 """The table of the suite `latency`: a line for each guarantee and system."""
 
-from benchmarks.results import Row, SuiteResult
+from benchmarks.results import BASELINE, NONE, Row, SuiteResult
 
 HEADINGS = (
     "job",
@@ -16,15 +16,13 @@ HEADINGS = (
     "p99 ÷ Kafka Streams",
 )
 LEFT = frozenset(HEADINGS[:3])
-BASELINE = "kafka-streams"
-_NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
 
 
 def latency_lines(result: SuiteResult) -> list[tuple[str, ...]]:
     """Return the lines, a text for each of `HEADINGS`, in the order they were run."""
     found: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}
     for row in result.rows:
-        place = (row.job, row.guarantee or _NONE)
+        place = (row.job, row.guarantee or NONE)
         found.setdefault(place, {}).setdefault(row.system, {})[row.metric] = row
     return [
         _line(place, system, metrics, systems.get(BASELINE))
@@ -51,9 +49,9 @@ def _line(
         _range(late),
         f"{max(parameters['longest_ms']):,.0f} ms",
         str(late.runs),
-        f"{late.value / other:.2f}" if other else _NONE,
+        f"{late.value / other:.2f}" if other else NONE,
     )
 
 
 def _range(row: Row) -> str:
-    return f"{row.range[0]:,.0f} … {row.range[1]:,.0f}" if row.runs > 1 else _NONE
+    return f"{row.range[0]:,.0f} … {row.range[1]:,.0f}" if row.runs > 1 else NONE

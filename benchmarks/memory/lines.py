@@ -1,6 +1,6 @@
 """The table of the suite `memory`: a line for each system."""
 
-from benchmarks.results import Row, SuiteResult
+from benchmarks.results import NONE, Row, SuiteResult
 
 HEADINGS = (
     "job",
@@ -15,7 +15,6 @@ HEADINGS = (
     "flat",
 )
 LEFT = frozenset((*HEADINGS[:4], "flat"))
-_NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
 
 
 def memory_lines(result: SuiteResult) -> list[tuple[str, ...]]:
@@ -27,7 +26,7 @@ def _line(row: Row) -> tuple[str, ...]:
     given = row.parameters
     return (
         row.job.replace("_", " "),
-        (row.guarantee or _NONE).replace("_", " "),
+        (row.guarantee or NONE).replace("_", " "),
         row.system,
         f"{given['records_per_s']:,} records/s, {given['seconds']} s",
         f"{given['keys']:,}",

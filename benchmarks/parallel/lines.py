@@ -1,6 +1,6 @@
 """The table of the suite `parallel`: a line for each job, guarantee, kind of keys and system."""
 
-from benchmarks.results import Row, SuiteResult
+from benchmarks.results import NONE, Row, SuiteResult
 
 HEADINGS = (
     "job",
@@ -18,7 +18,6 @@ HEADINGS = (
 LEFT = frozenset(HEADINGS[:4])
 #: Jobs in which calls wait, so that a factor of n can do n times as much.
 SPED_UP = frozenset({"blocking_10ms", "awaitable_10ms", "sleep_0_5ms"})
-_NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
 _Place = tuple[str, str, float]
 
 
@@ -26,7 +25,7 @@ def parallel_lines(result: SuiteResult) -> list[tuple[str, ...]]:
     """Return the lines, a text for each of `HEADINGS`; settings and systems in the order they were run."""
     found: dict[_Place, dict[str, dict[str, Row]]] = {}
     for row in result.rows:
-        place = (row.job, row.guarantee or _NONE, float(row.parameters.get("zipf", 0.0)))
+        place = (row.job, row.guarantee or NONE, float(row.parameters.get("zipf", 0.0)))
         found.setdefault(place, {}).setdefault(row.system, {})[row.metric] = row
     lines: list[tuple[str, ...]] = []
     for place, systems in found.items():
@@ -67,11 +66,11 @@ def _line(
         guarantee.replace("_", " "),
         f"{rate.parameters['keys']:,}" + (f", Zipf {zipf:g}" if zipf else ""),
         "tidewheel" if system.startswith("tidewheel") else system,
-        str(factor) if system.startswith("tidewheel") else _NONE,
+        str(factor) if system.startswith("tidewheel") else NONE,
         f"{rate.value:,.0f}",
-        f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else _NONE,
+        f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else NONE,
         str(rate.runs),
-        _NONE if gain is None else f"{gain:.2f}",
-        f"{gain / factor:.2f}" if is_share and gain is not None else _NONE,
-        f"{memory.value:,.0f} MiB" if memory else _NONE,
+        NONE if gain is None else f"{gain:.2f}",
+        f"{gain / factor:.2f}" if is_share and gain is not None else NONE,
+        f"{memory.value:,.0f} MiB" if memory else NONE,
     )

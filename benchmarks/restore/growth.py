@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from benchmarks.results import Row, SuiteResult
+from benchmarks.results import NONE, Row, SuiteResult
 
 JOB: Final = "growth"
 LENGTH: Final = "length"
@@ -17,7 +17,6 @@ STATE: Final = "state"
 
 HEADINGS: Final = ("records", "keys", "system", "seconds", "records/s", "runs", "Spark's start")
 LEFT: Final = frozenset(HEADINGS[2:3])
-_NONE: Final = "–"  # noqa: RUF001 - an en dash, as tables have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,4 +119,4 @@ def growth_lines(result: SuiteResult) -> list[tuple[str, ...]]:
 
 def _start(row: Row) -> str:
     starts: list[float] = row.parameters.get("spark_start_s", [])
-    return f"{median(starts):.1f} s" if starts else _NONE
+    return f"{median(starts):.1f} s" if starts else NONE

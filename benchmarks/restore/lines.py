@@ -3,7 +3,7 @@
 from statistics import median
 
 from benchmarks.restore.growth import JOB as GROWTH
-from benchmarks.results import Row, SuiteResult
+from benchmarks.results import BASELINE, NONE, Row, SuiteResult
 
 HEADINGS = (
     "job",
@@ -18,8 +18,6 @@ HEADINGS = (
     "× Kafka Streams",  # noqa: RUF001 - the sign for times
 )
 LEFT = frozenset(HEADINGS[:3])
-BASELINE = "kafka-streams"
-_NONE = "–"  # noqa: RUF001 - an en dash, as tables have it
 
 
 def restore_lines(result: SuiteResult) -> list[tuple[str, ...]]:
@@ -43,13 +41,13 @@ def _line(job: str, system: str, metrics: dict[str, Row], baseline: Row | None) 
         job.replace("_", " "),
         "tidewheel" if system.startswith("tidewheel") else system,
         _how(rate),
-        _NONE if seconds is None else f"{seconds.value:.1f}",
+        NONE if seconds is None else f"{seconds.value:.1f}",
         f"{rate.value:,.0f}",
-        f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else _NONE,
+        f"{rate.range[0]:,.0f} … {rate.range[1]:,.0f}" if rate.runs > 1 else NONE,
         str(rate.runs),
-        _NONE if pause is None else f"{pause.value:,.0f} ms",
-        _NONE if memory is None else f"{memory.value:,.0f} MiB",
-        _NONE if baseline is None else f"{rate.value / baseline.value:.2f}",
+        NONE if pause is None else f"{pause.value:,.0f} ms",
+        NONE if memory is None else f"{memory.value:,.0f} MiB",
+        NONE if baseline is None else f"{rate.value / baseline.value:.2f}",
     )
 
 

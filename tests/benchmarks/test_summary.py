@@ -7,10 +7,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks import summary
-from benchmarks.figures import BASELINE, NONE, figures_by_setting, ratio
-from benchmarks.results import Row, SuiteResult, make_row
+from benchmarks.figures import figures_by_setting, ratio
+from benchmarks.results import BASELINE, NONE, Row, SuiteResult, make_row
 from benchmarks.summary import machines_text, summary_lines, throughput_svg
 from benchmarks.table import write_tables
+from tests.benchmarks.throughput_result import suite
 
 MARKED = f"<!-- benchmarks:{summary.MARK} -->\n<!-- /benchmarks:{summary.MARK} -->\n"
 
@@ -35,17 +36,6 @@ def rows(
         )
         for metric, values in {"records_per_s": rates, "outputs": [outputs]}.items()
     ]
-
-
-def suite(*parts: list[Row]) -> SuiteResult:
-    return SuiteResult(
-        suite="throughput",
-        date="2026-01-02",
-        cpu="A processor",
-        cores=2,
-        versions={"python": "3.11", "kafka": "4.3.1"},
-        rows=tuple(row for part in parts for row in part),
-    )
 
 
 def ratio_of(ours: list[float], theirs: list[float]) -> float:

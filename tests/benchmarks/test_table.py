@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from benchmarks.figures import comparable
-from benchmarks.results import Row, SuiteResult, make_row
+from benchmarks.results import Row, make_row
 from benchmarks.table import (
     HEADINGS,
     markdown_table,
@@ -19,6 +19,7 @@ from benchmarks.table import (
     table_lines,
     write_tables,
 )
+from tests.benchmarks.throughput_result import suite
 
 RATIO = len(HEADINGS) - 1
 
@@ -41,17 +42,6 @@ def rows(system: str, rate: float, outputs: float, **parameters: object) -> list
         )
         for metric, values in metrics.items()
     ]
-
-
-def suite(*parts: list[Row]) -> SuiteResult:
-    return SuiteResult(
-        suite="throughput",
-        date="2026-01-02",
-        cpu="A processor",
-        cores=2,
-        versions={"python": "3.11", "kafka": "4.3.1"},
-        rows=tuple(row for part in parts for row in part),
-    )
 
 
 def test_ratios_are_against_kafka_streams() -> None:
