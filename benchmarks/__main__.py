@@ -309,6 +309,7 @@ def _run_latency(
             size=size,
             systems=systems,
             guarantees=_names(parser, "--guarantees", options.guarantees, GUARANTEES),
+            caches=_names(parser, "--caches", options.caches, latency.CACHES),
             threads=options.threads,
             console=console,
             date=date,

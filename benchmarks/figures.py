@@ -67,17 +67,27 @@ def comparable(first: float | None, second: float | None) -> bool:
 
 
 def ratio(figures: SystemFigures, baseline: SystemFigures) -> float:
-    """Return how many times as fast as the baseline a system was.
+    """Return how many times as fast as the baseline a system was."""
+    return row_ratio(figures.rate, baseline.rate)
+
+
+def row_ratio(row: Row, baseline: Row) -> float:
+    """Return a figure as a multiple of the baseline's.
 
     The median of the rounds' ratios, because what slows a round down slows down all its systems; where they have not the
     same number of rounds, the ratio of the medians.
     """
-    ours: list[float] = figures.rate.parameters.get("values", [])
-    theirs: list[float] = baseline.rate.parameters.get("values", [])
+    ours: list[float] = row.parameters.get("values", [])
+    theirs: list[float] = baseline.parameters.get("values", [])
     if len(ours) == len(theirs) > 0 and all(theirs):
         ratios: list[float] = list(map(truediv, ours, theirs))
         return statistics.median(ratios)
-    return figures.rate.value / baseline.rate.value
+    return row.value / baseline.value
+
+
+def rate_text(figures: SystemFigures | None) -> str:
+    """Return a system's records a second, or that there is no such figure."""
+    return NONE if figures is None else f"{figures.rate.value:,.0f}"
 
 
 def ratio_text(figures: SystemFigures, baseline: SystemFigures | None) -> str:

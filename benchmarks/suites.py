@@ -56,7 +56,7 @@ _SUITES = (
         name="latency",
         summary="from input to committed output at 10,000 records a second",
         jobs=latency.JOBS,
-        options=("--guarantees", "--threads", "--bootstrap-servers"),
+        options=("--guarantees", "--caches", "--threads", "--bootstrap-servers"),
     ),
     Suite(
         name="parallel",

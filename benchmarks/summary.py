@@ -10,6 +10,7 @@ from benchmarks.figures import (
     SystemFigures,
     comparable,
     figures_by_setting,
+    rate_text,
     ratio,
     ratio_text,
     setting_cells,
@@ -32,14 +33,14 @@ HEADINGS: Final = (
     "Quix Streams",
     "1 worker × Kafka Streams",  # noqa: RUF001 - the sign for times
     "2 workers × Kafka Streams",  # noqa: RUF001 - the same
-    "on",
+    "machine",
 )
 #: The headings of columns with texts.
-LEFT: Final = frozenset({*HEADINGS[:4], "on"})
+LEFT: Final = frozenset({*HEADINGS[:4], "machine"})
 #: What a reader of the table has to know.
 NOTES: Final = (
-    f"Records a second, medians; ratios are medians of the rounds' ratios. `{DIFFER}`: a cache held back more than a tenth"
-    " more in one system than in the other, so their rates are not compared."
+    f"Records a second, medians; ratios are medians of the rounds' ratios. `{DIFFER}`: one system's cache let through over a tenth fewer"
+    " outputs than the other's, so it had less to do, and no ratio is given."
 )
 #: The setting that is drawn: all jobs have it.
 _DRAWN: Final = ("exactly once", "100 ms", "none")
@@ -58,7 +59,7 @@ def summary_lines(result: SuiteResult) -> list[tuple[str, ...]]:
     letters = _letters(result)
     for figures in _compared(result):
         baseline = figures[BASELINE]
-        rates = [_rate(figures.get(system)) for system in (ONE, TWO, BASELINE, QUIX)]
+        rates = [rate_text(figures.get(system)) for system in (ONE, TWO, BASELINE, QUIX)]
         ratios = [
             ratio_text(figures[system], baseline) if system in figures else NONE
             for system in (ONE, TWO)
@@ -93,10 +94,6 @@ def _letters(result: SuiteResult) -> Mapping[str, str]:
     """Return a letter for each machine, in the order of the lines."""
     machines = dict.fromkeys(result.machine_of(each[BASELINE].rate) for each in _compared(result))
     return dict(zip(machines, ascii_lowercase, strict=False))
-
-
-def _rate(figures: SystemFigures | None) -> str:
-    return NONE if figures is None else f"{figures.rate.value:,.0f}"
 
 
 def throughput_svg(result: SuiteResult) -> str | None:

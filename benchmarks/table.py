@@ -13,7 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from benchmarks import summary
+from benchmarks import costs, goals, summary
 from benchmarks.coordinator import lines as coordinator
 from benchmarks.figures import (
     SystemFigures,
@@ -62,10 +62,16 @@ PICTURE = "restore-growth.svg"
 MEMORY_PICTURE = "memory.svg"
 NUMERIC = frozenset(HEADINGS[SETTING_COLUMNS + 1 :])
 NEVER_CUT = frozenset({"system", "what happens"})
-#: Suites with a table of their own: its headings, which of them are texts, and what makes its lines.
-_OWN: Mapping[
-    str, tuple[Sequence[str], frozenset[str], Callable[[SuiteResult], list[tuple[str, ...]]]]
-] = {
+#: A table's headings, which of them are texts, and what makes its lines.
+_Table = tuple[Sequence[str], frozenset[str], Callable[[SuiteResult], list[tuple[str, ...]]]]
+#: What documents have besides of the suite `throughput`, by their marks.
+_PLAIN: Mapping[str, _Table] = {
+    goals.MARK: (goals.HEADINGS, goals.LEFT, goals.goal_lines),
+    costs.LIMIT_MARK: (costs.LIMIT_HEADINGS, costs.LEFT, costs.limit_lines),
+    costs.PROCESSOR_MARK: (costs.PROCESSOR_HEADINGS, costs.LEFT, costs.processor_lines),
+}
+#: Suites with a table of their own.
+_OWN: Mapping[str, _Table] = {
     "coordinator": (coordinator.HEADINGS, coordinator.LEFT, coordinator.coordinator_lines),
     "handoff": (handoff.HEADINGS, handoff.LEFT, handoff.handoff_lines),
     "latency": (latency.HEADINGS, latency.LEFT, latency.latency_lines),
@@ -170,17 +176,21 @@ def _markdown(
     measured: str,
 ) -> str:
     """Return a table with what stands below it: on which machines it was measured, and the versions."""
-    marks = [":--" if heading in left else "--:" for heading in headings]
-    rows: Iterable[Sequence[str]] = (headings, marks, *lines)
-    body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     versions = ", ".join(
         f"{name} {version}" for name, version in sorted(result.versions.items()) if name != PYTHON
     )
     return (
-        f"{body}\n\n"
+        f"{_rows(headings, left, lines)}\n\n"
         f"{measured}; {versions}.\n"
         f"Made from `benchmarks/results/{result.suite}.json` by `python -m benchmarks table`."
     )
+
+
+def _rows(headings: Sequence[str], left: frozenset[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return the table alone, in Markdown."""
+    marks = [":--" if heading in left else "--:" for heading in headings]
+    rows: Iterable[Sequence[str]] = (headings, marks, *lines)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _measured(result: SuiteResult, rows: Iterable[Row]) -> str:
@@ -229,9 +239,10 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
         if f"<!-- benchmarks:{result.suite} -->" in text:
             text = marked(text, result.suite, _with_picture(result, document))
             written.append(result.suite)
-        if f"<!-- benchmarks:{summary.MARK} -->" in text and result.suite == "throughput":
-            text = marked(text, summary.MARK, _summary(result, document))
-            written.append(summary.MARK)
+        for mark in _throughput_marks(result, text):
+            made = _summary(result, document) if mark == summary.MARK else _plain(result, mark)
+            text = marked(text, mark, made)
+            written.append(mark)
         picture = plot.growth_svg(result)
         if picture is not None and f"<!-- benchmarks:{GROWTH_MARK} -->" in text:
             path = document.with_name(PICTURE)
@@ -241,6 +252,18 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
     if written:
         document.write_text(text, encoding="utf-8")
     return written
+
+
+def _throughput_marks(result: SuiteResult, text: str) -> list[str]:
+    """Return which other tables of the suite `throughput` a document has room for."""
+    marks = (summary.MARK, *_PLAIN) if result.suite == "throughput" else ()
+    return [mark for mark in marks if f"<!-- benchmarks:{mark} -->" in text]
+
+
+def _plain(result: SuiteResult, mark: str) -> str:
+    """Return a table without machines and versions, which stand below the table of the rates."""
+    headings, left, lines = _PLAIN[mark]
+    return _rows(headings, left, lines(result))
 
 
 def _summary(result: SuiteResult, document: Path) -> str:

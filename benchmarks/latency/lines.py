@@ -1,10 +1,13 @@
-"""The table of the suite `latency`: a line for each guarantee and system."""
+"""The table of the suite `latency`: a line for each guarantee, cache and system."""
 
+from benchmarks.figures import row_ratio
+from benchmarks.jobs import plan
 from benchmarks.results import BASELINE, NONE, Row, SuiteResult
 
 HEADINGS = (
     "job",
     "guarantee",
+    "cache",
     "system",
     "commit every",
     "p50",
@@ -13,34 +16,34 @@ HEADINGS = (
     "range of p99",
     "longest",
     "runs",
+    "p50 ÷ Kafka Streams",
     "p99 ÷ Kafka Streams",
 )
-LEFT = frozenset(HEADINGS[:3])
+LEFT = frozenset(HEADINGS[:4])
 
 
 def latency_lines(result: SuiteResult) -> list[tuple[str, ...]]:
     """Return the lines, a text for each of `HEADINGS`, in the order they were run."""
-    found: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}
+    found: dict[tuple[str, ...], dict[str, dict[str, Row]]] = {}
     for row in result.rows:
-        place = (row.job, row.guarantee or NONE)
+        cache = plan.cache_text(row.parameters.get("cache_bytes", 0))
+        place = (row.job, (row.guarantee or NONE).replace("_", " "), cache)
         found.setdefault(place, {}).setdefault(row.system, {})[row.metric] = row
     return [
-        _line(place, system, metrics, systems.get(BASELINE))
+        _line(place, system, metrics, systems.get(BASELINE, {}))
         for place, systems in found.items()
         for system, metrics in systems.items()
     ]
 
 
 def _line(
-    place: tuple[str, str], system: str, metrics: dict[str, Row], baseline: dict[str, Row] | None
+    place: tuple[str, ...], system: str, metrics: dict[str, Row], baseline: dict[str, Row]
 ) -> tuple[str, ...]:
     middle, late = metrics["latency_ms_p50"], metrics["latency_ms_p99"]
     parameters = late.parameters
     threads = parameters.get("threads")
-    other = baseline["latency_ms_p99"].value if baseline else 0.0
     return (
-        place[0],
-        place[1].replace("_", " "),
+        *place,
         system + (f" ({threads} thread{'s' if threads > 1 else ''})" if threads else ""),
         f"{parameters['commit_interval_ms']} ms",
         f"{middle.value:,.0f} ms",
@@ -49,9 +52,13 @@ def _line(
         _range(late),
         f"{max(parameters['longest_ms']):,.0f} ms",
         str(late.runs),
-        f"{late.value / other:.2f}" if other else NONE,
+        *(_ratio(row, baseline.get(row.metric)) for row in (middle, late)),
     )
 
 
 def _range(row: Row) -> str:
     return f"{row.range[0]:,.0f} … {row.range[1]:,.0f}" if row.runs > 1 else NONE
+
+
+def _ratio(row: Row, baseline: Row | None) -> str:
+    return f"{row_ratio(row, baseline):.2f}" if baseline else NONE

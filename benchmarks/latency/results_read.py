@@ -1,6 +1,7 @@
 """Reads results as anybody would (read_committed) and notes when each record's result was there.
 
-The nth record of a key has the count n as its result, so a result names its record and the moment that record was due.
+The nth record of a key has the count n as its result, so a result names its record and the moment that record was due. With a
+cache a count may be held back until a later one of the same key takes its place: that one is the result of both records.
 """
 
 from array import array
@@ -32,6 +33,7 @@ class Arrivals:
     Attributes:
         places: Each key's records, by their number.
         records: How many records there are.
+        held_back: Whether a later count of a key may take the place of earlier ones.
         there: How many of them have a result.
         repeated: Results that came again.
         wrong: What no record has as its result: key, count.
@@ -39,6 +41,7 @@ class Arrivals:
 
     places: Mapping[bytes, "array[int]"]
     records: int
+    held_back: bool = False
     there: int = 0
     repeated: int = 0
     wrong: list[tuple[bytes, int]] = field(default_factory=list[tuple[bytes, int]])
@@ -53,12 +56,15 @@ class Arrivals:
         if places is None or not 0 < count <= len(places):
             self.wrong.append((key, count))
             return
-        place = places[count - 1]
-        if self.at_s[place]:
+        if self.at_s[places[count - 1]]:
             self.repeated += 1
             return
-        self.at_s[place] = now_s
-        self.there += 1
+        first = count
+        while self.held_back and first > 1 and not self.at_s[places[first - 2]]:
+            first -= 1
+        for place in places[first - 1 : count]:
+            self.at_s[place] = now_s
+        self.there += count - first + 1
 
     def problems(self, guarantee: str) -> list[str]:
         """Return what is wrong with the results, in sentences; nothing means that the times may count."""

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +19,7 @@ from rich.console import Console
 from benchmarks import input_topic, outputs
 from benchmarks.generator import InputSpec, key_blocks, record_blocks
 from benchmarks.handoff.gaps import percentile
+from benchmarks.jobs import plan
 from benchmarks.latency.results_read import Arrivals, ResultsReader, places_by_key
 from benchmarks.peer_process import PeerProcess, RunFailedError, peer_process
 from benchmarks.results import GUARANTEES, Row, make_rows
@@ -27,6 +28,8 @@ from benchmarks.steady_feed import SteadyFeeder
 from benchmarks.systems import SYSTEMS
 
 JOBS = ("count_by_key",)
+#: By their names in `plan.CACHES`: every update is an output; the default of Tidewheel and of Kafka Streams.
+CACHES = ("0", "10MiB")
 SYSTEM_NAMES = ("tidewheel", "kafka-streams", "quix")
 #: Much slower than the others: one round is enough to say so.
 ONCE = frozenset({"quix"})
@@ -84,6 +87,19 @@ class LatencyRun:
     rss_mib_max: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySetting:
+    """Which system runs, and how."""
+
+    system: str
+    guarantee: str
+    cache_bytes: int
+    threads: int | None
+
+    def __str__(self) -> str:
+        return f"{self.guarantee}, cache {plan.cache_text(self.cache_bytes)}"
+
+
 @dataclass(slots=True)
 class LatencySuite:
     """Runs guarantees and systems against a broker and collects the rows.
@@ -93,6 +109,7 @@ class LatencySuite:
         size: How much is run.
         systems: Which systems, in the order of their turns.
         guarantees: Which guarantees.
+        caches: Which caches, by their names. Systems that have none run without only.
         threads: Kafka Streams' number of threads; None: the better of 1 and 2 is found out.
         console: Where progress is shown.
         date: The day, for the rows.
@@ -105,34 +122,44 @@ class LatencySuite:
     console: Console
     date: str
     guarantees: tuple[str, ...] = GUARANTEES
+    caches: tuple[str, ...] = CACHES
     threads: int | None = None
     failures: list[str] = field(default_factory=list[str])
     _token: str = field(default_factory=lambda: secrets.token_hex(3))
     _runs: int = 0
 
     def rows(self) -> Iterator[list[Row]]:
-        """Run everything; yield the rows of each guarantee when it is done."""
+        """Run everything; yield the rows of each guarantee and cache when it is done."""
         for name in self.systems:  # nothing is fetched or compiled between two turns
             SYSTEMS[name].command(PROGRAM)
         before_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         try:
-            for guarantee in self.guarantees:
-                yield self._guarantee(guarantee)
+            for guarantee, cache in product(self.guarantees, self.caches):
+                yield self._setting(guarantee, plan.CACHES[cache])
         finally:
             sys.setswitchinterval(before_s)
 
-    def _guarantee(self, guarantee: str) -> list[Row]:
-        threads = {name: self._threads(name, guarantee) for name in self.systems}
-        found: dict[str, list[LatencyRun]] = {name: [] for name in self.systems}
+    def _setting(self, guarantee: str, cache_bytes: int) -> list[Row]:
+        systems = [name for name in self.systems if SYSTEMS[name].cache or not cache_bytes]
+        settings = {
+            name: LatencySetting(
+                system=name,
+                guarantee=guarantee,
+                cache_bytes=cache_bytes,
+                threads=self._threads(name, guarantee, cache_bytes),
+            )
+            for name in systems
+        }
+        found: dict[str, list[LatencyRun]] = {name: [] for name in systems}
         for number in range(self.size.pairs):
-            turn = [name for name in self.systems if number == 0 or name not in ONCE]
+            turn = [name for name in systems if number == 0 or name not in ONCE]
             round_: dict[str, LatencyRun] = {}
             wrong = False
             for name in turn:
-                label = f"count_by_key, {guarantee}, {name}, round {number + 1}"
+                label = f"count_by_key, {settings[name]}, {name}, round {number + 1}"
                 try:
-                    round_[name] = self._run(name, guarantee, self.size, threads[name])
+                    round_[name] = self._run(settings[name], self.size)
                 except (RunFailedError, TimeoutError) as failure:
                     wrong = wrong or isinstance(failure, WrongResultError)
                     self._failed(label, failure)
@@ -141,17 +168,14 @@ class LatencySuite:
             for name, run in round_.items() if not wrong else ():
                 found[name].append(run)
         return [
-            row
-            for name, runs in found.items()
-            if runs
-            for row in self._rows(name, guarantee, threads[name], runs)
+            row for name, runs in found.items() if runs for row in self._rows(settings[name], runs)
         ]
 
     def _failed(self, label: str, failure: Exception) -> None:
         self.failures.append(f"{label}: {failure}")
         self.console.print(f"{label}: {failure}", style="red", markup=False, soft_wrap=True)
 
-    def _threads(self, name: str, guarantee: str) -> int | None:
+    def _threads(self, name: str, guarantee: str, cache_bytes: int) -> int | None:
         """Return how many threads a system runs with: the number with the lower p99 of two short runs."""
         if not SYSTEMS[name].threads:
             return None
@@ -159,18 +183,24 @@ class LatencySuite:
             return self.threads
         found: dict[int, float] = {}
         for threads in THREADS:
+            setting = LatencySetting(
+                system=name, guarantee=guarantee, cache_bytes=cache_bytes, threads=threads
+            )
             try:
-                found[threads] = self._run(name, guarantee, PROBE, threads).p99_ms
+                found[threads] = self._run(setting, PROBE).p99_ms
             except (RunFailedError, TimeoutError) as failure:
-                self._failed(f"choosing threads, {guarantee}, {name}, {threads}", failure)
+                self._failed(f"choosing threads, {setting}, {name}, {threads}", failure)
         best = min(found, key=lambda each: found[each], default=THREADS[0])
         told = ", ".join(f"{threads}: {p99_ms:.0f} ms" for threads, p99_ms in found.items())
-        self.console.print(f"{name}, {guarantee}: {best} threads (p99 {told})", highlight=False)
+        cache = plan.cache_text(cache_bytes)
+        self.console.print(
+            f"{name}, {guarantee}, cache {cache}: {best} threads (p99 {told})", highlight=False
+        )
         return best
 
-    def _run(self, name: str, guarantee: str, size: LatencySize, threads: int | None) -> LatencyRun:
+    def _run(self, setting: LatencySetting, size: LatencySize) -> LatencyRun:
         self._runs += 1
-        system, spec = SYSTEMS[name], size.spec
+        system, spec = SYSTEMS[setting.system], size.spec
         run_name = f"bench-{self._token}-latency-{self._runs:03d}"
         topics = {"input_topic": f"{run_name}-in", "output_topic": f"{run_name}-out"}
         admin = input_topic.quiet_admin(self.bootstrap_servers)
@@ -178,17 +208,21 @@ class LatencySuite:
             input_topic.create_topic(admin, topic, spec.partitions)
         decode = outputs.decoder(system.output_format)
         assert decode is not None, "systems of this suite write counts"
-        arrivals = Arrivals(places_by_key(chain.from_iterable(key_blocks(spec))), spec.records)
+        arrivals = Arrivals(
+            places_by_key(chain.from_iterable(key_blocks(spec))),
+            spec.records,
+            held_back=setting.cache_bytes > 0,
+        )
         reader = ResultsReader(
             self.bootstrap_servers, topics["output_topic"], spec.partitions, arrivals, decode
         )
         arguments = {
             "bootstrap_servers": self.bootstrap_servers,
             "application_id": run_name,
-            "guarantee": guarantee,
+            "guarantee": setting.guarantee,
             "commit_interval_ms": str(COMMIT_INTERVAL_MS),
-            "cache_bytes": "0",
-            "threads": str(threads or 1),
+            "cache_bytes": str(setting.cache_bytes),
+            "threads": str(setting.threads or 1),
             "job": "count_by_key",
             **topics,
         }
@@ -199,7 +233,7 @@ class LatencySuite:
                     return self._measured(
                         _Turn(self.bootstrap_servers, topics["input_topic"], size, peer, reader),
                         arrivals,
-                        guarantee,
+                        setting.guarantee,
                     )
                 finally:
                     reader.stop()
@@ -242,13 +276,11 @@ class LatencySuite:
             rss_mib_max=turn.peer.usage.rss_bytes_max / 2**20,
         )
 
-    def _rows(
-        self, name: str, guarantee: str, threads: int | None, runs: list[LatencyRun]
-    ) -> list[Row]:
+    def _rows(self, setting: LatencySetting, runs: list[LatencyRun]) -> list[Row]:
         spec = self.size.spec
         parameters: dict[str, Any] = {
             "commit_interval_ms": COMMIT_INTERVAL_MS,
-            "cache_bytes": 0,
+            "cache_bytes": setting.cache_bytes,
             "records_per_s": RECORDS_PER_S,
             "seconds": self.size.seconds,
             "warm_up_s": self.size.warm_up_s,
@@ -260,7 +292,7 @@ class LatencySuite:
             "feeder_late_ms_p99": [round(run.late_ms_p99, 1) for run in runs],
             "feeder_late_ms_max": [round(run.late_ms_max, 1) for run in runs],
             "date": self.date,
-            **({"threads": threads} if threads else {}),
+            **({"threads": setting.threads} if setting.threads else {}),
         }
         return make_rows(
             {
@@ -268,9 +300,9 @@ class LatencySuite:
                 "latency_ms_p99": [run.p99_ms for run in runs],
                 "rss_mib_max": [run.rss_mib_max for run in runs],
             },
-            system=name,
+            system=setting.system,
             job="count_by_key",
-            guarantee=guarantee,
+            guarantee=setting.guarantee,
             parameters=parameters,
         )
 

@@ -2,6 +2,7 @@
 
 from statistics import median
 
+from benchmarks.figures import row_ratio
 from benchmarks.restore.growth import JOB as GROWTH
 from benchmarks.results import BASELINE, NONE, Row, SuiteResult
 
@@ -47,7 +48,7 @@ def _line(job: str, system: str, metrics: dict[str, Row], baseline: Row | None) 
         str(rate.runs),
         NONE if pause is None else f"{pause.value:,.0f} ms",
         NONE if memory is None else f"{memory.value:,.0f} MiB",
-        NONE if baseline is None else f"{rate.value / baseline.value:.2f}",
+        NONE if baseline is None else f"{row_ratio(rate, baseline):.2f}",
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.latency.lines import HEADINGS, latency_lines
 from benchmarks.latency.results_read import Arrivals, places_by_key
-from benchmarks.latency.suite import FULL, LatencySize, LatencySuite
+from benchmarks.latency.suite import CACHES, FULL, LatencySize, LatencySuite
 from benchmarks.results import SuiteResult, make_rows
 
 if TYPE_CHECKING:
@@ -44,6 +44,24 @@ def test_results_in_any_order_find_their_records() -> None:
     assert arrivals.problems("exactly_once") == ["3 of 4 results never came"]
 
 
+def test_with_a_cache_a_later_count_is_the_result_of_those_it_took_the_place_of() -> None:
+    """But of none that was there before, and of no other key's."""
+    arrivals = Arrivals(places_by_key([b"a"] * 4 + [b"b"]), 5, held_back=True)
+    arrivals.add(b"a", 1, 100.1)
+    arrivals.add(b"a", 4, 100.4)
+    assert list(arrivals.at_s) == [100.1, 100.4, 100.4, 100.4, 0.0]
+    assert arrivals.there == 4
+    assert arrivals.problems("exactly_once") == ["1 of 5 results never came"]
+
+
+def test_with_a_cache_a_count_that_was_passed_already_is_repeated() -> None:
+    """A key's results come in order, so an earlier one after a later one was read twice."""
+    arrivals = Arrivals(places_by_key([b"a", b"a"]), 2, held_back=True)
+    arrivals.add(b"a", 2, 100.2)
+    arrivals.add(b"a", 1, 100.3)
+    assert arrivals.problems("exactly_once") == ["1 results came twice"]
+
+
 def test_a_result_that_is_nobodys_is_wrong() -> None:
     """A count too high, a count of zero, a key that was never sent."""
     arrivals = all_there((101.0, 101.0, 101.0, 101.0))
@@ -62,21 +80,27 @@ def test_a_result_that_comes_twice_is_wrong_with_exactly_once_only() -> None:
 
 
 def test_lines_stand_beside_kafka_streams() -> None:
-    """Each guarantee's p99 is held against that of Kafka Streams."""
+    """What each setting has is held against what Kafka Streams has there, round by round."""
     rows = [
         row
-        for system, late_ms in (("tidewheel", 90.0), ("kafka-streams", 120.0))
+        for system, cache, late_ms in (
+            ("tidewheel", 0, [90.0, 400.0, 60.0]),
+            ("kafka-streams", 0, [120.0, 400.0, 100.0]),
+            ("tidewheel", 10 << 20, [80.0]),
+        )
         for row in make_rows(
-            {"latency_ms_p50": [60.0], "latency_ms_p99": [late_ms]},
+            {"latency_ms_p50": [60.0] * len(late_ms), "latency_ms_p99": late_ms},
             system=system,
             job="count_by_key",
             guarantee="exactly_once",
-            parameters={"commit_interval_ms": 100, "longest_ms": [300]},
+            parameters={"commit_interval_ms": 100, "cache_bytes": cache, "longest_ms": [300]},
         )
     ]
     result = SuiteResult(suite="latency", date="d", cpu="c", cores=2, versions={}, rows=tuple(rows))
     lines = latency_lines(result)
-    assert [line[HEADINGS.index("p99 ÷ Kafka Streams")] for line in lines] == ["0.75", "1.00"]
+    assert [line[HEADINGS.index("cache")] for line in lines] == ["none", "none", "10 MiB"]
+    assert [line[HEADINGS.index("p50 ÷ Kafka Streams")] for line in lines] == ["1.00", "1.00", "–"]  # noqa: RUF001 - an en dash
+    assert [line[HEADINGS.index("p99 ÷ Kafka Streams")] for line in lines] == ["0.75", "1.00", "–"]  # noqa: RUF001 - the same
 
 
 def test_the_full_run_is_ten_thousand_a_second_for_minutes() -> None:
@@ -86,7 +110,8 @@ def test_the_full_run_is_ten_thousand_a_second_for_minutes() -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_a_short_run_has_figures(kafka_broker: "RunningBroker") -> None:
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_short_run_has_figures(kafka_broker: "RunningBroker", cache: str) -> None:
     """Tidewheel against a real broker for some seconds: every result is there, and p99 is above p50."""
     from rich.console import Console  # noqa: PLC0415 - for this test only
 
@@ -95,6 +120,7 @@ def test_a_short_run_has_figures(kafka_broker: "RunningBroker") -> None:
         size=LatencySize(seconds=3, warm_up_s=1, pairs=1, primed=1_000),
         systems=("tidewheel",),
         guarantees=("exactly_once",),
+        caches=(cache,),
         console=Console(),
         date="today",
     )
