@@ -297,6 +297,9 @@ def _run_latency(
     size = latency.with_pairs(latency.QUICK if options.quick else latency.FULL, options.pairs)
     _names(parser, "--jobs", options.jobs, latency.JOBS)  # there is one
     systems = _names(parser, "--systems", options.systems, latency.SYSTEM_NAMES)
+    caches = _names(parser, "--caches", options.caches, latency.CACHES)
+    if "0" not in caches and set(systems) <= latency.WITHOUT_CACHE:
+        parser.error(f"nothing is left to run: {', '.join(systems)} runs with --caches 0 only")
     paths = _paths(
         options,
         "latency",
@@ -309,7 +312,7 @@ def _run_latency(
             size=size,
             systems=systems,
             guarantees=_names(parser, "--guarantees", options.guarantees, GUARANTEES),
-            caches=_names(parser, "--caches", options.caches, latency.CACHES),
+            caches=caches,
             threads=options.threads,
             console=console,
             date=date,

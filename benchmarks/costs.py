@@ -6,12 +6,14 @@ from typing import Final
 from benchmarks.figures import SystemFigures, figures_by_setting, rate_text, ratio, setting_cells
 from benchmarks.results import BASELINE, NONE, SuiteResult
 
-#: What the marks of the two tables in a document are called.
+#: What the marks of the tables in a document are called.
 LIMIT_MARK: Final = "throughput-limit"
 PROCESSOR_MARK: Final = "throughput-processor"
+WORKERS_MARK: Final = "throughput-workers"
 _SETTING: Final = ("job", "guarantee", "commit every", "cache")
 _ONE: Final = "tidewheel"
 _TWO: Final = "tidewheel-workers-2"
+_FOUR: Final = "tidewheel-workers-4"
 _CLIENT: Final = "raw-client"
 _CLIENTS: Final = "raw-client-2"
 _RATES: Final = {
@@ -36,7 +38,9 @@ _SPENT: Final = {
     "plain client": _CLIENT,
 }
 PROCESSOR_HEADINGS: Final = (*_SETTING, *_SPENT)
-#: The headings of columns with texts, in both.
+_WORKERS: Final = {"1 worker": _ONE, "2 workers": _TWO, "4 workers": _FOUR}
+WORKERS_HEADINGS: Final = (*_SETTING, *_WORKERS, "2 workers ÷ 1", "4 workers ÷ 1")
+#: The headings of columns with texts, in all.
 LEFT: Final = frozenset(_SETTING)
 
 
@@ -50,6 +54,19 @@ def limit_lines(result: SuiteResult) -> list[tuple[str, ...]]:
         )
         for figures in figures_by_setting(result)
         if _CLIENT in figures and _ONE in figures
+    ]
+
+
+def workers_lines(result: SuiteResult) -> list[tuple[str, ...]]:
+    """Return a line for each setting that four workers had, too, a text for each of `WORKERS_HEADINGS`."""
+    return [
+        (
+            *setting_cells(one.rate),
+            *(rate_text(figures.get(system)) for system in _WORKERS.values()),
+            *(f"{ratio(figures[more], one):.2f}" for more in (_TWO, _FOUR)),
+        )
+        for figures in figures_by_setting(result)
+        if {_TWO, _FOUR} <= figures.keys() and (one := figures.get(_ONE)) is not None
     ]
 
 

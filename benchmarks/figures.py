@@ -75,11 +75,11 @@ def row_ratio(row: Row, baseline: Row) -> float:
     """Return a figure as a multiple of the baseline's.
 
     The median of the rounds' ratios, because what slows a round down slows down all its systems; where they have not the
-    same number of rounds, the ratio of the medians.
+    same rounds, the ratio of the medians.
     """
     ours: list[float] = row.parameters.get("values", [])
     theirs: list[float] = baseline.parameters.get("values", [])
-    if len(ours) == len(theirs) > 0 and all(theirs):
+    if len(ours) > 0 and row.rounds == baseline.rounds and all(theirs):
         ratios: list[float] = list(map(truediv, ours, theirs))
         return statistics.median(ratios)
     return row.value / baseline.value

@@ -9,7 +9,7 @@ A row is one metric of one system in one setting: the median of its runs and the
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor", "zipf", "members"
 NO_TURNS = frozenset({"handoff"})
 #: The parameter of rows that were measured on another machine than their result says: which one.
 MACHINE = "machine"
+#: The parameter of rows without a figure in one of the rounds before their last: which rounds they have.
+ROUNDS = "rounds"
 #: The system that the others are compared with.
 BASELINE = "kafka-streams"
 #: What stands in a table where there is nothing to tell.
@@ -77,6 +79,12 @@ class Row:
         """What two rows must share to stand side by side."""
         return (self.job, self.guarantee, *(self.parameters.get(key) for key in SETTING_KEYS))
 
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds that its values are of: all from the first on, unless it says others."""
+        others: list[int] | None = self.parameters.get(ROUNDS)
+        return list(range(1, self.runs + 1)) if others is None else others
+
     def of_machine(self, machine: str | None) -> "Row":
         """Return the row with the machine that it was measured on, if that is not its result's."""
         others = {name: value for name, value in self.parameters.items() if name != MACHINE}
@@ -104,6 +112,16 @@ class SuiteResult:
         """Return the machine that a row was measured on."""
         machine: str = row.parameters.get(MACHINE, self.machine)
         return machine
+
+
+def rounds_parameter(rounds: Iterable[int]) -> dict[str, list[int]]:
+    """Return the parameter that says which rounds there were a figure in, nothing if it is all from the first on.
+
+    >>> rounds_parameter([1, 2, 3]), rounds_parameter([1, 3])
+    ({}, {'rounds': [1, 3]})
+    """
+    found = list(rounds)
+    return {} if found == list(range(1, len(found) + 1)) else {ROUNDS: found}
 
 
 def make_row(  # a row's fields are fixed by the file's form

@@ -68,6 +68,7 @@ _Table = tuple[Sequence[str], frozenset[str], Callable[[SuiteResult], list[tuple
 _PLAIN: Mapping[str, _Table] = {
     goals.MARK: (goals.HEADINGS, goals.LEFT, goals.goal_lines),
     costs.LIMIT_MARK: (costs.LIMIT_HEADINGS, costs.LEFT, costs.limit_lines),
+    costs.WORKERS_MARK: (costs.WORKERS_HEADINGS, costs.LEFT, costs.workers_lines),
     costs.PROCESSOR_MARK: (costs.PROCESSOR_HEADINGS, costs.LEFT, costs.processor_lines),
 }
 #: Suites with a table of their own.

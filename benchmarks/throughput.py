@@ -19,7 +19,7 @@ from benchmarks.jobs import plan
 from benchmarks.jobs.checks import tally_for
 from benchmarks.jobs.expected import expected
 from benchmarks.peer_process import RunFailedError
-from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, Row, make_rows
+from benchmarks.results import COMMON_INTERVALS_MS, GUARANTEES, Row, make_rows, rounds_parameter
 from benchmarks.run import (
     SLOWEST_RECORDS_PER_S,
     RunRequest,
@@ -200,7 +200,7 @@ class ThroughputSuite:
             for source in inputs:
                 ensure_input(self.bootstrap_servers, source)
             right_result(system, setting.job, inputs)
-        found: dict[str, list[RunResult]] = {system.name: [] for system in setting.systems}
+        found: dict[str, dict[int, RunResult]] = {system.name: {} for system in setting.systems}
         slow: set[str] = set()
         for number in range(self.selection.size.pairs):
             turn = [system for system in setting.systems if system.name not in slow]
@@ -208,7 +208,7 @@ class ThroughputSuite:
             if results is None:
                 continue
             for name, result in results.items():
-                found[name].append(result)
+                found[name][number + 1] = result
             ours = results.get("tidewheel")
             if ours is not None:
                 fifth = ours.slope.records_per_s * SLOW
@@ -308,8 +308,9 @@ class ThroughputSuite:
             return (system.name, "", "", False)
         return (system.name, setting.job.name, setting.guarantee, setting.cache_bytes > 0)
 
-    def _rows(self, setting: Setting, system: System, results: list[RunResult]) -> list[Row]:
-        """Return the rows of one system in one setting."""
+    def _rows(self, setting: Setting, system: System, rounds: dict[int, RunResult]) -> list[Row]:
+        """Return the rows of one system in one setting, from its results by their rounds."""
+        results = list(rounds.values())
         inputs = inputs_for(system, setting, self.selection.size)
         source, work = inputs[0], setting.job.work(inputs)
         own_ms = system.default_commit_interval_ms.get(setting.guarantee)
@@ -330,6 +331,7 @@ class ThroughputSuite:
             "pauses_per_million": [round(each.slope.pauses_per_million, 3) for each in results],
             "committed_every_ms": [round(each.slope.interval_ms) for each in results],
             "longest_gap_ms": [result.slope.longest_gap_ms for result in results],
+            **rounds_parameter(rounds),
         }
         if system.threads:
             parameters["threads"] = self._best_threads(setting, system)

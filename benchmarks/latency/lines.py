@@ -23,10 +23,11 @@ LEFT = frozenset(HEADINGS[:4])
 
 
 def latency_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return the lines, a text for each of `HEADINGS`, in the order they were run."""
+    """Return the lines, a text for each of `HEADINGS`; guarantees and caches in a fixed order, whichever was run last."""
     found: dict[tuple[str, ...], dict[str, dict[str, Row]]] = {}
-    for row in result.rows:
-        cache = plan.cache_text(row.parameters.get("cache_bytes", 0))
+    rows = sorted(result.rows, key=lambda row: (row.guarantee or "", _cache_bytes(row)))
+    for row in rows:
+        cache = plan.cache_text(_cache_bytes(row))
         place = (row.job, (row.guarantee or NONE).replace("_", " "), cache)
         found.setdefault(place, {}).setdefault(row.system, {})[row.metric] = row
     return [
@@ -34,6 +35,11 @@ def latency_lines(result: SuiteResult) -> list[tuple[str, ...]]:
         for place, systems in found.items()
         for system, metrics in systems.items()
     ]
+
+
+def _cache_bytes(row: Row) -> int:
+    cache_bytes: int = row.parameters.get("cache_bytes", 0)
+    return cache_bytes
 
 
 def _line(

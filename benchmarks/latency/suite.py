@@ -22,7 +22,7 @@ from benchmarks.handoff.gaps import percentile
 from benchmarks.jobs import plan
 from benchmarks.latency.results_read import Arrivals, ResultsReader, places_by_key
 from benchmarks.peer_process import PeerProcess, RunFailedError, peer_process
-from benchmarks.results import GUARANTEES, Row, make_rows
+from benchmarks.results import GUARANTEES, Row, make_rows, rounds_parameter
 from benchmarks.run import WrongResultError, delete_run_topics
 from benchmarks.steady_feed import SteadyFeeder
 from benchmarks.systems import SYSTEMS
@@ -33,6 +33,8 @@ CACHES = ("0", "10MiB")
 SYSTEM_NAMES = ("tidewheel", "kafka-streams", "quix")
 #: Much slower than the others: one round is enough to say so.
 ONCE = frozenset({"quix"})
+#: They have no cache in front of their output, and run without only.
+WITHOUT_CACHE = frozenset({"quix"})
 #: The programs are those of the suite throughput.
 PROGRAM = "throughput"
 RECORDS_PER_S = 10_000
@@ -141,7 +143,7 @@ class LatencySuite:
             sys.setswitchinterval(before_s)
 
     def _setting(self, guarantee: str, cache_bytes: int) -> list[Row]:
-        systems = [name for name in self.systems if SYSTEMS[name].cache or not cache_bytes]
+        systems = [name for name in self.systems if not cache_bytes or name not in WITHOUT_CACHE]
         settings = {
             name: LatencySetting(
                 system=name,
@@ -151,7 +153,7 @@ class LatencySuite:
             )
             for name in systems
         }
-        found: dict[str, list[LatencyRun]] = {name: [] for name in systems}
+        found: dict[str, dict[int, LatencyRun]] = {name: {} for name in systems}
         for number in range(self.size.pairs):
             turn = [name for name in systems if number == 0 or name not in ONCE]
             round_: dict[str, LatencyRun] = {}
@@ -166,9 +168,12 @@ class LatencySuite:
                     continue
                 self.console.print(f"{label}: {_told(round_[name])}", highlight=False)
             for name, run in round_.items() if not wrong else ():
-                found[name].append(run)
+                found[name][number + 1] = run
         return [
-            row for name, runs in found.items() if runs for row in self._rows(settings[name], runs)
+            row
+            for name, rounds in found.items()
+            if rounds
+            for row in self._rows(settings[name], rounds)
         ]
 
     def _failed(self, label: str, failure: Exception) -> None:
@@ -276,8 +281,8 @@ class LatencySuite:
             rss_mib_max=turn.peer.usage.rss_bytes_max / 2**20,
         )
 
-    def _rows(self, setting: LatencySetting, runs: list[LatencyRun]) -> list[Row]:
-        spec = self.size.spec
+    def _rows(self, setting: LatencySetting, rounds: dict[int, LatencyRun]) -> list[Row]:
+        spec, runs = self.size.spec, list(rounds.values())
         parameters: dict[str, Any] = {
             "commit_interval_ms": COMMIT_INTERVAL_MS,
             "cache_bytes": setting.cache_bytes,
@@ -292,6 +297,7 @@ class LatencySuite:
             "feeder_late_ms_p99": [round(run.late_ms_p99, 1) for run in runs],
             "feeder_late_ms_max": [round(run.late_ms_max, 1) for run in runs],
             "date": self.date,
+            **rounds_parameter(rounds),
             **({"threads": setting.threads} if setting.threads else {}),
         }
         return make_rows(

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import costs
-from benchmarks.costs import limit_lines, processor_lines
+from benchmarks.costs import limit_lines, processor_lines, workers_lines
 from benchmarks.results import BASELINE, NONE, Row, make_row
 from benchmarks.table import write_tables
 from tests.benchmarks.throughput_result import suite
@@ -57,6 +57,15 @@ def test_without_a_plain_client_there_is_no_limit() -> None:
     assert limit_lines(suite(row("tidewheel", [1.0]), row(BASELINE, [1.0]))) == []
 
 
+def test_more_workers_are_held_against_one() -> None:
+    """Only where four were tried, too."""
+    two = row("tidewheel", [100.0, 100.0]), row("tidewheel-workers-2", [180.0, 190.0])
+    assert workers_lines(suite(*two)) == []
+    assert workers_lines(suite(*two, row("tidewheel-workers-4", [110.0, 90.0]))) == [
+        (*SETTING, "100", "185", "100", "1.85", "1.00")
+    ]
+
+
 def test_processor_time_is_the_median_of_the_rounds() -> None:
     """Rows from before it was taken have a dash, as systems that did not run."""
     result = suite(
@@ -70,7 +79,7 @@ def test_documents_have_the_tables_they_have_room_for(tmp_path: Path) -> None:
     document = tmp_path / "README.md"
     marks = {
         mark: f"<!-- benchmarks:{mark} -->\n<!-- /benchmarks:{mark} -->"
-        for mark in (costs.LIMIT_MARK, costs.PROCESSOR_MARK)
+        for mark in (costs.LIMIT_MARK, costs.WORKERS_MARK, costs.PROCESSOR_MARK)
     }
     document.write_text("before\n" + "\nbetween\n".join(marks.values()) + "\nafter\n")
     result = suite(

@@ -3,11 +3,21 @@
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
 from benchmarks.latency.lines import HEADINGS, latency_lines
 from benchmarks.latency.results_read import Arrivals, places_by_key
-from benchmarks.latency.suite import CACHES, FULL, LatencySize, LatencySuite
+from benchmarks.latency.suite import (
+    CACHES,
+    FULL,
+    QUICK,
+    LatencyRun,
+    LatencySetting,
+    LatencySize,
+    LatencySuite,
+)
 from benchmarks.results import SuiteResult, make_rows
+from benchmarks.systems import System
 
 if TYPE_CHECKING:
     from streams.broker import RunningBroker
@@ -108,13 +118,65 @@ def test_the_full_run_is_ten_thousand_a_second_for_minutes() -> None:
     assert FULL.spec.records == 10_000 + (30 + 120) * 10_000
 
 
+def test_who_has_no_cache_runs_without_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line "10 MiB" of a system that has none would be one of nothing."""
+    ran: list[tuple[str, int]] = []
+
+    def run(_: LatencySuite, setting: LatencySetting, __: LatencySize) -> LatencyRun:
+        ran.append((setting.system, setting.cache_bytes))
+        return LatencyRun(
+            p50_ms=1.0,
+            p99_ms=2.0,
+            longest_ms=3.0,
+            late_ms_p99=0.0,
+            late_ms_max=0.0,
+            rss_mib_max=1.0,
+        )
+
+    monkeypatch.setattr(LatencySuite, "_run", run)
+    monkeypatch.setattr(System, "command", lambda *_: [])
+    suite = LatencySuite(
+        bootstrap_servers="nowhere:1",
+        size=QUICK,
+        systems=("tidewheel", "quix"),
+        guarantees=("exactly_once",),
+        console=Console(quiet=True),
+        date="today",
+    )
+    assert len(list(suite.rows())) == 2
+    assert ran == [("tidewheel", 0), ("quix", 0), ("tidewheel", 10 << 20)]
+
+
+def test_guarantees_and_caches_are_in_a_fixed_order() -> None:
+    """Whichever was run last."""
+    rows = [
+        row
+        for guarantee, cache in (
+            ("exactly_once", 10 << 20),
+            ("at_least_once", 0),
+            ("exactly_once", 0),
+        )
+        for row in make_rows(
+            {"latency_ms_p50": [60.0], "latency_ms_p99": [90.0]},
+            system="tidewheel",
+            job="count_by_key",
+            guarantee=guarantee,
+            parameters={"commit_interval_ms": 100, "cache_bytes": cache, "longest_ms": [300]},
+        )
+    ]
+    result = SuiteResult(suite="latency", date="d", cpu="c", cores=2, versions={}, rows=tuple(rows))
+    assert [line[1:3] for line in latency_lines(result)] == [
+        ("at least once", "none"),
+        ("exactly once", "none"),
+        ("exactly once", "10 MiB"),
+    ]
+
+
 @pytest.mark.broker
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", CACHES)
 def test_a_short_run_has_figures(kafka_broker: "RunningBroker", cache: str) -> None:
     """Tidewheel against a real broker for some seconds: every result is there, and p99 is above p50."""
-    from rich.console import Console  # noqa: PLC0415 - for this test only
-
     suite = LatencySuite(
         bootstrap_servers=kafka_broker.bootstrap_servers,
         size=LatencySize(seconds=3, warm_up_s=1, pairs=1, primed=1_000),

@@ -458,3 +458,9 @@ def test_a_document_without_markers_is_left_alone(
     assert program.main(["table", "--document", str(document)]) == 1
     assert document.read_text() == "nothing here\n"
     assert "<!-- benchmarks:throughput -->" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_latency_run_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Quix Streams has no cache."""
+    told = refused(["latency", "--systems", "quix", "--caches", "10MiB"], capsys)
+    assert "nothing is left to run: quix runs with --caches 0 only" in told

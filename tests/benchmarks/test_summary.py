@@ -1,6 +1,7 @@
 """The suite `throughput` at a glance: what a line and the picture say, and what they leave out."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -8,7 +9,7 @@ import pytest
 
 from benchmarks import summary
 from benchmarks.figures import figures_by_setting, ratio
-from benchmarks.results import BASELINE, NONE, Row, SuiteResult, make_row
+from benchmarks.results import BASELINE, NONE, ROUNDS, Row, SuiteResult, make_row
 from benchmarks.summary import machines_text, summary_lines, throughput_svg
 from benchmarks.table import write_tables
 from tests.benchmarks.throughput_result import suite
@@ -51,6 +52,20 @@ def test_a_ratio_is_the_median_of_the_rounds() -> None:
 def test_without_the_same_rounds_it_is_the_ratio_of_the_medians() -> None:
     """As of a system so slow that it has one round."""
     assert ratio_of([50], [100, 80, 200]) == pytest.approx(0.5)
+
+
+def test_rounds_are_paired_by_their_numbers() -> None:
+    """One failed in the second round, the other in the third: as many figures, but not of the same minutes."""
+    ours = [
+        replace(row, parameters=row.parameters | {ROUNDS: [1, 3]})
+        for row in rows("tidewheel", [300.0, 100.0])
+    ]
+    theirs = [
+        replace(row, parameters=row.parameters | {ROUNDS: [1, 2]})
+        for row in rows(BASELINE, [100.0, 200.0])
+    ]
+    (figures,) = figures_by_setting(suite(ours, theirs))
+    assert ratio(figures["tidewheel"], figures[BASELINE]) == pytest.approx(200 / 150)
 
 
 def test_a_line_has_the_rates_and_ratios_of_a_setting() -> None:
