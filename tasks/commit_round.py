@@ -44,6 +44,11 @@ class _Round:
     #: Whether it was begun for more to join it, and nothing has yet.
     awaits_more: bool = False
 
+    @property
+    def changes(self) -> int:
+        """How many changes it has: one for each key of each store, where only the last of a key counts."""
+        return sum(len(each.keys) for stores in self.drained.values() for each in stores.values())
+
     def with_more(self, more: "_Round") -> "_Round":
         """Return this with what has joined its commit."""
         drained: dict[TaskId, Mapping[str, Drained]] = {}
@@ -72,6 +77,7 @@ class CommitRound:
         topic_ids: Ids of the input topics.
         offsets: What every partition stood at when it was committed last, or when there was nothing to commit.
         reached: The position each changelog has reached by these commits.
+        twice: The share of keys that changed in both parts of the last commit that was joined.
         sequence: Count of commits: no two commits of a partition carry the same text, also across lives.
     """
 
@@ -93,6 +99,7 @@ class CommitRound:
         self.sequence = sequence
         self.offsets: dict[TopicPartition, int] = {}
         self.reached: dict[TopicPartition, int] = {}
+        self.twice = 0.0
         #: How far the key ranges of each partition were at the last commit.
         self._progress: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
         self._former: dict[TaskId, set[str]] = {}
@@ -194,6 +201,8 @@ class CommitRound:
             return took_s
         try:
             self._round = whole = before.with_more(now)
+            twice = before.changes + now.changes - whole.changes
+            self.twice = twice / whole.changes if whole.changes else 0.0
             for task in tasks:
                 with task.stores.trusted():
                     task.stage(whole.drained[task.task_id], joins=task.task_id in before.drained)

@@ -64,6 +64,10 @@ _AHEAD_S = 0.1
 _EARLY = 0.25
 #: Nor where so much would have to be put together with what joins it.
 _EARLY_BYTES_MAX = 4 * 1024 * 1024
+#: Nor where a cache holds something back and more than this share of its keys were forwarded twice when one was tried: so long after
+#: that commits begin when they are due.
+_TWICE_MAX = 0.05
+_WHOLE_S = 10.0
 #: What is a short commit, of an interval. After one of these the next interval began when it was due, so that results come as often
 #: as was asked for; after a long one of a worker that has much to do it begins at the end, or that would do little else.
 _SHORT = 0.5
@@ -154,8 +158,9 @@ class StreamWorker:
         self._wiped: dict[TaskId, int] = {}
         #: When the last commit was due, when the next one is, and when the loop has to wait for the one under way.
         self._due_s, self._next_commit_s, self._ahead_until_s = 0.0, 0.0, math.inf
-        #: How long before it is due a commit may begin, and of which due moment that was tried: there may have been nothing to do.
-        self._early_s, self._early_tried_s = 0.0, math.inf
+        #: How long before it is due a commit may begin, of which due moment that was tried (there may have been nothing to do), and
+        #: until when it does not where a cache would be flushed twice for it.
+        self._early_s, self._early_tried_s, self._whole_until_s = 0.0, math.inf, 0.0
         #: Tasks that have come from another owner and have processed nothing yet: their first slice is committed at once.
         self._awaited: set[TaskId] = set()
         self._next_purge_s, self._next_status_s = 0.0, 0.0
@@ -643,15 +648,16 @@ class StreamWorker:
     def _begins_early(self) -> bool:
         """Return whether the next commit may begin before it is due, and has not been tried to.
 
-        Not if there is more to do than is done, and not where a cache would be flushed twice for one commit.
+        Not if there is more to do than is done, and not where a cache would forward many keys twice for one commit.
         """
+        flushes_once = self._clock.monotonic_s() < self._whole_until_s
         return (
             self._early_s > 0
             and self._early_tried_s != self._next_commit_s
             and self._work.keeps_up
             and not self._commits.is_under_way
             and all(
-                task.may_be_ahead and not task.held_back_bytes()
+                task.may_be_ahead and not (flushes_once and task.held_back_bytes())
                 for task in self._manager.running.values()
             )
             and self._commits.uncommitted_bytes(self._manager.running.values()) <= _EARLY_BYTES_MAX
@@ -706,6 +712,8 @@ class StreamWorker:
             self._sequence = self._commits.sequence
         if late_s is not None:
             self.metrics.commit_times = self.metrics.commit_times.and_one(late_s)
+        elif self._commits.twice > _TWICE_MAX:
+            self._whole_until_s = self._clock.monotonic_s() + _WHOLE_S
         self._lags = self._work.lags(self._commits.offsets)
         self._next_commit_s, self._ahead_until_s = math.inf, self._ahead_end_s()
 

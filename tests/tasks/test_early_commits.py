@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from collections import Counter
 from typing import Any
 from unittest.mock import patch
 
@@ -17,11 +18,14 @@ from tests.fakes.clients import FakeTransactionalProducer
 from tests.tasks.bench import Bench, Producer, Source
 from tests.tasks.test_stream_worker import counting, counts_of, fill, outputs_of
 
+#: As many keys as there are records: none comes again.
+DIFFERENT = "".join(map(chr, range(0x4E00, 0x4E00 + 600)))
 
-def begins_of(bench: Bench) -> list[tuple[int, str]]:
+
+def begins_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
     """Feed a worker steadily; return (ms, "begin", "open" or "join") of each time at which a commit was handed over meanwhile."""
     seen: list[tuple[int, str]] = []
-    keys = iter("a" * 600)
+    keys = iter(records)
 
     def watch(worker: StreamWorker, _: Source) -> None:
         fill(bench, key := next(keys, ""))
@@ -46,7 +50,7 @@ def begins_of(bench: Bench) -> list[tuple[int, str]]:
     bench.commit_turns = 12
     with patch("tasks.commit._JOIN_S", 0.0), patch("tasks.worker_input._GATHER_S", 0.0):
         assert bench.live()
-    assert counts_of(bench) == {"a": 600}
+    assert counts_of(bench) == Counter(records)
     return seen
 
 
@@ -82,15 +86,53 @@ def test_a_commit_that_begins_a_little_late_makes_none_rarer(early_ms: int, what
         {"max_poll_records": 1},
         {"early_ms": 0},
         {"threads": 2},
-        {"cache_bytes": 1_000_000},
     ],
 )
 def test_commits_begin_when_they_are_due_where_nothing_is_gained(changes: dict[str, Any]) -> None:
-    """Results leave at once, records wait for the worker, key ranges hand over in their own time, or a cache is flushed once."""
+    """Results leave at once, records wait for the worker, or key ranges hand over in their own time."""
     settings = {"commit_interval_ms": 100, "early_ms": 6, **changes}
     seen = begins_of(Bench(counting(), {"in": 1, "out": 1}, **settings))
     assert len(seen) >= 3
     assert {what for _, what in seen} == {"begin"}
+
+
+def cached() -> Bench:
+    """Return a bench whose worker holds counts back between commits."""
+    return Bench(
+        counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6, cache_bytes=1_000_000
+    )
+
+
+def test_a_cache_whose_keys_do_not_come_again_is_flushed_early() -> None:
+    """Nothing is forwarded twice by that, and results come sooner."""
+    bench = cached()
+    seen = begins_of(bench, DIFFERENT)[2:]
+    assert [what for _, what in seen] == ["open", "join"] * (len(seen) // 2)
+    assert len(seen) >= 6
+    assert outputs_of(bench) == {key: [1] for key in DIFFERENT}
+
+
+def test_a_cache_whose_keys_come_again_is_flushed_when_a_commit_is_due() -> None:
+    """One commit shows that they do; each of the others has the key's last count alone."""
+    bench = cached()
+    seen = [what for _, what in begins_of(bench)]
+    assert seen[seen.index("join") :] == ["join"] + ["begin"] * (len(seen) - seen.index("join") - 1)
+    assert seen.count("begin") >= 4
+    assert len(outputs_of(bench)["a"]) == len(seen) + 1  # and the last one, when the worker ends
+
+
+def test_whether_keys_come_again_is_tried_now_and_then() -> None:
+    """They may not any more."""
+    with patch("tasks.stream_worker._WHOLE_S", 0.25):
+        seen = [what for _, what in begins_of(cached(), "a" * 200 + DIFFERENT[:400])]
+    assert "begin" in seen[seen.index("join") :]
+    assert seen[-4:] == ["open", "join"] * 2
+
+
+def test_without_a_cache_keys_may_come_again() -> None:
+    """Every update is an output, whenever it is sent."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6)
+    assert [what for _, what in begins_of(bench)[2:]][:6] == ["open", "join"] * 3
 
 
 def test_nothing_is_handed_over_early_where_there_are_repartition_topics() -> None:
