@@ -22,6 +22,8 @@ class HeldBack:
         self._keys: dict[bytes, Any] = {}
         #: Those that had no value before.
         self._new: set[bytes] = set()
+        #: Those that are held since before the last commit: it has written them, so they are clean and perhaps not known any more.
+        self._left: set[bytes] = set()
         self._key_bytes = 0
         #: Every change in order, as runs of serialised keys: who was changed least recently is found only when asked.
         self._changes: list[Sequence[bytes]] = []
@@ -48,7 +50,8 @@ class HeldBack:
     def changed_many(self, keys: Sequence[Any], data: Sequence[bytes]) -> list[bytes]:
         """Note changes of many keys before they are made; return those that were not held yet, which are known then.
 
-        What was held already is known and dirty, so whoever makes the changes need not look at it.
+        What was held already is known and dirty, so whoever makes the changes need not look at it. What a flush has left over is
+        returned as well, once.
         """
         before = len(self._keys)
         self._keys.update(zip(data, keys, strict=True))
@@ -58,7 +61,16 @@ class HeldBack:
             self._new.update(self._buffer.absent(fresh))
             self._key_bytes += column_bytes(fresh)
         self._note(data)
+        if self._left:
+            again = self._left.intersection(data)
+            self._left -= again
+            self._buffer.fetch(again)
+            fresh.extend(again)
         return fresh
+
+    def left_over(self) -> None:
+        """Note that what is held now is held beyond a commit: what was forwarded at its flush has changed it."""
+        self._left = set(self._keys)
 
     def _note(self, data: Sequence[bytes]) -> None:
         self._changes.append(data)
@@ -81,6 +93,7 @@ class HeldBack:
             taken = list(self._keys), list(self._keys.values()), self._new
             self._keys, self._new, self._key_bytes = {}, set(), 0
             self._changes, self._change_count = [], 0
+            self._left = set()
             return taken
         order = self._by_last_change()
         chosen = order[:limit]
@@ -90,6 +103,7 @@ class HeldBack:
         self._key_bytes -= sum(map(len, chosen))
         new = self._new.intersection(chosen)
         self._new -= new
+        self._left.difference_update(chosen)
         return chosen, keys, new
 
     @property

@@ -388,6 +388,12 @@ class ActiveTask:
         """Return what the caches hold back from downstream."""
         return self.graph.held_back_bytes()
 
+    @property
+    def held_stores(self) -> frozenset[str]:
+        """The names of the stores whose changes a cache holds back from downstream."""
+        stores = self.stores.stores.items()
+        return frozenset(name for name, store in stores if getattr(store, "held", None) is not None)
+
     def shrink(self, excess_bytes: int) -> None:
         """Forward the least recently changed keys of the caches until `excess_bytes` are free."""
         self.graph.shrink(excess_bytes)

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -44,10 +44,14 @@ class _Round:
     #: Whether it was begun for more to join it, and nothing has yet.
     awaits_more: bool = False
 
-    @property
-    def changes(self) -> int:
-        """How many changes it has: one for each key of each store, where only the last of a key counts."""
-        return sum(len(each.keys) for stores in self.drained.values() for each in stores.values())
+    def keys_of(self, stores: Mapping[TaskId, Collection[str]]) -> int:
+        """Return how many keys of some stores it changes."""
+        return sum(
+            len(drained.keys)
+            for task_id, names in stores.items()
+            for store, drained in self.drained.get(task_id, {}).items()
+            if store in names
+        )
 
     def with_more(self, more: "_Round") -> "_Round":
         """Return this with what has joined its commit."""
@@ -77,7 +81,8 @@ class CommitRound:
         topic_ids: Ids of the input topics.
         offsets: What every partition stood at when it was committed last, or when there was nothing to commit.
         reached: The position each changelog has reached by these commits.
-        twice: The share of keys that changed in both parts of the last commit that was joined.
+        forwarded: How many keys of caches the last commit had that was joined.
+        twice: How many of them were in both of its parts.
         sequence: Count of commits: no two commits of a partition carry the same text, also across lives.
     """
 
@@ -99,7 +104,7 @@ class CommitRound:
         self.sequence = sequence
         self.offsets: dict[TopicPartition, int] = {}
         self.reached: dict[TopicPartition, int] = {}
-        self.twice = 0.0
+        self.forwarded, self.twice = 0, 0
         #: How far the key ranges of each partition were at the last commit.
         self._progress: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
         self._former: dict[TaskId, set[str]] = {}
@@ -201,8 +206,9 @@ class CommitRound:
             return took_s
         try:
             self._round = whole = before.with_more(now)
-            twice = before.changes + now.changes - whole.changes
-            self.twice = twice / whole.changes if whole.changes else 0.0
+            held = {task.task_id: task.held_stores for task in tasks}
+            self.forwarded = whole.keys_of(held)
+            self.twice = before.keys_of(held) + now.keys_of(held) - self.forwarded
             for task in tasks:
                 with task.stores.trusted():
                     task.stage(whole.drained[task.task_id], joins=task.task_id in before.drained)

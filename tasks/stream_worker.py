@@ -26,6 +26,7 @@ from tasks.active_task import ActiveTask
 from tasks.beside import at_once
 from tasks.commit import Committer, RolledBackError
 from tasks.commit_round import CommitRound
+from tasks.divided_commits import DividedCommits
 from tasks.errors import FencedError, TaskCorruptedError
 from tasks.gone_topics import GoneTopics
 from tasks.group_producers import GroupProducers, ended, started
@@ -64,10 +65,6 @@ _AHEAD_S = 0.1
 _EARLY = 0.25
 #: Nor where so much would have to be put together with what joins it.
 _EARLY_BYTES_MAX = 4 * 1024 * 1024
-#: Nor where a cache holds something back and more than this share of its keys were forwarded twice when one was tried: so long after
-#: that commits begin when they are due.
-_TWICE_MAX = 0.05
-_WHOLE_S = 10.0
 #: What is a short commit, of an interval. After one of these the next interval began when it was due, so that results come as often
 #: as was asked for; after a long one of a worker that has much to do it begins at the end, or that would do little else.
 _SHORT = 0.5
@@ -151,16 +148,16 @@ class StreamWorker:
             lambda: self._manager.is_restoring,
             None if settings.threads > 1 else ports.on_record,  # nobody knows which thread dies
         )
-        self._sequence = 0
-        self._fenced = 0
+        self._sequence, self._fenced = 0, 0
         self._born_s = ports.clock.monotonic_s()
         #: Number of commits when a task's state was wiped last.
         self._wiped: dict[TaskId, int] = {}
         #: When the last commit was due, when the next one is, and when the loop has to wait for the one under way.
         self._due_s, self._next_commit_s, self._ahead_until_s = 0.0, 0.0, math.inf
         #: How long before it is due a commit may begin, of which due moment that was tried (there may have been nothing to do), and
-        #: until when it does not where a cache would be flushed twice for it.
-        self._early_s, self._early_tried_s, self._whole_until_s = 0.0, math.inf, 0.0
+        #: whether it does where caches are flushed twice for it.
+        self._early_s, self._early_tried_s = 0.0, math.inf
+        self._divided = DividedCommits(self._settings.commit_interval_ms / 1000)
         #: Tasks that have come from another owner and have processed nothing yet: their first slice is committed at once.
         self._awaited: set[TaskId] = set()
         self._next_purge_s, self._next_status_s = 0.0, 0.0
@@ -650,17 +647,20 @@ class StreamWorker:
 
         Not if there is more to do than is done, and not where a cache would forward many keys twice for one commit.
         """
-        flushes_once = self._clock.monotonic_s() < self._whole_until_s
+        if (
+            self._early_s <= 0
+            or self._early_tried_s == self._next_commit_s
+            or not self._work.keeps_up
+            or self._commits.is_under_way
+        ):
+            return False
+        running = self._manager.running.values()
+        held_bytes = sum(task.held_back_bytes() for task in running)
         return (
-            self._early_s > 0
-            and self._early_tried_s != self._next_commit_s
-            and self._work.keeps_up
-            and not self._commits.is_under_way
-            and all(
-                task.may_be_ahead and not (flushes_once and task.held_back_bytes())
-                for task in self._manager.running.values()
-            )
-            and self._commits.uncommitted_bytes(self._manager.running.values()) <= _EARLY_BYTES_MAX
+            all(task.may_be_ahead for task in running)
+            and (not held_bytes or self._divided.are_allowed(self._clock.monotonic_s()))
+            # What is held back is also output when it is flushed.
+            and self._commits.uncommitted_bytes(running) + held_bytes <= _EARLY_BYTES_MAX
         )
 
     def _commit_if_must(self) -> None:
@@ -710,10 +710,14 @@ class StreamWorker:
             late_s = self._commits.join(list(self._manager.running.values()), self._waking)
         finally:
             self._sequence = self._commits.sequence
+        now_s = self._clock.monotonic_s()
         if late_s is not None:
             self.metrics.commit_times = self.metrics.commit_times.and_one(late_s)
-        elif self._commits.twice > _TWICE_MAX:
-            self._whole_until_s = self._clock.monotonic_s() + _WHOLE_S
+            self._divided.refuse(now_s)
+        else:
+            self._divided.count(
+                keys=self._commits.forwarded, twice=self._commits.twice, now_s=now_s
+            )
         self._lags = self._work.lags(self._commits.offsets)
         self._next_commit_s, self._ahead_until_s = math.inf, self._ahead_end_s()
 
@@ -729,6 +733,8 @@ class StreamWorker:
         """Wait for the commit that is under way, if one is."""
         self._ahead_until_s = math.inf
         if self._commits.is_under_way:
+            if self._commits.awaits_more:
+                self._divided.refuse(self._clock.monotonic_s())
             took_s = self._commits.end()
             self.metrics.commit_times = self.metrics.commit_times.and_one(took_s)
             interval_s = self._settings.commit_interval_ms / 1000

@@ -275,6 +275,11 @@ class MaterializedOperator(TableOperator):
         old_bytes = int(len(self.held_old) * self.buffer.mean_value_bytes)
         return (len(self.held), self.held.size_bytes + old_bytes)
 
+    def left_over(self) -> None:
+        """Note that what is held back now is held beyond a commit."""
+        if self.held is not None:
+            self.held.left_over()
+
     def without_nulls(self, batch: RecordBatch, *, values: bool) -> RecordBatch:
         """Return the records that have a key (and a value, if asked); the others are dropped and counted."""
         keep: list[bool] | None = None

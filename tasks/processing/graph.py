@@ -314,7 +314,7 @@ class TaskGraph:
         """Forward everything that caches hold back, in the order of the nodes, so that caches below flush after.
 
         What is forwarded may change a cached table further up (a processor that shares its store), so it goes on until
-        nothing is held back, at most once per node.
+        nothing is held back, at most once per node. What is held back still is part of the commit, and forwarded at the next one.
         """
         for _ in self._holding:
             for node in self._holding:
@@ -322,6 +322,9 @@ class TaskGraph:
                     self._forward_flushed(node, node.operator.flush())
             if not self.held_back_bytes():
                 return
+        for node in self._holding:
+            if node.operator is not None:
+                node.operator.left_over()
 
     def held_back_bytes(self) -> int:
         """Return what the caches hold back."""

@@ -115,6 +115,9 @@ class Operator(ABC):
         """Return (keys, bytes) held back from downstream."""
         return (0, 0)
 
+    def left_over(self) -> None:  # noqa: B027 - most operators hold nothing back
+        """Note that what is held back now is held beyond a commit, whose flush has changed it."""
+
     def awaits(self) -> bool:
         """Return whether it waits for coroutines of the user's."""
         return False

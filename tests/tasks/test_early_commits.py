@@ -21,6 +21,9 @@ from tests.tasks.test_stream_worker import counting, counts_of, fill, outputs_of
 #: As many keys as there are records: none comes again.
 DIFFERENT = "".join(map(chr, range(0x4E00, 0x4E00 + 600)))
 
+#: Ten keys that come again and again.
+OFTEN = "abcdefghij" * 60
+
 
 def begins_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
     """Feed a worker steadily; return (ms, "begin", "open" or "join") of each time at which a commit was handed over meanwhile."""
@@ -113,20 +116,43 @@ def test_a_cache_whose_keys_do_not_come_again_is_flushed_early() -> None:
 
 
 def test_a_cache_whose_keys_come_again_is_flushed_when_a_commit_is_due() -> None:
-    """One commit shows that they do; each of the others has the key's last count alone."""
+    """One commit shows that they do; each of the others has each key's last count alone."""
     bench = cached()
-    seen = [what for _, what in begins_of(bench)]
+    seen = [what for _, what in begins_of(bench, OFTEN)]
     assert seen[seen.index("join") :] == ["join"] + ["begin"] * (len(seen) - seen.index("join") - 1)
     assert seen.count("begin") >= 4
-    assert len(outputs_of(bench)["a"]) == len(seen) + 1  # and the last one, when the worker ends
+    # And one more, when the worker ends.
+    assert all(len(each) <= len(seen) + 1 for each in outputs_of(bench).values())
 
 
 def test_whether_keys_come_again_is_tried_now_and_then() -> None:
     """They may not any more."""
-    with patch("tasks.stream_worker._WHOLE_S", 0.25):
-        seen = [what for _, what in begins_of(cached(), "a" * 200 + DIFFERENT[:400])]
+    with patch("tasks.divided_commits._COMMITS", 2):
+        seen = [what for _, what in begins_of(cached(), OFTEN[:200] + DIFFERENT[:400])]
     assert "begin" in seen[seen.index("join") :]
     assert seen[-4:] == ["open", "join"] * 2
+
+
+def test_a_cache_is_flushed_once_after_a_part_became_a_commit_of_its_own() -> None:
+    """Whatever comes late then was forwarded twice as well, so that is not tried at each commit."""
+    bench = cached()
+    bench.commit_turns = 60
+    keys = iter(DIFFERENT)
+    opened: list[int] = []
+
+    def close(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(keys, ""))
+        committer = worker._commits.committer
+        if worker._commits.awaits_more:
+            opened.append(worker._commits.sequence)
+            assert committer._under_way is not None
+            committer._under_way.attempt.result()  # nothing has joined it in time
+
+    bench.at_poll.append(close)
+    with patch("tasks.commit._JOIN_S", 0.0), patch("tasks.worker_input._GATHER_S", 0.0):
+        assert bench.live()
+    assert len(set(opened)) == 1
+    assert outputs_of(bench) == {key: [1] for key in DIFFERENT}
 
 
 def test_without_a_cache_keys_may_come_again() -> None:
