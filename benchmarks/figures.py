@@ -14,6 +14,15 @@ from benchmarks.results import COMMON_INTERVALS_MS, NONE, Row, SuiteResult
 
 OUTPUTS_TOLERANCE: Final = 0.10
 DIFFER: Final = "outputs differ"
+#: What `setting_cells` are, as tables have them.
+SETTING_HEADINGS: Final = ("job", "guarantee", "commit every", "cache")
+#: Systems that several tables name: one, two and four workers, Quix Streams, and as many plain clients as workers.
+ONE: Final = "tidewheel"
+TWO: Final = "tidewheel-workers-2"
+FOUR: Final = "tidewheel-workers-4"
+QUIX: Final = "quix"
+CLIENT: Final = "raw-client"
+CLIENTS: Final = "raw-client-2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +117,7 @@ def system_text(rate: Row) -> str:
 
 
 def setting_cells(rate: Row) -> tuple[str, ...]:
-    """Return what a row's setting is called: job, guarantee, commit interval, cache."""
+    """Return what a row's setting is called, a text for each of `SETTING_HEADINGS`."""
     parameters = rate.parameters
     return (
         rate.job,

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.figures import (
+    CLIENT,
+    CLIENTS,
+    ONE,
+    QUIX,
+    TWO,
     SystemFigures,
     comparable,
     figures_by_setting,
@@ -30,15 +35,15 @@ HEADINGS: Final = (
     "reached with",
 )
 LEFT: Final = frozenset({*HEADINGS[:4], HEADINGS[-1]})
-_SYSTEMS: Final = ("tidewheel", "tidewheel-workers-2")
+_SYSTEMS: Final = (ONE, TWO)
 _KAFKA_STREAMS: Final = (BASELINE, BASELINE)
-_QUIX: Final = ("quix", "quix")
+_QUIX: Final = (QUIX, QUIX)
 #: As many plain clients as workers.
-_CLIENTS: Final = ("raw-client", "raw-client-2")
+_CLIENTS: Final = (CLIENT, CLIENTS)
 _NAMES: Final = {
     BASELINE: "Kafka Streams",
-    "quix": "Quix Streams",
-    "raw-client": "as many plain clients",
+    QUIX: "Quix Streams",
+    CLIENT: "as many plain clients",
 }
 _BOTH: Final = ("at least once", "exactly once")
 

@@ -7,6 +7,10 @@ from xml.sax.saxutils import escape
 
 from benchmarks.figures import (
     DIFFER,
+    ONE,
+    QUIX,
+    SETTING_HEADINGS,
+    TWO,
     SystemFigures,
     comparable,
     figures_by_setting,
@@ -19,14 +23,8 @@ from benchmarks.results import BASELINE, NONE, SuiteResult
 
 MARK: Final = "throughput-summary"
 PICTURE: Final = "throughput.svg"
-ONE: Final = "tidewheel"
-TWO: Final = "tidewheel-workers-2"
-QUIX: Final = "quix"
 HEADINGS: Final = (
-    "job",
-    "guarantee",
-    "commit every",
-    "cache",
+    *SETTING_HEADINGS,
     "Tidewheel, 1 worker",
     "2 workers",
     "Kafka Streams",
@@ -36,7 +34,7 @@ HEADINGS: Final = (
     "machine",
 )
 #: The headings of columns with texts.
-LEFT: Final = frozenset({*HEADINGS[:4], "machine"})
+LEFT: Final = frozenset({*SETTING_HEADINGS, "machine"})
 #: What a reader of the table has to know.
 NOTES: Final = (
     f"Records a second, medians; ratios are medians of the rounds' ratios. `{DIFFER}`: one system's cache let through over a tenth fewer"

@@ -16,6 +16,7 @@ from rich.table import Table
 from benchmarks import costs, goals, summary
 from benchmarks.coordinator import lines as coordinator
 from benchmarks.figures import (
+    SETTING_HEADINGS,
     SystemFigures,
     figures_by_setting,
     ratio_text,
@@ -43,10 +44,7 @@ from benchmarks.results import (
 from benchmarks.systems import SYSTEMS, System
 
 HEADINGS = (
-    "job",
-    "guarantee",
-    "commit every",
-    "cache",
+    *SETTING_HEADINGS,
     "system",
     "records/s",
     "range",
@@ -56,7 +54,7 @@ HEADINGS = (
     "memory",
     "× Kafka Streams",  # noqa: RUF001 - the sign for times
 )
-SETTING_COLUMNS = 4
+SETTING_COLUMNS = len(SETTING_HEADINGS)
 GROWTH_MARK = "restore-growth"
 PICTURE = "restore-growth.svg"
 MEMORY_PICTURE = "memory.svg"

@@ -1,39 +1,22 @@
 """What a record costs, and how near to a plain client it comes: what the lines say, and of which settings."""
 
 from pathlib import Path
-from typing import Any
 
 from benchmarks import costs
 from benchmarks.costs import limit_lines, processor_lines, workers_lines
-from benchmarks.results import BASELINE, NONE, Row, make_row
+from benchmarks.results import BASELINE, NONE
 from benchmarks.table import write_tables
-from tests.benchmarks.throughput_result import suite
+from tests.benchmarks.throughput_result import rows, suite
 
 SETTING = ("count_by_key", "exactly once", "100 ms", "none")
-
-
-def row(system: str, rates: list[float], spent: list[float] | None = None) -> list[Row]:
-    parameters: dict[str, Any] = {"records": 1_000, "commit_interval_ms": 100, "cache_bytes": 0}
-    if spent is not None:
-        parameters["cpu_s_per_million"] = spent
-    return [
-        make_row(
-            rates,
-            system=system,
-            job="count_by_key",
-            guarantee="exactly_once",
-            metric="records_per_s",
-            parameters=parameters,
-        )
-    ]
 
 
 def test_a_share_of_the_limit_is_that_of_the_rounds() -> None:
     """Both rates of a round are of the same minute; the medians, 200 of 800, would be of two."""
     result = suite(
-        row("tidewheel", [100.0, 200.0, 300.0]),
-        row("tidewheel-workers-2", [400.0, 400.0, 400.0]),
-        row("raw-client", [800.0, 400.0, 900.0]),
+        rows("tidewheel", [100.0, 200.0, 300.0]),
+        rows("tidewheel-workers-2", [400.0, 400.0, 400.0]),
+        rows("raw-client", [800.0, 400.0, 900.0]),
     )
     assert limit_lines(result) == [(*SETTING, "200", "400", NONE, "800", NONE, "33%", "50%", NONE)]
 
@@ -41,11 +24,11 @@ def test_a_share_of_the_limit_is_that_of_the_rounds() -> None:
 def test_two_workers_are_held_against_two_clients_as_well() -> None:
     """Each of both has as many processes then."""
     result = suite(
-        row("tidewheel", [100.0]),
-        row("tidewheel-workers-2", [180.0]),
-        row("by-hand", [90.0]),
-        row("raw-client", [400.0]),
-        row("raw-client-2", [600.0]),
+        rows("tidewheel", [100.0]),
+        rows("tidewheel-workers-2", [180.0]),
+        rows("by-hand", [90.0]),
+        rows("raw-client", [400.0]),
+        rows("raw-client-2", [600.0]),
     )
     assert limit_lines(result) == [
         (*SETTING, "100", "180", "90", "400", "600", "25%", "45%", "30%")
@@ -54,14 +37,14 @@ def test_two_workers_are_held_against_two_clients_as_well() -> None:
 
 def test_without_a_plain_client_there_is_no_limit() -> None:
     """What was measured on another day says nothing."""
-    assert limit_lines(suite(row("tidewheel", [1.0]), row(BASELINE, [1.0]))) == []
+    assert limit_lines(suite(rows("tidewheel", [1.0]), rows(BASELINE, [1.0]))) == []
 
 
 def test_more_workers_are_held_against_one() -> None:
     """Only where four were tried, too."""
-    two = row("tidewheel", [100.0, 100.0]), row("tidewheel-workers-2", [180.0, 190.0])
+    two = rows("tidewheel", [100.0, 100.0]), rows("tidewheel-workers-2", [180.0, 190.0])
     assert workers_lines(suite(*two)) == []
-    assert workers_lines(suite(*two, row("tidewheel-workers-4", [110.0, 90.0]))) == [
+    assert workers_lines(suite(*two, rows("tidewheel-workers-4", [110.0, 90.0]))) == [
         (*SETTING, "100", "185", "100", "1.85", "1.00")
     ]
 
@@ -69,7 +52,9 @@ def test_more_workers_are_held_against_one() -> None:
 def test_processor_time_is_the_median_of_the_rounds() -> None:
     """Rows from before it was taken have a dash, as systems that did not run."""
     result = suite(
-        row("tidewheel", [1.0], [3.0, 9.0, 4.0]), row(BASELINE, [1.0], [7.04]), row("quix", [1.0])
+        rows("tidewheel", [1.0], cpu_s_per_million=[3.0, 9.0, 4.0]),
+        rows(BASELINE, [1.0], cpu_s_per_million=[7.04]),
+        rows("quix", [1.0]),
     )
     assert processor_lines(result) == [(*SETTING, "4.0", NONE, "7.0", NONE, NONE, NONE)]
 
@@ -83,7 +68,9 @@ def test_documents_have_the_tables_they_have_room_for(tmp_path: Path) -> None:
     }
     document.write_text("before\n" + "\nbetween\n".join(marks.values()) + "\nafter\n")
     result = suite(
-        row("tidewheel", [50.0], [2.0]), row(BASELINE, [1.0]), row("raw-client", [100.0])
+        rows("tidewheel", [50.0], cpu_s_per_million=[2.0]),
+        rows(BASELINE, [1.0]),
+        rows("raw-client", [100.0]),
     )
     assert write_tables(document, [result]) == list(marks)
     written = document.read_text()

@@ -1,47 +1,34 @@
 """What was asked and what the rows have: the least of a goal's settings counts, and a miss is told as one."""
 
+from typing import Any
+
 import pytest
 
+from benchmarks.figures import ONE, TWO
 from benchmarks.goals import HEADINGS, goal_lines
-from benchmarks.results import BASELINE, Row, make_row
-from tests.benchmarks.throughput_result import suite
+from benchmarks.results import BASELINE, Row
+from tests.benchmarks.throughput_result import rows, suite
 
 ALL_KEYS = 64 << 20
-ONE, TWO = "tidewheel", "tidewheel-workers-2"
 
 
-def rows(
-    rates: dict[str, float],
-    *,
-    job: str = "count_by_key",
-    guarantee: str = "exactly_once",
-    interval_ms: int = 100,
-    cache: int = 0,
-    outputs: dict[str, float] | None = None,
+def setting(
+    rates: dict[str, float], *, outputs: dict[str, float] | None = None, **of: Any
 ) -> list[Row]:
-    parameters = {"records": 1_000, "commit_interval_ms": interval_ms, "cache_bytes": cache}
+    """Return the rows of several systems in one setting, of a round each."""
+    written = outputs or {}
     return [
-        make_row(
-            [value],
-            system=system,
-            job=job,
-            guarantee=guarantee,
-            metric=metric,
-            parameters=parameters,
-        )
+        row
         for system, rate in rates.items()
-        for metric, value in (
-            ("records_per_s", rate),
-            ("outputs", (outputs or {}).get(system, 1_000.0)),
-        )
+        for row in rows(system, [rate], outputs=written.get(system, 1_000.0), **of)
     ]
 
 
 def test_the_least_of_a_goals_settings_counts() -> None:
     """For each number of workers by itself: here one is slowest at least once, two exactly once."""
     result = suite(
-        rows({ONE: 140.0, TWO: 300.0, BASELINE: 100.0}, guarantee="at_least_once"),
-        rows({ONE: 200.0, TWO: 250.0, BASELINE: 100.0}),
+        setting({ONE: 140.0, TWO: 300.0, BASELINE: 100.0}, guarantee="at_least_once"),
+        setting({ONE: 200.0, TWO: 250.0, BASELINE: 100.0}),
     )
     assert goal_lines(result) == [
         (
@@ -63,7 +50,7 @@ def test_the_least_of_a_goals_settings_counts() -> None:
 )
 def test_who_reaches_a_goal_is_told(one: float, two: float, reached: str) -> None:
     """Exactly what was asked is enough; what was wished for stands beside it."""
-    (line,) = goal_lines(suite(rows({ONE: one, TWO: two, BASELINE: 100.0}, job="word_count")))
+    (line,) = goal_lines(suite(setting({ONE: one, TWO: two, BASELINE: 100.0}, job="word_count")))
     assert line[HEADINGS.index("reached with")] == reached
     assert line[HEADINGS.index("asked")] == "1 (wished: 1.5)"
 
@@ -71,7 +58,7 @@ def test_who_reaches_a_goal_is_told(one: float, two: float, reached: str) -> Non
 def test_no_rounding_lifts_a_miss_over_what_was_asked() -> None:
     """1.496 is not shown as 1.50, nor 34.8 % as 35 %."""
     rates = {ONE: 149_600.0, TWO: 1e6, BASELINE: 1e5, "raw-client": 430_000.0, "raw-client-2": 2_874_000.0}  # fmt: skip
-    beside_kafka, beside_clients = goal_lines(suite(rows(rates)))
+    beside_kafka, beside_clients = goal_lines(suite(setting(rates)))
     assert beside_kafka[-3:] == ("1.49", "10.00", "2 workers")
     assert beside_clients[-4:] == ("35%", "34%", "34%", "neither")
 
@@ -79,7 +66,7 @@ def test_no_rounding_lifts_a_miss_over_what_was_asked() -> None:
 def test_with_a_cache_the_bare_rates_are_compared() -> None:
     """So it was asked, whatever was written."""
     rates = {ONE: 310.0, TWO: 400.0, BASELINE: 100.0, "quix": 10.0}
-    result = suite(rows(rates, interval_ms=1_000, cache=ALL_KEYS, outputs={ONE: 100.0}))
+    result = suite(setting(rates, interval_ms=1_000, cache=ALL_KEYS, outputs={ONE: 100.0}))
     assert [line[3:6] for line in goal_lines(result)] == [
         ("Kafka Streams", "3", "3.10"),
         ("Quix Streams", "10", "31.00"),
@@ -89,20 +76,20 @@ def test_with_a_cache_the_bare_rates_are_compared() -> None:
 def test_without_a_cache_who_writes_less_is_not_compared() -> None:
     """As Quix Streams, which writes no deletions of sessions."""
     rates = {ONE: 100.0, TWO: 200.0, "quix": 10.0}
-    written = suite(rows(rates, job="session_count", outputs={"quix": 500.0}))
+    written = suite(setting(rates, job="session_count", outputs={"quix": 500.0}))
     assert goal_lines(written) == []
-    assert len(goal_lines(suite(rows(rates, job="session_count")))) == 1
+    assert len(goal_lines(suite(setting(rates, job="session_count")))) == 1
 
 
 def test_as_many_workers_are_held_against_as_many_clients() -> None:
     """Two workers against one client would be two processes against one; without two clients there is no line."""
     rates = {ONE: 60.0, TWO: 90.0, "raw-client": 100.0}
-    assert goal_lines(suite(rows(rates, job="stateless_json"))) == []
-    (line,) = goal_lines(suite(rows({**rates, "raw-client-2": 200.0}, job="stateless_json")))
+    assert goal_lines(suite(setting(rates, job="stateless_json"))) == []
+    (line,) = goal_lines(suite(setting({**rates, "raw-client-2": 200.0}, job="stateless_json")))
     assert line[3:] == ("as many plain clients", "50%", "60%", "45%", "1 worker")
 
 
 def test_an_interval_of_its_own_default_is_nobodys_goal() -> None:
     """It is compared with nothing."""
     rates = {ONE: 10.0, TWO: 10.0, BASELINE: 100.0}
-    assert goal_lines(suite(rows(rates, interval_ms=30_000, cache=ALL_KEYS))) == []
+    assert goal_lines(suite(setting(rates, interval_ms=30_000, cache=ALL_KEYS))) == []

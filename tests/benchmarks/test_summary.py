@@ -9,34 +9,12 @@ import pytest
 
 from benchmarks import summary
 from benchmarks.figures import figures_by_setting, ratio
-from benchmarks.results import BASELINE, NONE, ROUNDS, Row, SuiteResult, make_row
+from benchmarks.results import BASELINE, NONE, ROUNDS, SuiteResult
 from benchmarks.summary import machines_text, summary_lines, throughput_svg
 from benchmarks.table import write_tables
-from tests.benchmarks.throughput_result import suite
+from tests.benchmarks.throughput_result import rows, suite
 
 MARKED = f"<!-- benchmarks:{summary.MARK} -->\n<!-- /benchmarks:{summary.MARK} -->\n"
-
-
-def rows(
-    system: str,
-    rates: list[float],
-    *,
-    outputs: float = 1_000,
-    job: str = "count_by_key",
-    cache: int = 0,
-) -> list[Row]:
-    parameters = {"records": 1_000, "commit_interval_ms": 100, "cache_bytes": cache}
-    return [
-        make_row(
-            values,
-            system=system,
-            job=job,
-            guarantee="exactly_once",
-            metric=metric,
-            parameters=parameters,
-        )
-        for metric, values in {"records_per_s": rates, "outputs": [outputs]}.items()
-    ]
 
 
 def ratio_of(ours: list[float], theirs: list[float]) -> float:

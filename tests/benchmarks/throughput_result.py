@@ -1,6 +1,8 @@
 """A result of the suite `throughput` for tests of what is made of it."""
 
-from benchmarks.results import Row, SuiteResult
+from typing import Any
+
+from benchmarks.results import Row, SuiteResult, make_rows
 
 
 def suite(*parts: list[Row]) -> SuiteResult:
@@ -12,4 +14,30 @@ def suite(*parts: list[Row]) -> SuiteResult:
         cores=2,
         versions={"python": "3.11", "kafka": "4.3.1"},
         rows=tuple(row for part in parts for row in part),
+    )
+
+
+def rows(
+    system: str,
+    rates: list[float],
+    *,
+    outputs: float = 1_000,
+    job: str = "count_by_key",
+    guarantee: str = "exactly_once",
+    interval_ms: int = 100,
+    cache: int = 0,
+    **parameters: Any,
+) -> list[Row]:
+    """Return the rows of a system in one setting, with a thousand records in each round."""
+    return make_rows(
+        {"records_per_s": rates, "outputs": [outputs]},
+        system=system,
+        job=job,
+        guarantee=guarantee,
+        parameters={
+            "records": 1_000,
+            "commit_interval_ms": interval_ms,
+            "cache_bytes": cache,
+            **parameters,
+        },
     )
