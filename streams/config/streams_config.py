@@ -160,7 +160,7 @@ class StreamsConfig(BaseModel, frozen=True):
     """Milliseconds a stopping worker keeps its tasks running while they move to other members."""
 
     statestore_cache_max_bytes: types.AnySize = 10 * _MIB
-    """Bytes of updates held back from downstream per worker, so that a hot key is forwarded once per commit; 0
+    """Bytes of updates held back from downstream per worker, so that a hot key is forwarded with a commit, not at each update; 0
     forwards every update."""
 
     buffered_bytes_per_partition: types.PositiveSize = 16 * _MIB
