@@ -88,6 +88,14 @@ class InternalTopicError(StreamsError):
     """
 
 
+class StartRefusedError(StreamsError):
+    """A task must not start at its committed offsets; names the input partition and the way out."""
+
+
+class OutdatedGrantError(StartRefusedError):
+    """A later owner has committed for the task: the grant was revoked, or the group log was lost."""
+
+
 class CopartitioningError(StreamsError):
     """Topics whose keys come together have different numbers of partitions; names each with its number.
 

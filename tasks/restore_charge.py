@@ -27,6 +27,8 @@ class Charge(msgspec.Struct, eq=False):
     #: Records read since the grant.
     restored: int = 0
     wiped: bool = False
+    #: It may not start under its grant; nothing is read for it until the next order.
+    refused: bool = False
     #: It was a copy, and the owner before has let go.
     promoted: bool = False
 

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from rebalance.model import TaskId, TopicPartition
+from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
+from tasks.errors import StartRefusedError
 from tasks.internal_topics import ApplicationPlan
-from tasks.ports import Admin, Clock, CommittedOffset
+from tasks.ports import Admin, Clock, CommittedOffset, UnsettledOffsetsError
 from tasks.start_positions import (
     Grant,
     StartPosition,
@@ -58,14 +60,30 @@ class RestorePlanner:
 
     def find_starts(
         self, grants: Mapping[TaskId, Grant]
-    ) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes]]:
-        """Return where the inputs of granted tasks begin, and their topics' ids."""
+    ) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes], dict[TaskId, StreamsError]]:
+        """Return the start of each input of granted tasks, the topics' ids, and why tasks may not start."""
+        refused: dict[TaskId, StreamsError] = {}
+        try:
+            starts = self._starts_of(grants)
+        except (StartRefusedError, UnsettledOffsetsError) as error:
+            if len(grants) == 1:
+                return {}, dict(self._topic_ids), dict.fromkeys(grants, error)
+            # One task is refused; one by one, the others are not refused with it.
+            starts = {}
+            for task_id, grant in grants.items():
+                try:
+                    starts |= self._starts_of({task_id: grant})
+                except (StartRefusedError, UnsettledOffsetsError) as its_own:
+                    refused[task_id] = its_own
+        return starts, dict(self._topic_ids), refused
+
+    def _starts_of(self, grants: Mapping[TaskId, Grant]) -> dict[TopicPartition, StartPosition]:
         plan = self._plan()
         inputs = inputs_of(plan, grants)
         too_old = self._clock.monotonic_s() - self._learned_s > _TOPIC_IDS_AGE_S
         if too_old or any(each.topic not in self._topic_ids for each in inputs):
             self.learn_topics(inputs)
-        starts = find_granted_starts(
+        return find_granted_starts(
             plan,
             grants,
             admin=self._admin,
@@ -73,7 +91,6 @@ class RestorePlanner:
             auto_offset_reset=self._auto_offset_reset,
             topic_ids=self._topic_ids,
         )
-        return starts, dict(self._topic_ids)
 
     def learn_topics(self, partitions: Iterable[TopicPartition] = ()) -> None:
         """Ask for the ids of the topics of these partitions, and again of those that are known.

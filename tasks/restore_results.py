@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import msgspec
 
 from rebalance.model import TopicPartition
-from state_stores.errors import StateStoreError
+from state_stores.errors import StateStoreError, StreamsError
 from tasks.active_task import ActiveTask
 from tasks.errors import TaskCorruptedError
-from tasks.start_positions import StartPosition
+from tasks.start_positions import Grant, StartPosition
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,14 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
     error: StateStoreError | TaskCorruptedError
 
 
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that may not start under a grant; its databases stay open until the updater is told what becomes of it."""
+
+    task: ActiveTask
+    grant: Grant
+    error: StreamsError
+
+
 class Closed(msgspec.Struct, frozen=True, kw_only=True):
     """A task whose databases were closed, as ordered."""
 
@@ -41,4 +49,4 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: What the updater tells the worker's loop.
-RestoreResult = Restored | Broken | Closed
+RestoreResult = Restored | Broken | Refused | Closed

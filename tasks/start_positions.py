@@ -10,7 +10,7 @@ import msgspec
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
-from tasks.errors import MissingSourceTopicError
+from tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
 from tasks.internal_topics import ApplicationPlan
 from tasks.parallel.key_ranges import KEY_HASH
 from tasks.parallel.progress_vector import Progress, partition_time_of_kafka_streams
@@ -116,8 +116,9 @@ def find_granted_starts(
     The group has fenced or heard whoever had them before. Only producers of fixed assignment are not in its books:
     they are fenced here (their commits say epoch 0). The cluster is asked as little as possible, because a task stands
     still meanwhile: that a committed offset is in the log is found out by reading. What reading does not find out is asked:
-    whether the log still has what key ranges ahead of the lowest offset have done. Raises `StreamsError` where a
-    committed offset is below what the last owner left (nobody goes back, H15), and what `start_position` raises.
+    whether the log still has what key ranges ahead of the lowest offset have done. Raises
+    `StartRefusedError` where a committed offset is below what the last owner left (nobody goes back, H15), and what
+    `start_position` raises.
     """
     inputs = inputs_of(plan, grants)
     missing = sorted({each.topic for each in inputs}.difference(topic_ids))
@@ -164,7 +165,7 @@ def _check_grant(
     inputs: Iterable[TopicPartition],
     committed: Mapping[TopicPartition, CommittedOffset],
 ) -> None:
-    """Raise `StreamsError` where less is committed than an owner left, or under a later epoch; warn of offsets that were set.
+    """Raise `StartRefusedError` where less is committed than an owner left, or under a later epoch; warn of offsets that were set.
 
     Inputs that the task had in an earlier topology are nobody's concern.
     """
@@ -175,7 +176,7 @@ def _check_grant(
         found = committed.get(partition)
         if not is_committed(found) or found.offset < floor:
             said = f"offset {found.offset}" if is_committed(found) else "nothing"
-            raise StreamsError(
+            raise StartRefusedError(
                 f"{partition}: the last owner left it at offset {floor}, but {said} is committed; somebody has changed "
                 "the offsets of this group, the topic was deleted, or the offsets expired while the group was stopped. No "
                 f"worker begins below, however often it is started: set the offset again to what it was, at least {floor}, or "
@@ -183,7 +184,7 @@ def _check_grant(
             )
         progress = progress_of(found)
         if progress is not None and progress.task_epoch > grant.task_epoch:
-            raise StreamsError(
+            raise OutdatedGrantError(
                 f"{partition}: was committed under epoch {progress.task_epoch} of its task, which is granted here under "
                 f"epoch {grant.task_epoch}: the group's log was lost or made anew. Run `tidewheel group recover`"
             )
@@ -296,12 +297,12 @@ def start_position(
 ) -> StartPosition:
     """Return where to begin in one input partition; `reset` is a name, or the offset to begin at if none is committed.
 
-    Raises `StreamsError` where going on would lose or repeat records silently: the committed offset is outside the
+    Raises `StartRefusedError` where going on would lose or repeat records silently: the committed offset is outside the
     log or the fastest key range was beyond its end, or the topic is not the one that was committed for.
     """
     if not is_committed(committed):
         if reset == "none":
-            raise StreamsError(
+            raise StartRefusedError(
                 f'nothing is committed for {partition}, and its source has offset_reset="none": commit an offset for the '
                 "group first, or choose another offset_reset"
             )
@@ -310,18 +311,18 @@ def start_position(
         return StartPosition(offset=log_end if reset == "latest" else log_start)
     progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
     if progress is not None and progress.topic_id != topic_id:
-        raise StreamsError(
+        raise StartRefusedError(
             f"topic {partition.topic} was deleted and created again since offset {committed.offset} of partition "
             f"{partition.partition} was committed; run `tidewheel reset` if its new content is to be processed"
         )
     if not log_start <= committed.offset <= log_end:
-        raise StreamsError(
+        raise StartRefusedError(
             f"the committed offset {committed.offset} of {partition} is outside the log, which has {log_start} to "
             f"{log_end}: records were deleted before they were processed. Run `tidewheel reset` to accept the gap, or "
             "raise the topic's retention"
         )
     if progress is not None and progress.highest_offset > log_end:
-        raise StreamsError(
+        raise StartRefusedError(
             f"key ranges of {partition} had processed up to offset {progress.highest_offset}, but its log ends at {log_end}: "
             "records were deleted, and new ones with their offsets would count as done. Run `tidewheel reset` to accept "
             "the gap"

@@ -30,7 +30,7 @@ from tasks.restore_charge import Charge
 from tasks.restore_events import RestoreEvents, StandbyUpdateEvent
 from tasks.restore_plan import RestorePlanner
 from tasks.restore_rate import RestoreRate, said_of
-from tasks.restore_results import Broken, Closed, Restored, RestoreResult
+from tasks.restore_results import Broken, Closed, Refused, Restored, RestoreResult
 from tasks.restore_runs import RunRestores
 from tasks.run_ports import RunSettings
 from tasks.shared_reader import SharedReader
@@ -237,7 +237,7 @@ class StateUpdater:
             self._charges[charge.task.task_id] = charge
             if self._guarded(charge, partial(self._open, charge)):
                 opened.append(charge)
-        self._find_starts(opened)
+        opened = self._find_starts(opened)
         self._planner.look_at_ranges(each.task for each in opened if each.copy is not None)
         facts = self._planner.look([charge.task for charge in opened])
         for charge in opened:
@@ -247,18 +247,29 @@ class StateUpdater:
         if not charge.task.stores.is_open:
             charge.task.stores.open()
 
-    def _find_starts(self, charges: Iterable[Charge]) -> None:
-        """Find out where the inputs of granted tasks begin, for those where it is not known."""
+    def _find_starts(self, charges: Sequence[Charge]) -> list[Charge]:
+        """Look up the starts of granted tasks that lack them; return the tasks that may start, and the copies."""
         grants = {
             charge.task.task_id: charge.grant
             for charge in charges
             if charge.grant is not None and charge.starts is None
         }
-        if grants:
-            starts, topic_ids = self._planner.find_starts(grants)
-            for task_id in grants:
-                self._charges[task_id].starts = starts
-                self._charges[task_id].topic_ids = topic_ids
+        if not grants:
+            return list(charges)
+        starts, topic_ids, refused = self._planner.find_starts(grants)
+        for task_id, grant in grants.items():
+            charge = self._charges[task_id]
+            if task_id in refused:
+                self._refuse(charge, grant, refused[task_id])
+            else:
+                charge.starts, charge.topic_ids = starts, topic_ids
+        return [each for each in charges if not each.refused]
+
+    def _refuse(self, charge: Charge, grant: Grant, error: StreamsError) -> None:
+        self._let_go(charge)
+        charge.refused = True
+        self._results.put(Refused(task=charge.task, grant=grant, error=error))
+        self._woken()
 
     def _plan(self, charge: Charge, facts: Mapping[TopicPartition, LogFacts]) -> None:
         entries = self._planner.restores(
@@ -293,10 +304,11 @@ class StateUpdater:
         fresh: list[Charge] = []
         for copy in copies:
             charge = self._charges.get(copy.task_id)
-            if charge is not None and charge.task is copy.task:
+            refused = charge is not None and charge.refused
+            if charge is not None and charge.task is copy.task and not refused:
                 self._follow_on(charge, copy)
             else:
-                complete = copy.task.stores.is_open
+                complete = copy.task.stores.is_open and not refused
                 fresh.append(Charge(copy.task, copy=copy, complete=complete))
         self._begin(fresh)
 
@@ -330,7 +342,8 @@ class StateUpdater:
         self._events.suspended(charge, "PROMOTED")
         charge.grant, charge.copy, charge.restored = grant, None, 0
         charge.promoted = True
-        self._find_starts([charge])
+        if not self._find_starts([charge]):
+            return
         assert charge.starts is not None, "found just now"
         self._planner.fix_ends(task, charge.entries.values(), charge.starts, grant)
         for entry in charge.entries.values():

@@ -30,11 +30,12 @@ from rebalance.task_status import TaskStatus
 from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
 from tasks.commit_round import CommitRound, changelog_positions
+from tasks.errors import OutdatedGrantError
 from tasks.internal_topics import ApplicationPlan
 from tasks.learner_task import LearnerTask
 from tasks.lifecycle import TaskState
 from tasks.ranges.in_hand import blocking, busiest, long_in_hand, range_count
-from tasks.restore_results import Broken, Closed, Restored
+from tasks.restore_results import Broken, Closed, Refused, Restored
 from tasks.start_positions import Grant, StartPosition, old_maps, operator_times
 from tasks.state_manager import StateManager
 from tasks.state_updater import StateUpdater
@@ -119,6 +120,8 @@ class TaskManager:
         self._on_running = on_running
         self._before_start = before_start
         self._told: bool | None = None
+        #: Whether a task has run since the tasks began.
+        self._has_run = False
         self.tasks: dict[TaskId, ActiveTask] = {}
         self.running: dict[TaskId, ActiveTask] = {}
         self.copies: dict[TaskId, LearnerTask] = {}
@@ -221,8 +224,13 @@ class TaskManager:
     # -- what the updater has done ---------------------------------------------------------------------------------
 
     def admit(self) -> list[ActiveTask]:
-        """Begin to run the tasks that are restored, and return them; raises what went wrong."""
+        """Begin to run the tasks that are restored, and return them.
+
+        Raises the cause where the worker can't continue. A task that may not start is reported to the group, and ends the
+        worker only where it has nothing else to do.
+        """
         admitted: list[ActiveTask] = []
+        refusal: StreamsError | None = None
         for result in self._updater.take():
             match result:
                 case Restored():
@@ -231,8 +239,12 @@ class TaskManager:
                         admitted.append(result.task)
                 case Broken():
                     self._broke(result)
+                case Refused():
+                    refusal = self._refuse(result) or refusal
                 case Closed():
                     self._leaving.pop(result.task, None)
+        if refusal is not None and not (self._has_run or self.tasks or self.copies):
+            raise refusal
         if admitted:
             self._tell_running()
             self._release([*self._held.releasing.values()])
@@ -250,6 +262,7 @@ class TaskManager:
         )
         grant = self._held.owned[task.task_id]
         self.running[task.task_id] = task
+        self._has_run = True
         self._commits.begins(task, grant.task_epoch, starts, result.topic_ids)
         self._work.add(task, offsets)
         _log.info(
@@ -286,6 +299,27 @@ class TaskManager:
             grant = self._held.owned.pop(task_id)
             self._say_broken(task_id, grant.task_epoch, "active", result.error)
             self._tell_running()
+
+    def _refuse(self, result: Refused) -> StreamsError | None:
+        """Give up a task that may not start; return why, if the reason outlasts this grant.
+
+        Nothing happens where the grant was revoked meanwhile.
+        """
+        task, task_id = result.task, result.task.task_id
+        if self.tasks.get(task_id) is not task:
+            _log.debug("task %s may not start, and was revoked: %s", task_id, result.error)
+            return None
+        if self._held.owned[task_id].task_epoch != result.grant.task_epoch:
+            self._updater.restore({task_id: (task, self._held.owned[task_id])})
+            return None
+        del self.tasks[task_id]
+        self._held.releasing.pop(task_id, None)
+        grant = self._held.owned.pop(task_id)
+        self._say_broken(task_id, grant.task_epoch, "active", result.error)
+        self._leaving[task] = None
+        self._updater.remove(task)
+        self._tell_running()
+        return None if isinstance(result.error, OutdatedGrantError) else result.error
 
     def _say_broken(self, task_id: TaskId, epoch: int, role: str, error: StreamsError) -> None:
         _log.error("task %s (%s) can't be had here: %s", task_id, role, error)
