@@ -355,7 +355,7 @@ def _table(
             location=call.location,
             supplier=OperatorSupplier(operator, (kept.name, *arguments)),
             store=None if nodes else kept,
-            store_names=(kept.name,) if nodes else (),
+            shared_store=kept if nodes else None,
         )
         graph.add(node, part.parents[group])
         nodes.append(node)

@@ -93,6 +93,10 @@ class GraphNode(ABC):
         """Return the stores this call makes."""
         return ()
 
+    def windows(self) -> tuple[Windows, ...]:
+        """Return the windows this call aggregates in; none for a call that is no windowed aggregation."""
+        return tuple(store.windows for store in self.stores() if store.windows is not None)
+
     def _with_old_values(self, supplier: Callable[[], Any]) -> Callable[[], Any]:
         """Return what makes the operator, told of the old values if they are wanted."""
         if self.old_values and isinstance(supplier, OperatorSupplier):
@@ -194,13 +198,15 @@ class StreamSourceNode(GraphNode):
 class ProcessorNode(GraphNode):
     """An operator or a processor of the user's, with stores that exist already and perhaps one of its own.
 
-    `reads` names those of `store_names` that it never writes.
+    `reads` names those of `store_names` that it never writes. `shared_store` is made by another
+    node, and this one writes it too.
     """
 
     supplier: Callable[[], Any]
     store_names: tuple[str, ...] = ()
     reads: frozenset[str] = frozenset()
     store: TableStore | None = None
+    shared_store: TableStore | None = None
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
         """Add the processor and its store."""
@@ -208,6 +214,8 @@ class ProcessorNode(GraphNode):
         if self.store is not None and self.store.needed:
             self.store.add_to(topology, self.location)
             names = (*names, self.store.name)
+        if self.shared_store is not None:
+            names = (*names, self.shared_store.name)
         topology.add_node(
             ProcessorSpec(
                 name=self.name,
@@ -222,6 +230,11 @@ class ProcessorNode(GraphNode):
     def stores(self) -> Iterable[TableStore]:
         """Return its own store."""
         return () if self.store is None else (self.store,)
+
+    def windows(self) -> tuple[Windows, ...]:
+        """Return the windows of its own store, or of the one it shares."""
+        shared = None if self.shared_store is None else self.shared_store.windows
+        return GraphNode.windows(self) if shared is None else (shared,)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -37,14 +37,14 @@ def windows_above(node: GraphNode, call: Call) -> tuple[Windows, ...]:
     Raises `TopologyError` where rows come from none, or from windows that never close (Kafka Streams'
     GraphGraceSearchUtil).
     """
-    own = [store.windows for store in node.stores() if store.windows is not None]
+    own = node.windows()
     if any(isinstance(windows, UnlimitedWindows) for windows in own):
         raise TopologyError(
             f"{call.context}: unlimited windows never close, so until_window_closes would emit nothing; use "
             "until_time_limit, or windows that end"
         )
     if own:
-        return tuple(own)
+        return own
     if not node.parents:
         raise TopologyError(
             f"{call.context}: until_window_closes needs a windowed table, but {node.name!r} has no windows; group the "

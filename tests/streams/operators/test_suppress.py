@@ -16,9 +16,17 @@ from streams import (
     StreamsConfig,
     StreamsError,
     Suppressed,
+    TopologyError,
 )
 from streams.testing import TopologyTestDriver
-from streams.windows import SessionWindows, SlidingWindows, TimeWindows, Windows
+from streams.windows import (
+    CalendarWindows,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+    Windows,
+)
 from tests.streams.operators.run import JSON, driver_of, outputs, run
 
 KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
@@ -320,6 +328,70 @@ def test_a_window_has_one_final_result_and_it_is_the_last_update(
         final = [(tuple(window), (count, time)) for window, count, time in outputs(driver)]
     assert len(final) == len(dict(final))
     assert dict(final) == {window: row for window, row in last.items() if row[0] is not None}
+
+
+# -- final results of cogroups -----------------------------------------------------------------------------------------
+
+
+def append(_key: str, value: str, seen: str) -> str:
+    """Append a text."""
+    return f"{seen}-{value}" if seen else value
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected", "more"),
+    [
+        (TimeWindows(10), [("a@0:10", "x-y", 4)], {}),
+        (TimeWindows(10, advance=5), [("a@0:10", "x-y", 4)], {"statestore_cache_max_bytes": 9_999}),
+        (SlidingWindows(10), [("a@0:10", "x-y", 4), ("a@1:11", "y", 4)], {}),
+        (SessionWindows(10), [("a@0:4", "x-y", 4)], {"dsl_store_suppliers": "in_memory"}),
+        (CalendarWindows("day"), [("a@0:86400000", "x-y", 4)], {"dsl_store_format": "HEADERS"}),
+    ],
+    ids=["tumbling", "hopping-cached", "sliding", "sessions-in-memory", "days-headers"],
+)
+@pytest.mark.parametrize("record_by_record", [False, True])
+def test_a_windowed_cogroup_gives_one_result_each(
+    windows: Any, expected: list[Any], more: dict[str, Any], record_by_record: bool
+) -> None:
+    """The windows are found behind each of its streams, whatever the windows, also through a filter."""
+    config = StreamsConfig(
+        application_id="t",
+        bootstrap_servers="unused:9092",
+        **{"statestore_cache_max_bytes": 0, **more},
+    )
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    one, two, three = (builder.stream(name, **text).group_by_key() for name in ("1", "2", "3"))
+    both: Any = one.cogroup(append).cogroup(two, append).cogroup(three, append)
+    options = (
+        {"merger": lambda key, one, two: append(key, two, one)}
+        if isinstance(windows, SessionWindows)
+        else {}
+    )
+    table = both.windowed_by(windows).aggregate(str, value_serde=str, **options)
+    final = table.filter(lambda value: True).suppress(Suppressed.until_window_closes(UNBOUNDED))
+    final.to_stream(lambda key, _: f"{key.key}@{key.start}:{key.end}").to("out", **text)
+    with TopologyTestDriver(
+        builder.build(config), config, record_by_record=record_by_record
+    ) as driver:
+        inputs = [driver.create_input_topic(name, **text) for name in ("1", "2")]
+        inputs[0].pipe_input("a", "x", 0)
+        inputs[1].pipe_input("a", "y", 4)
+        out = driver.create_output_topic("out", **text)
+        assert out.read_records() == []
+        inputs[0].pipe_input("b", "z", 86_400_100)
+        assert [(row.key, row.value, row.timestamp) for row in out.read_records()] == expected
+
+
+def test_a_cogroup_in_unlimited_windows_has_no_final_results() -> None:
+    """Refused as for one stream."""
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    one, two = (builder.stream(name, **text).group_by_key() for name in ("1", "2"))
+    table: Any = one.cogroup(append).cogroup(two, append).windowed_by(UnlimitedWindows())
+    final: Any = Suppressed.until_window_closes(UNBOUNDED)
+    with pytest.raises(TopologyError, match="unlimited windows never close"):
+        table.aggregate(str, value_serde=str).suppress(final)
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
