@@ -27,20 +27,24 @@ def string_hash(text: str) -> int:
     return code
 
 
-def hash_order(names: Iterable[str]) -> list[str]:
+def hash_order(names: Iterable[str], capacity: int = _CAPACITY) -> list[str]:
     """Return distinct names in the order of a `HashMap` that they were put into in the given order.
+
+    `capacity` is the number of buckets the map is made for.
 
     >>> hash_order(["b", "q", "a"])
     ['q', 'a', 'b']
+    >>> hash_order(["b", "i"]), hash_order(["b", "i"], 3)
+    (['b', 'i'], ['i', 'b'])
     """
     ordered = list(dict.fromkeys(names))
-    capacity = _CAPACITY
-    while len(ordered) * 4 > capacity * 3:
-        capacity *= 2
+    buckets = 1 << max(capacity - 1, 0).bit_length()
+    while len(ordered) > buckets * 3 // 4:
+        buckets *= 2
 
     def bucket(name: str) -> int:
         code = string_hash(name)
-        return (code ^ code >> 16) & capacity - 1
+        return (code ^ code >> 16) & buckets - 1
 
     return sorted(ordered, key=bucket)
 

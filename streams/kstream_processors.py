@@ -156,7 +156,7 @@ class KStreamProcessors(ABC, Generic[K, V]):
             name=call.name(name) or graph.node_name(prefix),
             location=call.location,
             supplier=supplier,
-            store_names=tuple(dict.fromkeys((*names, *(each.spec.name for each in brought)))),
+            store_names=tuple(dict.fromkeys((*(each.spec.name for each in brought), *names))),
             # Kafka Streams forgets this (KAFKA-19668), and then repartitions before a processor what is grouped behind it.
             changes_value=True,
         )

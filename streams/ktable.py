@@ -13,6 +13,7 @@ import msgspec
 
 from streams.call import Call
 from streams.errors import TopologyError
+from streams.java_order import hash_order
 from streams.ktable_joins import KTableJoins
 from streams.logical_graph import AnySerde, GraphNode, LogicalGraph, ProcessorNode, TableStore
 from streams.materialized import Materialized
@@ -102,8 +103,10 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
             return StoreView(kept.name), (kept.name,)
         assert self.computed is not None, "a table has a store or is computed from others"
         views, names = zip(*(parent.view() for parent in self.parents), strict=True)
-        stores = (*self.own_stores, *(name for some in names for name in some))
-        return self.computed(*views), tuple(dict.fromkeys(stores))
+        stores = [name for some in names for name in some]
+        if len(names) > 1:  # Kafka Streams puts the stores of a join's two tables into a HashSet
+            stores = hash_order(stores, len(stores))
+        return self.computed(*views), tuple(dict.fromkeys((*self.own_stores, *stores)))
 
     def send_old_values(self, *, force: bool = True) -> bool:
         """Have its changes carry the value before, and return whether they will.
@@ -300,7 +303,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         graph = self._part.graph
         for builder in brought:
             graph.add_state_store(replace(builder, location=builder.location or call.location))
-        names = tuple(dict.fromkeys((*given, *(builder.spec.name for builder in brought))))
+        names = tuple(dict.fromkeys((*(builder.spec.name for builder in brought), *given)))
         kept = self._kept("KTABLE-TRANSFORMVALUES-", store, call, value_serde=None)
         made = OperatorSupplier(TableTransformValues, (supplier, names, _name_to_keep(kept)))
         node = self._below(call, "KTABLE-TRANSFORMVALUES-", name, made, kept)

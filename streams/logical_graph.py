@@ -213,7 +213,7 @@ class ProcessorNode(GraphNode):
         names = self.store_names
         if self.store is not None and self.store.needed:
             self.store.add_to(topology, self.location)
-            names = (*names, self.store.name)
+            names = (self.store.name, *names)  # as Kafka Streams connects them
         if self.shared_store is not None:
             names = (*names, self.shared_store.name)
         topology.add_node(

@@ -247,7 +247,7 @@ class StreamTableJoinNode(GraphNode):
             assert self.grace_ms is not None, "who waits has a grace"
             self._check_history(topology, self.grace_ms)
             self.buffer.add_to(topology, self.location)
-            operator, stores = BufferedStreamTableJoin, (*stores, self.buffer.name)
+            operator, stores = BufferedStreamTableJoin, (self.buffer.name, *stores)
             key = filled(self.key_serde, KEY_DEFAULT)
             value = filled(self.value_serde, VALUE_DEFAULT)
             arguments = (*arguments, self.buffer.name, self.grace_ms, key, value)

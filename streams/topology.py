@@ -46,6 +46,7 @@ from streams.topology_nodes import (
     check_read_once,
     connected_groups,
     made_at,
+    parents_of,
 )
 from streams.topology_stores import TopologyStores
 from tasks.processing.processor import Processor
@@ -417,6 +418,10 @@ class Topology(TopologyStores):
         for sub in structure["subtopologies"]:
             for node in sub["nodes"]:
                 node.pop("extractor", None)
+                # A group compares hashes while it is upgraded: these orders stay as they were.
+                node["predecessors"] = list(dict.fromkeys(parents_of(self._nodes[node["name"]])))
+                if "topics" in node:
+                    node["topics"].sort()
         structure["stores"] = [
             [name, self._stores[name].spec.kind, self._stores[name].spec.logging]
             for name in self.store_names

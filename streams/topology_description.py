@@ -1,8 +1,8 @@
 """What a topology looks like: Kafka Streams' text, a Mermaid flowchart, or plain values.
 
-The text is that of Kafka Streams' `TopologyDescription`, so that both can be compared line by line. Nodes with more
-below them come first, then names decide. The names behind `-->` are in Kafka Streams' order as well, where hash codes
-have a say (`streams.java_order`); the names behind `<--` are in the order the parents were given.
+The text is that of Kafka Streams' `TopologyDescription`, so that both can be compared line by line.
+Nodes with more below them come first, then names decide. Neighbours, topics and stores are in Kafka
+Streams' order as well, which depends on hash codes (`streams.java_order`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from streams.java_order import TreeOrder, hash_order
+from streams.topology_nodes import parents_of
 from tasks.parallel.keyed import cutting
 from tasks.processing.execution import execution_mode
 from tasks.processing.topology_spec import (
@@ -204,57 +205,48 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _described(spec: SubtopologySpec, execution: bool) -> SubtopologyDescription:
-    parents = {node.name: dict.fromkeys(_parents(node)) for node in spec.nodes}
-    children: dict[str, list[str]] = {node.name: [] for node in spec.nodes}
-    for name, above in parents.items():
-        for parent in above:
-            children[parent].append(name)
-    # As Kafka Streams counts it: a node that is reached on two paths counts twice.
-    sizes: dict[str, int] = {}
-    for node in reversed(spec.nodes):
-        sizes[node.name] = 1 + sum(sizes[child] for child in children[node.name])
-
-    successors = _successors(parents)
+    links = _Links({node.name: parents_of(node) for node in spec.nodes})
     nodes = {node.name: _node(node) for node in spec.nodes}
     return SubtopologyDescription(
         id=spec.id,
         nodes=tuple(
             replace(
                 nodes[name],
-                predecessors=tuple(parents[name]),
-                successors=tuple(successors[name]),
+                predecessors=tuple(links.predecessors[name]),
+                successors=tuple(links.successors[name]),
             )
-            for name in sorted(nodes, key=lambda name: (-sizes[name], name))
+            for name in sorted(nodes, key=lambda name: (-links.sizes[name], name))
         ),
         execution=str(execution_mode(spec)) if execution else None,
         key_ranges=str(cutting(spec)) if execution else None,
     )
 
 
-def _successors(parents: Mapping[str, Iterable[str]]) -> dict[str, TreeOrder]:
-    """Return the children of each node as Kafka Streams sorts them.
+class _Links:
+    """The neighbours of each node in Kafka Streams' order.
 
-    InternalTopologyBuilder.describeSubtopology connects the nodes in the order of a hash map, and sorts children by how
-    much was connected below them by then.
+    InternalTopologyBuilder.describeSubtopology connects the nodes in the order of a hash map. It sorts
+    neighbours by the number of nodes connected below them at that moment. A node that is reached on
+    two paths counts twice.
     """
-    sizes = dict.fromkeys(parents, 1)
-    connected: dict[str, list[str]] = {name: [] for name in parents}
 
-    def grow(name: str, by: int) -> None:
-        sizes[name] += by
-        for above in connected[name]:
-            grow(above, by)
+    def __init__(self, parents: Mapping[str, Iterable[str]]) -> None:
+        self.sizes = dict.fromkeys(parents, 1)
+        self.predecessors = {name: TreeOrder(self._before) for name in parents}
+        self.successors = {name: TreeOrder(self._before) for name in parents}
+        for name in hash_order(parents):
+            for parent in parents[name]:
+                self.predecessors[name].add(parent)
+                self.successors[parent].add(name)
+                self._grow(parent, self.sizes[name])
 
-    def before(one: str, other: str) -> bool:
-        return (-sizes[one], one) < (-sizes[other], other)
+    def _before(self, one: str, other: str) -> bool:
+        return (-self.sizes[one], one) < (-self.sizes[other], other)
 
-    successors = {name: TreeOrder(before) for name in parents}
-    for name in hash_order(parents):
-        for parent in parents[name]:
-            connected[name].append(parent)
-            successors[parent].add(name)
-            grow(parent, sizes[name])
-    return successors
+    def _grow(self, name: str, by: int) -> None:
+        self.sizes[name] += by
+        for above in self.predecessors[name]:
+            self._grow(above, by)
 
 
 def _described_global(spec: GlobalStoreSpec) -> GlobalStoreDescription:
@@ -266,18 +258,14 @@ def _described_global(spec: GlobalStoreSpec) -> GlobalStoreDescription:
     )
 
 
-def _parents(node: NodeSpec) -> tuple[str, ...]:
-    return () if isinstance(node, SourceSpec) else node.parents
-
-
 def _node(node: NodeSpec) -> NodeDescription:
     match node:
         case SourceSpec():
             pattern = None if node.pattern is None else node.pattern.pattern
-            topics = tuple(sorted(node.topics))
+            topics = tuple(hash_order(node.topics))
             return NodeDescription(type="source", name=node.name, topics=topics, pattern=pattern)
         case ProcessorSpec():
-            # Kafka Streams keeps them in a HashSet, and prints that.
+            # Kafka Streams keeps topics and stores in a HashSet, and prints that.
             stores = tuple(hash_order(node.stores))
             return NodeDescription(type="processor", name=node.name, stores=stores)
         case SinkSpec():

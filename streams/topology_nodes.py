@@ -7,6 +7,11 @@ from streams.names import did_you_mean
 from tasks.processing.topology_spec import NodeSpec, ProcessorSpec, SinkSpec, SourceSpec
 
 
+def parents_of(node: NodeSpec) -> tuple[str, ...]:
+    """Return the names of the nodes above a node."""
+    return () if isinstance(node, SourceSpec) else node.parents
+
+
 def connected_groups(nodes: Mapping[str, NodeSpec]) -> list[list[str]]:
     """Return the nodes that belong together by edges or stores, groups and nodes in the order they were added."""
     group_of: dict[str, str] = {}
@@ -19,7 +24,7 @@ def connected_groups(nodes: Mapping[str, NodeSpec]) -> list[list[str]]:
 
     for name, node in nodes.items():
         group_of[f"node {name}"] = f"node {name}"
-        links = () if isinstance(node, SourceSpec) else node.parents
+        links = parents_of(node)
         stores = node.stores if isinstance(node, ProcessorSpec) else ()
         for link in (*(f"node {n}" for n in links), *(f"store {s}" for s in stores)):
             group_of.setdefault(link, link)

@@ -18,6 +18,7 @@ from streams.materialized import Materialized
 from streams.serdes import Serdes
 from streams.stores import Stores
 from streams.topology import Topology
+from streams.windows import TimeWindows
 from tasks.processing.processor import Processor
 
 Program = Callable[[StreamsBuilder], object]
@@ -412,6 +413,87 @@ def dynamic_topic(builder: StreamsBuilder) -> None:
 
 def topic_by_key(key: str, value: str, context: Any) -> str:
     return f"{context.topic}-{key}"
+
+
+@case("""
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000001 (topics: [in2])
+          --> KSTREAM-AGGREGATE-0000000006, KSTREAM-AGGREGATE-0000000010, KSTREAM-MERGE-0000000013
+        Processor: KSTREAM-AGGREGATE-0000000006 (stores: [KSTREAM-AGGREGATE-STATE-STORE-0000000005])
+          --> KTABLE-TOSTREAM-0000000007
+          <-- KSTREAM-SOURCE-0000000001
+        Processor: KSTREAM-AGGREGATE-0000000010 (stores: [KSTREAM-AGGREGATE-STATE-STORE-0000000009])
+          --> KTABLE-TOSTREAM-0000000011
+          <-- KSTREAM-SOURCE-0000000001
+        Source: KSTREAM-SOURCE-0000000000 (topics: [in1])
+          --> KSTREAM-MERGE-0000000013
+        Processor: KTABLE-TOSTREAM-0000000007 (stores: [])
+          --> KSTREAM-KEY-SELECT-0000000008
+          <-- KSTREAM-AGGREGATE-0000000006
+        Processor: KTABLE-TOSTREAM-0000000011 (stores: [])
+          --> KSTREAM-KEY-SELECT-0000000012
+          <-- KSTREAM-AGGREGATE-0000000010
+        Processor: KSTREAM-KEY-SELECT-0000000008 (stores: [])
+          --> none
+          <-- KTABLE-TOSTREAM-0000000007
+        Processor: KSTREAM-KEY-SELECT-0000000012 (stores: [])
+          --> none
+          <-- KTABLE-TOSTREAM-0000000011
+        Processor: KSTREAM-MERGE-0000000013 (stores: [])
+          --> none
+          <-- KSTREAM-SOURCE-0000000001, KSTREAM-SOURCE-0000000000
+
+      Sub-topology: 1
+        Source: KSTREAM-SOURCE-0000000003 (topics: [t])
+          --> KTABLE-SOURCE-0000000004
+        Processor: KTABLE-SOURCE-0000000004 (stores: [])
+          --> none
+          <-- KSTREAM-SOURCE-0000000003
+    """)
+def parents_are_ordered_by_what_is_below_them(builder: StreamsBuilder) -> None:
+    one, two = text_stream(builder, "in1"), text_stream(builder, "in2")
+    builder.table("t", key_serde=str, value_serde=str)
+    for _ in range(2):
+        counts = two.group_by_key().windowed_by(TimeWindows(5)).count()
+        counts.to_stream().select_key(lambda key, _: key.start)
+    one.merge(two)
+
+
+@case("""
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [in1])
+          --> f9j
+        Source: KSTREAM-SOURCE-0000000001 (topics: [in2])
+          --> KSTREAM-TOTABLE-0000000002
+        Processor: KSTREAM-TOTABLE-0000000002 (stores: [f9])
+          --> none
+          <-- KSTREAM-SOURCE-0000000001
+        Processor: f9j (stores: [f9j-Buffer, f9])
+          --> none
+          <-- KSTREAM-SOURCE-0000000000
+    """)
+def a_buffer_is_connected_before_the_table(builder: StreamsBuilder) -> None:
+    stream, other = text_stream(builder, "in1"), text_stream(builder, "in2")
+    table = other.to_table(store=Materialized("f9", store_type="versioned", history_retention=100))
+    stream.join(table, lambda left, right: left + right, grace=5, name="f9j")
+
+
+@case("""
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [q, a, b])
+          --> KSTREAM-PROCESSOR-0000000001
+        Processor: KSTREAM-PROCESSOR-0000000001 (stores: [a, q, b])
+          --> none
+          <-- KSTREAM-SOURCE-0000000000
+    """)
+def topics_and_stores_in_the_order_of_a_hash_set(builder: StreamsBuilder) -> None:
+    for name in "aqb":
+        builder.add_state_store(Stores.key_value(name, key_serde=str, value_serde=str))
+    source = builder.stream(["b", "q", "a"], key_serde=str, value_serde=str)
+    source.process(Processor, stores=["a", "q", "b"])
 
 
 @pytest.mark.parametrize("name", CASES)
