@@ -94,6 +94,50 @@ _RESERVED: Final[Mapping[ClientKind, Mapping[str, _Reserved]]] = {
 }  # fmt: skip
 
 
+_SASL: Final = "set sasl.username and sasl.password (each may be env:NAME or file:/path)"
+_PEM_CA: Final = (
+    "set ssl.ca.location to a PEM file (`keytool -exportcert -rfc -keystore …` writes one)"
+)
+_SERDE: Final = "serdes are given to sources and sinks: key_serde=, value_serde="
+_OAUTH: Final = "set oauth_cb, or sasl.oauthbearer.method and its companions"
+#: Properties of Kafka's Java clients that librdkafka lacks or names otherwise, and the next step.
+_JAVA: Final[Mapping[str, str]] = {
+    "sasl.jaas.config": _SASL,
+    "sasl.login.class": _SASL,
+    "sasl.login.callback.handler.class": _OAUTH,
+    "sasl.client.callback.handler.class": _OAUTH,
+    "sasl.oauthbearer.jwks.endpoint.url": _OAUTH,
+    "ssl.truststore.location": _PEM_CA,
+    "ssl.truststore.password": f"{_PEM_CA}, which needs no password",
+    "ssl.truststore.type": _PEM_CA,
+    "ssl.truststore.certificates": "set ssl.ca.pem, the certificates as PEM text",
+    "ssl.keystore.type": "ssl.keystore.location takes PKCS#12 only; remove it",
+    "ssl.keystore.key": "set ssl.key.pem, the key as PEM text",
+    "ssl.keystore.certificate.chain": "set ssl.certificate.pem, the certificates as PEM text",
+    "ssl.protocol": "OpenSSL negotiates the version of TLS; remove it",
+    "ssl.enabled.protocols": "OpenSSL negotiates the version of TLS; remove it",
+    "ssl.provider": "set ssl.providers to OpenSSL's providers, or remove it",
+    "ssl.engine.factory.class": "set ssl.engine.location, or remove it",
+    "key.serializer": _SERDE,
+    "value.serializer": _SERDE,
+    "key.deserializer": _SERDE,
+    "value.deserializer": _SERDE,
+    "partitioner.class": "give partitioner= to `to` or `repartition`",
+    "interceptor.classes": "librdkafka has no interceptors; remove it",
+    "metric.reporters": "KafkaStreams.metrics() has the figures; remove it",
+    "max.poll.records": "set max_poll_records",
+    "max.request.size": "the topic's max.message.bytes decides; set that instead",
+    "max.block.ms": "set delivery.timeout.ms, or remove it",
+    "buffer.memory": "set queue.buffering.max.kbytes",
+    "fetch.max.wait.ms": "set fetch.wait.max.ms",
+    "receive.buffer.bytes": "set socket.receive.buffer.bytes",
+    "send.buffer.bytes": "set socket.send.buffer.bytes",
+    "exclude.internal.topics": "topics whose names begin with __ are never matched; remove it",
+    "default.api.timeout.ms": "set socket.timeout.ms, or remove it",
+    "security.providers": "Java's security providers do not exist here; remove it",
+}
+
+
 def reserved_problem(kind: ClientKind, key: str, value: object) -> str | None:
     """Return why a property can't be given this value and what to do instead, or None if it can.
 
@@ -102,6 +146,8 @@ def reserved_problem(kind: ClientKind, key: str, value: object) -> str | None:
     >>> reserved_problem("producer", "acks", 1)
     "can't be set here: transactions need acks=all; remove it"
     """
+    if key in _JAVA:
+        return f"is a property of Kafka's Java clients, not of librdkafka: {_JAVA[key]}"
     reserved = _RESERVED[kind].get(key)
     if reserved is None or str(value).lower() in reserved.allowed:
         return None

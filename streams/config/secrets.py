@@ -37,6 +37,16 @@ _HARMLESS_NAMES: Final = frozenset({
 })  # fmt: skip
 _HARMLESS_PREFIXES: Final = ("fetch.", "queue.buffering.", "queued.", "topic.metadata.")
 
+#: Properties that name a file. librdkafka's own error for a missing one does not name it.
+_FILE_NAMES: Final = frozenset({
+    "sasl.kerberos.keytab", "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.jwt.template.file", "sasl.oauthbearer.assertion.private.key.file",
+    "ssl.ca.location", "ssl.certificate.location", "ssl.crl.location", "ssl.engine.location",
+    "ssl.key.location", "ssl.keystore.location",
+})  # fmt: skip
+#: Values of a `location` that name no file: librdkafka searches the system's usual places.
+_NO_FILE: Final = frozenset({"probe"})
+
 _REFERENCE: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.*", re.DOTALL)
 #: A secret is a password or a key; a larger file is the wrong file (or an endless one).
 _SECRET_MAX_BYTES: Final = 1024 * 1024
@@ -103,9 +113,39 @@ def resolve_secrets(properties: Mapping[str, Any], option: str) -> dict[str, Any
         option: Which of them, for the message.
 
     Raises:
-        ConfigError: A referenced file or variable is missing; names it, never its content.
+        ConfigError: A referenced file or variable is missing, or a file that a property names can't
+            be read; names it, never its content.
     """
-    return {key: _resolved(key, value, f"{option}[{key!r}]") for key, value in properties.items()}
+    resolved = {
+        key: _resolved(key, value, f"{option}[{key!r}]") for key, value in properties.items()
+    }
+    check_files(resolved, option)
+    return resolved
+
+
+def check_files(properties: Mapping[str, Any], option: str) -> None:
+    """Raise ConfigError if a property names a file that this process can't read.
+
+    References (`env:NAME`) are passed over: they may be meant for another process.
+    """
+    for key in _FILE_NAMES & properties.keys():
+        value = str(properties[key])
+        if value not in _NO_FILE and not is_reference(value):
+            _check_readable(Path(value), f"{option}[{key!r}]")
+
+
+def _check_readable(path: Path, where: str) -> None:
+    """Raise ConfigError for a file or directory that this process can't read."""
+    try:
+        if path.is_dir():
+            next(path.iterdir(), None)
+        else:
+            with path.open("rb"):
+                pass
+    except OSError as error:
+        raise ConfigError(
+            f"{where}: can't read {str(path)!r} ({error.strerror}); check the path and its permissions"
+        ) from error
 
 
 def _resolved(key: str, value: Any, where: str) -> Any:

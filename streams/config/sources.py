@@ -2,10 +2,13 @@
 
 Every value remembers its origin, for messages and for `tidewheel config show`. Options that are tables (`consumer`,
 `producer`, `admin`, `client_tags`, `rocksdb`) are merged key by key, so a password may come from the environment and
-the rest from a file. Names nobody knows are errors in all three places.
+the rest from a file. An unknown name is an error in keywords and in files. In the environment it is one
+only if it is near an option's name: clusters inject variables of their own.
 """
 
+import logging
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -30,6 +33,15 @@ OTHER_VARIABLES: Final = frozenset({
 })  # fmt: skip
 #: Beginning of the variables that only tests and benchmarks read.
 TEST_PREFIX: Final = "TIDEWHEEL_TEST_"
+#: Ends of variables that Kubernetes injects for each service, here one named `tidewheel` or
+#: `tidewheel-…` (`enableServiceLinks`).
+_SERVICE_LINK: Final = re.compile(
+    r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+#: Beginnings of librdkafka's security properties, which belong into a client's table.
+_CLIENT_PROPERTY: Final = ("sasl", "ssl", "security")
+
+_log = logging.getLogger(__name__)
 
 CLIENTS: Final = frozenset({"consumer", "producer", "admin"})
 TABLES: Final = CLIENTS | {"client_tags", "rocksdb"}
@@ -119,7 +131,12 @@ def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Ite
             continue
         option, nested, key = name[len(PREFIX) :].lower().partition("__")
         origin = f"environment variable {name}"
-        if option not in known or (nested and (option not in TABLES or not key)):
+        if option not in known:
+            if _is_meant_as_option(option, known):
+                raise _unknown(option, origin, known, shown=name)
+            _log.debug("environment variable %s is no option of Tidewheel; it is ignored", name)
+            continue
+        if nested and (option not in TABLES or not key):
             raise _unknown(option, origin, known, shown=name)
         if not text:  # `NAME=` in a shell or a compose file means unset
             continue
@@ -129,6 +146,16 @@ def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Ite
             yield from _spread(option, _json_table(text, origin), origin)
         else:
             yield option, None, text, origin
+
+
+def _is_meant_as_option(option: str, known: Collection[str]) -> bool:
+    """Return whether a variable that names no option is a misspelt one, not another program's."""
+    if _SERVICE_LINK.fullmatch(option.upper()):
+        return False
+    return bool(
+        did_you_mean(option, known)
+        or option.startswith((*_CLIENT_PROPERTY, *(f"{table}_" for table in TABLES)))
+    )
 
 
 def _from_file(known: Collection[str], file: Path) -> Iterator[_Setting]:
@@ -199,8 +226,12 @@ def _unknown(
     option: str, origin: str, known: Collection[str], *, shown: str | None = None
 ) -> ConfigError:
     hint = did_you_mean(option, known)
+    table = next((table for table in TABLES if option.startswith(f"{table}_")), None)
+    if table is not None and shown is not None:
+        key = option.removeprefix(f"{table}_").upper()
+        hint = f"a key of {table} follows two underscores; write {PREFIX}{table.upper()}__{key}"
     if not hint:
-        looks_like_kafka = "." in option or option.startswith(("sasl", "ssl", "security"))
+        looks_like_kafka = "." in option or option.startswith(_CLIENT_PROPERTY)
         hint = (
             "librdkafka properties go into consumer, producer and admin"
             if looks_like_kafka

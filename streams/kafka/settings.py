@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from streams.config.secrets import redacted, resolve_secrets
+from streams.config.secrets import check_files, redacted, resolve_secrets
 from streams.errors import ConfigError
 
 ClientKind = Literal["consumer", "producer", "admin"]
@@ -122,18 +122,37 @@ def construction_error(kind: ClientKind, reason: str) -> ConfigError:
     """
     named = re.search(r"property:? \"?([a-z0-9_.]+)", reason)
     if named is None:
-        # The text may hold a value (a path, a key), so only names that properties have are taken from it.
-        names = dict.fromkeys(_CREATION_NAMES.findall(reason))
-        which = ", ".join(names) or "these settings"
-        return ConfigError(
-            f"{kind}: librdkafka refuses {which}; check that security and time-out properties fit together"
-        )
+        # The text may hold a value (a path, a key): only names that properties have are taken from it.
+        names = tuple(dict.fromkeys(_CREATION_NAMES.findall(reason)))
+        return ConfigError(f"{kind}{_creation_problem(reason, names)}")
     name = named.group(1)
     if reason.startswith("No such"):
         return ConfigError(f"{kind}[{name!r}]: librdkafka has no such property; check its spelling")
     return ConfigError(
         f"{kind}[{name!r}]: librdkafka refuses its value; look it up in librdkafka's manual"
     )
+
+
+def _creation_problem(reason: str, names: tuple[str, ...]) -> str:
+    """Return the end of a message: the properties that librdkafka refuses together, and the next step."""
+    if "Unsupported SASL mechanism" in reason:
+        return "['sasl.mechanism']: librdkafka does not know it; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
+    if "No provider for SASL mechanism" in reason:
+        return (
+            "['sasl.mechanism']: this build of librdkafka lacks it; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, "
+            "or install confluent-kafka from source for Kerberos"
+        )
+    if len(names) == 1 and names[0].startswith("ssl."):
+        return (
+            f"[{names[0]!r}]: OpenSSL reads nothing usable from it; give certificates and keys in PEM form, a keystore as "
+            "PKCS#12, and the right password"
+        )
+    if "must be set" in reason and names:
+        return f": set {' and '.join(names)}, which this sasl.mechanism needs"
+    if "is mandatory when" in reason and len(names) > 1:
+        return f"[{names[-1]!r}] needs {' and '.join(names[:-1])}: set it"
+    which = ", ".join(names) or "these settings"
+    return f": librdkafka refuses {which}; check that security and time-out properties fit together"
 
 
 def fixed_group(application_id: str) -> str:
@@ -165,9 +184,10 @@ class ClientSettings:
     admin: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     def __post_init__(self) -> None:
-        check_overrides("consumer", self.consumer)
-        check_overrides("producer", self.producer)
-        check_overrides("admin", self.admin)
+        kinds: tuple[ClientKind, ...] = ("consumer", "producer", "admin")
+        for kind in kinds:
+            check_overrides(kind, getattr(self, kind))
+            check_files(getattr(self, kind), kind)
 
     def source(self) -> Config:
         """Return settings of the worker's input consumer."""

@@ -18,6 +18,10 @@ def made(kind: str, properties: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("kind", "key", "value", "next_step"),
     [
+        ("consumer", "sasl.jaas.config", "canary", "set sasl.username and sasl.password"),
+        ("admin", "ssl.truststore.location", "/x", "set ssl.ca.location to a PEM file"),
+        ("producer", "key.serializer", "x", "key_serde="),
+        ("consumer", "max.poll.records", 5, "set max_poll_records"),
         ("consumer", "isolation.level", "read_uncommitted", "every consumer reads committed records; remove it"),
         ("consumer", "group.id", "x", "named by application_id"),
         ("consumer", "group.instance.id", "x", "set group_instance_id"),

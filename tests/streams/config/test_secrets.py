@@ -180,3 +180,18 @@ def test_an_endless_file_is_refused() -> None:
     """A wrong path must not fill the memory."""
     with pytest.raises(ConfigError, match="larger than"):
         resolve_secrets({"sasl.password": f"file:{os.sep}dev{os.sep}zero"}, "producer")
+
+
+@pytest.mark.parametrize(
+    "key", ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location"]
+)
+def test_a_file_that_a_property_names_must_be_readable(tmp_path: Path, key: str) -> None:
+    """The error names property and path; directories of certificates and `probe` are allowed."""
+    missing = tmp_path / "missing.pem"
+    with pytest.raises(ConfigError) as caught:
+        resolve_secrets({key: str(missing)}, "producer")
+    assert f"producer[{key!r}]" in str(caught.value)
+    assert str(missing) in str(caught.value)
+
+    for usable in (str(tmp_path), "probe"):
+        assert resolve_secrets({key: usable}, "producer") == {key: usable}

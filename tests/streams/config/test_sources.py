@@ -1,5 +1,6 @@
 """Keywords win over environment variables, which win over a file; unknown names are errors in all three."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,10 @@ def test_from_toml_reads_only_that_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
         ({}, "TIDEWHEEL_COMIT_INTERVAL_MS", None, "unknown environment variable TIDEWHEEL_COMIT_INTERVAL_MS: did you mean commit_interval_ms?"),
         ({}, "TIDEWHEEL_RACK_ID__X", None, "unknown environment variable TIDEWHEEL_RACK_ID__X"),
         ({}, "TIDEWHEEL_CONSUMER__", None, "unknown environment variable TIDEWHEEL_CONSUMER__"),
-        ({}, "TIDEWHEEL_", None, "unknown environment variable TIDEWHEEL_"),
+        ({}, "TIDEWHEEL_BOOTSTRAP_SERVER", None, "did you mean bootstrap_servers?"),
+        ({}, "TIDEWHEEL_CONSUMR__SASL_PASSWORD", None, "did you mean consumer?"),
+        ({}, "TIDEWHEEL_CONSUMER_SASL_PASSWORD", None, "write TIDEWHEEL_CONSUMER__SASL_PASSWORD"),
+        ({}, "TIDEWHEEL_SASL_PASSWORD", None, "librdkafka properties go into consumer, producer and admin"),
         ({}, None, '"commit.interval.ms" = 5', "unknown option commit.interval.ms (tidewheel.toml, key commit.interval.ms): did you mean commit_interval_ms?"),
         ({}, None, '[consumers]\na = "canary"', "did you mean consumer?"),
     ],
@@ -133,6 +137,35 @@ def test_variables_of_our_tools_are_no_options(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TIDEWHEEL_TEST_BROKER", "x")
 
     assert StreamsConfig(application_id="shop").application_id == "shop"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TIDEWHEEL_PORT",
+        "TIDEWHEEL_PORT_8080_TCP",
+        "TIDEWHEEL_PORT_8080_TCP_PROTO",
+        "TIDEWHEEL_PORT_53_UDP_ADDR",
+        "TIDEWHEEL_SERVICE_HOST",
+        "TIDEWHEEL_SERVICE_PORT",
+        "TIDEWHEEL_SERVICE_PORT_HTTP",
+        "TIDEWHEEL_CONSUMER_SERVICE_HOST",
+        "TIDEWHEEL_APPLICATION_SERVER_PORT_80_TCP",
+        "TIDEWHEEL_IMAGE_TAG",
+        "TIDEWHEEL_",
+    ],
+)
+def test_variables_of_other_programs_are_ignored(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """Clusters inject variables; a debug line names them, without the value."""
+    monkeypatch.setenv(name, "canary")
+    with caplog.at_level(logging.DEBUG, logger="streams.config.sources"):
+        config = StreamsConfig(application_id="shop")
+
+    assert config == StreamsConfig(application_id="shop")
+    assert name in caplog.text
+    assert "canary" not in caplog.text
 
 
 def test_bad_values_name_the_variable_or_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

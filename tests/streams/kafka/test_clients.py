@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +48,32 @@ def test_what_librdkafka_refuses_is_a_config_error_without_the_value(
         assert next(iter(properties)) in str(failure.value)
         assert CANARY not in str(failure.value)
         assert failure.value.__cause__ is None
+
+
+def client_of(kind: str, properties: dict[str, Any]) -> object:
+    """Make one client of a kind."""
+    clients = KafkaClients(bootstrap_servers="127.0.0.1:9", application_id="app", **properties)
+    makers: dict[str, Callable[[], object]] = {
+        "consumer": clients.source,
+        "producer": clients.sink_producer,
+        "admin": clients.admin,
+    }
+    return makers[kind]()
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_an_unusable_ca_file_is_named(tmp_path: Path, content: str | None) -> None:
+    """A missing file by its path, a file without certificates by its property; in every client."""
+    authority = tmp_path / "ca.pem"
+    if content is not None:
+        authority.write_text(content)
+    properties = {"security.protocol": "SSL", "ssl.ca.location": str(authority)}
+    for kind in ("consumer", "producer", "admin"):
+        given: dict[str, Any] = {kind: properties}
+        with pytest.raises(ConfigError) as failure:
+            client_of(kind, given)
+        assert f"{kind}['ssl.ca.location']" in str(failure.value)
+        assert (str(authority) in str(failure.value)) == (content is None)
 
 
 def test_likely_mistakes_are_warned_of_and_secrets_are_not_logged(

@@ -154,8 +154,14 @@ def test_secrets_are_resolved_late_and_never_shown(monkeypatch: pytest.MonkeyPat
         ),
         (
             "Failed to create producer: sasl.username and sasl.password must be set",
-            "sasl.username, sasl.password",
+            "set sasl.username and sasl.password",
         ),
+        (
+            "`ssl.keystore.password` is mandatory when `ssl.keystore.location` is set",
+            "producer['ssl.keystore.location'] needs ssl.keystore.password",
+        ),
+        ("Failed to create producer: Unsupported SASL mechanism: X", "producer['sasl.mechanism']"),
+        ("No provider for SASL mechanism GSSAPI: recompile librdkafka", "SCRAM-SHA-512"),
         (f"something else entirely {CANARY}", "these settings"),
     ],
 )
