@@ -25,6 +25,7 @@ from streams.names import REPARTITION_SUFFIX, check_name, where
 from streams.operators.materialized import OldValuesSupplier
 from streams.operators.stateless import DropNullKeys, PassThrough
 from streams.operators.table import TableSource
+from streams.sameness import is_same
 from streams.serdes import Serde
 from streams.serdes.changed import ChangedSerde
 from streams.serdes.partitioning import WindowedPartitioner
@@ -93,7 +94,7 @@ class GraphNode(ABC):
         """Return the stores this call makes."""
         return ()
 
-    def windows(self) -> tuple[Windows, ...]:
+    def table_windows(self) -> tuple[Windows, ...]:
         """Return the windows this call aggregates in; none for a call that is no windowed aggregation."""
         return tuple(store.windows for store in self.stores() if store.windows is not None)
 
@@ -231,10 +232,10 @@ class ProcessorNode(GraphNode):
         """Return its own store."""
         return () if self.store is None else (self.store,)
 
-    def windows(self) -> tuple[Windows, ...]:
+    def table_windows(self) -> tuple[Windows, ...]:
         """Return the windows of its own store, or of the one it shares."""
         shared = None if self.shared_store is None else self.shared_store.windows
-        return GraphNode.windows(self) if shared is None else (shared,)
+        return GraphNode.table_windows(self) if shared is None else (shared,)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -610,7 +611,7 @@ def _check_alike(main: SourceSpec, other: SourceSpec, key: object) -> None:
             "and use that twice"
         )
     for option in ("offset_reset", "timestamp_extractor", "key_serde", "value_serde"):
-        if getattr(main, option) != getattr(other, option):
+        if not is_same(getattr(main, option), getattr(other, option)):
             raise TopologyError(
                 f"{context}: it reads what {first} reads, but with another {option}; give both the same"
             )

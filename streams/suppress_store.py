@@ -37,7 +37,7 @@ def windows_above(node: GraphNode, call: Call) -> tuple[Windows, ...]:
     Raises `TopologyError` where rows come from none, or from windows that never close (Kafka Streams'
     GraphGraceSearchUtil).
     """
-    own = node.windows()
+    own = node.table_windows()
     if any(isinstance(windows, UnlimitedWindows) for windows in own):
         raise TopologyError(
             f"{call.context}: unlimited windows never close, so until_window_closes would emit nothing; use "

@@ -1,6 +1,8 @@
 """`StreamsBuilder`: sources, tables, serdes from above, and what `build` checks and takes from the configuration."""
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,11 +13,18 @@ from streams.builder import StreamsBuilder
 from streams.config import StreamsConfig
 from streams.errors import ConfigError, TopologyError
 from streams.materialized import Materialized
-from streams.serdes import Serdes
+from streams.serdes import Serde, Serdes
 from streams.stores import Stores
 from streams.testing import TopologyTestDriver
 from streams.topology import Topology
 from tasks.processing.processor import Processor
+from tasks.processing.record import ConsumedRecord
+from tasks.processing.timestamps import (
+    FailOnInvalidTimestamp,
+    LogAndSkipOnInvalidTimestamp,
+    UsePartitionTimeOnInvalidTimestamp,
+    WallclockTimestampExtractor,
+)
 from tasks.processing.topology_spec import SinkSpec, SourceSpec
 
 
@@ -256,6 +265,98 @@ def test_sources_that_can_not_be_one_are_refused() -> None:
         builder.stream(**(options | second))
         with pytest.raises(TopologyError, match=message):
             builder.build()
+
+
+class ByField:
+    """A timestamp extractor that says nothing about equality."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def __call__(self, record: ConsumedRecord, partition_time: int) -> int:
+        """Return the time in a field."""
+        return int(record.value[self.field])
+
+    def extract(self, record: ConsumedRecord, partition_time: int) -> int:
+        """Return the time in a field."""
+        return self(record, partition_time)
+
+
+class Upper(Serde[str]):
+    """A serde that says nothing about equality."""
+
+    def serialize(self, topic: str, value: str) -> bytes:
+        """Return the bytes."""
+        return value.upper().encode()
+
+    def deserialize(self, topic: str, data: bytes) -> str:
+        """Return the text."""
+        return data.decode()
+
+
+def by_field(field: str) -> Callable[[ConsumedRecord, int], int]:
+    """Return an extractor that closes over a field."""
+    return lambda record, partition_time: int(record.value[field])
+
+
+def field_of(field: str, record: ConsumedRecord, partition_time: int) -> int:
+    """Return the time in a field."""
+    return int(record.value[field])
+
+
+def at_field(record: ConsumedRecord, partition_time: int) -> int:
+    """Return the time in one field."""
+    return int(record.value["at"])
+
+
+EXTRACTORS: list[Callable[[], Any]] = [
+    WallclockTimestampExtractor,
+    FailOnInvalidTimestamp,
+    LogAndSkipOnInvalidTimestamp,
+    UsePartitionTimeOnInvalidTimestamp,
+    lambda: WallclockTimestampExtractor,
+    lambda: ByField("at"),
+    lambda: ByField("at").extract,
+    lambda: by_field("at"),
+    lambda: partial(field_of, "at"),
+]
+
+
+@pytest.mark.parametrize("make", EXTRACTORS)
+@pytest.mark.parametrize("topics", ["in", ["in", "more"], re.compile("in.*")])
+def test_a_topic_read_twice_with_equal_extractors_and_serdes_is_one_source(
+    make: Callable[[], Any], topics: Any
+) -> None:
+    """Whether they are one object, or two that are the same."""
+    builder = StreamsBuilder()
+    for name in ("one", "two"):
+        stream = builder.stream(
+            topics, key_serde=str, value_serde=Upper(), timestamp_extractor=make()
+        )
+        stream.to(name)
+    (subtopology,) = builder.build().spec().subtopologies
+    assert len(subtopology.sources) == 1
+
+
+UNEQUAL: list[tuple[Any, Any]] = [
+    (WallclockTimestampExtractor(), FailOnInvalidTimestamp()),
+    (ByField("at"), ByField("sent")),
+    (ByField("at").extract, ByField("sent").extract),
+    (by_field("at"), by_field("sent")),
+    (partial(field_of, "at"), partial(field_of, "sent")),
+    (by_field("at"), at_field),
+    (WallclockTimestampExtractor(), None),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), UNEQUAL)
+def test_extractors_that_differ_are_refused(one: Any, other: Any) -> None:
+    """Also two of one class with other settings."""
+    builder = StreamsBuilder()
+    for extractor in (one, other):
+        builder.stream("in", key_serde=str, value_serde=str, timestamp_extractor=extractor)
+    with pytest.raises(TopologyError, match="but with another timestamp_extractor"):
+        builder.build()
 
 
 def test_a_table_does_not_share_its_topic() -> None:

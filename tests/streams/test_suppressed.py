@@ -14,7 +14,13 @@ from streams import (
     Suppressed,
     TopologyError,
 )
-from streams.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from streams.windows import (
+    JoinWindows,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+)
 
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 UNBOUNDED = BufferConfig.unbounded()
@@ -157,3 +163,13 @@ def test_final_results_need_windows() -> None:
     endless: Any = stream.group_by_key().windowed_by(forever).count()
     with pytest.raises(TopologyError, match="unlimited windows never close"):
         endless.suppress(final)
+
+
+def test_a_join_between_has_no_windows_of_a_table() -> None:
+    """How near in time a join's records must be says nothing of when a table's window closes."""
+    final: Any = Suppressed.until_window_closes(UNBOUNDED)
+    builder = StreamsBuilder()
+    left, right = builder.stream("left", **TEXT), builder.stream("right", **TEXT)
+    joined: Any = left.join(right, lambda one, two: one + two, within=JoinWindows(5))
+    with pytest.raises(TopologyError, match="has no windows"):
+        joined.to_table().suppress(final)

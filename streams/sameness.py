@@ -1,0 +1,64 @@
+"""Sameness of objects that users give twice: extractors, serdes, functions. Pure."""
+
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, Final
+
+#: How classes compare that leave it to identity.
+_BY_IDENTITY: Final = (object.__eq__, FunctionType.__eq__, MethodType.__eq__, partial.__eq__)
+
+#: Parts of parts are compared to this depth; an object may contain itself.
+_DEPTH: Final = 6
+
+
+def is_same(one: object, other: object, depth: int = _DEPTH) -> bool:
+    """Return whether two objects are equal, or of one class and made of equal parts.
+
+    Two functions are the same if one `def` or `lambda` made both and they close over equal values.
+
+    >>> def by(field):
+    ...     return lambda record, partition_time: record.value[field]
+    >>> is_same(by("at"), by("at")), is_same(by("at"), by("sent"))
+    (True, False)
+    """
+    if one is other or (one == other) is True:
+        return True
+    if not depth or type(one) is not type(other) or type(one).__eq__ not in _BY_IDENTITY:
+        return False
+    mine, theirs = _parts(one), _parts(other)
+    if mine is None or theirs is None or len(mine) != len(theirs):
+        return False
+    return all(is_same(a, b, depth - 1) for a, b in zip(mine, theirs, strict=True))
+
+
+def _parts(item: Any) -> list[Any] | None:
+    """Return the parts of an object; None for one whose parts can't be read."""
+    match item:
+        case FunctionType():
+            cells = [cell.cell_contents for cell in item.__closure__ or ()]
+            return [item.__code__, item.__defaults__, item.__kwdefaults__, *cells]
+        case MethodType():
+            return [item.__func__, item.__self__]
+        case partial():
+            return [item.func, item.args, item.keywords]
+        case type() | BuiltinFunctionType():
+            return None
+        case _:
+            return _attributes(item)
+
+
+def _attributes(item: Any) -> list[Any] | None:
+    slots = [name for kind in type(item).__mro__ for name in _slots(kind)]
+    own: dict[str, Any] | None = getattr(item, "__dict__", None)
+    if own is None and not slots and type(item).__basicsize__ > object.__basicsize__:
+        return None  # a class written in C
+    named = sorted((own or {}).items(), key=lambda pair: pair[0])
+    return [
+        *(getattr(item, name, None) for name in slots),
+        *(part for pair in named for part in pair),
+    ]
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots: Any = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
