@@ -20,7 +20,7 @@ from streams.broker.jar_lock import JarLock
 from streams.broker.java import Java, find_java
 from streams.broker.resolvers import FetchRequest, Resolver, find_resolvers, run_resolver
 
-KAFKA_STREAMS_VERSION = "4.3.1"
+KAFKA_STREAMS_VERSION = "4.4.0"
 HEAP = "-Xmx2g"
 COMPILE_TIMEOUT_S = 120
 _MAKE_TIMEOUT_MS = 600_000

@@ -64,6 +64,6 @@ def test_the_default_version_is_pinned() -> None:
     assert lock is not None
     names = {jar.name for jar in lock.jars}
     assert {f"kafka_2.13-{DEFAULT_VERSION}.jar", "log4j-slf4j-impl-2.25.4.jar"} <= names
-    assert len(names) == 46
+    assert len(names) == 45
     assert 40 << 20 < lock.total_bytes < 50 << 20
     assert JarLock.pinned("4.99.0") is None

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from streams.broker.__main__ import main
+from streams.broker.jars import DEFAULT_VERSION
 from tests.streams.broker.fake_tools import fake_java, fake_mvn, runs
 
 
@@ -26,7 +27,7 @@ def test_a_bare_machine_needs_both_extras(bare: Path, capsys: pytest.CaptureFixt
     assert main(["--check"]) == 1
     said = capsys.readouterr().out
     assert "Java: missing: no Java found" in said
-    assert "Kafka 4.3.1: missing, and neither Maven nor PySpark's Ivy is here" in said
+    assert f"Kafka {DEFAULT_VERSION}: missing, and neither Maven nor PySpark's Ivy is here" in said
     assert "run: pip install 'tidewheel[java,spark]'" in said
     assert not bare.exists()
 

@@ -20,6 +20,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from rebalance.model import TopicPartition
 from streams.broker import BrokerError, DataDirInUseError, KafkaBroker, PortTakenError
+from streams.broker.jars import DEFAULT_VERSION
 from streams.broker.wire import describe_cluster
 from tasks.ports import NewTopic
 from tests.fakes.cluster import RealCluster, write
@@ -299,7 +300,7 @@ def test_the_command_notices_a_broker_that_dies(
     out, error = process.communicate(timeout=30)
     assert process.returncode == 1
     assert b"ended by itself with exit code 137" in error
-    assert b'{"event":"failed","error":"Kafka 4.3.1 ended by itself' in out
+    assert f'{{"event":"failed","error":"Kafka {DEFAULT_VERSION} ended by itself'.encode() in out
 
 
 def test_the_command_can_print_nothing_but_the_address(
