@@ -26,6 +26,7 @@ class FunctionKind(StrEnum):
     MAPPER = "mapper"
     PREDICATE = "predicate"
     JOINER = "joiner"
+    GLOBAL_JOINER = "joiner with a global table"
     INITIALIZER = "initializer"
     AGGREGATOR = "aggregator"
     REDUCER = "reducer"
@@ -41,6 +42,8 @@ class UserFunction(msgspec.Struct, frozen=True):
         takes_key: Whether the key comes first. Mappers and predicates: `call(key, value)` instead of `call(value)`;
             joiners: `call(key, left, right)` instead of `call(left, right)`; always true for aggregators and
             mergers, never for initializers and reducers.
+        takes_mapped_key: Whether a joiner with a global table takes the key that was looked up as well:
+            `call(key, mapped_key, left, right)`.
         name: What to call it in messages.
         where: The operator and the user's line, for messages.
     """
@@ -49,6 +52,7 @@ class UserFunction(msgspec.Struct, frozen=True):
     takes_key: bool
     name: str
     where: str = ""
+    takes_mapped_key: bool = False
 
     @property
     def shown(self) -> str:
@@ -61,19 +65,25 @@ class UserFunction(msgspec.Struct, frozen=True):
 
 
 class _Form(msgspec.Struct, frozen=True):
-    """One way to call a function: how many arguments, whether the key is among them, and how it is written."""
+    """One way to call a function: how many arguments, which keys are among them, and how it is written."""
 
     arguments: int
     takes_key: bool
     text: str
+    takes_mapped_key: bool = False
 
 
 # The first form is the one for callables that do not say what they take.
 _VALUE_FORMS: Final = (_Form(1, False, "(value)"), _Form(2, True, "(key, value)"))
+_JOINER_FORMS: Final = (_Form(2, False, "(left, right)"), _Form(3, True, "(key, left, right)"))
 _FORMS: Final[dict[FunctionKind, tuple[_Form, ...]]] = {
     FunctionKind.MAPPER: _VALUE_FORMS,
     FunctionKind.PREDICATE: _VALUE_FORMS,
-    FunctionKind.JOINER: (_Form(2, False, "(left, right)"), _Form(3, True, "(key, left, right)")),
+    FunctionKind.JOINER: _JOINER_FORMS,
+    FunctionKind.GLOBAL_JOINER: (
+        *_JOINER_FORMS,
+        _Form(4, True, "(key, mapped_key, left, right)", takes_mapped_key=True),
+    ),
     FunctionKind.INITIALIZER: (_Form(0, False, "no parameter"),),
     FunctionKind.AGGREGATOR: (_Form(3, True, "(key, value, aggregate)"),),
     FunctionKind.REDUCER: (_Form(2, False, "(aggregate, value)"),),
@@ -162,7 +172,8 @@ def adapt(
             f"{where}: {kind} {name}{signature.text} {takes}; it must take {wanted}"
             " (parameters with defaults do not count)"
         )
-    return UserFunction(Awaiting(call) if awaited else call, form.takes_key, name, where)
+    adapted = Awaiting(call) if awaited else call
+    return UserFunction(adapted, form.takes_key, name, where, form.takes_mapped_key)
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from streams.call import Call
 from streams.durations import Duration
 from streams.errors import TopologyError
+from streams.functions import FunctionKind
 from streams.global_table import GlobalKTable, global_join
 from streams.ktable import KTable, StoreArgument
 from streams.logical_graph import AnySerde, GraphNode, RepartitionNode
@@ -145,6 +146,30 @@ class KStreamJoins(ABC, Generic[K, V]):
         other_value_serde: SerdeOf[V2] | None = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[GK, V2],
+        joiner: Callable[[K, GK, V, V2], R],
+        *,
+        key_selector: Callable[[V], GK | None],
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        name: str | None = None,
+    ) -> "KStream[K, R]": ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[GK, V2],
+        joiner: Callable[[K, GK, V, V2], R],
+        *,
+        key_selector: Callable[[K, V], GK | None],
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        name: str | None = None,
+    ) -> "KStream[K, R]": ...
     def join(
         self,
         other: Any,
@@ -169,7 +194,8 @@ class KStreamJoins(ABC, Generic[K, V]):
 
         Args:
             other: A stream or a table of the same keys, or a global table.
-            joiner: `f(left, right)` or `f(key, left, right)` -> the result's value; this stream is the left side.
+            joiner: `f(left, right)` or `f(key, left, right)` -> the result's value; this stream is the left side. With
+                a global table also `f(key, mapped_key, left, right)`: the stream's key and the selected one.
             within: How near in time records of two streams must be.
             grace: How long records wait for rows of a versioned table that come late; they come out in the order of
                 time. Not at all, if not given.
@@ -302,6 +328,30 @@ class KStreamJoins(ABC, Generic[K, V]):
         other_value_serde: SerdeOf[V2] | None = None,
         name: str | None = None,
     ) -> "KStream[K, R]": ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[GK, V2],
+        joiner: Callable[[K, GK | None, V, V2 | None], R],
+        *,
+        key_selector: Callable[[V], GK | None],
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        name: str | None = None,
+    ) -> "KStream[K, R]": ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[GK, V2],
+        joiner: Callable[[K, GK | None, V, V2 | None], R],
+        *,
+        key_selector: Callable[[K, V], GK | None],
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        other_value_serde: SerdeOf[V2] | None = None,
+        name: str | None = None,
+    ) -> "KStream[K, R]": ...
     def left_join(
         self,
         other: Any,
@@ -324,7 +374,8 @@ class KStreamJoins(ABC, Generic[K, V]):
 
         Args:
             other: A stream or a table of the same keys, or a global table.
-            joiner: `f(left, right)` or `f(key, left, right)` -> the result's value; the right side may be None.
+            joiner: `f(left, right)` or `f(key, left, right)` -> the result's value; the right side may be None. With a
+                global table also `f(key, mapped_key, left, right)`; the selected key may then be None, too.
             within: How near in time records of two streams must be.
             grace: How long records wait for rows of a versioned table that come late.
             key_selector: `f(value)` or `f(key, value)` -> the global table's key.
@@ -426,7 +477,7 @@ class KStreamJoins(ABC, Generic[K, V]):
     def _join(self, options: JoinOptions, other: object) -> "KStream[K, Any]":
         """Join with whatever `other` is."""
         if _is_global_table(other):
-            return self._join_global(Join(options), other)
+            return self._join_global(Join(options, FunctionKind.GLOBAL_JOINER), other)
         if options.key_selector is not None:
             raise TopologyError(
                 f"{options.call.context}: key_selector= belongs to joins with a global table; use select_key() before this join"

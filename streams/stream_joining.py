@@ -41,13 +41,13 @@ class JoinOptions(msgspec.Struct, frozen=True):
 class Join:
     """A join's options, checked."""
 
-    def __init__(self, options: JoinOptions) -> None:
+    def __init__(self, options: JoinOptions, kind: FunctionKind = FunctionKind.JOINER) -> None:
         call = options.call
         self.options = options
         self.call = call
         self.keeps_left = options.keeps_left
         self.keeps_right = options.keeps_right
-        self.joiner: UserFunction = call.function(options.joiner, FunctionKind.JOINER)
+        self.joiner: UserFunction = call.function(options.joiner, kind)
         self.key = call.serde(options.key_serde, "key_serde")
         self.value = call.serde(options.value_serde, "value_serde")
         self.other_value = call.serde(options.other_value_serde, "other_value_serde")

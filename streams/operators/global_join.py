@@ -5,6 +5,7 @@ and so is a null from the key selector, except by a left join, which calls the j
 timestamp and headers of the stream's record. The key selector is called once for a record, and not for null values.
 """
 
+from itertools import compress
 from typing import Any
 
 from streams.functions import UserFunction
@@ -41,15 +42,14 @@ class GlobalTableJoin(Operator):
         if not self._left and has_none(selected):
             batch = self._without(batch, [key is None for key in selected], "null selected key")
             selected = [key for key in selected if key is not None]
-        rows, batch = self._rows(selected, batch)
+        rows, selected, batch = self._rows(selected, batch)
         if not self._left and has_none(rows):
-            batch = batch.select([row is not None for row in rows])
-            rows = [row for row in rows if row is not None]
-        join = self._joiner.call
-        calls = (
-            map(join, batch.keys, batch.values, rows)
-            if self._joiner.takes_key
-            else map(join, batch.values, rows)
+            found = [row is not None for row in rows]
+            batch, selected = batch.select(found), [*compress(selected, found)]
+            rows = [*compress(rows, found)]
+        keys = (batch.keys, selected) if self._joiner.takes_mapped_key else (batch.keys,)
+        calls = map(
+            self._joiner.call, *(keys if self._joiner.takes_key else ()), batch.values, rows
         )
         results, kept = collect_each(self, self._joiner.name, calls, batch)
         batch = batch if kept is None else batch.take(kept)
@@ -59,18 +59,25 @@ class GlobalTableJoin(Operator):
         self.context.dropped(sum(left_out), f"{reason} in a join with a global table")
         return batch.select([not each for each in left_out])
 
-    def _rows(self, selected: list[Any], batch: RecordBatch) -> tuple[list[Any], RecordBatch]:
-        """Return the row of each selected key, None where there is none; equal keys are looked up once."""
-        key_bytes, batch = self._serialized(selected, batch)
+    def _rows(
+        self, selected: list[Any], batch: RecordBatch
+    ) -> tuple[list[Any], list[Any], RecordBatch]:
+        """Return the row of each selected key, None where there is none; equal keys are looked up once.
+
+        Selected keys that do not serialise are left out, with their records.
+        """
+        key_bytes, kept = self._serialized(selected, batch)
+        if len(kept) < len(batch):
+            batch, selected = batch.take(kept), [selected[index] for index in kept]
         distinct = sorted({data for data in key_bytes if data is not None})
         values = self._view.plain_values(distinct) if distinct else ()
         found = dict(zip(distinct, values, strict=True))
-        return [None if data is None else found[data] for data in key_bytes], batch
+        return [None if data is None else found[data] for data in key_bytes], selected, batch
 
     def _serialized(
         self, selected: list[Any], batch: RecordBatch
-    ) -> tuple[list[bytes | None], RecordBatch]:
-        """Return the keys as bytes; records whose key does not serialise go to the processing handler."""
+    ) -> tuple[list[bytes | None], list[int]]:
+        """Return the keys as bytes, and which these are; the others go to the processing handler."""
         serialize = self._view.key_bytes
         key_bytes: list[bytes | None] = []
         kept: list[int] = []
@@ -81,4 +88,4 @@ class GlobalTableJoin(Operator):
                 self.context.failed(batch, index, error)
             else:
                 kept.append(index)
-        return key_bytes, batch if len(kept) == len(batch) else batch.take(kept)
+        return key_bytes, kept

@@ -231,6 +231,48 @@ def test_the_key_selector_and_the_joiner_take_what_they_ask_for() -> None:
         assert driver.output.read_value() == "a:b:row"
 
 
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+def test_a_joiner_may_take_both_keys(left: bool, one_by_one: bool) -> None:
+    """(key, mapped_key, left, right): the keys stay with their records when others are dropped or fail."""
+
+    def select(key: str, value: str) -> Any:
+        return {"x": 7, "n": None}.get(value, value)
+
+    def both(key: str, mapped: Any, mine: str, row: str | None) -> str:
+        return f"{key}/{mapped}/{mine}/{row}"
+
+    def use(stream: KStream[str, str], table: GlobalKTable[str, str]) -> KStream[str, str]:
+        join = stream.left_join if left else stream.join
+        return join(table, both, key_selector=select)
+
+    with Driver(
+        built(use), record_by_record=one_by_one, processing_exception_handler="continue"
+    ) as driver:
+        driver.table.pipe_batch([("a", "A", 0), ("b", "B", 0)])
+        driver.left.pipe_batch(
+            [(f"k{number}", value, number) for number, value in enumerate("axncba", 1)]
+        )
+        unmatched = ["k3/None/n/None", "k4/c/c/None"] if left else []
+        assert [record.value for record in driver.output.read_records()] == [
+            "k1/a/a/A", *unmatched, "k5/b/b/B", "k6/a/a/A",
+        ]  # fmt: skip
+
+
+def test_only_a_global_table_has_a_mapped_key() -> None:
+    """Joins by the stream's own key refuse a joiner of four; the message says what they take."""
+
+    def joiner(key: str, mapped: str, left: str, right: str) -> str:
+        return f"{key}{mapped}{left}{right}"
+
+    builder = StreamsBuilder()
+    stream = builder.stream("left", key_serde=STRING, value_serde=STRING)
+    table = builder.table("right", key_serde=STRING, value_serde=STRING)
+    join: Any = stream.join
+    with pytest.raises(TopologyError, match=r"must take \(left, right\) or \(key, left, right\) "):
+        join(table, joiner)
+
+
 #: Opens at once, so that a law can be tried often.
 IN_MEMORY = Materialized("rows", store_type="in_memory")
 

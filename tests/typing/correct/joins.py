@@ -71,6 +71,20 @@ assert_type(
     ),
     KStream[str, bytes],
 )
+assert_type(
+    clicks.join(
+        cities, lambda key, mapped, page, city: page + bytes(mapped) + city, key_selector=len
+    ),
+    KStream[str, bytes],
+)
+assert_type(
+    clicks.left_join(
+        cities,
+        lambda key, mapped, page, city: (city or b"") + bytes(mapped or 0),
+        key_selector=lambda key, page: len(key),
+    ),
+    KStream[str, bytes],
+)
 
 # Of tables.
 assert_type(users.join(ages, lambda user, age: (user, age + 1)), KTable[str, tuple[str, int]])
