@@ -155,8 +155,11 @@ def settled_store(
 
 
 def _settled(serde: SerdePort, default: SerdePort | None, context: str, giver: str) -> SerdePort:
-    if isinstance(serde, ChangedSerde | BufferedSerde):
-        return type(serde)(_settled(serde.inner, default, context, giver))
+    if isinstance(serde, ChangedSerde):
+        return ChangedSerde(_settled(serde.inner, default, context, giver))
+    if isinstance(serde, BufferedSerde):
+        inner = _settled(serde.inner, default, context, giver)
+        return BufferedSerde(inner, counts_headers=serde.counts_headers)
     if is_windowed(serde):
         inner = _settled(serde.inner, default, context, giver)
         return serde if inner is serde.inner else serde.with_inner(inner)

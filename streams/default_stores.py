@@ -8,6 +8,7 @@ from streams.dsl_store_suppliers import DslStoreSuppliers, DslStoreType
 from streams.errors import TopologyError
 from streams.materialized import StoreBuilder
 from streams.names import where
+from streams.serdes.buffered import BufferedSerde
 
 _TYPES: Final = get_args(DslStoreType)
 
@@ -15,14 +16,22 @@ _TYPES: Final = get_args(DslStoreType)
 def kept_as_set(builder: StoreBuilder, setting: object, store_format: str | None) -> StoreBuilder:
     """Return a store as `dsl_store_suppliers` and `dsl_store_format` want it, where nobody has said how it is kept."""
     if store_format is not None and builder.takes_format:
-        spec = replace(builder.spec, keeps_headers=store_format == "HEADERS")
-        builder = replace(builder, spec=spec, takes_format=False)
+        builder = _in_format(builder, with_headers=store_format == "HEADERS")
     if setting is None or not builder.takes_default:
         return builder
     kind = setting if isinstance(setting, str) else _asked(setting, builder)
     return replace(
         builder, spec=replace(builder.spec, persistent=kind == "rocksdb"), takes_default=False
     )
+
+
+def _in_format(builder: StoreBuilder, *, with_headers: bool) -> StoreBuilder:
+    spec, serde = builder.spec, builder.spec.value_serde
+    if isinstance(serde, BufferedSerde):  # the rows of suppress have headers in any format
+        spec = replace(spec, value_serde=BufferedSerde(serde.inner, counts_headers=with_headers))
+    else:
+        spec = replace(spec, keeps_headers=with_headers)
+    return replace(builder, spec=spec, takes_format=False)
 
 
 def _asked(setting: object, builder: StoreBuilder) -> DslStoreType:

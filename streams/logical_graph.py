@@ -134,6 +134,10 @@ class TableStore:
         """Return whether the setting `dsl_store_suppliers` says how it is kept, because the user didn't."""
         return self.materialized.store_type is None
 
+    def takes_format(self, spec: StoreSpec) -> bool:
+        """Return whether the setting `dsl_store_format` says what its rows keep."""
+        return self.materialized.headers is None and spec.may_keep_headers
+
     @property
     def queryable_name(self) -> str | None:
         """Return the name under which it can be queried: one the user gave."""
@@ -173,12 +177,11 @@ class TableStore:
         spec = self.spec(where(f"store {self.name!r}", location))
         if source_topic is not None:
             spec = replace(spec, logging=False, changelog_config={}, source_topic=source_topic)
-        takes_format = self.materialized.headers is None and spec.may_keep_headers
         builder = StoreBuilder(
             spec=spec,
             location=location,
             takes_default=self.takes_default,
-            takes_format=takes_format,
+            takes_format=self.takes_format(spec),
         )
         topology.add_store(builder)
 

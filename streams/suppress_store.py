@@ -20,6 +20,10 @@ class BufferStore(TableStore):
         """Return False: it is always on disk."""
         return False
 
+    def takes_format(self, spec: StoreSpec) -> bool:  # noqa: ARG002 - the signature of a table's store
+        """Return True: the format decides how large a row counts."""
+        return True
+
     def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - such a store can always be
         """Return the store as it is to be."""
         return StoreSpec(

@@ -115,7 +115,10 @@ class Suppress(MaterializedOperator):
         if not len(batch):
             return None
         if self._held_rows is None:
-            self._held_rows = SuppressBuffer(self.buffer)
+            limited = self._config.byte_limit is not None
+            self._held_rows = SuppressBuffer(
+                self.buffer, counts_headers=limited and self._serde.counts_headers
+            )
         rows, emitted = self._held_rows, _Emitted()
         self.buffer.fetch(key_bytes)
         for index, data in enumerate(key_bytes):

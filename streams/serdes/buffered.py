@@ -105,11 +105,14 @@ class BufferedSerde(Serde[Buffered]):
 
     Attributes:
         inner: The serde of the table's values.
+        counts_headers: Whether a row's values count with the timestamps and headers that Kafka Streams
+            keeps with each of them under `dsl.store.format=HEADERS`.
     """
 
-    def __init__(self, inner: SerdePort) -> None:
+    def __init__(self, inner: SerdePort, *, counts_headers: bool = False) -> None:
         super().__init__(name=f"buffered({getattr(inner, 'name', inner)})")
         self.inner = inner
+        self.counts_headers = counts_headers
 
     def serialize(self, topic: str, value: Buffered, /) -> bytes:  # noqa: ARG002 - the serde's signature
         """Return the bytes of a row."""

@@ -131,6 +131,39 @@ def test_headers_go_with_the_change_they_came_with_and_count_for_the_size() -> N
         assert outputs(driver) == [("a", 1, 0)]
 
 
+def held_in_format(limit: int, rows: list[Any], store_format: str) -> list[Any]:
+    """Return what a buffer of so many bytes emits early; rows are (key, value, time, headers)."""
+    use = held(None, BufferConfig.max_bytes(limit))
+    with driver_of(use, dsl_store_format=store_format) as driver:
+        source = driver.create_input_topic("in", **KEYED)
+        for key, value, time, headers in rows:
+            source.pipe_input(key, value, time, headers=headers)
+        return outputs(driver)
+
+
+@pytest.mark.parametrize(
+    ("rows", "plain", "with_headers"),
+    [
+        # A value of one digit counts with a timestamp (8) and an empty set of headers (1).
+        ([("a", 1, 0, ())], 34, 34 + 9),
+        # Its headers count once more with it: size, number, and each with two lengths.
+        ([("a", 1, 0, (("h", b"12"),))], 34 + 3, 34 + 3 + 8 + (1 + 1 + 5)),
+        # The value before a change counts with the timestamp and headers of that value.
+        ([("a", 1, 0, (("h", b"12"),)), ("a", 2, 1, ())], 34 + 3, 34 + 9 + 1 + 8 + (1 + 1 + 5)),
+        # A deletion has no value to count.
+        ([("a", 1, 0, ()), ("a", None, 1, ())], 34, 34 - 1 + 1 + 9),
+        ([("a", 1, 0, ()), ("a", None, 1, ()), ("a", 3, 2, ())], 34, 34 + 9),
+    ],
+)
+def test_values_count_with_their_headers_where_stores_keep_them(
+    rows: list[Any], plain: int, with_headers: int
+) -> None:
+    """Under `dsl_store_format="HEADERS"`, as in Kafka Streams 4.4."""
+    for store_format, size in (("DEFAULT", plain), ("HEADERS", with_headers)):
+        assert held_in_format(size, rows, store_format) == []
+        assert held_in_format(size - 1, rows, store_format) != []
+
+
 @pytest.mark.parametrize(
     ("buffer", "figures"),
     [
