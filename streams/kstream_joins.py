@@ -204,6 +204,7 @@ class KStreamJoins(ABC, Generic[K, V]):
             value_serde: Serde of this stream's values, likewise.
             other_value_serde: Serde of the other stream's values, likewise; a table has its own.
             store: What the stores' names begin with, or how they are kept; a join with a table has one with `grace`.
+                A `Materialized` without a name leaves their names generated, also where `name` is given.
             name: What the names of nodes, repartition topics and, without `store`, of stores begin with.
 
         Raises:
@@ -383,6 +384,7 @@ class KStreamJoins(ABC, Generic[K, V]):
             value_serde: Serde of this stream's values, likewise.
             other_value_serde: Serde of the other stream's values, likewise; a table has its own.
             store: What the stores' names begin with, or how they are kept; a join with a table has one with `grace`.
+                A `Materialized` without a name leaves their names generated, also where `name` is given.
             name: What the names of nodes, repartition topics and, without `store`, of stores begin with.
 
         Raises:
@@ -451,7 +453,8 @@ class KStreamJoins(ABC, Generic[K, V]):
             key_serde: Serde of keys; the stream's if not given.
             value_serde: Serde of this stream's values, likewise.
             other_value_serde: Serde of the other stream's values, likewise.
-            store: What the stores' names begin with, or how they are kept.
+            store: What the stores' names begin with, or how they are kept. A `Materialized` without a name leaves
+                their names generated, also where `name` is given.
             name: What the names of nodes, repartition topics and, without `store`, of stores begin with.
 
         Raises:

@@ -166,6 +166,8 @@ class StreamJoinNode(GraphNode):
             windows.before_ms,
             windows.after_ms,
             windows.retention_ms,
+            self.non_joined is not None,
+            self.is_outer,
         )
         topology.add_node(
             ProcessorSpec(
@@ -178,18 +180,17 @@ class StreamJoinNode(GraphNode):
         )
 
     def stores(self) -> tuple[TableStore, ...]:
-        """Return the store of records without a partner."""
-        return () if self.non_joined is None else (self.non_joined,)
+        """Return the store of records without a partner, which a stream joined with itself does without."""
+        return () if self.non_joined is None or self.with_itself else (self.non_joined,)
 
     @property
     def may_be_with_itself(self) -> bool:
         """Return whether one store gives the same results, if both sides are one stream.
 
-        A record always finds itself, then. Kafka Streams does not ask: there a join whose window leaves the record
-        itself out, or one that keeps null keys, gives other results once it is optimised.
+        A record always finds itself, then, so none waits for a partner. Kafka Streams does not ask: there
+        a join whose window leaves the record itself out gives other results once it is optimised.
         """
-        windows = self.windows
-        return self.non_joined is None and windows.before_ms >= 0 and windows.after_ms >= 0
+        return self.windows.before_ms >= 0 and self.windows.after_ms >= 0
 
 
 def single_store_self_join(graph: LogicalGraph) -> None:

@@ -79,7 +79,7 @@ class Join:
     @property
     def store_base(self) -> str | None:
         """Return what the names of the stores begin with; None for generated ones."""
-        return self.materialized.name or self.name
+        return self.name if self.options.store is None else self.materialized.name
 
     def windows(self) -> JoinWindows:
         """Return the windows of a join of two streams."""
@@ -139,11 +139,11 @@ class Join:
             DefaultSerde("value", f"{option} {to}, for the values of {side}"),
         )
 
-    def bytes_store(self, name: str) -> BytesStore:
+    def bytes_store(self, name: str, *, generated: bool) -> BytesStore:
         """Return a store whose rows the operator writes itself."""
         return BytesStore(
             name=name,
-            generated=self.store_base is None,
+            generated=generated,
             materialized=self.materialized,
             key_serde=None,
             value_serde=None,
@@ -232,7 +232,9 @@ def join_streams(join: Join, left: StreamPart, right: StreamPart) -> GraphNode:
         other_name=names.other,
         this_store=stores[0],
         other_store=stores[1],
-        non_joined=join.bytes_store(names.waiting) if join.keeps_left else None,
+        non_joined=join.bytes_store(names.waiting, generated=join.store_base is None)
+        if join.keeps_left
+        else None,
         is_outer=join.keeps_right,
         windows=windows,
         joiner=join.joiner,
@@ -249,7 +251,9 @@ def join_table(join: Join, left: StreamPart, table: TablePart) -> GraphNode:
     name = graph.node_name(prefix, join.name)
     buffer: BytesStore | None = None
     if grace_ms is not None:
-        buffer = join.bytes_store(join.materialized.name or f"{name}-Buffer")
+        buffer_name = join.materialized.name or f"{name}-Buffer"
+        generated = join.name is None and join.materialized.name is None
+        buffer = join.bytes_store(buffer_name, generated=generated)
     view, stores = table.view()
     node = StreamTableJoinNode(
         name=name,

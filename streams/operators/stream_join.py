@@ -486,6 +486,7 @@ class SelfJoin(_OverWindows):
     """A stream joined with itself over one store: each record with those before it, in both roles, and with itself.
 
     The records enter the store here, after they were joined, because the node before only gives them on.
+    A record without a key has no partner: it comes out alone in the roles that the join keeps.
     """
 
     expands = True
@@ -497,9 +498,12 @@ class SelfJoin(_OverWindows):
         before_ms: int,
         after_ms: int,
         retention_ms: int,
+        keeps_left: bool = False,
+        keeps_right: bool = False,
     ) -> None:
         super().__init__(store_name)
         self._joiner = joiner
+        self._keeps = (keeps_left, keeps_right)
         self._before_ms = before_ms
         self._after_ms = after_ms
         self._retention_ms = retention_ms
@@ -519,16 +523,29 @@ class SelfJoin(_OverWindows):
         results = _Results()
         for index, data in enumerate(key_bytes):
             key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
-            if data is None or value is None:
+            if value is None or (data is None and not any(self._keeps)):
                 self.context.dropped(1, "null key or value")
                 continue
             try:
-                for joined, joined_ms in self._joined(key, value, timestamp, data):
+                found = (
+                    self._alone(value, timestamp)
+                    if data is None
+                    else self._joined(key, value, timestamp, data)
+                )
+                for joined, joined_ms in found:
                     results.add(index, joined, joined_ms)
             except FAILURES as error:  # user code: the processing handler decides
                 self.context.failed(batch, index, error)
-            self.put(batch, index, data)
+            if data is not None:
+                self.put(batch, index, data)
         return results.batch(batch, self.buffer.spec.key_serde)
+
+    def _alone(self, value: Any, timestamp: int) -> Iterable[tuple[Any, int]]:
+        keeps_left, keeps_right = self._keeps
+        if keeps_left:
+            yield _call(self._joiner, None, value, None), timestamp
+        if keeps_right:
+            yield _call(self._joiner, None, None, value), timestamp
 
     def _joined(
         self, key: Any, value: Any, timestamp: int, key_bytes: bytes

@@ -182,6 +182,11 @@ def test_stores_are_named_after_store_or_else_name(options: dict[str, str]) -> N
     )
 
 
+def test_nodes_may_have_a_name_while_stores_keep_generated_ones() -> None:
+    """Kafka Streams' `StreamJoined.withName`: a Materialized without a name says so."""
+    assert store_names(name="n", store=Materialized()) == store_names()
+
+
 def test_generated_store_names_have_the_numbers_of_their_nodes() -> None:
     """The shared store has the left node's number."""
     assert store_names() == (
@@ -307,7 +312,10 @@ def test_a_repartition_lets_null_keys_through_to_a_left_join(
     [
         ("join", NEAR, 1),
         ("join", JoinWindows(before=-1, after=5), 2),
-        ("left_join", NEAR, 3),
+        ("left_join", NEAR, 1),
+        ("outer_join", NEAR, 1),
+        ("left_join", JoinWindows(before=-1, after=5), 3),
+        ("outer_join", JoinWindows(before=5, after=-1), 3),
     ],
 )
 def test_one_store_is_enough_only_where_results_stay_the_same(
@@ -322,6 +330,73 @@ def test_one_store_is_enough_only_where_results_stay_the_same(
         return joined
 
     assert len(built(program, optimized=True).store_names) == stores
+
+
+SELF_JOIN = """
+Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [left])
+      --> KSTREAM-WINDOWED-0000000001
+    Processor: KSTREAM-WINDOWED-0000000001 (stores: [KSTREAM-{0}-0000000003-store])
+      --> KSTREAM-MERGE-0000000005
+      <-- KSTREAM-SOURCE-0000000000
+    Processor: KSTREAM-MERGE-0000000005 (stores: [KSTREAM-{0}-0000000003-store])
+      --> KSTREAM-SINK-0000000006
+      <-- KSTREAM-WINDOWED-0000000001
+    Sink: KSTREAM-SINK-0000000006 (topic: output)
+      <-- KSTREAM-MERGE-0000000005
+"""
+
+
+@pytest.mark.parametrize(("kind", "side"), [("left_join", "JOINTHIS"), ("outer_join", "OUTERTHIS")])
+def test_an_optimised_outer_self_join_is_described_as_in_kafka_streams(
+    kind: str, side: str
+) -> None:
+    """One store, and none for records without a partner: state is found again at a take-over."""
+
+    def program(builder: StreamsBuilder) -> KStream[str, str]:
+        left = stream(builder, "left")
+        joined: KStream[str, str] = getattr(left, kind)(left, pair, within=NEAR)
+        return joined
+
+    text = str(built(program, optimized=True).describe())
+    assert text.strip() == SELF_JOIN.format(side).strip()
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
+def test_an_optimised_self_join_has_the_results_of_one_that_is_not(
+    kind: str, record_by_record: bool
+) -> None:
+    """Records without a key come out alone, where the join keeps them."""
+    rows = [
+        ("a", "1", 0),
+        (None, "2", 1),
+        ("a", "3", 4),
+        ("a", None, 5),
+        ("b", "4", 3),
+        ("a", "5", 9),
+    ]
+
+    def results(optimization: str) -> list[Any]:
+        config = StreamsConfig(
+            application_id="t", bootstrap_servers="unused:9092", topology_optimization=optimization
+        )
+        builder = StreamsBuilder()
+        left = stream(builder, "left")
+        getattr(left, kind)(left, pair, within=NEAR).to("output", **TEXT)
+        with TopologyTestDriver(
+            builder.build(config), config, record_by_record=record_by_record
+        ) as driver:
+            source = driver.create_input_topic("left", **TEXT)
+            for row in rows:
+                source.pipe_input(*row)
+            output = driver.create_output_topic("output", **TEXT)
+            return [(row.key, row.value, row.timestamp) for row in output.read_records()]
+
+    assert results("all") == results("none")
+    alone = {"join": [], "left_join": ["2-None"], "outer_join": ["2-None", "None-2"]}[kind]
+    assert [value for key, value, _ in results("all") if key is None] == alone
 
 
 # -- wrong calls ---------------------------------------------------------------------------------------------------------
