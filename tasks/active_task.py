@@ -522,7 +522,9 @@ class ActiveTask:
         return {
             "process-total": float(self.counters.processed),
             "dropped-records-total": float(self.counters.dropped + self.expired_puts),
-            "skipped-records-total": float(self.counters.skipped),
+            "skipped-records-total": float(
+                self.counters.skipped + self._policy.skipped_outputs[str(self.task_id)]
+            ),
             "punctuate-total": float(self.counters.punctuations),
             "buffered-records": float(self.group.records),
             "enforced-processing-total": float(self.group.enforced),

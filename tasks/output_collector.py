@@ -5,7 +5,7 @@ the sink producer at once; what stays inside the application (repartition topics
 in both guarantees. Sizes are checked here, since a broker refuses a whole request for one record that is too large.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -157,7 +157,7 @@ class OutputCollector:
             raw_value=None if source is None else source.value,
         )
         record = Record(key, value, columns.timestamps[index], headers)
-        return self.policy.apply(
+        answer = self.policy.apply(
             context,
             record,
             error,
@@ -166,6 +166,9 @@ class OutputCollector:
             retriable=retriable,
             dead_letter=columns.dead_letter,
         )
+        if answer == "continue" and not columns.dead_letter:
+            self.policy.skipped_outputs[columns.task_id] += 1
+        return answer
 
     def _input_of(self, columns: OutputColumns, index: int) -> InputRecord | None:
         """Return the input record behind an output, if somebody looks at it and it can be had."""
@@ -200,6 +203,19 @@ def record_bytes(columns: OutputColumns, index: int) -> int:
             len(name.encode()) + len(data or b"") + 10 for name, data in columns.headers[index]
         )
     return size
+
+
+def batch_ends(columns: OutputColumns, batch_bytes: int) -> Iterator[int]:
+    """Yield the ends of runs of records that are no larger than a batch; a larger record is a run of its own."""
+    size = 0
+    for index in range(len(columns)):
+        more = record_bytes(columns, index)
+        if size and size + more > batch_bytes:
+            yield index
+            size = 0
+        size += more
+    if size:
+        yield len(columns)
 
 
 def drop(columns: OutputColumns, indices: Sequence[int]) -> None:

@@ -48,14 +48,17 @@ FENCED: Final = frozenset({
 BATCH_REFUSED: Final = frozenset({
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD,
     KafkaError.INVALID_MSG, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_TIMESTAMP,
-    KafkaError._INVALID_DIFFERENT_RECORD, KafkaError.POLICY_VIOLATION,
+    KafkaError._INVALID_DIFFERENT_RECORD, KafkaError.POLICY_VIOLATION, KafkaError._INVALID_ARG,
 })  # fmt: skip
+
+#: The batch is larger than the topic takes.
+TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 #: The client or broker refuses the record for where it should go: each record of the topic would fail.
 TOPIC_REFUSED: Final = frozenset({
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION, KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
-    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT, KafkaError._INVALID_ARG,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
 })  # fmt: skip
 
 #: The record was not answered, or only fell with its transaction or its producer: sent again it may succeed.

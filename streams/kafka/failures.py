@@ -31,9 +31,9 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-_REFUSED_NAMES: Final = tuple(
-    f"({KafkaError(code).name()}" for code in sorted(BATCH_REFUSED | TOPIC_REFUSED)
-)
+_REFUSED_NAMES: Final = {
+    f"({KafkaError(code).name()}": code for code in sorted(BATCH_REFUSED | TOPIC_REFUSED)
+}
 
 
 class DeliveryError(StreamsError):
@@ -68,7 +68,17 @@ def is_record_refused(error: KafkaError, log_text: str = "") -> bool:
     """
     if error.code() in BATCH_REFUSED | TOPIC_REFUSED or error.code() == INCONSISTENT:
         return True
-    return any(name in log_text for name in _REFUSED_NAMES)
+    return refusal_in(log_text) is not None
+
+
+def refusal_in(log_text: str) -> KafkaError | None:
+    """Return the refusal that the client's log names as the cause of a failed transaction.
+
+    >>> refusal_in("Current transaction failed: ... must be aborted (INVALID_RECORD)").name()
+    'INVALID_RECORD'
+    """
+    codes = [code for name, code in _REFUSED_NAMES.items() if name in log_text]
+    return KafkaError(codes[0], log_text) if codes else None
 
 
 def is_batch_refused(error: KafkaError) -> bool:

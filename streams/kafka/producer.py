@@ -98,7 +98,8 @@ class ProducerClient:
     ) -> None:
         """Hand rows start..stop of the columns to the client."""
         # The client takes 0 for "now"; a millisecond off is nearer to the truth than half a century.
-        times = timestamps if all(timestamps) else [each or 1 for each in timestamps]
+        is_plain = all(islice(timestamps, start, stop))
+        times = timestamps if is_plain else [each or 1 for each in timestamps]
         taken: list[None] = []
         at = start
         moved_at = time.monotonic()
@@ -152,13 +153,20 @@ class ProducerClient:
             if not error_of(exception).fatal():
                 raise
 
-    def flush(self, deadline_s: float, meanwhile: Callable[[], None] = no_wait) -> bool:
+    def flush(
+        self,
+        deadline_s: float,
+        meanwhile: Callable[[], None] = no_wait,
+        *,
+        is_over: Callable[[], object] = no_wait,
+    ) -> bool:
         """Wait until every record is answered; False if that took longer. Raises KafkaException when fenced.
 
-        While that takes long, `meanwhile` is called several times a second.
+        While that takes long, `meanwhile` is called several times a second. Once `is_over` returns something true, what is not
+        answered is not waited for: the client sends nothing more in a transaction that has failed.
         """
         while self.client.flush(max(min(deadline_s - time.monotonic(), _FLUSH_SLICE_S), 0)) > 0:
-            if time.monotonic() >= deadline_s:
+            if time.monotonic() >= deadline_s or is_over():
                 return False
             self._on_wait()
             meanwhile()

@@ -27,6 +27,9 @@ AGAIN_QUEUE_KBYTES: Final = 2 * 1024
 #: The client takes any size, so that the check against the topic's own limit decides (`records.oversized`).
 CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000_000
 
+#: After this brokers abort a transaction of the search for refused records whose worker has died.
+SEARCH_TIMEOUT_MS: Final = 30_000
+
 #: librdkafka tells what became of a transaction's requests only in these debug logs (see `client_log`).
 TRANSACTION_DEBUG: Final = ("eos",)
 
@@ -251,6 +254,26 @@ class ClientSettings:
         """Return settings of the idempotent producer of at_least_once."""
         config = self._producer("sink", {"message.timeout.ms": 120_000})
         return config | {"enable.idempotence": True, "delivery.report.only.error": True}
+
+    def search(self, transactional_id: str) -> Config:
+        """Return settings of the producer that searches for refused records.
+
+        A batch is sent when all its records are there, and one at a time: an answer is then the answer to one batch.
+        """
+        config = self._producer("search", {"retry.backoff.ms": 5})
+        config.pop("max.in.flight", None)  # another name of the property below
+        return config | {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": SEARCH_TIMEOUT_MS,
+            "message.timeout.ms": SEARCH_TIMEOUT_MS,
+            "linger.ms": 20_000,  # until a flush
+            "max.in.flight.requests.per.connection": 5,
+            "batch.num.messages": 10_000,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 500_000,
+            "queue.buffering.max.kbytes": 128 * 1024,
+            "topic.metadata.propagation.max.ms": 5_000,
+        }
 
     def fencing(self, transactional_id: str) -> Config:
         """Return settings of a producer that lives only to fence another of this id."""

@@ -5,9 +5,10 @@ an outcome could not be told. Every error of the client becomes one of three (`f
 believed only if the client's log shows no lost connection that a late request could come from (H8).
 """
 
+import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -17,14 +18,8 @@ from rebalance.model import TopicPartition
 from streams.errors import FencedError, StreamsError
 from streams.kafka.advice import next_step
 from streams.kafka.client_log import ClientLog, TransactionLog, error_of, make_client
-from streams.kafka.codes import TIMED_OUT, is_transient
-from streams.kafka.failures import (
-    Outcome,
-    is_batch_refused,
-    is_record_refused,
-    is_retriable,
-    outcome_of,
-)
+from streams.kafka.codes import TIMED_OUT, TOO_LARGE, is_transient
+from streams.kafka.failures import Outcome, is_record_refused, outcome_of, refusal_in
 from streams.kafka.producer import (
     GuardedCall,
     ProducerClient,
@@ -33,8 +28,10 @@ from streams.kafka.producer import (
     StuckError,
     no_wait,
 )
-from streams.kafka.refused_search import RefusedSearch
+from streams.kafka.refused_search import BATCH_BYTES, RefusedSearch
 from streams.kafka.settings import ClientSettings
+from streams.kafka.trial_producer import TrialProducer
+from tasks.output_collector import batch_ends
 from tasks.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
@@ -49,8 +46,7 @@ from tasks.processing.record import Headers
 #: (`GuardedCall`).
 _SEND_OFFSETS_S: Final = 5.0
 
-#: A search for refused records begins a new transaction this often, far below any transaction's time-out.
-_TRIAL_TRANSACTION_S: Final = 5.0
+_log = logging.getLogger(__name__)
 
 
 class KafkaTransactionalProducer:
@@ -81,8 +77,11 @@ class KafkaTransactionalProducer:
         self._producer = ProducerClient(
             config, self._log, stall_timeout_s=call_timeout_s, on_wait=on_wait
         )
+        self._on_wait = on_wait
+        #: Topics that take smaller batches than the client makes, with the bytes to send at a time.
+        self._batch_bytes: dict[str, int] = {}
+        self._batch_was_too_large = False
         self._open = False
-        self._began_s = 0.0
         #: Set once, when the producer is of no more use.
         self._ended: FencedError | CommitOutcomeUnknownError | None = None
         #: The offset after the last changelog record that the broker acknowledged in the open transaction.
@@ -123,18 +122,11 @@ class KafkaTransactionalProducer:
         except KafkaException as exception:
             self._fail("begin", error_of(exception))
         self._open = True
-        self._began_s = time.monotonic()
 
     def produce(self, columns: OutputColumns) -> None:
         """Send records; raises `TransactionAbortedError` if the client refuses one of them."""
         self._check_open()
-        try:
-            self._producer.send(columns, 0, len(columns))
-        except RefusedError as refused:
-            self._fail(f"produce to {columns.topic}", refused.error)
-        except StalledError:
-            self._fail(f"produce to {columns.topic}", _stalled())
-        self._producer.serve()
+        self._send(columns, f"produce to {columns.topic}")
 
     def produce_changelog(
         self,
@@ -150,21 +142,37 @@ class KafkaTransactionalProducer:
         self._check_open()
         if not keys:
             return
-        topic, number = partition
-        last = len(keys) - 1
-        every = headers_of_changelog(len(keys), headers, row_headers)
+        records = OutputColumns(
+            topic=partition.topic,
+            partitions=partition.partition,
+            keys=keys,
+            values=values,
+            timestamps=timestamps,
+            headers=headers_of_changelog(len(keys), headers, row_headers),
+        )
+        # Only the last one reports back: its batch is answered after all before it.
+        self._send(records, f"produce to changelog {partition}", reports_last=True)
+
+    def _send(self, columns: OutputColumns, what: str, *, reports_last: bool = False) -> None:
+        count = len(columns)
+        limit = self._batch_bytes.get(columns.topic)
         try:
-            # Only the last one reports back: its batch is answered after all before it.
-            for start, stop, callback in ((0, last, None), (last, last + 1, self._on_delivery)):
-                if start < stop:
-                    self._producer.send_columns(
-                        topic, number, keys, values, timestamps,
-                        headers=every, start=start, stop=stop, callback=callback,
-                    )  # fmt: skip
+            start = 0
+            for stop in [count] if limit is None else batch_ends(columns, limit):
+                last = stop - 1 if reports_last and stop == count else stop
+                if start < last:
+                    self._producer.send(columns, start, last)
+                if last < stop:
+                    self._producer.send(columns, last, stop, self._on_delivery)
+                start = stop
+                if limit is not None and not self._flush(time.monotonic() + self._timeout_s):
+                    self._fail(what, self._unanswered())
         except RefusedError as refused:
-            self._fail(f"produce to changelog {partition}", refused.error)
+            self._fail(what, refused.error)
         except StalledError:
-            self._fail(f"produce to changelog {partition}", _stalled())
+            self._fail(what, _stalled())
+        except KafkaException as exception:
+            self._fail(what, error_of(exception))
         self._producer.serve()
 
     def send_offsets(
@@ -217,51 +225,39 @@ class KafkaTransactionalProducer:
         self._check_doubt("abort")
 
     def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
-        """Return the records the broker refuses, found by sending all in transactions that are aborted."""
+        """Return the records that the broker refuses, found in transactions of another producer, which are aborted."""
         self._check_usable()
         assert not self._open, "the search for refused records needs transactions of its own"
-        try:
-            return [each for part in columns for each in RefusedSearch(self, part).run()]
-        finally:
-            if self._ended is None:
-                self.abort()
+        with TrialProducer(
+            self._settings,
+            self._transactional_id,
+            call_timeout_s=self._timeout_s,
+            on_wait=self._on_wait,
+        ) as trials:
+            search = RefusedSearch(trials, columns)
+            refused = search.run()
+        self._limit_batches(search.batch_bytes)
+        if not refused and self._batch_was_too_large:
+            # Each record is accepted alone, and batches of the search are smaller than those of a commit.
+            self._limit_batches(
+                {
+                    each.topic: self._batch_bytes.get(each.topic, BATCH_BYTES * 2) // 2
+                    for each in columns
+                }
+            )
+        return refused
 
-    def trial(self, columns: OutputColumns, indices: Sequence[int]) -> dict[int, KafkaError | None]:
-        """Send records in a transaction that is aborted later; return what the cluster said of each.
-
-        Records without an answer, because another one ended the transaction, are left out.
-        """
-        if self._open and time.monotonic() - self._began_s > _TRIAL_TRANSACTION_S:
-            self.abort()
-        if not self._open:
-            self.begin()
-        answers: dict[int, KafkaError | None] = {}
-
-        def on_delivery(index: int, error: KafkaError | None, _: Message) -> None:
-            answers[index] = error
-
-        try:
-            for index in indices:
-                self._producer.send(columns, index, index + 1, partial(on_delivery, index))
-        except RefusedError as refused:
-            # "Erroneous state" only says that an earlier record was refused meanwhile.
-            answers[refused.index] = refused.error
-        except StalledError:
-            self._fail("search for refused records", _stalled())
-        try:
-            if not self._producer.flush(time.monotonic() + self._timeout_s):
-                self._fail("search for refused records", _stalled())
-        except KafkaException as exception:
-            self._fail("search for refused records", error_of(exception))
-        self._producer.serve()
-        failed = [error for error in answers.values() if error is not None]
-        if failed or self._log.failure:
-            self.abort()
-        return {
-            index: error
-            for index, error in answers.items()
-            if error is None or is_batch_refused(error) or not is_retriable(error)
-        }
+    def _limit_batches(self, batch_bytes: Mapping[str, int]) -> None:
+        """Send no more than this at a time to topics that take smaller batches than the client makes."""
+        for topic, size in batch_bytes.items():
+            if size < self._batch_bytes.get(topic, sys.maxsize):
+                self._batch_bytes[topic] = size
+                _log.warning(
+                    "topic %s refuses batches of good records as too large; sending %d bytes at a time. Raise its "
+                    "max.message.bytes, or set producer={'batch.size': ...} below it, which is faster",
+                    topic,
+                    size,
+                )
 
     def close(self) -> None:
         """Let the client go without waiting for anything; idempotent."""
@@ -285,12 +281,12 @@ class KafkaTransactionalProducer:
         Unflushed records would have the client's commit wait inside, and then it can't be aborted any more.
         """
         if offsets == self._sent:
-            if not self._producer.flush(deadline_s):
-                self._fail("flush", _stalled())
+            if not self._flush(deadline_s):
+                self._fail("flush", self._unanswered())
             return
         sending = self._begin_offsets(group_id, offsets, deadline_s)
         try:
-            flushed = self._producer.flush(deadline_s, lambda: self._note_answer(sending))
+            flushed = self._flush(deadline_s, lambda: self._note_answer(sending))
         except KafkaException as exception:
             # As long as a call is under way the client does nothing else with a transaction; whoever is fenced has nothing to do.
             if outcome_of(error_of(exception), ending=False) is not Outcome.FENCED:
@@ -298,7 +294,19 @@ class KafkaTransactionalProducer:
             raise
         self._end_offsets(group_id, sending, self._soon(deadline_s))
         if not flushed:
-            self._fail("flush", _stalled())
+            self._fail("flush", self._unanswered())
+
+    def _flush(self, deadline_s: float, meanwhile: Callable[[], None] = no_wait) -> bool:
+        """Wait until all records are answered; return False if that takes too long, or the transaction has failed."""
+        return self._producer.flush(deadline_s, meanwhile, is_over=lambda: self._log.failure)
+
+    def _unanswered(self) -> KafkaError:
+        """Return why records were not answered."""
+        if self._log.failure:
+            return refusal_in(self._log.failure) or KafkaError(
+                TIMED_OUT, "the transaction has failed meanwhile"
+            )
+        return _stalled()
 
     def _note_answer(self, sending: GuardedCall) -> None:
         """While records are waited for, a lost connection is no doubt any more once the offsets are answered."""
@@ -386,6 +394,8 @@ class KafkaTransactionalProducer:
                 self._end(CommitOutcomeUnknownError(told))
             case Outcome.ABORT:
                 refused = is_record_refused(error, self._log.failure)
+                cause = refusal_in(self._log.failure) or error
+                self._batch_was_too_large = cause.code() in TOO_LARGE
                 self.abort()
                 raise TransactionAbortedError(told, record_refused=refused)
 

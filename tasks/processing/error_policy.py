@@ -6,6 +6,7 @@ counts as "fail"; nothing is swallowed.
 
 import logging
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
@@ -58,6 +59,8 @@ class ErrorPolicy:
         self._emit = emit
         self.skipped = 0
         self.dead_letters = 0
+        #: Outputs that were skipped after their task had handed them over, by task id.
+        self.skipped_outputs: Counter[str] = Counter()
 
     def looks_at_input(self, *, dead_letter: bool) -> bool:
         """Return whether somebody looks at the raw input record behind a failed output: a function, or a dead letter."""

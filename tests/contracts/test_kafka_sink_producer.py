@@ -60,6 +60,23 @@ def test_refused_records_come_back_once_and_the_others_arrive(cluster: Cluster) 
     assert sink.flush() == []
 
 
+def test_one_record_without_a_key_takes_no_other_with_it(cluster: Cluster) -> None:
+    """The client gives the error of a batch to all its records; the last value of each key is the last one that was sent."""
+    topic = cluster.topic(config={"cleanup.policy": "compact"})
+    keys: list[bytes | None] = [b"k%d" % (index % 3) for index in range(100)]
+    keys[40] = None
+    first = columns(topic, *[b"%d" % index for index in range(100)], keys=keys)
+    later = columns(topic, *[b"%d" % index for index in range(100, 120)], keys=keys[:20])
+    sink = cluster.sink()
+    sink.produce(first)
+    sink.produce(later)
+    assert [(each.columns is first, each.index) for each in sink.flush()] == [(True, 40)]
+    written = visible(cluster, topic)
+    assert {record.value for record in written} == {b"%d" % n for n in range(120) if n != 40}
+    last = {record.key: record.value for record in written}
+    assert last == {b"k0": b"118", b"k1": b"119", b"k2": b"117"}
+
+
 def test_a_record_for_a_missing_partition_fails_alone(cluster: Cluster) -> None:
     """What the client itself refuses is told by the flush as well."""
     topic = cluster.topic()

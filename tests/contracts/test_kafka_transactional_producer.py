@@ -1,5 +1,7 @@
 """The contract of `tasks.ports.TransactionalProducer`: the fake and the real one behave alike."""
 
+import time
+
 import pytest
 
 from rebalance.model import TopicPartition
@@ -9,6 +11,7 @@ from tasks.processing.output import OutputColumns
 from tests.fakes.cluster import (
     ANY_PARTITION,
     Cluster,
+    RealCluster,
     T,
     columns,
     started,
@@ -194,6 +197,41 @@ def test_refused_records_are_found_among_good_ones(cluster: Cluster) -> None:
     assert all("MSG_SIZE_TOO_LARGE" in str(each.error) for each in refused)
     _commit_again_until_it_holds(producer, columns(topic, b"rest", b"rest", partitions=[0, 1]))
     assert values_of(cluster, topic, 2) == [b"rest", b"rest"]
+
+
+def test_one_record_without_a_key_takes_no_other_with_it(cluster: Cluster) -> None:
+    """The client gives the error of a batch to all its records."""
+    topic = cluster.topic(config={"cleanup.policy": "compact"})
+    mixed = columns(topic, b"1", b"2", b"3", b"4", keys=[b"a", b"b", None, b"c"])
+    producer = started(cluster)
+    assert [each.index for each in producer.find_refused([mixed])] == [2]
+
+
+@pytest.mark.broker
+def test_records_too_old_for_a_topic_are_found(real_cluster: RealCluster) -> None:
+    """One alone, one of many, and many in another topic where all are refused."""
+    topic = real_cluster.topic(2, {"message.timestamp.before.max.ms": "86400000"})
+    now_ms = time.time_ns() // 1_000_000
+    times = [T if index == 7 else now_ms for index in range(300)]
+    one = columns(topic, *[b"v"] * 300, timestamps=times)
+    every = columns(topic, *[b"v"] * 40, partitions=1)  # of 2023
+    producer = started(real_cluster)
+    found = [(each.columns is one, each.index) for each in producer.find_refused([one, every])]
+    assert found == [(True, 7), *((False, index) for index in range(40))]
+
+
+@pytest.mark.broker
+def test_a_topic_that_takes_only_small_batches_is_written(real_cluster: RealCluster) -> None:
+    """Each record fits, all together do not: they are sent in parts."""
+    topic = real_cluster.topic(config={"max.message.bytes": "2000"})
+    records = columns(topic, *[b"v" * 100] * 200)
+    producer = started(real_cluster)
+    producer.begin()
+    with pytest.raises(TransactionAbortedError):
+        _produce_and_commit(producer, records)
+    assert producer.find_refused([records]) == []
+    _commit_again_until_it_holds(producer, records)
+    assert len(values_of(real_cluster, topic, 200)) == 200
 
 
 def test_a_record_for_a_missing_partition_is_refused(cluster: Cluster) -> None:

@@ -306,6 +306,8 @@ class FakeBroker:
         record = StoredRecord(partition, log.end, key, value, timestamp, tuple(headers))
         if record_size_bytes(key, value, headers) > int(topic.config["max.message.bytes"]):
             raise RefusedRecordError(f"MSG_SIZE_TOO_LARGE: record for {name}-{partition}")
+        if key is None and "compact" in topic.config.get("cleanup.policy", ""):
+            raise RefusedRecordError(f"INVALID_RECORD: record without a key for {name}-{partition}")
         for refused, when in self._refusals:
             if refused == name and when(record):
                 raise RefusedRecordError(f"INVALID_RECORD: record for {name}-{partition}")

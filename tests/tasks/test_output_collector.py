@@ -126,6 +126,13 @@ def test_headers_count_for_the_size() -> None:
         collector.add(columns_of("out", b"1", headers=[(("h", bytes(500)),)]), internal=False)
 
 
+def test_skipped_outputs_are_counted_for_their_task() -> None:
+    collector = collector_of(ErrorHandlers(production="continue"), limits={"out": 500})
+    collector.add(columns_of("out", b"1", sized(501), sized(502)), internal=False)
+    assert collector.policy is not None
+    assert collector.policy.skipped_outputs == {columns_of("out").task_id: 2}
+
+
 @pytest.mark.parametrize("action", ["continue", "retry"])
 def test_records_of_the_application_itself_are_never_skipped(action: Any) -> None:
     """Leaving one out of a repartition topic would make the state wrong: any answer stops the worker."""

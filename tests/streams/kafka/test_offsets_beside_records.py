@@ -50,7 +50,14 @@ class Client:
         del deadline_s
         return self.sending
 
-    def flush(self, _: float, meanwhile: Callable[[], None] = no_wait) -> bool:
+    def flush(
+        self,
+        _: float,
+        meanwhile: Callable[[], None] = no_wait,
+        *,
+        is_over: Callable[[], object] = no_wait,
+    ) -> bool:
+        del is_over
         for _ in range(self.slices):
             meanwhile()
         return self.fate()

@@ -4,7 +4,7 @@ from confluent_kafka import KafkaError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.kafka.sink_producer import _halves, _located
+from streams.kafka.sink_producer import _Answer, _located, _parts
 from tests.fakes.cluster import columns
 
 ERROR = KafkaError(KafkaError._MSG_TIMED_OUT)
@@ -25,9 +25,9 @@ def test_each_report_is_matched_to_a_row_of_its_content(data: st.DataObject) -> 
     reports = [
         (ERROR, Message(topic="t", key=keys[index], value=values[index])) for index in failed
     ]
-    pending = [(each, index) for each in (other, records) for index in range(len(values))]
-    found = _located(reports, pending)
-    indices = [index for (found_in, index), _ in found if found_in is records]
+    places = [(number, index) for number in range(2) for index in range(len(values))]
+    found = _located(reports, [other, records], places)
+    indices = [index for number, index in found if number == 1]
     assert len(indices) == len(failed)
     assert indices == sorted(set(indices))
     contents = [(keys[index], values[index] or None) for index in indices]
@@ -36,10 +36,29 @@ def test_each_report_is_matched_to_a_row_of_its_content(data: st.DataObject) -> 
     )
 
 
-@given(st.integers(0, 9))
-def test_halves_hold_every_row_once_and_the_first_comes_last(count: int) -> None:
-    """The last part is taken first, so the order of sending stays."""
-    rows = [(columns("t"), index) for index in range(count)]
-    parts = _halves(rows)
-    assert [row for part in reversed(parts) for row in part] == rows
+@given(
+    st.lists(st.sampled_from(["named", "other", "batch", "accepted"]), min_size=2, max_size=12),
+    st.booleans(),
+)
+def test_parts_hold_every_record_once_in_order_and_are_smaller(
+    kinds: list[str], alone: bool
+) -> None:
+    """Records that the broker has named are parts of their own, so one of them takes no other with it."""
+    errors = {
+        "named": _Answer(KafkaError(KafkaError.INVALID_RECORD), 1),
+        "other": _Answer(KafkaError(KafkaError._INVALID_DIFFERENT_RECORD), 1),
+        "batch": _Answer(KafkaError(KafkaError.INVALID_RECORD), 2),
+    }
+    kinds[0] = "batch" if kinds[0] == "accepted" else kinds[0]
+    places = [(0, index) for index in range(len(kinds))]
+    answers = {
+        place: errors[kind] for place, kind in zip(places, kinds, strict=True) if kind in errors
+    }
+    parts = _parts(places, answers, len(kinds) + (0 if alone else 5))
+    assert [place for part in parts for place in part] == places
     assert all(parts)
+    assert max(map(len, parts)) < len(kinds) or not alone
+    if "other" in kinds:
+        assert all(
+            [place] in parts for place, kind in zip(places, kinds, strict=True) if kind == "named"
+        )
