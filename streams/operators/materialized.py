@@ -137,6 +137,10 @@ class MaterializedOperator(TableOperator):
                         left_out.add(index)
                         continue
                 existed = held is not None and buffer.exists(data)
+                if held is not None and result is None:
+                    result_timestamp = (
+                        timestamp  # of a cached deletion Kafka Streams knows only the record's
+                    )
                 valid_to = self._put(data, result, result_timestamp)
             except FAILURES as error:  # user code, or a serde: the processing handler decides
                 self.context.failed(batch, index, error)

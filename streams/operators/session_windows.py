@@ -23,6 +23,7 @@ class SessionWindowAggregate(WindowedOperator):
     """Folds the values of a key into an aggregate per session."""
 
     _bytes_left_out = 0
+    deletes_at_record = False
 
     def __init__(
         self,

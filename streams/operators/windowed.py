@@ -94,6 +94,10 @@ class WindowedOperator(MaterializedOperator):
     keys_out = "windowed"
     observes_time = True
 
+    #: Whether a cached deletion has the time of the record that brought it about, as in Kafka Streams,
+    #: whose cache keeps no other time of a row without a value. A deleted session has its end's.
+    deletes_at_record = True
+
     #: How many bytes at the end of a disk key are not in the windowed key: a window's sequence number.
     _bytes_left_out = 4
 
@@ -223,7 +227,10 @@ class WindowedOperator(MaterializedOperator):
         """Store a change that the record at `index` made, and hold it back or note it to be forwarded."""
         held = self.held
         existed = held is not None and self.buffer.exists(change.data)
-        self.buffer.put(change.data, change.value, change.timestamp)
+        timestamp = change.timestamp
+        if held is not None and change.value is None and self.deletes_at_record:
+            timestamp = batch.timestamps[index]
+        self.buffer.put(change.data, change.value, timestamp)
         if held is not None:
             if self.sends_old_values:
                 self.held_old.setdefault(change.data, change.old_value)

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from state_stores.key_value_store import ValueAndTimestamp
 from streams import (
+    CalendarWindows,
     Materialized,
     Processor,
     RecordFailedError,
     Serdes,
+    SessionWindows,
     StreamsBuilder,
     StreamsConfig,
+    TimeWindows,
 )
 from streams.testing import TopologyTestDriver
 from tests.streams.operators.run import JSON, driver_of, outputs, run
@@ -308,3 +311,79 @@ def test_a_processor_may_write_into_the_store_of_a_count(
             pass
         driver._settle([task])
         assert outputs(driver)[-1] == ("a", int(number) + 2, 3)
+
+
+# -- deletions ---------------------------------------------------------------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _fold(_key: str, value: str, aggregate: str) -> str | None:
+    """Append a text; "d" deletes the row."""
+    return None if value == "d" else aggregate + value
+
+
+def _reduce(aggregate: str, value: str) -> str | None:
+    return None if value == "d" else aggregate + value
+
+
+def _cogroup(grouped: Any) -> Any:
+    return grouped.cogroup(_fold).aggregate(str, value_serde=JSON)
+
+
+DELETING: dict[str, Any] = {
+    "aggregate": lambda grouped: grouped.aggregate(str, _fold, value_serde=JSON),
+    "reduce": lambda grouped: grouped.reduce(_reduce),
+    "cogroup": _cogroup,
+    "tumbling": lambda grouped: grouped.windowed_by(TimeWindows(50, grace=50)).reduce(_reduce),
+    "calendar": lambda grouped: grouped.windowed_by(CalendarWindows("day")).reduce(_reduce),
+}
+
+
+@pytest.mark.parametrize("store_type", ["rocksdb", "in_memory"])
+@pytest.mark.parametrize("store_format", ["DEFAULT", "HEADERS"])
+@pytest.mark.parametrize("name", DELETING)
+def test_a_cached_deletion_has_the_time_of_its_record(
+    name: str, store_type: str, store_format: str
+) -> None:
+    """Without a cache it has the later of that and the row's, as in Kafka Streams."""
+
+    def times(cache: int) -> list[int]:
+        with driver_of(
+            lambda stream: (
+                DELETING[name](stream.group_by_key(key_serde=JSON, value_serde=JSON))
+                .to_stream()
+                .select_key(lambda key, value: _text(value))
+            ),
+            statestore_cache_max_bytes=cache,
+            dsl_store_suppliers=store_type,
+            dsl_store_format=store_format,
+        ) as driver:
+            source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
+            for row in (("a", "x", 10), ("a", "d", 5), ("a", "y", 7), ("a", "d", 20)):
+                source.pipe_input(*row)
+            return [time for _, _, time in outputs(driver)]
+
+    assert times(0) == [10, 10, 7, 20]
+    assert times(1 << 20) == [10, 5, 7, 20]
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+def test_a_deleted_session_has_the_time_of_its_end(cache: int) -> None:
+    """With a cache as well; also one that was merged away, by a record before its end."""
+    with driver_of(
+        lambda stream: (
+            stream.group_by_key(key_serde=JSON, value_serde=JSON)
+            .windowed_by(SessionWindows(40, grace=50))
+            .reduce(_reduce)
+            .to_stream(lambda key, _: [key.start, key.end])
+        ),
+        statestore_cache_max_bytes=cache,
+    ) as driver:
+        source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
+        for row in (("a", "x", 0), ("a", "y", 60), ("a", "z", 30)):
+            source.pipe_input(*row)
+        deleted = [(key, time) for key, value, time in outputs(driver) if value is None]
+    assert deleted == [([0, 0], 0), ([60, 60], 60)]
