@@ -22,7 +22,7 @@ from streams.broker.resolvers import FetchRequest, Resolver, find_resolvers, run
 
 KAFKA_STREAMS_VERSION = "4.4.0"
 HEAP = "-Xmx2g"
-COMPILE_TIMEOUT_S = 120
+COMPILE_TIMEOUT_S = 600
 _MAKE_TIMEOUT_MS = 600_000
 _LOCK = "jars.sha256"
 _DEPENDENCIES = (

@@ -7,6 +7,12 @@ from state_stores.commit_buffer import CommitBuffer
 from state_stores.custom_slot import CustomStore
 from state_stores.errors import InvalidStateStoreError
 from state_stores.headers_buffer import HeadersBuffer, SegmentedHeadersBuffer
+from state_stores.headers_queries import (
+    CommittedKeyValueStoreWithHeaders,
+    ReadOnlySessionStoreWithHeaders,
+    ReadOnlyWindowStoreWithHeaders,
+    segments_with_headers,
+)
 from state_stores.key_value_store import (
     CommittedKeyValueStore,
     KeyValueStore,
@@ -120,12 +126,25 @@ def _key_value_buffer(spec: StoreSpec) -> type[CommitBuffer]:
 
 
 def committed_store(
-    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+    spec: StoreSpec,
+    topic: str,
+    databases: Callable[[], list[Database]],
+    *,
+    with_headers: bool = False,
 ) -> ReadOnlyStore:
     """Return the committed content of a store over the databases of several tasks, for interactive queries.
 
-    `databases` gives the databases that are open now; it is asked anew for every call.
+    Args:
+        spec: The store.
+        topic: Topic name the serdes are told.
+        databases: Gives the databases that are open; it is called for every query.
+        with_headers: Whether values come with the headers of their records.
+
+    Raises:
+        InvalidStateStoreError: It is a custom store, or keeps no headers.
     """
+    if with_headers:
+        return _committed_with_headers(spec, topic, databases)
     match spec.kind:
         case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
             return CommittedKeyValueStore(spec, topic, databases)
@@ -140,3 +159,22 @@ def committed_store(
                 f"store {spec.name} is a custom one: only the processors of its task can read it, because what was not "
                 "committed shows in it; have a processor forward what you ask for, to a topic or to a table with a store"
             )
+
+
+def _committed_with_headers(
+    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+) -> ReadOnlyStore:
+    if not spec.keeps_headers:
+        raise InvalidStateStoreError(
+            f"store {spec.name} keeps no headers; set dsl_store_format='HEADERS' or Materialized(headers=True) for a table,"
+            " use Stores.timestamped_key_value_with_headers and the like for a processor, or query without headers"
+        )
+    match spec.kind:
+        case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
+            rows = segments_with_headers(spec, topic, databases)
+            return ReadOnlyWindowStoreWithHeaders[Any, Any](spec, topic, rows)
+        case StoreKind.SESSION:
+            rows = segments_with_headers(spec, topic, databases)
+            return ReadOnlySessionStoreWithHeaders[Any, Any](spec, topic, rows)
+        case _:
+            return CommittedKeyValueStoreWithHeaders[Any, Any](spec, topic, databases)

@@ -127,7 +127,10 @@ class SegmentedStore(TaskStore[SegmentedBuffer]):
 
 
 def committed_sources(
-    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+    spec: StoreSpec,
+    topic: str,
+    databases: Callable[[], list[Database]],
+    segments: type[CommittedSegments] = CommittedSegments,
 ) -> Callable[[], Sequence[Segments]]:
     """Return what gives the committed rows of the tasks that are open now."""
 
@@ -135,7 +138,7 @@ def committed_sources(
         opened = databases()
         if not opened:
             raise not_running(spec.name)
-        return [CommittedSegments(spec, topic, database) for database in opened]
+        return [segments(spec, topic, database) for database in opened]
 
     return sources
 

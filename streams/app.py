@@ -29,10 +29,15 @@ from streams.listeners import RestoreListener, StandbyUpdateListener, called
 from streams.run_options import RunOptions
 from streams.serdes import SerdeLike
 from streams.states import KafkaStreamsState
-from streams.streams_metadata import KeyQueryMetadata, StreamsMetadata
+from streams.streams_metadata import (
+    KeyQueryMetadata,
+    PartitionerWithHeaders,
+    StreamsMetadata,
+)
 from streams.task_info import TaskInfo, task_infos
 from streams.topics import spec_of
 from streams.topology import Topology, given_topology
+from tasks.processing.record import Headers
 from tasks.processing.topology_spec import Partitioner
 from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
 
@@ -300,7 +305,7 @@ class KafkaStreams:
         workers = [each.worker for each in self._shown()]
         return task_infos([worker for worker in workers if worker is not None])
 
-    def store(self, name: str, *, stale: bool = False) -> Any:
+    def store(self, name: str, *, stale: bool = False, headers: bool = False) -> Any:
         """Return a read-only view of a store over this process's running tasks: what is committed, never less.
 
         It is a `ReadOnlyKeyValueStore`, `ReadOnlyWindowStore`, `ReadOnlySessionStore` or
@@ -309,15 +314,19 @@ class KafkaStreams:
         Args:
             name: The store.
             stale: Also ask copies of the store (standbys, learners), which are a little behind.
+            headers: Values come with their records' headers: `ValueTimestampHeaders`, in session stores
+                `AggregationWithHeaders`. The store must keep headers.
 
         Raises:
-            InvalidStateStoreError: There is no such store, or (when reading) no running task of it here.
+            InvalidStateStoreError: There is no such store, it keeps no headers, or (when reading) no running task of
+                it is here.
 
         >>> def count_of(app: KafkaStreams, word: str) -> int:
         ...     return app.store("counts").get(word, 0)
         """
         check_flag(stale, "stale", "store", error=StreamsError)
-        return store_view(self._application, self._shown, name, stale=stale)
+        check_flag(headers, "headers", "store", error=StreamsError)
+        return store_view(self._application, self._shown, name, stale=stale, with_headers=headers)
 
     def local_store_lags(self) -> dict[str, dict[int, int]]:
         """Return by store and partition how far the state here is behind its changelog, in offsets.
@@ -332,7 +341,8 @@ class KafkaStreams:
         key: K,
         key_serde: SerdeLike[K],
         *,
-        partitioner: Partitioner | None = None,
+        partitioner: Partitioner | PartitionerWithHeaders | None = None,
+        headers: Headers = (),
     ) -> KeyQueryMetadata:
         """Return which process has the state of a key, as the group's log tells it now.
 
@@ -345,7 +355,9 @@ class KafkaStreams:
             key: The key that the store's input is partitioned by: of a windowed store the one inside.
             key_serde: Serde of that input's keys.
             partitioner: How that input is partitioned, (topic, key, None, partitions) -> partition, where it is not by
-                Kafka's own partitioner (KIP-67's `StreamPartitioner`).
+                Kafka's own partitioner (KIP-67's `StreamPartitioner`). One of five parameters gets the headers as well:
+                (topic, key, None, headers, partitions).
+            headers: The headers of the key's record, for a partitioner that looks at them.
 
         Raises:
             InvalidStateStoreError: There is no such store.
@@ -357,7 +369,7 @@ class KafkaStreams:
         ...     host = app.query_metadata_for_key("counts", user, str).active_host
         ...     return "nowhere now" if host is None else f"http://{host.host}:{host.port}/counts/{user}"
         """
-        return self._directory().where_is(store, key, key_serde, partitioner)
+        return self._directory().where_is(store, key, key_serde, partitioner, headers)
 
     def metadata_for_all_clients(self) -> list[StreamsMetadata]:
         """Return what each process of the application has, by host and port; only of those with an `application_server`.

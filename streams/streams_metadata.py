@@ -1,9 +1,14 @@
 """What programs are told of where state is: `HostInfo`, `KeyQueryMetadata`, `StreamsMetadata` (KIP-67, KIP-535)."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rebalance.model import TopicPartition
+from tasks.processing.record import Headers
+
+#: Chooses a partition by the record's headers as well: (topic, key, value, headers, partitions).
+PartitionerWithHeaders = Callable[[str, Any, Any, Headers, int], int | Iterable[int] | None]
 
 
 class HostInfo(NamedTuple):

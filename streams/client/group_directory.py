@@ -8,14 +8,19 @@ from rebalance.describe import LogEntry, LogFold
 from rebalance.group import Group
 from streams.client.application import Application
 from streams.errors import StreamsError
-from streams.group.discovery import all_clients, partitioner_of, where_is
+from streams.group.discovery import all_clients, partitioner_of, where_is, without_headers
 from streams.group.topics import LogTopic
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.group_log import state_topic
 from streams.kafka.group_reader import KafkaGroupReader
 from streams.kafka.portable_settings import settings_of
 from streams.serdes import SerdeLike
-from streams.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
+from streams.streams_metadata import (
+    HostInfo,
+    KeyQueryMetadata,
+    PartitionerWithHeaders,
+    StreamsMetadata,
+)
 from tasks.processing.topology_spec import Partitioner
 
 
@@ -75,10 +80,17 @@ class GroupDirectory:
             return self._fold.group
 
     def where_is(
-        self, store: str, key: object, serde: SerdeLike[Any], partitioner: Partitioner | None
+        self,
+        store: str,
+        key: object,
+        serde: SerdeLike[Any],
+        partitioner: Partitioner | PartitionerWithHeaders | None,
+        headers: object = (),
     ) -> KeyQueryMetadata:
         """Return who has the state of a key (`KafkaStreams.query_metadata_for_key`)."""
-        choose = partitioner_of(serde) if partitioner is None else partitioner
+        choose = (
+            partitioner_of(serde) if partitioner is None else without_headers(partitioner, headers)
+        )
         endpoint = self._config.application_server
         return where_is(
             self.group(),

@@ -21,6 +21,7 @@ def store_view(
     name: str,
     *,
     stale: bool,
+    with_headers: bool = False,
 ) -> Any:
     """Return a read-only view of a store over the tasks that are here, also over those that come later.
 
@@ -29,12 +30,17 @@ def store_view(
         threads: The workers of the process, as they are at each reading.
         name: The store.
         stale: Also read copies (standbys and learners), which are a little behind.
+        with_headers: Whether values come with the headers of their records.
 
     Raises:
-        InvalidStateStoreError: There is no such store, or it is a global one that is not open yet.
+        InvalidStateStoreError: There is no such store, it keeps no headers, or it is a global one that is not open yet.
     """
     subtopology = application.spec.place_of(name)
     if subtopology is None:
+        if with_headers:
+            raise InvalidStateStoreError(
+                f"global store {name} keeps no headers; query it without them"
+            )
         for thread in threads():
             if thread.life is not None and thread.life.globals is not None:
                 return thread.life.globals.stores.views[name]
@@ -43,9 +49,8 @@ def store_view(
         )
     (store,) = (each for each in subtopology.stores if each.name == name)
     topic = changelog_topic(application.config.application_id, name)
-    return committed_store(
-        store, topic, partial(_databases, threads, subtopology.id, name, stale=stale)
-    )
+    databases = partial(_databases, threads, subtopology.id, name, stale=stale)
+    return committed_store(store, topic, databases, with_headers=with_headers)
 
 
 def _databases(

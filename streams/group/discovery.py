@@ -6,18 +6,27 @@ at all without one; a process whose tasks are being taken from it has them until
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from rebalance.group import Group
 from rebalance.model import TaskId, TaskPhase, TopicPartition
+from state_stores.headers import as_headers
 from streams.errors import StreamsError
+from streams.functions import accepts
 from streams.serdes import SerdeLike, as_serde
 from streams.serdes.partitioning import WindowedPartitioner, partition_of
 from streams.serdes.windowed import is_windowed
-from streams.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
+from streams.streams_metadata import (
+    HostInfo,
+    KeyQueryMetadata,
+    PartitionerWithHeaders,
+    StreamsMetadata,
+)
 from tasks.internal_topics import topics_read
 from tasks.processing.topology_spec import Partitioner, SubtopologySpec, TopologySpec
 
+#: A partitioner without headers takes so many arguments.
+_PLAIN_ARGUMENTS: Final = 4
 #: Phases in which the owner's store can be read.
 _READABLE: Final = (TaskPhase.RUNNING, TaskPhase.REVOKING)
 
@@ -152,3 +161,23 @@ def _only(answer: Any, count: int, store: str, key: object) -> int:
         f"store {store}: key {key!r} must be in one partition of 0 to {count - 1}, but its partitioner chose "
         f"{sorted(chosen, key=repr) or 'none'}; give the partitioner that the store's input is written with"
     )
+
+
+def without_headers(
+    partitioner: Partitioner | PartitionerWithHeaders, headers: object
+) -> Partitioner:
+    """Return a partitioner that needs no headers; one of five parameters is given these.
+
+    >>> without_headers(lambda topic, key, value, headers, count: len(headers), (("a", b""),))("in", "k", None, 9)
+    1
+    """
+    if accepts(partitioner, _PLAIN_ARGUMENTS):
+        return cast("Partitioner", partitioner)
+    given = as_headers(headers)
+    if given is None:
+        raise StreamsError(
+            'query_metadata_for_key: headers are a tuple of (name, bytes) pairs, as in (("trace", b"1"),), not of type'
+            f" {type(headers).__name__}"
+        )
+    choose = cast("PartitionerWithHeaders", partitioner)
+    return lambda topic, key, value, partitions: choose(topic, key, value, given, partitions)

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_stores.envelope import seal, unseal, unseal_with_headers
-from state_stores.errors import StoreCorruptedError
+from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
+from state_stores.factory import committed_store
 from state_stores.headers import Headers, encode_headers, split_headers
 from state_stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
 from state_stores.session_store import AggregationWithHeaders
 from state_stores.spec import StoreKind
 from state_stores.windowed import Windowed
-from tests.state_stores.store_bench import StoreBench, begins, spec_of
+from tests.state_stores.store_bench import TOPIC, StoreBench, begins, spec_of
 
 headers_of_records = st.lists(
     st.tuples(st.sampled_from(["", "trace", "é"]), st.none() | st.binary(max_size=70)), max_size=3
@@ -59,10 +60,10 @@ def put(bench: StoreBench, key: str, time: int, row: tuple[int, Headers] | None)
             return key
 
 
-def shown(bench: StoreBench) -> dict[Any, tuple[int, Headers]]:
+def shown(kind: StoreKind, store: Any) -> dict[Any, tuple[int, Headers]]:
     """Return all rows of a store, each read in all ways."""
-    store, found = bench.store, dict[Any, tuple[int, Headers]]()
-    if bench.spec.kind is StoreKind.SESSION:
+    found = dict[Any, tuple[int, Headers]]()
+    if kind is StoreKind.SESSION:
         for session, each in store.fetch_range(None, None):
             found[session] = (each.aggregation, each.headers)
             assert store.fetch_session(session.key, session.start, session.end) == each
@@ -77,7 +78,10 @@ def shown(bench: StoreBench) -> dict[Any, tuple[int, Headers]]:
 @pytest.mark.parametrize("rocksdb", [False, True], ids=["in_memory", "rocksdb"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_a_dictionary_of_values_and_headers(kind: StoreKind, rocksdb: bool) -> None:
-    """Puts and deletes are seen at once; commits, restarts, kills and restores keep what was committed, with its headers."""
+    """Puts and deletes are seen at once; commits, restarts, kills and restores keep what was committed, with its headers.
+
+    Queries with headers return the committed rows.
+    """
 
     @settings(max_examples=20)
     @given(steps=steps)
@@ -85,6 +89,7 @@ def test_it_is_a_dictionary_of_values_and_headers(kind: StoreKind, rocksdb: bool
         bench = bench_of(kind, rocksdb=rocksdb, caching=True)
         model: dict[Any, tuple[int, Headers]] = {}
         committed = dict(model)
+        queried = committed_store(bench.spec, TOPIC, lambda: [bench.database], with_headers=True)
         try:
             for step in steps:
                 match step:
@@ -99,7 +104,8 @@ def test_it_is_a_dictionary_of_values_and_headers(kind: StoreKind, rocksdb: bool
                     case _:
                         bench.begin_again(step)
                         model = dict(committed)
-                assert shown(bench) == model
+                assert shown(kind, bench.store) == model
+                assert shown(kind, queried) == committed
         finally:
             bench.close()
 
@@ -167,7 +173,7 @@ def test_headers_that_kafka_does_not_take_are_refused_where_they_are_put(bad: An
         bench = bench_of(kind, rocksdb=False)
         with pytest.raises(TypeError, match=r"store store: headers are a tuple of \(name, bytes\)"):
             put(bench, "a", 1, (3, bad))
-        assert shown(bench) == {}
+        assert shown(kind, bench.store) == {}
 
 
 def test_what_is_no_value_with_headers_is_refused() -> None:
@@ -179,3 +185,14 @@ def test_what_is_no_value_with_headers_is_refused() -> None:
         windows.put("a", 3, 1)
     with pytest.raises(TypeError, match=r"store store holds AggregationWithHeaders\(.*not int"):
         sessions.put(Windowed("a", 1, 2), 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_query_with_headers_of_a_store_without_them_is_refused(kind: StoreKind) -> None:
+    """The message says how to keep them; a query without headers is answered as ever."""
+    bench = bench_of(kind, rocksdb=False, keeps_headers=False)
+    with pytest.raises(
+        InvalidStateStoreError, match="store store keeps no headers; set dsl_store_format"
+    ):
+        committed_store(bench.spec, TOPIC, lambda: [bench.database], with_headers=True)
+    bench.close()

@@ -8,10 +8,11 @@ import pytest
 from rebalance.model import MemberPhase, TopicPartition
 from streams import StreamsBuilder, StreamsConfig, Windowed
 from streams.errors import InvalidStateStoreError, SerializationError, StreamsError
-from streams.group.discovery import all_clients, partitioner_of, where_is
+from streams.group.discovery import all_clients, partitioner_of, where_is, without_headers
 from streams.serdes import Serdes
 from streams.serdes.partitioning import partition_of
 from streams.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
+from tasks.processing.record import Headers
 from tasks.processing.topology_spec import Partitioner, TopologySpec
 from tests.rebalance.group_logs import LogBook
 
@@ -192,3 +193,19 @@ def test_who_has_no_task_is_told_of_and_who_is_gone_is_not() -> None:
     newcomer = all_clients(book.group, SPEC, APP)[1]
     assert newcomer.state_store_names == {"rates"}
     assert newcomer.topic_partitions == frozenset()
+
+
+def test_a_partitioner_may_choose_by_headers() -> None:
+    """(topic, key, value, headers, partitions); one of four parameters is called as ever, and bad headers are refused."""
+
+    def by_region(topic: str, key: str, value: None, headers: Headers, partitions: int) -> int:
+        return len(dict(headers)["region"] or b"") % partitions
+
+    def plain(topic: str, key: str, value: None, partitions: int) -> int:
+        return partitions - 1
+
+    headers = (("region", b"eu-1"),)
+    assert without_headers(by_region, headers)("in", "k", None, 3) == 1
+    assert without_headers(plain, headers) is plain
+    with pytest.raises(StreamsError, match=r"headers are a tuple of \(name, bytes\) pairs"):
+        without_headers(by_region, [("region", 7)])
