@@ -137,11 +137,12 @@ class MaterializedOperator(TableOperator):
                         left_out.add(index)
                         continue
                 existed = held is not None and buffer.exists(data)
-                if held is not None and result is None:
-                    result_timestamp = (
-                        timestamp  # of a cached deletion Kafka Streams knows only the record's
-                    )
-                valid_to = self._put(data, result, result_timestamp)
+                valid_to = self._put(
+                    data,
+                    result,
+                    # Of a cached deletion Kafka Streams knows the record's time only.
+                    result_timestamp if held is None or result is not None else timestamp,
+                )
             except FAILURES as error:  # user code, or a serde: the processing handler decides
                 self.context.failed(batch, index, error)
                 left_out.add(index)
