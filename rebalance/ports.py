@@ -73,10 +73,7 @@ class GroupLog(Protocol):
         ...
 
     def state_end(self) -> int:
-        """Return the end of what can be read in the state topic: `LogRead.state_offset` of a reader of all of it.
-
-        What `append` wrote a moment ago may not be counted yet: its marker is under way.
-        """
+        """Return the end of the state topic: `LogRead.state_offset` of a reader of all of it, once it is decided."""
         ...
 
     def topic_ids(self) -> Mapping[str, str]:
@@ -120,7 +117,7 @@ class EndsReader(Protocol):
     """Reads where partitions end."""
 
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
-        """Return read-committed ends (last stable offsets) by position key; partitions that do not exist are left out.
+        """Return the ends of logs (high watermarks) by position key; partitions that do not exist are left out.
 
         Raises an exception if it can't.
         """

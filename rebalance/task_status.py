@@ -42,6 +42,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         ranges: Records that key ranges have had in hand for long, the longest first: (key hash, offset, ms so far).
         range_count: Key ranges of an active task; their map is in the metadata of its commits.
         busiest: Key ranges of an active task that were at work, the busiest first: (first hash, percent of some seconds).
+        waits: Why its restore does not go on; empty while it does.
         blocking: The coroutine of an active task that blocks its worker's event loop, if one has done so for long.
     """
 
@@ -59,3 +60,4 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     range_count: int = 1
     busiest: tuple[tuple[int, int], ...] = ()
     blocking: BlockingCoroutine | None = None
+    waits: str = ""

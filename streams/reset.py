@@ -218,7 +218,7 @@ def gather_facts(
         case "earliest":
             targets = admin.beginning_offsets(partitions)
         case "latest":
-            targets = admin.end_offsets(partitions)
+            targets = admin.stable_offsets(partitions)  # nothing undecided is skipped
         case int():
             targets = admin.offsets_at(partitions, position)
     return ResetFacts(

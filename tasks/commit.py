@@ -369,7 +369,7 @@ class Committer:
         _log.warning(
             "outcome of a transaction is unknown (%s); reading it back with a new producer", error
         )
-        retired_id = self.producer.transactional_id
+        retired_id, acknowledged = self.producer.transactional_id, self.producer.acknowledged
         self.producer.close()
         self.producer = self._answered(self._make_producer, give_up_s)
         if self.producer.transactional_id != retired_id:
@@ -384,10 +384,8 @@ class Committer:
             _log.info("the transaction had not committed; going back to what is")
             raise RolledBackError(str(error)) from error
         _log.info("the transaction had committed")
-        changelogs = list(commit.changelogs)
-        if not changelogs:
-            return {}
-        return self._answered(lambda: self._admin.end_offsets(changelogs), give_up_s)
+        # It could only commit once all its records were acknowledged. An end that is asked for now may be another's.
+        return {each: at for each, at in acknowledged.items() if each in commit.changelogs}
 
     def _answered(self, ask: Callable[[], Answer], give_up_s: float) -> Answer:
         """Return what `ask` returns; brokers may be away, and once back take their time to end a transaction."""

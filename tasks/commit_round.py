@@ -104,6 +104,8 @@ class CommitRound:
         self.sequence = sequence
         self.offsets: dict[TopicPartition, int] = {}
         self.reached: dict[TopicPartition, int] = {}
+        #: Changelogs whose position after the last commit is not known: the cluster has not told it.
+        self.unknown: set[TopicPartition] = set()
         self.forwarded, self.twice = 0, 0
         #: How far the key ranges of each partition were at the last commit.
         self._progress: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
@@ -127,6 +129,7 @@ class CommitRound:
     ) -> None:
         """Note with what a task begins to run."""
         self.epochs[task.task_id] = epoch
+        self.unknown.difference_update(task.stores.changelogs)  # read to their ends
         self.topic_ids.update(topic_ids)
         self._former[task.task_id] = {
             "" if each.progress is None else each.progress.transactional_id
@@ -306,6 +309,7 @@ class CommitRound:
     def _write(self, done: _Round, positions: Positions) -> None:
         """Note what is committed, and write it to the databases."""
         self.reached.update(positions)
+        self.unknown = (self.unknown | done.commit.changelogs.keys()) - positions.keys()
         self.committed = dict(done.commit.offsets)
         self._progress = done.progress
         offsets = {each: committed.offset for each, committed in done.commit.offsets.items()}
@@ -383,16 +387,17 @@ class CommitRound:
             task.stores.apply({}, mine, now_ms=self._clock.now_ms())
 
     def _settled_ends(self, tasks: Iterable[ActiveTask], admin: Admin) -> dict[TopicPartition, int]:
-        """Return the end of each changelog, past the marker of our last transaction.
+        """Return the stable offset of each changelog, past the marker of our last transaction.
 
-        The marker comes a little after the commit was answered; until then the log ends before that transaction.
+        The marker comes a little after the commit was answered; until then the stable offset is before that transaction. While
+        another program has a transaction open there, positions stay where they are: what it writes is not skipped.
         """
         reached: dict[TopicPartition, int] = {}
         for task in tasks:
             reached |= changelog_positions(task)
         give_up_s = self._clock.monotonic_s() + _MARKERS_S
         while reached:
-            ends = admin.end_offsets(list(reached))
+            ends = admin.stable_offsets(list(reached))
             if all(ends[partition] >= offset for partition, offset in reached.items()):
                 return ends
             if self._clock.monotonic_s() >= give_up_s:

@@ -18,6 +18,7 @@ from state_stores.restore import StartFrom, restore_start
 from tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
 from tasks.global_state import GlobalStores
 from tasks.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
+from tasks.stalls import Reach, Stalls, explained
 from tasks.store_restore import DELETE_RETENTION_MS, EventKind, RestoreEvent
 
 _log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ _POLL_S = 0.1
 _IDLE_S = 0.001
 #: Positions of quiet topics are written anew this often, so that they never grow too old to be followed.
 _REFRESH_S = 3_600.0
+#: How often it is checked whether restoring goes on.
+_STALLS_EVERY_S = 1.0
 
 
 class _Restoring(msgspec.Struct):
@@ -80,6 +83,8 @@ class GlobalUpdater:
         #: Of each partition: when it was last known that nothing before its position is missing.
         self._known_ms: dict[TopicPartition, int] = {}
         self._next_refresh_s = 0.0
+        self._next_stalls_s = 0.0
+        self._stalls = Stalls()
         #: Records still to read before tasks may run; for the metrics.
         self.remaining_records = 0
 
@@ -213,6 +218,7 @@ class GlobalUpdater:
                 self._on_event(entry.event("batch", partition))
         if self._wanted:
             self._finish(reader.positions())
+            self._look_for_stalls(reader.positions())
         elif not runs:
             self._stop.wait(_IDLE_S)
         if self._clock.monotonic_s() >= self._next_refresh_s:
@@ -235,11 +241,26 @@ class GlobalUpdater:
             for partition, entry in self._wanted.items()
         )
 
+    def _look_for_stalls(self, positions: dict[TopicPartition, int]) -> None:
+        """Report partitions whose restore does not go on, with the reason: no task begins meanwhile."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_stalls_s:
+            return
+        self._next_stalls_s = now_s + _STALLS_EVERY_S
+        reaches = {
+            partition: Reach(positions.get(partition, entry.start), entry.end)
+            for partition, entry in self._wanted.items()
+        }
+        stalls = self._stalls.look(reaches, now_s)
+        for stall, text in zip(stalls, explained(stalls, self._admin), strict=True):
+            store = self._wanted[stall.partition].store
+            _log.warning("global store %s: restoring has made %s", store, text)
+
     def _refresh(self, positions: dict[TopicPartition, int]) -> None:
         """Note that the positions of partitions read to their end are as good as new."""
         self._next_refresh_s = self._clock.monotonic_s() + _REFRESH_S
         now_ms = self._clock.now_ms()
-        ends = self._admin.end_offsets(list(positions))
+        ends = self._admin.stable_offsets(list(positions))  # beyond them nothing is compacted
         current = {
             partition: position
             for partition, position in positions.items()

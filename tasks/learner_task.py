@@ -25,7 +25,7 @@ _UNKNOWN: Final = -1
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a copy is: its position per partition it follows, and the end that is known there (None: not known).
 
-    The end is that of committed records; where a table is restored from its input, the committed input offset.
+    The end is that of the log, undecided records included; where a table is restored from its input, the committed input offset.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -116,8 +116,8 @@ class LearnerTask:
         self.is_ready = False
         return CopyNotReady(task=str(self.task_id), learn_epoch=self.learn_epoch, reason=reason)
 
-    def status(self) -> TaskStatus:
-        """Return how far it is, for `WorkerStatus`."""
+    def status(self, waits: str = "") -> TaskStatus:
+        """Return how far it is, for `WorkerStatus`; `waits` says why it does not go on."""
         progress = self.progress or CopyProgress(positions={}, ends={})
         lag = None if self.progress is None else progress.lag
         return TaskStatus(
@@ -128,6 +128,7 @@ class LearnerTask:
             changelog=_keyed(progress.positions),
             ends=_keyed(progress.ends),
             lag=_UNKNOWN if lag is None else lag,
+            waits=waits,
         )
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from rebalance.model import TopicPartition
 from state_stores.errors import StreamsError
+from tasks.open_transactions import OpenTransaction
 from tasks.processing.output import OutputColumns
 from tasks.processing.record import Headers
 from tasks.processing.record_batch import SourceRecords
@@ -114,10 +115,17 @@ class RecordSource(Protocol):
         ...
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last known end per partition, from the client's cache; no request is made.
+        """Return the last known end of the log (high watermark) per partition, from the client's cache; no request is made.
 
-        Exact where the partition was read to its end; elsewhere it may count records of open transactions. Partitions
+        It counts records of open transactions, which can't be read yet: lag is measured against it. Partitions
         that nothing is known of yet are left out.
+        """
+        ...
+
+    def stable_offsets(self) -> dict[TopicPartition, int]:
+        """Return the last known end of the decided records per partition; no request is made.
+
+        Exact where all decided records were read: there it is the position. Elsewhere it may count records of open transactions.
         """
         ...
 
@@ -136,6 +144,11 @@ class TransactionalProducer(Protocol):
     @property
     def transactional_id(self) -> str:
         """Return the id this producer fences others by."""
+        ...
+
+    @property
+    def acknowledged(self) -> Mapping[TopicPartition, int]:
+        """Return the position of each changelog that the last transaction wrote to, as far as the cluster has told."""
         ...
 
     def init(self) -> None:
@@ -270,7 +283,28 @@ class Admin(Protocol):
         ...
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the read_committed end (last stable offset) per partition."""
+        """Return the end of the log (high watermark) per partition.
+
+        The end for everything that must be complete, is compared with a position, or measures lag. Records below it may
+        still be undecided: whoever reads to it waits until they are decided.
+        """
+        ...
+
+    def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offset per partition: all records below it are decided.
+
+        Where to begin so that no undecided record is skipped, and how far read_committed readers come now. Never the end of a log:
+        while a transaction is open, committed records lie beyond it.
+        """
+        ...
+
+    def open_transactions(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OpenTransaction]:
+        """Return the open transaction that the last stable offset waits for, of the partitions where there is one.
+
+        One that is open now may be closed a moment later: only one that stays is worth a word.
+        """
         ...
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -348,6 +382,10 @@ class ChangelogReader(Protocol):
 
     def end_offsets(self) -> dict[TopicPartition, int]:
         """Return the last known end per partition (see `RecordSource.end_offsets`); no request is made."""
+        ...
+
+    def stable_offsets(self) -> dict[TopicPartition, int]:
+        """Return the last known end of the decided records (see `RecordSource.stable_offsets`); no request is made."""
         ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:

@@ -1,15 +1,18 @@
 """Asks the cluster what restoring a task needs to know: where its inputs and changelogs begin and end."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
+from state_stores.position import Position
 from tasks.active_task import ActiveTask
 from tasks.errors import StartRefusedError
 from tasks.internal_topics import ApplicationPlan
-from tasks.ports import Admin, Clock, CommittedOffset, UnsettledOffsetsError
+from tasks.ports import Admin, Clock, CommittedOffset, TopicDescription, UnsettledOffsetsError
+from tasks.stalls import Stall, explained
 from tasks.start_positions import (
     Grant,
     StartPosition,
@@ -26,6 +29,10 @@ _log = logging.getLogger(__name__)
 #: Ids of topics that were asked for longer ago count no more: a topic may have been made anew.
 _TOPIC_IDS_AGE_S: Final = 15.0
 
+#: An end below a store's position is asked for so often, and with this pause, before it is believed.
+_ENDS_ASKED: Final = 20
+_ENDS_PAUSE_S: Final = 0.5
+
 
 class RestorePlanner:
     """Questions about the tasks of one application. Its answers are those of the moment.
@@ -37,6 +44,7 @@ class RestorePlanner:
         group_id: The group that offsets are committed to.
         auto_offset_reset: Where inputs begin without a committed offset.
         topology_hash: Tells this topology from others, in commits.
+        pause: Waits so many seconds.
     """
 
     def __init__(
@@ -48,7 +56,9 @@ class RestorePlanner:
         group_id: str,
         auto_offset_reset: str,
         topology_hash: bytes,
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
+        self._pause = pause
         self._plan = plan
         self._admin = admin
         self._clock = clock
@@ -142,6 +152,7 @@ class RestorePlanner:
 
     def look(self, tasks: Iterable[ActiveTask]) -> dict[TopicPartition, LogFacts]:
         """Return what the cluster says of everything that stores of these tasks are restored from."""
+        tasks = list(tasks)
         partitions = [partition for task in tasks for partition in _backups(task)]
         if not partitions:
             return {}
@@ -149,17 +160,54 @@ class RestorePlanner:
             sorted({partition.topic for partition in partitions}), config=RESTORE_SETTINGS
         )
         starts = self._admin.beginning_offsets(partitions)
-        ends = self._admin.end_offsets(partitions)
+        # In this order: the stable offset of a moment is never beyond a later end.
+        stable = self._admin.stable_offsets(partitions)
+        ends = self._confirmed_ends(tasks, topics)
         now_ms = self._clock.now_ms()
         return {
             partition: LogFacts(
                 topic=topics[partition.topic],
                 start=starts[partition],
                 end=ends[partition],
+                stable=stable[partition],
                 now_ms=now_ms,
             )
             for partition in partitions
         }
+
+    def _confirmed_ends(
+        self, tasks: Sequence[ActiveTask], topics: Mapping[str, TopicDescription]
+    ) -> dict[TopicPartition, int]:
+        """Return the ends of the logs; one below the position of a store is asked for again, for some seconds.
+
+        A store whose position is beyond the end is wiped. A broker that has lost the leadership without knowing it answers with an
+        end that is too low.
+        """
+        positions = {
+            partition: position.offset
+            for task in tasks
+            for partition, store in task.stores.changelogs.items()
+            if (position := task.stores.position(store)) is not None
+            and position.topic_id == topics[partition.topic].topic_id
+        }
+        ends = self._admin.end_offsets([each for task in tasks for each in _backups(task)])
+        for _ in range(_ENDS_ASKED):
+            short = [each for each, offset in positions.items() if offset > ends[each]]
+            if not short:
+                return ends
+            self._pause(_ENDS_PAUSE_S)
+            ends |= self._admin.end_offsets(short)
+        for each, offset in positions.items():
+            if offset > ends[each]:
+                _log.warning(
+                    "%s ends at %d, but this worker's store had come to %d: the brokers have lost records that they had "
+                    "acknowledged (an unclean leader election, or a disk). The store is restored from what is left; compare it "
+                    "with its input, and see unclean.leader.election.enable and min.insync.replicas",
+                    each,
+                    ends[each],
+                    offset,
+                )
+        return ends
 
     def restores(
         self,
@@ -187,6 +235,8 @@ class RestorePlanner:
             task.stores.topic_ids[partition.topic] = about.topic.topic_id
             source = task.source_restore(partition) if partition in limits else None
             limit = limits.get(partition)
+            if source is not None and grant is None:
+                limit = _limit_of_copy(task.stores.position(store), limit, about)
             end = about.end if limit is None else limit
             if partition in limits and limit is None:
                 # Nobody has processed anything of the input yet, so the table has no rows.
@@ -214,12 +264,17 @@ class RestorePlanner:
                     position=start,
                     end=None if grant is None else end,
                     known_ms=about.now_ms,
-                    milestone=min(start, end) if complete else end,
+                    # Beyond the stable offset nothing is compacted, so a position there is as good as one at the end.
+                    milestone=min(start, end) if complete else min(end, max(about.stable, start)),
                     limit=limit,
                     source=source,
                 )
             )
         return found
+
+    def explain(self, stalls: Sequence[Stall]) -> list[str]:
+        """Return why restores do not go on."""
+        return explained(stalls, self._admin)
 
     def fix_ends(
         self,
@@ -280,3 +335,14 @@ def _may_part(task: ActiveTask) -> bool:
 def _backups(task: ActiveTask) -> dict[TopicPartition, str]:
     """Return the store of each partition that one is restored from."""
     return task.stores.changelogs | task.source_stores
+
+
+def _limit_of_copy(position: Position | None, committed: int | None, about: LogFacts) -> int | None:
+    """Return up to where a copy may apply records of an input; None where nothing has been processed of it.
+
+    The committed offset that is asked for here may be an older one, while a later commit is undecided. A store has come to
+    its position by a commit, so that is never beyond the limit.
+    """
+    if position is None or position.topic_id != about.topic.topic_id:
+        return committed
+    return max(position.offset, about.start if committed is None else committed)

@@ -284,8 +284,8 @@ class RunRestores:
 
 
 def _end(entry: StoreRestore, facts: LogFacts) -> int:
-    """Return where runs end: the store's own end, or that of the log for a copy."""
-    return facts.end if entry.end is None else min(entry.end, facts.end)
+    """Return where runs end: at the store's own end, but never beyond the decided records."""
+    return facts.stable if entry.end is None else min(entry.end, facts.stable)
 
 
 def changelog_facts(entry: StoreRestore, facts: LogFacts) -> ChangelogFacts:
@@ -296,7 +296,8 @@ def changelog_facts(entry: StoreRestore, facts: LogFacts) -> ChangelogFacts:
         partition_count=facts.topic.partitions,
         partition=entry.partition.partition,
         log_start=facts.start,
-        log_end=max(_end(entry, facts), facts.end),
+        log_end=facts.end,
+        stable_end=facts.stable,
         tombstone_retention_ms=tombstone_retention_ms(facts.topic),
         now_ms=facts.now_ms,
     )

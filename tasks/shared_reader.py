@@ -89,11 +89,17 @@ class SharedReader:
         """Leave the interpreter to tasks that run, after records that took so long."""
         self._turns.leave_room(records, took_s)
 
-    def standing(self) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
-        """Return the reader's positions, and the ends it knows."""
-        if self._reader is None:
-            return {}, {}
-        return self._reader.positions(), self._reader.end_offsets()
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """Return the reader's positions."""
+        return {} if self._reader is None else self._reader.positions()
+
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """Return the ends of the logs that the reader knows."""
+        return {} if self._reader is None else self._reader.end_offsets()
+
+    def stable(self) -> Mapping[TopicPartition, int]:
+        """Return the ends of the decided records that the reader knows."""
+        return {} if self._reader is None else self._reader.stable_offsets()
 
     def rest(self) -> None:
         """Close the client; idempotent."""

@@ -261,15 +261,20 @@ def _resets(
     """Return how each input begins without a committed offset: by name, or at an offset."""
     resets: dict[TopicPartition, str | int] = {}
     ages_ms: dict[TopicPartition, int] = {}
+    latest: list[TopicPartition] = []
     for partition in inputs:
         reset = _reset_of(plan, partition.topic) or auto_offset_reset
-        if not isinstance(reset, timedelta):
-            resets[partition] = reset
-        elif is_committed(committed.get(partition)):
+        if is_committed(committed.get(partition)):
             resets[partition] = "none"  # nobody will ask
-        else:
+        elif isinstance(reset, timedelta):
             ages_ms[partition] = reset // timedelta(milliseconds=1)
-    return resets | admin.offsets_of_age(ages_ms)
+        elif reset == "latest":
+            latest.append(partition)
+        else:
+            resets[partition] = reset
+    # Records that are undecided now are of later: "latest" is not the end of the log.
+    stable = admin.stable_offsets(latest) if latest else {}
+    return {**resets, **admin.offsets_of_age(ages_ms), **stable}
 
 
 def is_committed(found: CommittedOffset | None) -> TypeGuard[CommittedOffset]:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from rebalance.model import TaskId, TopicPartition
 from rebalance.orders import AnyReport
@@ -34,6 +34,7 @@ from tasks.restore_results import Broken, Closed, Refused, Restored, RestoreResu
 from tasks.restore_runs import RunRestores
 from tasks.run_ports import RunSettings
 from tasks.shared_reader import SharedReader
+from tasks.stalls import Reach, Stalls
 from tasks.start_positions import Grant, StartPosition
 from tasks.store_restore import EventKind, LogFacts, RestoreEvent, StoreRestore
 
@@ -47,8 +48,18 @@ _POLL_RECORDS = 20_000
 _COMMITTED_EVERY_S: Final = 0.5
 #: How often it is asked whether the topics that copies would read are still the same.
 _TOPICS_EVERY_S: Final = 10.0
+#: How often it is checked whether restores go on.
+_STALLS_EVERY_S: Final = 1.0
 #: How often it is logged how far a long restore is.
 _SAY_EVERY_S: Final = 5.0
+
+
+class _Standing(NamedTuple):
+    """The reader's positions, the ends of decided records, and the ends of the logs."""
+
+    positions: Mapping[TopicPartition, int]
+    stable: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
 
 
 class StateUpdater:
@@ -114,6 +125,10 @@ class StateUpdater:
         self._mended: set[TaskId] = set()
         self._next_committed_s = 0.0
         self._next_topics_s = 0.0
+        self._next_stalls_s = 0.0
+        self._stalls = Stalls()
+        #: Why restores of tasks do not go on, by task; any thread may read it.
+        self.waits: Mapping[TaskId, str] = {}
         #: Changelog records read since the start, and those still to read for tasks that are to run; for the metrics.
         self.restored_records = 0
         self.remaining_records = 0
@@ -453,6 +468,7 @@ class StateUpdater:
         for entry, charge in changed.items():
             self._tell_batch(charge, entry)
         self._look_at_positions(now_ms)
+        self._look_for_stalls(begin_s)
         self._count_remaining()
         if busy and runs:
             self._reader.leave_room(sum(map(len, runs)), self._clock.monotonic_s() - begin_s)
@@ -474,26 +490,21 @@ class StateUpdater:
             changed[entry] = charge
 
     def _look_at_positions(self, now_ms: int) -> None:
-        positions, ends = self._reader.standing()
+        standing = _Standing(self._reader.positions(), self._reader.stable(), self._reader.ends())
         for charge in self._reader.charges():
             if charge.task.task_id not in self._mended:
-                self._guarded(charge, partial(self._stand, charge, positions, ends, now_ms))
+                self._guarded(charge, partial(self._stand, charge, standing, now_ms))
 
-    def _stand(
-        self,
-        charge: Charge,
-        positions: Mapping[TopicPartition, int],
-        ends: Mapping[TopicPartition, int],
-        now_ms: int,
-    ) -> None:
+    def _stand(self, charge: Charge, standing: _Standing, now_ms: int) -> None:
         """Note where the reader stands in a task's changelogs."""
         for partition, entry in charge.entries.items():
-            position = positions.get(partition)
+            position = standing.positions.get(partition)
             if position is not None and self._reader.charge_of(partition) is charge:
-                at_end = charge.grant is None and ends.get(partition) == position
+                # Nothing is compacted beyond the stable offset, so a copy that has come to it misses no deletes.
+                at_end = charge.grant is None and standing.stable.get(partition) == position
                 entry.stands_at(position, at_end=at_end, now_ms=now_ms)
         self._finish_if_done(charge)
-        self._announce_progress(charge, ends)
+        self._announce_progress(charge, standing.ends)
 
     def _announce(self, report: AnyReport | None) -> None:
         if report is not None:
@@ -543,7 +554,7 @@ class StateUpdater:
             charge.restored += records
         self._tell_batch(charge, entry)
         self._count_remaining()
-        self._announce_progress(charge, self._reader.standing()[1])
+        self._announce_progress(charge, self._reader.ends())
 
     def _goes_on(self, charge: Charge) -> None:
         """Read what a store needs beyond its runs, or without any."""
@@ -557,6 +568,32 @@ class StateUpdater:
     def _announce_progress(self, charge: Charge, ends: Mapping[TopicPartition, int]) -> None:
         if charge.copy is not None:
             self._announce(charge.copy.moves_on(charge.progress(ends), self._clock.monotonic_s()))
+
+    def _look_for_stalls(self, now_s: float) -> None:
+        """Report restores that do not go on, with the reason."""
+        if now_s < self._next_stalls_s:
+            return
+        self._next_stalls_s = now_s + _STALLS_EVERY_S
+        ends = self._reader.ends()
+        reaches = {
+            entry.partition: Reach(entry.position, end)
+            for entry in self._reader.entries()
+            if entry.limit is None and (end := entry.end or ends.get(entry.partition)) is not None
+        }
+        stalls = self._stalls.look(reaches, now_s)
+        known = {
+            task_id: text
+            for task_id, text in self.waits.items()
+            if (charge := self._charges.get(task_id)) is not None
+            and any(self._stalls.is_stalled(each, now_s) for each in charge.entries)
+        }
+        for stall, text in zip(stalls, self._planner.explain(stalls), strict=True):
+            charge = self._reader.charge_of(stall.partition)
+            if charge is not None:
+                what = "restoring" if charge.copy is None else f"the {charge.copy.role}"
+                _log.warning("task %s: %s has made %s", charge.task.task_id, what, text)
+                known[charge.task.task_id] = text
+        self.waits = known
 
     # -- what the cluster tells meanwhile ---------------------------------------------------------------------------
 

@@ -59,13 +59,15 @@ class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         topic: Its topic, with the settings of `RESTORE_SETTINGS`.
         start: First offset in the log.
-        end: End of committed records.
-        now_ms: When that was the end.
+        end: End of the log (high watermark).
+        stable: Last stable offset: all records below it are decided.
+        now_ms: When that was so.
     """
 
     topic: TopicDescription
     start: int
     end: int
+    stable: int
     now_ms: int
 
 

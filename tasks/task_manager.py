@@ -7,6 +7,7 @@ Under fixed assignment all tasks are there from the beginning; in a group they c
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import groupby
 from types import TracebackType
@@ -218,7 +219,7 @@ class TaskManager:
             self._held.owned[task_id] = Grant(
                 task_epoch=held.task_epoch,
                 input={**held.input, **committed},
-                changelog_end={**held.changelog_end, **reached},
+                changelog_end=_without(commits.unknown, {**held.changelog_end, **reached}),
             )
 
     # -- what the updater has done ---------------------------------------------------------------------------------
@@ -435,7 +436,8 @@ class TaskManager:
         """Let go of a task whose work is committed."""
         task_id = task.task_id
         del self.running[task_id], self.tasks[task_id]
-        ends = changelog_positions(task)
+        # Where the position is not known, the next owner reads to the end of the log.
+        ends = _without(self._commits.unknown, changelog_positions(task))
         self._released(order, task_id, input_=self._commits.ends(task), ends=ends)
         self._work.remove(task)
         try:
@@ -551,13 +553,24 @@ class TaskManager:
                     range_count=range_count(task),
                     busiest=busiest(task),
                     blocking=blocking(task),
+                    waits=self._updater.waits.get(task_id, "") if is_restoring else "",
                 )
             )
-        return (*rows, *(copy.status() for _, copy in sorted(self.copies.items())))
+        waits = self._updater.waits
+        return (
+            *rows,
+            *(copy.status(waits.get(each, "")) for each, copy in sorted(self.copies.items())),
+        )
 
 
 def _copy_of(order: ReleaseTask) -> KeepCopy:
     return KeepCopy(task=order.task, role="standby", learn_epoch=order.keep)
+
+
+def _without(
+    unknown: AbstractSet[TopicPartition], offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    return {each: offset for each, offset in offsets.items() if each not in unknown}
 
 
 def _keyed(offsets: Mapping[TopicPartition, int]) -> dict[str, int]:

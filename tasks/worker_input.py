@@ -120,7 +120,8 @@ class WorkerInput:
         """Tell tasks that may have to wait for an input how much of it is on the brokers, as the client knows it."""
         waiting = [task for task in tasks if task.group.waits]
         if waiting:
-            positions, ends = self.source.positions(), self.source.end_offsets()
+            # Waiting for what is undecided could take for ever: Kafka Streams doesn't, either.
+            positions, ends = self.source.positions(), self.source.stable_offsets()
             lags = {each: max(end - positions[each], 0) for each, end in ends.items()}
             for task in waiting:
                 task.group.update_lags(lags)
@@ -134,7 +135,7 @@ class WorkerInput:
         return offsets
 
     def lags(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return per partition how far its end is from these offsets, where the client knows it."""
+        """Return per partition how far the end of its log is from these offsets, where the client knows it."""
         ends = self.source.end_offsets()
         return {
             each: max(ends[each] - offset, 0) for each, offset in offsets.items() if each in ends

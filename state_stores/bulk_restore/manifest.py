@@ -218,7 +218,8 @@ class ChangelogFacts:
         partition_count: Its partitions.
         partition: The one this is about.
         log_start: First offset in the log.
-        log_end: End of committed records.
+        log_end: End of the log (high watermark); a position beyond it is wrong.
+        stable_end: Last stable offset: all records below it are decided, so reading stops here.
         tombstone_retention_ms: How long deletes can be read (`delete.retention.ms`); very long where nothing is
             compacted.
         now_ms: When that was so.
@@ -230,6 +231,7 @@ class ChangelogFacts:
     partition: int
     log_start: int
     log_end: int
+    stable_end: int
     tombstone_retention_ms: int
     now_ms: int
 

@@ -83,7 +83,7 @@ def plan_restore(
         return RestorePlan(
             kind=kind,
             from_offset=offset,
-            in_runs=facts.log_end - offset > runs_from_records,
+            in_runs=facts.stable_end - offset > runs_from_records,
             snapshot=runs if kind is RestoreFrom.SNAPSHOT else None,
             reason=reason,
             refused=refused,

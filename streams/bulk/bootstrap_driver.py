@@ -39,6 +39,7 @@ from streams.bulk.bootstrap_plan import (
     refusal_of_changelog,
 )
 from streams.bulk.bootstrap_writer import PartitionReport, WriteOrder
+from streams.bulk.settled_ends import settled_ends
 from streams.errors import StreamsError
 from streams.group.recovery import transactional_ids
 from streams.reset import ResetAdmin
@@ -291,7 +292,7 @@ class BootstrapDriver:
             case "earliest":
                 return self._admin.beginning_offsets(inputs)
             case "latest":
-                return self._admin.end_offsets(inputs)
+                return self._admin.stable_offsets(inputs)  # nothing undecided is skipped
             case "timestamp":
                 return self._admin.offsets_at(inputs, asked.timestamp_ms)
             case "offsets":
@@ -394,7 +395,7 @@ class BootstrapDriver:
         """Fence every writer; return where the changelog ends, which nobody can change any more."""
         partitions = self._target.changelog_partitions
         self._admin.fence([self._target.writer_id(each.partition) for each in partitions])
-        return self._admin.end_offsets(partitions)
+        return settled_ends(self._admin, partitions)
 
     def _check_counts(
         self,

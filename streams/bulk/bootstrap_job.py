@@ -27,6 +27,7 @@ from streams.bulk.bootstrap_writer import (
     write_partition,
 )
 from streams.bulk.driver import BulkDriver
+from streams.bulk.settled_ends import settled_ends
 from streams.errors import ConfigError, StreamsError
 from streams.group.topics import GroupTopics
 from streams.kafka.changelog import read_range
@@ -71,8 +72,8 @@ class KafkaWriterPorts:
         return self._clients.transactional_producer(transactional_id, TRANSACTION_TIMEOUT_MS)
 
     def end_offset(self, partition: TopicPartition) -> int:
-        """Return the read-committed end of a partition."""
-        return self._admin.end_offsets([partition])[partition]
+        """Return the end of a partition, once all below it is decided."""
+        return settled_ends(self._admin, [partition])[partition]
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterable[SourceRecords]:
         """Yield the committed records of a range."""

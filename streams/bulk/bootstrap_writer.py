@@ -46,7 +46,7 @@ class WriterPorts(Protocol):
         ...
 
     def end_offset(self, partition: TopicPartition) -> int:
-        """Return the read-committed end of a partition."""
+        """Return the end of a partition, once all below it is decided."""
         ...
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterable[SourceRecords]:

@@ -91,7 +91,7 @@ def reading_plan(
         store=store.name,
         partition=facts.partition,
         log_start=facts.log_start,
-        to_offset=facts.log_end,
+        to_offset=facts.stable_end,
         runs=plan.snapshot,
     ), plan
 

@@ -54,6 +54,12 @@ class PartitionPlan:
         return self.kept is None or not self.kept.runs
 
     @property
+    def to_offset(self) -> int:
+        """Return where its runs end."""
+        begin = self.facts.log_start if self.kept is None else self.kept.to_offset
+        return max(self.facts.stable_end, begin)
+
+    @property
     def from_offset(self) -> int:
         """Return where its runs begin."""
         return self.facts.log_start if self.kept is None else self.kept.from_offset
@@ -85,8 +91,9 @@ def plan_partition(
     if reason is not None:
         kept = None
     begin = facts.log_start if kept is None else kept.to_offset
-    ranges = cut(begin, facts.log_end, records_per_task)
-    told = f"in full: {reason}" if reason is not None else f"{facts.log_end - begin} offsets more"
+    end = max(facts.stable_end, begin)
+    ranges = cut(begin, end, records_per_task)
+    told = f"in full: {reason}" if reason is not None else f"{end - begin} offsets more"
     return PartitionPlan(facts=facts, kept=kept, ranges=ranges, reason=told, slowest_ms=slowest_ms)
 
 

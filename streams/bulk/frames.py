@@ -153,7 +153,7 @@ def _rows_of_log(
     segmented = store.spec.kind in SEGMENTED_KINDS
     layout = SegmentLayout.of(store.spec) if segmented else None
     partition = store.changelog(facts.partition)
-    for run in read_range(settings, partition, facts.log_start, facts.log_end):
+    for run in read_range(settings, partition, facts.log_start, facts.stable_end):
         for key, value in zip(run.raw_keys, run.raw_values, strict=True):
             if key is None or value is None or (layout is not None and not layout.is_row(key)):
                 continue

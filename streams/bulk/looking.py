@@ -73,7 +73,7 @@ class StateView:
                 topic=store.topic,
                 partitions=store.partitions,
                 offsets=sum(
-                    each.log_end - each.log_start
+                    each.stable_end - each.log_start
                     for each in (facts[store.changelog(n)] for n in range(store.partitions))
                 ),
                 snapshot=self._snapshot(store, facts[store.changelog(0)]),
@@ -146,7 +146,7 @@ def _counter(
                 BulkProgress(
                     step=f"reading {store.name} partition {facts.partition}",
                     done=done,
-                    total=facts.log_end - begin,
+                    total=facts.stable_end - begin,
                     elapsed_s=(now_ms() - began_ms) / 1000,
                 )
             )

@@ -214,7 +214,7 @@ def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
     return PartitionRuns(
         partition=plan.facts.partition,
         from_offset=plan.from_offset,
-        to_offset=plan.facts.log_end,
+        to_offset=plan.to_offset,
         log_start=plan.facts.log_start,
         caught_up_at_ms=plan.facts.now_ms,
         complete_from_zero=True,

@@ -129,7 +129,7 @@ def changelog_facts(
 ) -> dict[TopicPartition, ChangelogFacts]:
     """Return what the cluster says of all partitions of some stores' changelogs.
 
-    Ends are those of what is committed, and were asked for after `now_ms`.
+    Ends were asked for after `now_ms`, the stable ones first.
 
     Raises:
         MissingSourceTopicError: A changelog is not there yet; says what makes it.
@@ -148,6 +148,7 @@ def changelog_facts(
         for number in range(topics[store.topic].partitions)
     ]
     starts = admin.beginning_offsets(partitions)
+    stable = admin.stable_offsets(partitions)
     ends = admin.end_offsets(partitions)
     return {
         each: ChangelogFacts(
@@ -157,6 +158,7 @@ def changelog_facts(
             partition=each.partition,
             log_start=starts[each],
             log_end=ends[each],
+            stable_end=stable[each],
             tombstone_retention_ms=tombstone_retention_ms(topics[each.topic]),
             now_ms=now_ms,
         )

@@ -168,9 +168,9 @@ class GroupAccess:
                 "`tidewheel group recover` sets up one whose topic was deleted"
             )
 
-    def read_log(self) -> list[LogEntry]:
-        """Read the log to its end; return what is new in it."""
-        entries = self.connection.topics.log()
+    def read_log(self, *, decided: bool = False) -> list[LogEntry]:
+        """Read the log to its end, or as far as it is decided; return what is new in it."""
+        entries = self.connection.topics.log(decided=decided)
         for entry in entries:
             self.log.take(entry)
             if self.chronicle is not None:
@@ -193,8 +193,8 @@ class GroupAccess:
         return ids
 
     def read(self) -> list[LogEntry]:
-        """Read both topics to their ends; return what is new in the log."""
-        entries = self.read_log()
+        """Read both topics, the log as far as it is decided; return what is new in the log."""
+        entries = self.read_log(decided=True)
         self.read_inbox()
         return entries
 

@@ -50,6 +50,9 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
         "restore-remaining-seconds": max(
             (each.restore_remaining_s for each in updaters), default=0.0
         ),
+        "restore-waits": {
+            str(task_id): text for each in updaters for task_id, text in sorted(each.waits.items())
+        },
         "tasks": {str(task_id): task.metrics() for task_id, task in sorted(tasks.items())},
         "lag": {str(partition): lag for partition, lag in sorted(lags.items())},
     }

@@ -27,8 +27,8 @@ from tasks.processing.topology_spec import Partitioner
 class FollowedLog(Protocol):
     """A group log by position (`streams.group.topics.LogTopic`)."""
 
-    def to_end(self) -> list[LogEntry]:
-        """Return what was not returned yet, up to the end as it is now."""
+    def to_end(self, *, decided: bool = False) -> list[LogEntry]:
+        """Return what was not returned yet, up to the end as it is now, or as far as it is decided."""
         ...
 
     def at_hand(self) -> list[LogEntry]:
@@ -117,7 +117,7 @@ class GroupDirectory:
             return self._log.at_hand()
         self._fold = LogFold()
         self._log = self._follow()
-        return [] if self._log is None else self._log.to_end()
+        return [] if self._log is None else self._log.to_end(decided=True)
 
     def _let_go(self) -> None:
         if self._log is not None:

@@ -45,7 +45,11 @@ class LogAdmin(Protocol):
         ...
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the read_committed end per partition."""
+        """Return the end of the log (high watermark) per partition."""
+        ...
+
+    def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offset per partition."""
         ...
 
 
@@ -73,11 +77,18 @@ class LogTopic:
         self._partition = TopicPartition(state_topic(application_id), 0)
         self._topic = _Topic(self._partition, admin, reader)
 
-    def to_end(self) -> list[LogEntry]:
-        """Return what was not returned yet, up to the committed end as it is now."""
+    def to_end(self, *, decided: bool = False) -> list[LogEntry]:
+        """Return what was not returned yet, up to the end as it is now.
+
+        Args:
+            decided: Stop at the last stable offset, and wait for nobody's transaction. To show the group, never to decide by.
+
+        Raises:
+            StreamsError: A transaction is open below the end, and stays open.
+        """
         if not self._topic.is_begun:
             self._topic.begin(self._admin.beginning_offsets([self._partition]))
-        return _entries(self._topic.rows())
+        return _entries(self._topic.rows(decided=decided))
 
     def at_hand(self) -> list[LogEntry]:
         """Return what has come by itself since `to_end`: neither asks the brokers nor waits."""
@@ -125,9 +136,9 @@ class GroupTopics:
             name: topic.topic_id.hex() for name, topic in self._admin.describe_topics(names).items()
         }
 
-    def log(self) -> list[LogEntry]:
-        """Return what the state topic has that was not returned yet, up to its committed end as it is now."""
-        return self._state.to_end()
+    def log(self, *, decided: bool = False) -> list[LogEntry]:
+        """Return what the state topic has that was not returned yet, up to its end as it is now; see `LogTopic.to_end`."""
+        return self._state.to_end(decided=decided)
 
     def inbox(self, since_ms: int) -> list[Heard]:
         """Return what the inbox has that was not returned yet; the first call begins at a time (ms since the epoch)."""
@@ -136,10 +147,7 @@ class GroupTopics:
         return self._heard(self._inbox.rows())
 
     def listen(self) -> None:
-        """Begin with what is said in the inbox from now on: no clock of anybody's decides what is new.
-
-        Where somebody has a transaction open in it, what was said since then counts as new, too.
-        """
+        """Begin with what is said in the inbox from now on: no clock of anybody's decides what is new."""
         self._inbox.begin(self._admin.end_offsets([self._inbox.partition]))
 
     def said(self) -> list[Heard]:
@@ -174,17 +182,22 @@ class _Topic:
         self._reader.assign(offsets)
         self.is_begun = True
 
-    def rows(self) -> Iterator[tuple[int, int, bytes | None]]:
-        """Yield offset, time and value of each record up to the end as it is now."""
-        end = self._admin.end_offsets([self.partition])[self.partition]
+    def rows(self, *, decided: bool = False) -> Iterator[tuple[int, int, bytes | None]]:
+        """Yield offset, time and value of each record up to the end as it is now, or up to the last stable offset."""
+        ask = self._admin.stable_offsets if decided else self._admin.end_offsets
+        end = ask([self.partition])[self.partition]
         give_up_s = time.monotonic() + _PATIENCE_S
         while self._reader.positions()[self.partition] < end:
             for run in self._poll(_POLL_S):
                 give_up_s = time.monotonic() + _PATIENCE_S
                 yield from zip(run.offsets, run.timestamps, run.raw_values, strict=True)
             if time.monotonic() > give_up_s:
+                stable = self._admin.stable_offsets([self.partition])[self.partition]
                 raise StreamsError(
-                    f"topic {self.partition.topic}: nothing came for {_PATIENCE_S:g} s, though it has records; look at "
+                    f"topic {self.partition.topic}: a transaction is open in it from offset {stable} on, and what was written since "
+                    f"can't be read, up to offset {end}; `tidewheel status` names it and the command that ends it"
+                    if stable < end
+                    else f"topic {self.partition.topic}: nothing came for {_PATIENCE_S:g} s, though it has records; look at "
                     "the brokers, and try again"
                 )
 

@@ -41,6 +41,7 @@ from streams.kafka.failures import Outcome, outcome_of
 from streams.kafka.offsets_readers import OffsetsReaders
 from streams.kafka.producer import ProducerClient
 from streams.kafka.settings import ClientSettings, fixed_group
+from tasks.open_transactions import OpenTransaction
 from tasks.ports import (
     CommittedOffset,
     NewTopic,
@@ -207,8 +208,30 @@ class KafkaAdmin:
         return self._offsets(dict.fromkeys(partitions, _OFFSETS.earliest()))
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the read_committed end (last stable offset) per partition."""
+        """Return the end of the log (high watermark) per partition; records below it may be undecided."""
+        latest = dict.fromkeys(partitions, _OFFSETS.latest())
+        return self._offsets(latest, IsolationLevel.READ_UNCOMMITTED)
+
+    def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offset per partition: all records below it are decided."""
         return self._offsets(dict.fromkeys(partitions, _OFFSETS.latest()))
+
+    def open_transactions(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OpenTransaction]:
+        """Return the open transaction that the last stable offset waits for, of the partitions where there is one."""
+        stable, ends = self.stable_offsets(partitions), self.end_offsets(partitions)
+        return {
+            each: OpenTransaction(
+                partition=each,
+                start=stable[each],
+                end=ends[each],
+                servers=self._settings.bootstrap_servers,
+                unknown="`kafka-transactions.sh describe-producers` tells",
+            )
+            for each in partitions
+            if stable[each] < ends[each]
+        }
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, per partition, the offset of the first record that is at most this old by now; the end if none is."""
@@ -401,7 +424,7 @@ class KafkaAdmin:
         found = self._offsets(
             {each: _OFFSETS.for_timestamp(time_ms) for each, time_ms in times_ms.items()}
         )
-        return found | self.end_offsets([each for each, offset in found.items() if offset < 0])
+        return found | self.stable_offsets([each for each, offset in found.items() if offset < 0])
 
     def _offsets(
         self,

@@ -170,19 +170,28 @@ class AssignedConsumer:
         return positions
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last known end per partition; no request is made.
-
-        The client keeps the high watermark, which an open transaction moves ahead of what can be read. So a
-        partition that stands at an end it was told of counts as ended there.
-        """
+        """Return the last known end of the log (high watermark) per partition; no request is made."""
         ends: dict[TopicPartition, int] = {}
         for each, position in self.positions().items():
-            if self._ends.get(each) == position:
-                ends[each] = position
-                continue
             _, high = self._consumer.get_watermark_offsets(KafkaPartition(*each), cached=True)
             if high >= _FIRST_OFFSET:
                 ends[each] = max(high, position)
+            elif self._ends.get(each) == position:
+                ends[each] = position
+        return ends
+
+    def stable_offsets(self) -> dict[TopicPartition, int]:
+        """Return the last known end of the decided records per partition; no request is made.
+
+        The client keeps the high watermark only. A partition whose position is the end that the client reported has no
+        decided record beyond it.
+        """
+        ends = self.end_offsets()
+        ends.update(
+            (each, position)
+            for each, position in self.positions().items()
+            if self._ends.get(each) == position
+        )
         return ends
 
     def close(self) -> None:

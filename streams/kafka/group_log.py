@@ -214,7 +214,7 @@ class KafkaGroupLog:
         return self._admin.end_offsets([self._inbox])[self._inbox]
 
     def state_end(self) -> int:
-        """Return the end of what is committed in the state topic."""
+        """Return the end of the state topic: what is undecided below it has to be decided before anyone acts."""
         return _tried(lambda: self._admin.end_offsets([self._state])[self._state])
 
     def topic_ids(self) -> Mapping[str, str]:
@@ -226,7 +226,7 @@ class KafkaGroupLog:
         self._inbox_producer.send(messages)
 
     def claim(self) -> int:
-        """Fence whoever led before; returns the end of what was committed by then."""
+        """Fence whoever led before; returns the end of the log by then."""
         self.resign()
         self._leader = LeaderProducer(self._settings, self._state)
         self._leader.init()
@@ -388,7 +388,7 @@ class KafkaGroupAdmin:
                 return
 
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
-        """Return read-committed ends by position key, without partitions that do not exist; raises StreamsError."""
+        """Return the ends of logs by position key, without partitions that do not exist; raises StreamsError."""
         partitions = [each for text in positions for each in _partitions(text)]
         try:
             ends = self._admin.end_offsets(partitions)

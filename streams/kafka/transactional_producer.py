@@ -95,6 +95,11 @@ class KafkaTransactionalProducer:
         """Return the id this producer fences others by."""
         return self._transactional_id
 
+    @property
+    def acknowledged(self) -> Mapping[TopicPartition, int]:
+        """Return the position of each changelog that the last transaction wrote to, as far as the cluster has told."""
+        return dict(self._positions)
+
     def init(self) -> None:
         """Fence predecessors of the same id and abort their open transaction."""
         try:

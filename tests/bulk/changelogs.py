@@ -244,7 +244,7 @@ class Changelogs:
         until(
             lambda: all(
                 end > last[where] + 1
-                for where, end in self._cluster.admin.end_offsets(list(last)).items()
+                for where, end in self._cluster.admin.stable_offsets(list(last)).items()
             ),
             "the markers are written",
         )

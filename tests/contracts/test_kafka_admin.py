@@ -7,7 +7,7 @@ import pytest
 from rebalance.model import TopicPartition
 from streams.errors import StreamsError
 from tasks.ports import Admin, CommittedOffset, NewTopic
-from tests.fakes.cluster import Cluster, columns, started, write
+from tests.fakes.cluster import PATIENCE_S, Cluster, started, write
 
 
 def test_created_topics_are_described_and_listed(cluster: Cluster) -> None:
@@ -58,7 +58,7 @@ def test_a_topic_made_anew_has_another_id(cluster: Cluster) -> None:
 
 
 def test_offsets_tell_where_a_log_begins_and_ends(cluster: Cluster) -> None:
-    """The beginning follows deleted records; the end is that of read_committed readers."""
+    """The beginning follows deleted records; the end counts what is undecided, the stable offset does not."""
     topic = cluster.topic(partitions=2)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     admin = cluster.admin()
@@ -67,9 +67,15 @@ def test_offsets_tell_where_a_log_begins_and_ends(cluster: Cluster) -> None:
     admin.delete_records({})
     producer = started(cluster)
     producer.begin()
-    producer.produce(columns(topic, b"open"))
+    producer.produce_changelog(zero, [b"k"], [b"open"], [5])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while admin.end_offsets([zero])[zero] < 6:
+        assert time.monotonic() < deadline_s, "the record never came"
     assert admin.beginning_offsets([zero, one]) == {zero: 3, one: 0}
-    assert admin.end_offsets([zero, one]) == {zero: 5, one: 0}
+    assert admin.end_offsets([zero, one]) == {zero: 6, one: 0}
+    assert admin.stable_offsets([zero, one]) == {zero: 5, one: 0}
+    found = admin.open_transactions([zero, one])
+    assert {each: (one.start, one.end) for each, one in found.items()} == {zero: (5, 6)}
     producer.abort()
     assert (admin.beginning_offsets([]), admin.end_offsets([])) == ({}, {})
 

@@ -5,6 +5,7 @@ import time
 from rebalance.model import TopicPartition
 from streams.errors import MissingSourceTopicError, StreamsError
 from tasks.ports import OffsetOutOfRangeError, RecordSource
+from tasks.processing.record_batch import SourceRecords
 from tests.fakes.cluster import (
     PATIENCE_S,
     Cluster,
@@ -106,9 +107,11 @@ def test_an_open_transaction_stops_readers_until_it_ends(cluster: Cluster) -> No
     write(cluster, topic, b"later")
     source = cluster.source()
     source.assign({part: 0})
-    held = source.poll(10, 0.3)
+    held = _end_known(source, part)
+    ends = (source.stable_offsets(), source.end_offsets())
     producer.commit(cluster.name(), {})
     assert (held, read_some(source, 2)) == ([], [b"open", b"later"])
+    assert ends == ({part: 0}, {part: 2}), "lag counts what can't be read yet"
 
 
 def test_added_partitions_are_read_beside_the_others(cluster: Cluster) -> None:
@@ -236,13 +239,25 @@ def _flush(producer: object) -> None:
 def _flushed(cluster: Cluster, producer: object, part: TopicPartition) -> None:
     """Wait until the record of an open transaction is in the log, which only the fake does at once."""
     _flush(producer)
-    assert cluster.admin().end_offsets([part]) == {part: 0}
+    admin = cluster.admin()
+    assert admin.stable_offsets([part]) == {part: 0}
+    assert admin.end_offsets([part])[part] > 0
+
+
+def _end_known(source: RecordSource, part: TopicPartition) -> list[SourceRecords]:
+    """Poll until the reader has heard of the partition's end; return what came."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    came = source.poll(10, 0.1)
+    while source.stable_offsets().get(part) != 0 or not source.end_offsets().get(part):
+        assert time.monotonic() < deadline_s, "no end was told"
+        came += source.poll(10, 0.1)
+    return came
 
 
 def _settled_end(cluster: Cluster, part: TopicPartition) -> int:
     """Return the end once the broker has written every marker: six records, and a marker for each of three transactions."""
     deadline_s = time.monotonic() + PATIENCE_S
-    while (end := cluster.admin().end_offsets([part])[part]) < 9:
+    while (end := cluster.admin().stable_offsets([part])[part]) < 9:
         assert time.monotonic() < deadline_s, f"{part} ends at {end}"
         time.sleep(0.02)
     return end

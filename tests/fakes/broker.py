@@ -226,6 +226,11 @@ class FakeBroker:
         """Return the id's open transaction, beginning one if there is none."""
         return self._open.setdefault(transactional_id, Transaction())
 
+    def transactional_id_at(self, log: Log, offset: int) -> str:
+        """Return whose open transaction has an offset of a log; "" for nobody's."""
+        entry = log.entries[offset - log.start]
+        return next((name for name, one in self._open.items() if one is entry.transaction), "")
+
     def commit(self, transactional_id: str, transaction: Transaction) -> CommitFate:
         """Decide a transaction as the test said."""
         fate = self.commit_fates.popleft() if self.commit_fates else CommitFate.COMMITS

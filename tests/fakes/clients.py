@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from rebalance.model import TopicPartition
 from streams.errors import FencedError, MissingSourceTopicError, StreamsError
+from tasks.open_transactions import OpenTransaction
 from tasks.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
@@ -94,10 +95,17 @@ class FakeReader:
         return dict(self._positions)
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the end per partition."""
+        """Return the end of the log per partition."""
+        return {each: log.end for each, log in self._logs().items()}
+
+    def stable_offsets(self) -> dict[TopicPartition, int]:
+        """Return the last stable offset per partition."""
+        return {each: log.last_stable_offset for each, log in self._logs().items()}
+
+    def _logs(self) -> dict[TopicPartition, Log]:
         with self._broker.lock:
             logs = {each: self._broker.log_of(each) for each in self._positions}
-            return {each: log.last_stable_offset for each, log in logs.items() if log is not None}
+            return {each: log for each, log in logs.items() if log is not None}
 
     def close(self) -> None:
         """Close; idempotent."""
@@ -150,6 +158,11 @@ class FakeTransactionalProducer:
     def transactional_id(self) -> str:
         """Return the id this producer fences others by."""
         return self._transactional_id
+
+    @property
+    def acknowledged(self) -> Mapping[TopicPartition, int]:
+        """Return the position of each changelog that the last transaction wrote to."""
+        return dict(self._positions)
 
     def init(self) -> None:
         """Fence predecessors and abort their open transaction."""
@@ -378,9 +391,35 @@ class FakeAdmin:
             return {each: self._log(each).start for each in partitions}
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the end of the log per partition."""
+        with self._broker.lock:
+            return {each: self._log(each).end for each in partitions}
+
+    def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset per partition."""
         with self._broker.lock:
             return {each: self._log(each).last_stable_offset for each in partitions}
+
+    def open_transactions(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OpenTransaction]:
+        """Return the open transaction of each partition that has one."""
+        with self._broker.lock:
+            logs = {each: self._log(each) for each in partitions}
+            return {
+                each: OpenTransaction(
+                    partition=each,
+                    start=log.last_stable_offset,
+                    end=log.end,
+                    servers="fake:9092",
+                    transactional_id=self._broker.transactional_id_at(log, log.last_stable_offset),
+                    producer_id=1,
+                    producer_epoch=0,
+                    state="Ongoing",
+                )
+                for each, log in logs.items()
+                if log.last_stable_offset < log.end
+            }
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, per partition, the offset of the first record that is at most this old by now; the end if none is."""

@@ -232,7 +232,7 @@ def _visible_now(cluster: Cluster, topic: str) -> list[StoredRecord]:
     ]
     source = cluster.source()
     source.assign(admin.beginning_offsets(partitions))
-    runs = read_until(source, admin.end_offsets(partitions))
+    runs = read_until(source, admin.stable_offsets(partitions))
     source.close()
     return sorted(record for run in runs for record in rows(run))
 

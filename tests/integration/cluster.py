@@ -11,12 +11,10 @@ from weakref import WeakSet
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
-    IsolationLevel,
     KafkaError,
     Message,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import OffsetSpec
 
 from rebalance.model import TopicPartition
 from streams.kafka.clients import KafkaClients
@@ -152,8 +150,8 @@ class Cluster:
         return {partition: committed.offset for partition, committed in found.items()}
 
     def ends(self, topic: str) -> dict[TopicPartition, int]:
-        """Return the read_committed end of each partition of a topic."""
-        return self.admin.end_offsets(self.partitions(topic))
+        """Return the last stable offset of each partition of a topic."""
+        return self.admin.stable_offsets(self.partitions(topic))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic."""
@@ -175,9 +173,7 @@ class Cluster:
         return self._log_ends(self.partitions(topic))
 
     def _log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = dict.fromkeys(partitions, latest)
-        return self.admin._offsets(asked, IsolationLevel.READ_UNCOMMITTED)
+        return self.admin.end_offsets(list(partitions))
 
     def wait_until_consumed(
         self, application_id: str, *topics: str, timeout_s: float = PATIENCE_S

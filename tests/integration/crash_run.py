@@ -113,7 +113,7 @@ class CrashRun:
         if self.job == "word_count":
             topics.append(f"{self.application_id}-{STORE}-repartition")
         partitions = [TopicPartition(topic, number) for topic in topics for number in range(2)]
-        return self.cluster.admin.end_offsets(partitions)
+        return self.cluster.admin.stable_offsets(partitions)
 
     def start(self) -> None:
         """Make the topics and begin, in a thread of its own."""

@@ -74,8 +74,10 @@ def test_what_comes_later_is_followed(use: Any) -> None:
         assert list(scan) == []
 
 
-def test_only_committed_records_are_applied() -> None:
-    """An open transaction holds everything behind it back, an aborted one never was."""
+def test_F1_restoring_waits_for_what_is_undecided_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An open transaction holds everything behind it back, also the tasks; an aborted one never was."""
     process = Process()
     producer = process.clients.transactional_producer("writer", 60_000)
     producer.init()
@@ -83,11 +85,22 @@ def test_only_committed_records_are_applied() -> None:
     open_one = process.broker.open_transaction("writer")
     process.broker._append(TOPIC, 0, b"a", b"aborted", 5, (), open_one)
     process.send("a", "behind", partition=0)
+
+    def is_told() -> bool:
+        process.clock.advance(2_000)
+        return "an open transaction of transactional id writer" in caplog.text
+
     with process.life() as life:
-        life.wait()
-        assert life.rows() == {"a": "before"}
+        life.until(is_told)
+        assert life.updater.remaining_records == 2
+        assert "end" not in [event.kind for event in process.events]
         process.broker.abort("writer")
-        life.until(lambda: life.rows() == {"a": "behind"})
+        life.wait()
+        assert life.rows() == {"a": "behind"}
+        open_one = process.broker.open_transaction("writer")
+        process.broker._append(TOPIC, 0, b"a", b"undecided", 5, (), open_one)
+        process.send("b", "other", partition=1)
+        life.until(lambda: life.rows() == {"a": "behind", "b": "other"})
 
 
 @pytest.mark.parametrize("use", [table, counts])

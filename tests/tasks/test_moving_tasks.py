@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
-from rebalance.model import TaskId
+from rebalance.model import TaskId, TopicPartition
 from rebalance.orders import (
     CopyReady,
     DropCopy,
@@ -13,6 +14,7 @@ from rebalance.orders import (
     TaskReleased,
     WorkerStatus,
 )
+from tests.fakes.clients import FakeTransactionalProducer
 from tests.tasks.group_bench import GroupBench, Host, granted
 from tests.tasks.test_stream_worker import counting
 
@@ -242,3 +244,31 @@ def test_L3_a_task_that_is_restored_cold_says_how_far_it_is() -> None:
         second.until(lambda: second.status("0_0").changelog.get(place, 0) >= written, "restoring")
         row = second.status("0_0")
         assert (row.role, row.state) == ("active", "RESTORING")
+
+
+def test_F1_a_position_that_the_cluster_has_not_told_is_no_end_for_the_next_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next owner reads to the end of the log instead: it must not begin with less."""
+    commit = FakeTransactionalProducer.commit
+
+    def untold(self: FakeTransactionalProducer, *arguments: Any) -> dict[TopicPartition, int]:
+        commit(self, *arguments)
+        return {}
+
+    with bench() as group:
+        first = group.host("a")
+        first.run_task("0_0", 1)
+        fill(group, "a")
+        processed(group, first)
+        monkeypatch.setattr(FakeTransactionalProducer, "commit", untold)
+        fill(group, "abc")
+        processed(group, first)
+        released = first.release("0_0", 1)
+        monkeypatch.undo()
+        assert released.changelog_end == {}
+        second = group.host("b")
+        second.run_task("0_0", 2, released)
+        fill(group, "c")
+        processed(group, second)
+        assert group.outputs() == {"a": [1, 2], "b": [1], "c": [1, 2]}

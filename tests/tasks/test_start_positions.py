@@ -130,6 +130,21 @@ def test_a_source_says_where_it_begins(reset: Any, values: list[str]) -> None:
     assert bench.outputs("out")[len(values) :] == [("k", b"old")]
 
 
+def test_F1_latest_skips_nothing_that_is_undecided() -> None:
+    """Records of an open transaction are of later; what was written behind it comes with them."""
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    builder.stream("in", offset_reset="latest", **text).to("out", **text)
+    bench = Bench(builder.build(), {"in": 1, "out": 1})
+    bench.send("in", "k", "before", timestamp=0)
+    writer = bench.broker.open_transaction("writer")
+    bench.broker._append("in", 0, b"k", b"open", 0, (), writer)
+    assert bench.live()
+    bench.broker.commit("writer", writer)
+    assert bench.live()
+    assert bench.outputs("out") == [("k", b"open")]
+
+
 def test_a_source_without_a_place_to_begin_stops_the_start() -> None:
     """`offset_reset="none"`, until somebody has committed one."""
     builder = StreamsBuilder()

@@ -90,6 +90,7 @@ def facts(**changes: Any) -> ChangelogFacts:
             "partition": 0,
             "log_start": 0,
             "log_end": 120,
+            "stable_end": changes.get("log_end", 120),
             "tombstone_retention_ms": DAY_MS,
             "now_ms": NOW_MS,
             **changes,

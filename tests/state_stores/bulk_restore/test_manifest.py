@@ -227,6 +227,7 @@ def test_nothing_is_put_on_runs_that_something_may_be_missing_behind(
         partition=st.just(0),
         log_start=st.integers(0, 30),
         log_end=st.integers(0, 60),
+        stable_end=st.integers(0, 60),
         tombstone_retention_ms=st.integers(0, 2 * DAY_MS),
         now_ms=st.integers(NOW_MS - DAY_MS, NOW_MS + 3 * DAY_MS),
     ),

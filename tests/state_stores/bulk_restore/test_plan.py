@@ -176,3 +176,9 @@ def test_a_plan_is_valid_and_the_cheapest(
         assert not usable
         assert not may_follow
         assert found.from_offset == about.log_start
+
+
+def test_F1_a_position_behind_an_open_transaction_is_followed() -> None:
+    """Its end is that of the log; only what is decided is made into runs."""
+    found = plan(replace(POSITION, offset=110), None, log_end=1_000, stable_end=50)
+    assert (found.kind, found.from_offset, found.in_runs) == (RestoreFrom.POSITION, 110, False)

@@ -37,7 +37,7 @@ class FakeWriterPorts:
         return KilledProducer(self._broker, transactional_id, self._around)
 
     def end_offset(self, partition: TopicPartition) -> int:
-        """Return the committed end."""
+        """Return the end."""
         return FakeAdmin(self._broker).end_offsets([partition])[partition]
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[SourceRecords]:

@@ -21,6 +21,7 @@ _FACTS = ChangelogFacts(
     partition=1,
     log_start=0,
     log_end=1_000,
+    stable_end=1_000,
     tombstone_retention_ms=_DAY_MS,
     now_ms=_NOW_MS,
 )
@@ -142,3 +143,14 @@ def test_runs_are_merged_once_they_outgrow_the_first() -> None:
     assert to_merge([_run(0, 1, 100), _run(1, 2, 101)])
     assert not to_merge([_run(0, 1, 100)])
     assert not to_merge([])
+
+
+def test_F1_a_snapshot_ends_where_an_open_transaction_begins() -> None:
+    """Nothing behind it can be read; runs that are there already stay."""
+    facts = replace(_FACTS, stable_end=700)
+    plan = plan_partition(facts, _runs(600), None)
+    assert (plan.ranges, plan.to_offset) == (((600, 700),), 700)
+    plan = plan_partition(facts, None, None)
+    assert (plan.ranges, plan.to_offset) == (((0, 700),), 700)
+    plan = plan_partition(replace(facts, stable_end=600), _runs(600), None)
+    assert (plan.ranges, plan.to_offset) == ((), 600)

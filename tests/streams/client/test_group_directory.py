@@ -24,10 +24,10 @@ class _Log:
         self.asked: list[str] = []
         self.error: StreamsError | None = None
 
-    def to_end(self) -> list[LogEntry]:
+    def to_end(self, *, decided: bool = False) -> list[LogEntry]:
         """Return everything."""
         self.asked.append("to_end")
-        return self._topic.to_end()
+        return self._topic.to_end(decided=decided)
 
     def at_hand(self) -> list[LogEntry]:
         """Return what has come."""

@@ -1,0 +1,76 @@
+"""Transactions that are open in a log, as readers meet them: nothing behind their first record can be read. Pure."""
+
+from typing import Final
+
+import msgspec
+
+from rebalance.model import TopicPartition
+
+#: States of a transaction at its coordinator in which it is still to be ended by its producer, or is being ended now.
+_ALIVE: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+
+
+class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """The transaction that a partition's last stable offset waits for.
+
+    Attributes:
+        partition: The partition.
+        start: Offset of its first record there, which is the last stable offset.
+        end: End of the log.
+        servers: The cluster, for commands.
+        transactional_id: Of its producer; "" if not known.
+        producer_id, producer_epoch: Of its producer; -1 if not known.
+        state: What its coordinator says of it, such as "Ongoing"; "" if not known.
+        since_ms: Timestamp of its producer's last record there (ms since the epoch); -1 if not known.
+        unknown: Why not more is known; "" if all is.
+    """
+
+    partition: TopicPartition
+    start: int
+    end: int
+    servers: str = ""
+    transactional_id: str = ""
+    producer_id: int = -1
+    producer_epoch: int = -1
+    state: str = ""
+    since_ms: int = -1
+    unknown: str = ""
+
+    @property
+    def is_hanging(self) -> bool:
+        """Return whether its coordinator has ended it already, or never knew it: it ends by a command only."""
+        return bool(self.state) and self.state not in _ALIVE
+
+    @property
+    def command(self) -> str:
+        """Return the command that aborts it.
+
+        >>> OpenTransaction(partition=TopicPartition("t", 2), start=7, end=9, servers="broker:9092").command
+        'kafka-transactions.sh --bootstrap-server broker:9092 abort --topic t --partition 2 --start-offset 7'
+        """
+        topic, partition = self.partition
+        return (
+            f"kafka-transactions.sh --bootstrap-server {self.servers} abort --topic {topic} --partition {partition} "
+            f"--start-offset {self.start}"
+        )
+
+    @property
+    def producer(self) -> str:
+        """Return what is known of its producer, for messages."""
+        if self.producer_id < 0:
+            return f"of a producer that is not known ({self.unknown})"
+        name = (
+            f"transactional id {self.transactional_id}, "
+            if self.transactional_id
+            else "a transactional id that no coordinator knows, "
+        )
+        return f"of {name}producer id {self.producer_id}, epoch {self.producer_epoch}"
+
+    def __str__(self) -> str:
+        ends = (
+            f"its coordinator has it as {self.state}, so it never ends by itself: run `{self.command}`"
+            if self.is_hanging
+            else "it ends when its producer ends it, or after its transaction.timeout.ms; if its producer is gone and it stays, run "
+            f"`{self.command}`"
+        )
+        return f"an open transaction {self.producer} in {self.partition} holds back offsets {self.start} to {self.end}; {ends}"

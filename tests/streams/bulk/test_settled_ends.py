@@ -1,0 +1,41 @@
+"""Ends that count only once everything below them is decided."""
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams.bulk.settled_ends import settled_ends
+from streams.errors import StreamsError
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin
+
+LOG = TopicPartition("log", 0)
+
+
+def _with_open_transaction() -> FakeBroker:
+    broker = FakeBroker()
+    broker.create_topic("log")
+    broker.send("log", b"before")
+    broker._append("log", 0, b"k", b"open", 0, (), broker.open_transaction("other"))
+    broker.send("log", b"behind")
+    return broker
+
+
+def test_F1_what_is_undecided_is_waited_for() -> None:
+    """The end is the log's, records behind the transaction and its marker included."""
+    broker = _with_open_transaction()
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            broker.abort("other")
+
+    assert settled_ends(FakeAdmin(broker), [LOG], pause=pause) == {LOG: 4}
+    assert len(pauses) == 3
+
+
+def test_F1_a_transaction_that_stays_open_is_named() -> None:
+    """Nobody can tell what belongs to the log."""
+    admin = FakeAdmin(_with_open_transaction())
+    with pytest.raises(StreamsError, match="log-0 from offset 1 on"):
+        settled_ends(admin, [LOG], pause=lambda _: None)
