@@ -82,35 +82,62 @@ def headers_size(data: bytes) -> int:
     return at + size
 
 
-def as_headers(headers: object) -> Headers | None:
-    """Return headers as a tuple, or None for what Kafka does not take: a dict, values that are text.
+def as_headers(headers: object) -> Headers:
+    """Return headers as a tuple; raises `TypeError` for what Kafka does not take, without the values.
 
-    >>> as_headers([("trace", b"1")]), as_headers({"trace": b"1"})
-    ((('trace', b'1'),), None)
+    >>> as_headers([("trace", b"1")])
+    (('trace', b'1'),)
+    >>> as_headers([("attempt", 3)])
+    Traceback (most recent call last):
+    ...
+    TypeError: header 0 ('attempt') has a value of type int: give headers as a tuple of (name, value), the name a str and the \
+value bytes or None, as (("trace", b"1"),)
     """
-    if isinstance(headers, tuple | list):
-        pairs = tuple(cast("Sequence[object]", headers))
-        if all(map(_is_header, pairs)):
-            return cast("Headers", pairs)
-    return None
+    if not isinstance(headers, tuple | list):
+        raise TypeError(f"headers are of type {type(headers).__name__}: {_WANTED}")
+    pairs = tuple(cast("Sequence[object]", headers))
+    for number, pair in enumerate(pairs):
+        match pair:
+            case (str() as name, bytes() | None) if isinstance(pair, tuple) and _is_name(name):
+                pass
+            case _:
+                raise TypeError(f"{_fault_of(number, pair)}: {_WANTED}")
+    return cast("Headers", pairs)
 
 
 def checked_headers(headers: object, store: str) -> Headers:
     """Return headers as a store keeps them; raises `TypeError`, which names the store, for what Kafka does not take."""
-    pairs = as_headers(headers)
-    if pairs is not None:
-        return pairs
-    raise TypeError(
-        f'store {store}: headers are a tuple of (name, bytes) pairs, as in (("trace", b"1"),), not {headers!r}'
-    )
+    try:
+        return as_headers(headers)
+    except TypeError as error:
+        raise TypeError(f"store {store}: {error}") from None
 
 
-def _is_header(pair: object) -> bool:
+_WANTED: Final = 'give headers as a tuple of (name, value), the name a str and the value bytes or None, as (("trace", b"1"),)'
+
+
+def _is_name(name: str) -> bool:
+    """Return whether a client can send this name: as UTF-8, and it ends at a null character."""
+    if name.isascii():
+        return "\0" not in name
+    try:
+        return b"\0" not in name.encode()
+    except UnicodeEncodeError:  # a lone surrogate, by which librdkafka's binding ends the process
+        return False
+
+
+def _fault_of(number: int, pair: object) -> str:
     match pair:
-        case (str(), bytes() | None):
-            return isinstance(pair, tuple)
+        case (str() as name, _) if isinstance(pair, tuple) and not _is_name(name):
+            return f"header {number} has a name that can't be sent ({name!a})"
+        case (str() as name, value) if isinstance(pair, tuple):
+            return f"header {number} ({name!r}) has a value of type {type(value).__name__}"
+        case (name, _) if isinstance(pair, tuple):
+            return f"header {number} has a name of type {type(name).__name__}"
+        case tuple():
+            return f"header {number} is a tuple of {len(cast('tuple[object, ...]', pair))}"
         case _:
-            return False
+            return f"header {number} is of type {type(pair).__name__}"
 
 
 def _zigzag(number: int) -> bytes:

@@ -72,7 +72,7 @@ class Trial(NamedTuple):
 class Trials(Protocol):
     """A client that sends records in transactions that it aborts."""
 
-    def trial(self, columns: Sequence[OutputColumns], batches: Sequence[Batch]) -> Trial:
+    def trial(self, columns: Sequence[OutputColumns], batches: Sequence[Batch], /) -> Trial:
         """Send batches and return the answers."""
         ...
 

@@ -28,10 +28,8 @@ def rows(given: object, call: str, *columns: str) -> Iterable[tuple[Any, ...]]:
 
 
 def checked_headers(headers: object) -> Headers:
-    """Return headers as a tuple; raises `StreamsError` for a dict, or for values that are text."""
-    pairs = as_headers(headers)
-    if pairs is not None:
-        return pairs
-    raise StreamsError(
-        f"headers={headers!r}: give a sequence of (name, value) with values of bytes or None, as (('trace', b'1'),)"
-    )
+    """Return headers as a tuple; raises `StreamsError` for what Kafka does not take."""
+    try:
+        return as_headers(headers)
+    except TypeError as error:
+        raise StreamsError(str(error)) from None

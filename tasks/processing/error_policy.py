@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
+from state_stores.headers import as_headers
 from tasks.errors import LateRecordError, RecordFailedError, SchemaRegistryError
 from tasks.processing.handlers import (
     FAILURES,
@@ -189,21 +190,29 @@ def _fault_of(response: ErrorResponse) -> str:
     if not isinstance(letters, tuple | list):
         return f"with dead_letter_records of {type(letters).__name__}: give a tuple of DeadLetter"
     for number, letter in enumerate(cast("Sequence[object]", letters)):
-        if not isinstance(letter, DeadLetter):
-            return (
-                f"with dead_letter_records[{number}] of {type(letter).__name__}: "
-                "each must be a DeadLetter(topic=..., key=..., value=...)"
-            )
-        topic = cast("object", letter.topic)
-        if not isinstance(topic, str) or not topic:
-            return f"whose dead_letter_records[{number}] has topic={topic!r}: name the topic"
-        given: dict[str, object] = {"key": letter.key, "value": letter.value}
-        for name, data in given.items():
-            if not isinstance(data, bytes | None):
-                return (
-                    f"whose dead_letter_records[{number}] has a {name} of {type(data).__name__}: "
-                    "give bytes, or None"
-                )
+        fault = _fault_of_letter(letter, f"dead_letter_records[{number}]")
+        if fault:
+            return fault
+    return ""
+
+
+def _fault_of_letter(letter: object, place: str) -> str:
+    if not isinstance(letter, DeadLetter):
+        return (
+            f"with {place} of {type(letter).__name__}: "
+            "each must be a DeadLetter(topic=..., key=..., value=...)"
+        )
+    topic = cast("object", letter.topic)
+    if not isinstance(topic, str) or not topic:
+        return f"whose {place} has topic={topic!r}: name the topic"
+    given: dict[str, object] = {"key": letter.key, "value": letter.value}
+    for name, data in given.items():
+        if not isinstance(data, bytes | None):
+            return f"whose {place} has a {name} of {type(data).__name__}: give bytes, or None"
+    try:
+        as_headers(letter.headers)
+    except TypeError as error:
+        return f"whose {place} is wrong: {error}"
     return ""
 
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from inspect import iscoroutine, iscoroutinefunction, isgeneratorfunction
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from state_stores.errors import StateStoreError, StreamsError
+from state_stores.headers import as_headers
 from tasks.processing.app_configs import AppConfigs
 from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
@@ -283,9 +284,12 @@ class _Context(ProcessingContext):
         source, row, _ = self.current
         headers: list[Headers] | None = None
         if record.headers:
-            headers = [record.headers]
-            if type(record.headers) is not tuple:
-                headers = [_as_headers(record.headers, self._node.node_name)]
+            # Those of the input record need no check.
+            inputs = None if source is None else source.headers
+            if inputs is not None and inputs[row] is record.headers:
+                headers = [record.headers]
+            else:
+                headers = [_checked_headers(record.headers, self._node.node_name)]
         batch = RecordBatch(
             [record.key], [record.value], [record.timestamp], headers, (row,), source
         )
@@ -401,14 +405,11 @@ def _check_record(record: object, node: str) -> None:
         )
 
 
-def _as_headers(headers: Any, node: str) -> Headers:
-    """Return headers that are no tuple as one, if they are a list of pairs."""
-    if isinstance(headers, list):
-        return tuple(cast("list[tuple[str, bytes | None]]", headers))
-    raise TypeError(
-        f'{node}: headers are a tuple of (name, bytes) pairs, as in (("trace", b"1"),), not an object of type '
-        f"{type(headers).__name__}"
-    )
+def _checked_headers(headers: object, node: str) -> Headers:
+    try:
+        return as_headers(headers)
+    except TypeError as error:
+        raise TypeError(f"{node} forwarded a record whose {error}") from None
 
 
 def _check_callback(callback: object, node: str) -> None:

@@ -166,12 +166,14 @@ def test_queries_see_values_and_timestamps() -> None:
     assert list(bench.committed.all()) == [("a", ValueAndTimestamp(3, 2))]
 
 
-@pytest.mark.parametrize("bad", ["ab", (("a", "text"),), (["a", b"1"],), None, {"a": b"1"}])
+@pytest.mark.parametrize(
+    "bad", ["ab", (("a", "text"),), (["a", b"1"],), None, {"a": b"1"}, ((b"a", b"1"),), (("a",),)]
+)
 def test_headers_that_kafka_does_not_take_are_refused_where_they_are_put(bad: Any) -> None:
     """With the store's name, and nothing has changed."""
     for kind in KINDS:
         bench = bench_of(kind, rocksdb=False)
-        with pytest.raises(TypeError, match=r"store store: headers are a tuple of \(name, bytes\)"):
+        with pytest.raises(TypeError, match="store store: header"):
             put(bench, "a", 1, (3, bad))
         assert shown(kind, bench.store) == {}
 

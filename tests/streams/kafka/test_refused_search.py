@@ -51,7 +51,7 @@ class ModelCluster:
         self.accepted: set[Row] = set()
         self._gaps: set[tuple[str, int]] = set()
 
-    def trial(self, parts: Sequence[OutputColumns], batches: Sequence[Batch]) -> Trial:
+    def trial(self, parts: Sequence[OutputColumns], batches: Sequence[Batch], /) -> Trial:
         self.trials += 1
         answers: list[dict[int, KafkaError | None]] = [{} for _ in batches]
         if self.forbidden.intersection(batch.topic for batch in batches):
@@ -178,7 +178,7 @@ def test_a_cluster_that_does_not_answer_ends_the_search() -> None:
     """The commit is tried again as a whole."""
 
     class Silent(ModelCluster):
-        def trial(self, _: Sequence[OutputColumns], batches: Sequence[Batch]) -> Trial:
+        def trial(self, _: Sequence[OutputColumns], batches: Sequence[Batch], /) -> Trial:
             return Trial([{} for _ in batches], None)
 
     with pytest.raises(TransactionAbortedError) as failure:

@@ -272,7 +272,7 @@ def test_headers_of_another_shape_are_refused(headers: Any) -> None:
     """Not every pair of characters is a header."""
     with TopologyTestDriver(counting()) as driver:
         source = driver.create_input_topic("in", **TEXT)
-        with pytest.raises(StreamsError, match="give a sequence of"):
+        with pytest.raises(StreamsError, match="give headers as"):
             source.pipe_input("k", "v", 1, headers)
 
 

@@ -224,6 +224,14 @@ def test_a_function_that_answers_nothing_of_use_counts_as_fail(answer: Any) -> N
             {"dead_letter_records": (DeadLetter(topic="", key=None, value=None),)},
             r"dead_letter_records\[0\] has topic='': name the topic",
         ),
+        (
+            {
+                "dead_letter_records": (
+                    DeadLetter(topic="x", key=None, value=None, headers=(("n", 3),)),
+                )
+            },  # type: ignore[arg-type]
+            r"dead_letter_records\[0\] is wrong: header 0 \('n'\) has a value of type int",
+        ),
     ],
 )
 def test_an_answer_that_means_nothing_is_told(

@@ -301,6 +301,65 @@ def test_a_skipped_record_below_does_not_concern_those_above(above: Callable[...
         assert driver.metrics()["0_0"]["skipped-records-total"] == 1
 
 
+_BAD_HEADERS: list[Any] = [
+    (("attempt", 3),),
+    (("attempt", "3"),),
+    ((b"attempt", b"3"),),
+    ((None, b"3"),),
+    (("attempt",),),
+    (("attempt", b"3", b"4"),),
+    (["attempt", b"3"],),
+    ("ab",),
+    (("good", b"1"), ("\ud800", b"1")),
+    (("nu\0ll", b"1"),),
+    {"attempt": b"3"},
+    3,
+    "attempt",
+    {("attempt", b"3")},
+]
+
+
+@pytest.mark.parametrize("headers", _BAD_HEADERS)
+def test_headers_that_kafka_does_not_take_fail_where_they_are_forwarded(headers: Any) -> None:
+    """Later the producer would fail for all records of a commit, and for no node."""
+
+    def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
+        context.forward(record if record.value == "fine" else record.replace(headers=headers))
+
+    with (
+        Driver(chain(scripted(process))) as driver,
+        pytest.raises(RecordFailedError, match=r"processing at p\d \(task 0_0\), in-0 offset 0"),
+    ):
+        driver.source.pipe_input("k", "bad", 1)
+    with Driver(chain(scripted(process)), processing_exception_handler="continue") as driver:
+        driver.source.pipe_input("k", "bad", 1)
+        driver.source.pipe_input("k", "fine", 2, headers=(("trace", b"1"),))
+        assert driver.outputs() == [("k", "fine", 2)]
+
+
+def test_the_error_of_bad_headers_does_not_show_their_values() -> None:
+    def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
+        wrong: Any = (("token", "hunter2"),)
+        context.forward(record.replace(headers=wrong))
+
+    with (
+        Driver(chain(scripted(process))) as driver,
+        pytest.raises(RecordFailedError, match=r"'token'.*value of type str") as failure,
+    ):
+        driver.source.pipe_input("k", "v", 1)
+    assert "hunter2" not in str(failure.value)
+
+
+@pytest.mark.parametrize("headers", [(), [], None, [("a", b"1")], (("a", None), ("ü", b""))])
+def test_headers_that_kafka_takes_are_forwarded(headers: Any) -> None:
+    def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
+        context.forward(record.replace(headers=headers))
+
+    with Driver(chain(scripted(process))) as driver:
+        driver.source.pipe_input("k", "v", 1, headers=(("trace", b"1"),))
+        assert driver.outputs() == [("k", "v", 1)]
+
+
 def test_what_was_forwarded_before_the_failure_stays() -> None:
     """As in Kafka Streams: a record that is skipped half-way has sent what it has sent."""
 
