@@ -227,9 +227,14 @@ def test_a_function_that_answers_nothing_of_use_counts_as_fail(answer: Any) -> N
         (
             {
                 "dead_letter_records": (
-                    DeadLetter(topic="x", key=None, value=None, headers=(("n", 3),)),
+                    DeadLetter(
+                        topic="x",
+                        key=None,
+                        value=None,
+                        headers=(("n", 3),),  # type: ignore[arg-type]
+                    ),
                 )
-            },  # type: ignore[arg-type]
+            },
             r"dead_letter_records\[0\] is wrong: header 0 \('n'\) has a value of type int",
         ),
     ],
