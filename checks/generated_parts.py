@@ -25,7 +25,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Application": ("application_id", "bootstrap_servers", "processing_guarantee", "commit_interval_ms"),
     "Parallelising factor": ("parallelising_factor", "num_stream_threads"),
     "Input": (
-        "auto_offset_reset", "max_poll_records", "buffered_bytes_per_partition", "buffered_records_per_partition",
+        "auto_offset_reset", "accept_offsets", "max_poll_records", "buffered_bytes_per_partition", "buffered_records_per_partition",
         "max_task_idle_ms",
     ),
     "State": (

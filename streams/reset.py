@@ -23,8 +23,9 @@ from streams.errors import StreamsError
 from streams.group.inbox import at_hosts
 from streams.kafka.group_log import inbox_topic, state_topic
 from streams.topology import Topology
+from tasks.commit_facts import CommitFacts
 from tasks.internal_topics import changelog_topic, internal_prefix, is_internal
-from tasks.parallel.progress_vector import Progress
+from tasks.parallel.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
 from tasks.ports import Admin, CommittedOffset
 
 #: What internal topics end with, in the order of the plan ("-topic": those of foreign-key joins).
@@ -250,9 +251,25 @@ def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
             for task_id in directory.tasks():
                 directory.remove_task_directory(task_id)
         admin.delete_group(plan.application_id)
-        admin.alter_committed(
-            plan.application_id, {move.partition: move.after for move in plan.offsets}
+        _commit(plan, admin)
+
+
+def _commit(plan: ResetPlan, admin: Admin) -> None:
+    """Commit the new offsets as this application's own: any other offset is refused at the start."""
+    described = admin.describe_topics(sorted({move.partition.topic for move in plan.offsets}))
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for move in plan.offsets:
+        topic = described[move.partition.topic]
+        progress = Progress(
+            task_epoch=0,
+            transactional_id=f"{internal_prefix(plan.application_id)}reset",
+            topic_id=topic.topic_id,
+            topology_hash=bytes(TOPOLOGY_HASH_BYTES),
+            ranges=(RangeProgress(0, move.after),),
+            facts=CommitFacts(first_partitions=topic.partitions).encode(),
         )
+        offsets[move.partition] = CommittedOffset(move.after, progress.encode())
+    admin.alter_committed(plan.application_id, offsets)
 
 
 def local_slots(state_dir: Path, application_id: str) -> tuple[LocalSlot, ...]:

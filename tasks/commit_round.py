@@ -110,6 +110,8 @@ class CommitRound:
         #: How far the key ranges of each partition were at the last commit.
         self._progress: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
         self._former: dict[TaskId, set[str]] = {}
+        #: Encoded `CommitFacts` of each input.
+        self._facts: dict[TopicPartition, bytes] = {}
         self._round: _Round | None = None
         self._work = work
         self._clock = clock
@@ -131,6 +133,7 @@ class CommitRound:
         self.epochs[task.task_id] = epoch
         self.unknown.difference_update(task.stores.changelogs)  # read to their ends
         self.topic_ids.update(topic_ids)
+        self._facts |= {each: start.origin.facts.encode() for each, start in starts.items()}
         self._former[task.task_id] = {
             "" if each.progress is None else each.progress.transactional_id
             for each in starts.values()
@@ -370,6 +373,7 @@ class CommitRound:
             stream_time_ms=task.committed_time_ms(partition),
             operator_times_ms=task.operator_times_ms(),
             sequence=self.sequence,
+            facts=self._facts[partition],
             read_from=offset if offset < min(each.offset for each in ranges) else None,
         ).encode()
 

@@ -334,8 +334,10 @@ class Admin(Protocol):
         """Return how long brokers keep an offset that is not committed again; raises `StreamsError` if they don't tell."""
         ...
 
-    def alter_committed(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Overwrite committed offsets (the reset command)."""
+    def alter_committed(
+        self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
+    ) -> None:
+        """Overwrite committed offsets, with their metadata where given (the reset command)."""
         ...
 
     def delete_group(self, group_id: str) -> None:

@@ -11,6 +11,7 @@ from state_stores.position import Position
 from tasks.active_task import ActiveTask
 from tasks.errors import StartRefusedError
 from tasks.internal_topics import ApplicationPlan
+from tasks.offset_origin import StartRules, check_state
 from tasks.ports import Admin, Clock, CommittedOffset, TopicDescription, UnsettledOffsetsError
 from tasks.stalls import Stall, explained
 from tasks.start_positions import (
@@ -41,8 +42,8 @@ class RestorePlanner:
         plan: Returns the application as it runs on its cluster now.
         admin: Who is asked.
         clock: Time.
-        group_id: The group that offsets are committed to.
-        auto_offset_reset: Where inputs begin without a committed offset.
+        rules: Settings that decide where inputs begin.
+        appeared: Returns the input partitions that this process has seen appear.
         topology_hash: Tells this topology from others, in commits.
         pause: Waits so many seconds.
     """
@@ -53,17 +54,18 @@ class RestorePlanner:
         admin: Admin,
         clock: Clock,
         *,
-        group_id: str,
-        auto_offset_reset: str,
+        rules: StartRules,
         topology_hash: bytes,
         pause: Callable[[float], object] = time.sleep,
+        appeared: Callable[[], frozenset[TopicPartition]] = frozenset,
     ) -> None:
         self._pause = pause
         self._plan = plan
         self._admin = admin
         self._clock = clock
-        self._group_id = group_id
-        self._auto_offset_reset = auto_offset_reset
+        self._rules = rules
+        self._group_id = rules.group_id
+        self._appeared = appeared
         self._topology_hash = topology_hash
         self._topic_ids: dict[str, bytes] = {}
         self._learned_s = 0.0
@@ -97,8 +99,8 @@ class RestorePlanner:
             plan,
             grants,
             admin=self._admin,
-            group_id=self._group_id,
-            auto_offset_reset=self._auto_offset_reset,
+            rules=self._rules,
+            appeared=self._appeared(),
             topic_ids=self._topic_ids,
         )
 
@@ -208,6 +210,27 @@ class RestorePlanner:
                     offset,
                 )
         return ends
+
+    def check_state(
+        self,
+        task: ActiveTask,
+        ends: Mapping[TopicPartition, int],
+        starts: Mapping[TopicPartition, StartPosition],
+    ) -> None:
+        """Raise `StartRefusedError` if a task that begins as a new application's has state; its stores are open.
+
+        `ends` are those of its changelogs.
+        """
+        mine = {each: starts[each] for each in task.inputs}
+        if not mine or any(each.origin.has_past for each in mine.values()):
+            return
+        check_state(
+            task.task_id,
+            {each: start.origin for each, start in mine.items()},
+            {each for each, start in mine.items() if start.committed},
+            on_disk=_state_on_disk(task),
+            in_changelogs={each: ends[each] for each in task.stores.changelogs if each in ends},
+        )
 
     def restores(
         self,
@@ -325,6 +348,18 @@ class RestorePlanner:
             }
         committed = self.committed(sources) if sources else {}
         return {each: committed.get(each) for each in sources}
+
+
+def _state_on_disk(task: ActiveTask) -> str:
+    """Return what the local disk has of a task that only its commits can have left there; empty if nothing."""
+    for partition, store in task.source_stores.items():
+        position = task.stores.position(store)
+        if position is not None and position.offset > 0:
+            return f"store {store} on this disk is at offset {position.offset} of {partition}"
+    for store in task.stores.specs:
+        if task.stores.has_rows_of_its_own(store):
+            return f"store {store}, which has no changelog, has rows on this disk"
+    return ""
 
 
 def _may_part(task: ActiveTask) -> bool:

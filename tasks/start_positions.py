@@ -10,8 +10,18 @@ import msgspec
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
+from tasks.commit_facts import CommitFacts
 from tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
 from tasks.internal_topics import ApplicationPlan
+from tasks.offset_origin import (
+    GroupOffsets,
+    Origin,
+    StartRules,
+    lost_text,
+    origin_of_foreign,
+    origin_of_own,
+    origin_without_offset,
+)
 from tasks.parallel.key_ranges import KEY_HASH
 from tasks.parallel.progress_vector import Progress, partition_time_of_kafka_streams
 from tasks.parallel.skipping import OldMap
@@ -35,6 +45,8 @@ class StartPosition(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     #: Whether Kafka Streams has committed it.
     by_kafka_streams: bool = False
+    #: Origin of the committed offset.
+    origin: Origin = Origin()
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,14 +70,15 @@ def find_starts(
     assigned: Iterable[TaskId],
     *,
     admin: Admin,
-    group_id: str,
+    rules: StartRules,
     transactional_id: str,
-    auto_offset_reset: str,
+    appeared: AbstractSet[TopicPartition] = frozenset(),
 ) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes]]:
     """Fence whoever committed for these tasks' inputs before; return where each input begins, and its topics' ids.
 
-    Raises `StreamsError` if the group has subscribed members, and what `start_position` raises.
+    Raises `StreamsError` if the group has subscribed members, and `StartRefusedError` where an input must not start.
     """
+    group_id = rules.group_id
     members = admin.group_members(group_id)
     if members:
         raise StreamsError(
@@ -73,6 +86,7 @@ def find_starts(
             "stop those consumers, or choose another application_id. Instances of Kafka Streams that were stopped stay "
             "members until their session.timeout.ms (45 s) is over, unless they were closed with LEAVE_GROUP"
         )
+    assigned = list(assigned)
     inputs = inputs_of(plan, assigned)
     foreign = foreign_transactional_ids(
         admin.committed(group_id, inputs, stable=False), {transactional_id}
@@ -83,15 +97,10 @@ def find_starts(
     committed = admin.committed(group_id, inputs, stable=True)
     starts, ends = admin.beginning_offsets(inputs), admin.end_offsets(inputs)
     topic_ids = topic_ids_of(inputs, admin)
+    tasks = dict.fromkeys(assigned, Grant())
+    origins = _origins(plan, tasks, committed, admin=admin, rules=rules, appeared=appeared)
     positions = _positions(
-        plan,
-        inputs,
-        committed,
-        starts,
-        ends,
-        topic_ids,
-        auto_offset_reset=auto_offset_reset,
-        admin=admin,
+        plan, inputs, committed, starts, ends, topic_ids, origins, rules=rules, admin=admin
     )
     return positions, topic_ids
 
@@ -107,9 +116,9 @@ def find_granted_starts(
     grants: Mapping[TaskId, Grant],
     *,
     admin: Admin,
-    group_id: str,
-    auto_offset_reset: str,
+    rules: StartRules,
     topic_ids: Mapping[str, bytes],
+    appeared: AbstractSet[TopicPartition] = frozenset(),
 ) -> dict[TopicPartition, StartPosition]:
     """Return where each input of tasks begins that the group has granted; `topic_ids` are those of all inputs.
 
@@ -126,18 +135,19 @@ def find_granted_starts(
         raise MissingSourceTopicError(
             f"source topics {', '.join(missing)} do not exist (any more); create them again and run `tidewheel reset`"
         )
-    committed = admin.committed(group_id, inputs, stable=True)
+    committed = admin.committed(rules.group_id, inputs, stable=True)
     fixed = {
         progress.transactional_id
-        for progress in map(progress_of, committed.values())
+        for progress in map(rules.own, committed.values())
         if progress is not None and not progress.task_epoch
     }
     if fixed:
         _log.info("fencing producers of fixed assignment: %s", ", ".join(sorted(fixed)))
         admin.fence(sorted(fixed))
-        committed = admin.committed(group_id, inputs, stable=True)
+        committed = admin.committed(rules.group_id, inputs, stable=True)
     for task, grant in grants.items():
-        _check_grant(grant, plan.inputs(task), committed)
+        _check_grant(grant, plan.inputs(task), committed, rules)
+    origins = _origins(plan, grants, committed, admin=admin, rules=rules, appeared=appeared)
     fresh = [each for each in inputs if not is_committed(committed.get(each))]
     known = {each: offset.offset for each, offset in committed.items()}
     starts = admin.beginning_offsets(fresh) if fresh else {}
@@ -150,9 +160,76 @@ def find_granted_starts(
         {**known, **starts},
         {**known, **ends},
         topic_ids,
-        auto_offset_reset=auto_offset_reset,
+        origins,
+        rules=rules,
         admin=admin,
     )
+
+
+def _origins(
+    plan: ApplicationPlan,
+    grants: Mapping[TaskId, Grant],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    *,
+    admin: Admin,
+    rules: StartRules,
+    appeared: AbstractSet[TopicPartition],
+) -> dict[TopicPartition, Origin]:
+    """Return the origin of the offset of each input; raises `StartRefusedError` where that is no place to start."""
+    inputs = inputs_of(plan, grants)
+    own = {each: rules.own(committed.get(each)) for each in inputs}
+    any_committed = any(map(is_committed, committed.values()))
+    if not all(own.values()):
+        # The rest of the application tells whether it has run before. Asked only where something is missing.
+        rest = sorted({*inputs_of(plan, plan.tasks)}.difference(inputs))
+        others = admin.committed(rules.group_id, rest, stable=False)
+        own |= {each: rules.own(offset) for each, offset in others.items()}
+        any_committed = any_committed or any(map(is_committed, others.values()))
+    offsets = GroupOffsets(
+        plan=plan,
+        facts={each: CommitFacts.decode(found.facts) for each, found in own.items() if found},
+        appeared=appeared,
+    )
+    lost = [each for each in inputs if not is_committed(committed.get(each))]
+    if lost and not any_committed and not rules.accept_offsets:
+        _check_changelogs(plan, lost[0], admin)
+    origins: dict[TopicPartition, Origin] = {}
+    for task, grant in grants.items():
+        beside = plan.inputs(task)
+        for partition in sorted(beside):
+            found = committed.get(partition)
+            progress = own[partition]
+            if progress is not None:
+                origins[partition] = origin_of_own(partition, progress, beside, offsets)
+            elif is_committed(found):
+                floor = grant.input.get(partition)
+                origins[partition] = origin_of_foreign(
+                    partition, found, beside, offsets, rules, floor
+                )
+            else:
+                origins[partition] = origin_without_offset(partition, beside, offsets, rules)
+    return origins
+
+
+def _check_changelogs(plan: ApplicationPlan, lost: TopicPartition, admin: Admin) -> None:
+    """Raise `StartRefusedError` if a changelog has records although this application has no offset at all.
+
+    Its tasks would start together: one without state would write the input of those with state again.
+    """
+    partitions = [
+        TopicPartition(topic.name, partition)
+        for topic in plan.changelog_topics
+        for partition in range(topic.partitions)
+    ]
+    ends = admin.end_offsets(partitions) if partitions else {}
+    written = next((each for each in partitions if ends[each] > 0), None)
+    if written is not None:
+        raise StartRefusedError(lost_text(lost, f"changelog {written} has records"))
+
+
+def appeared_in(plan: ApplicationPlan, before: ApplicationPlan) -> set[TopicPartition]:
+    """Return the input partitions of a plan that an earlier one did not have."""
+    return {*inputs_of(plan, plan.tasks)}.difference(inputs_of(before, before.tasks))
 
 
 def inputs_of(plan: ApplicationPlan, tasks: Iterable[TaskId]) -> list[TopicPartition]:
@@ -164,38 +241,34 @@ def _check_grant(
     grant: Grant,
     inputs: Iterable[TopicPartition],
     committed: Mapping[TopicPartition, CommittedOffset],
+    rules: StartRules,
 ) -> None:
-    """Raise `StartRefusedError` where less is committed than an owner left, or under a later epoch; warn of offsets that were set.
+    """Raise `StartRefusedError` where less is committed than an owner left, or under a later epoch.
 
-    Inputs that the task had in an earlier topology are nobody's concern.
+    Inputs that the task had in an earlier topology have no effect.
     """
     for partition in sorted(inputs):
         floor = grant.input.get(partition)
         if floor is None:
             continue
         found = committed.get(partition)
-        if not is_committed(found) or found.offset < floor:
-            said = f"offset {found.offset}" if is_committed(found) else "nothing"
-            raise StartRefusedError(
-                f"{partition}: the last owner left it at offset {floor}, but {said} is committed; somebody has changed "
-                "the offsets of this group, the topic was deleted, or the offsets expired while the group was stopped. No "
-                f"worker begins below, however often it is started: set the offset again to what it was, at least {floor}, or "
-                "stop all workers and run `tidewheel reset` to begin anew"
-            )
-        progress = progress_of(found)
+        progress = rules.own(found)
         if progress is not None and progress.task_epoch > grant.task_epoch:
             raise OutdatedGrantError(
                 f"{partition}: was committed under epoch {progress.task_epoch} of its task, which is granted here under "
                 f"epoch {grant.task_epoch}: the group's log was lost or made anew. Run `tidewheel group recover`"
             )
-        # An owner that was fenced may have committed above the floor, but never without its epoch.
-        if found.offset > floor and (progress is None or not progress.task_epoch):
-            _log.warning(
-                "%s: the last owner left it at offset %d, but offset %d is committed: somebody has changed the offsets "
-                "of this group",
-                partition,
-                floor,
-                found.offset,
+        is_accepted = progress is not None and CommitFacts.decode(progress.facts).accepted
+        if is_accepted or rules.accept_offsets:
+            continue
+        if not is_committed(found) or found.offset < floor:
+            what = f"offset {found.offset}" if is_committed(found) else "nothing"
+            raise StartRefusedError(
+                f"{partition}: the last owner left it at offset {floor}, but {what} is committed; somebody has changed "
+                "the offsets of this group, the topic was deleted, or the offsets expired while the group was stopped. No "
+                f"worker starts there, however often it is started: set the offset again to what it was, {floor}; or run once "
+                "with --accept-offsets (or accept_offsets=True) to start there all the same; or stop all workers and run "
+                "`tidewheel reset` to process the input again"
             )
 
 
@@ -219,28 +292,43 @@ def _positions(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     topic_ids: Mapping[str, bytes],
+    origins: Mapping[TopicPartition, Origin],
     *,
-    auto_offset_reset: str,
+    rules: StartRules,
     admin: Admin,
 ) -> dict[TopicPartition, StartPosition]:
-    resets = _resets(plan, inputs, committed, auto_offset_reset, admin)
+    resets = _resets(plan, inputs, committed, origins, rules.auto_offset_reset, admin)
     positions = {
-        partition: start_position(
-            partition,
-            committed=committed.get(partition),
-            log_start=starts[partition],
-            log_end=ends[partition],
-            topic_id=topic_ids[partition.topic],
-            reset=resets[partition],
+        partition: msgspec.structs.replace(
+            start_position(
+                partition,
+                committed=committed.get(partition),
+                log_start=starts[partition],
+                log_end=ends[partition],
+                topic_id=topic_ids[partition.topic],
+                reset=resets[partition],
+            ),
+            origin=origins[partition],
         )
         for partition in inputs
     }
-    _note_kafka_streams(positions)
+    _log_kafka_streams(positions)
+    _log_accepted(positions)
     return positions
 
 
-def _note_kafka_streams(positions: Mapping[TopicPartition, StartPosition]) -> None:
-    """Say where Kafka Streams left off, as it doesn't know what our own commits know."""
+def _log_accepted(positions: Mapping[TopicPartition, StartPosition]) -> None:
+    accepted = {each: start for each, start in positions.items() if start.origin.is_accepted}
+    if accepted:
+        _log.warning(
+            "accept_offsets: starting at offsets that this application did not commit: %s%s. Remove the option after this start",
+            ", ".join(f"{each}@{start.offset}" for each, start in [*accepted.items()][:_NAMED]),
+            f" and {len(accepted) - _NAMED} more" if len(accepted) > _NAMED else "",
+        )
+
+
+def _log_kafka_streams(positions: Mapping[TopicPartition, StartPosition]) -> None:
+    """Log which offsets are those of Kafka Streams: its commits hold less than ours."""
     found = [partition for partition, start in positions.items() if start.by_kafka_streams]
     if found:
         _log.info(
@@ -255,16 +343,22 @@ def _resets(
     plan: ApplicationPlan,
     inputs: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, CommittedOffset],
+    origins: Mapping[TopicPartition, Origin],
     auto_offset_reset: str,
     admin: Admin,
 ) -> dict[TopicPartition, str | int]:
-    """Return how each input begins without a committed offset: by name, or at an offset."""
+    """Return how each input begins without a committed offset: by name, or at an offset.
+
+    One that appeared after the first start begins at its beginning, unless its source demands an offset.
+    """
     resets: dict[TopicPartition, str | int] = {}
     ages_ms: dict[TopicPartition, int] = {}
     latest: list[TopicPartition] = []
     for partition in inputs:
         reset = _reset_of(plan, partition.topic) or auto_offset_reset
-        if is_committed(committed.get(partition)):
+        if origins[partition].is_new and reset != "none":
+            resets[partition] = "earliest"
+        elif is_committed(committed.get(partition)):
             resets[partition] = "none"  # nobody will ask
         elif isinstance(reset, timedelta):
             ages_ms[partition] = reset // timedelta(milliseconds=1)

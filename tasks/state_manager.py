@@ -253,6 +253,12 @@ class StateManager:
             return None
         return Position.decode(self.database(store).position(position_name(*partition)))
 
+    def has_rows_of_its_own(self, store: str) -> bool:
+        """Return whether a store without any backup has rows on disk."""
+        if store in self._slots or self._backup(store) is not None:
+            return False
+        return next(self.database(store).iterate(store, None, None), None) is not None
+
     def forget(self, store: str) -> None:
         """Empty a store that is restored from the beginning; its position goes first, so that it never leads."""
         if store in self._slots:

@@ -21,7 +21,7 @@ from rebalance.model import TaskId, TopicPartition
 from rebalance.orders import AnyReport
 from state_stores.errors import StateStoreError, StoreCorruptedError, StreamsError
 from tasks.active_task import ActiveTask
-from tasks.errors import TaskCorruptedError
+from tasks.errors import StartRefusedError, TaskCorruptedError
 from tasks.learner_task import LearnerTask
 from tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
 from tasks.processing.record_batch import SourceRecords
@@ -255,6 +255,9 @@ class StateUpdater:
         opened = self._find_starts(opened)
         self._planner.look_at_ranges(each.task for each in opened if each.copy is not None)
         facts = self._planner.look([charge.task for charge in opened])
+        # All are checked before the first one may run.
+        ends = {each: about.end for each, about in facts.items()}
+        opened = [charge for charge in opened if self._may_start(charge, ends)]
         for charge in opened:
             self._guarded(charge, partial(self._plan, charge, facts))
 
@@ -279,6 +282,18 @@ class StateUpdater:
             else:
                 charge.starts, charge.topic_ids = starts, topic_ids
         return [each for each in charges if not each.refused]
+
+    def _may_start(self, charge: Charge, ends: Mapping[TopicPartition, int]) -> bool:
+        """Return whether the state of a task agrees with its offsets; otherwise it is refused, or given up as damaged."""
+        if charge.grant is None or charge.starts is None:
+            return True
+        try:
+            return self._guarded(
+                charge, partial(self._planner.check_state, charge.task, ends, charge.starts)
+            )
+        except StartRefusedError as error:
+            self._refuse(charge, charge.grant, error)
+            return False
 
     def _refuse(self, charge: Charge, grant: Grant, error: StreamsError) -> None:
         self._let_go(charge)
@@ -360,6 +375,9 @@ class StateUpdater:
         if not self._find_starts([charge]):
             return
         assert charge.starts is not None, "found just now"
+        positions = {each: entry.position for each, entry in charge.entries.items()}
+        if not self._may_start(charge, positions):
+            return
         self._planner.fix_ends(task, charge.entries.values(), charge.starts, grant)
         for entry in charge.entries.values():
             entry.start, entry.restored = entry.position, 0

@@ -42,7 +42,7 @@ from tasks.ranges.placing import Placing
 from tasks.ranges.range_pool import RangePool
 from tasks.restore_plan import RestorePlanner
 from tasks.slices import Slices
-from tasks.start_positions import Grant, find_starts
+from tasks.start_positions import Grant, appeared_in, find_starts
 from tasks.state_updater import RestoreEvent, StandbyUpdateEvent, StateUpdater
 from tasks.task_manager import HeldTasks, TaskManager
 from tasks.worker_input import WorkerInput
@@ -97,10 +97,13 @@ class StreamWorker:
 
     Attributes:
         plan: The application as it runs on its cluster now (`use_plan`).
+        appeared: Input partitions that this process has seen appear.
         paused: The sub-topologies whose tasks rest.
         tasks: Owned tasks, also those that restore.
         copies: Tasks it keeps a copy of.
     """
+
+    appeared: frozenset[TopicPartition] = frozenset()
 
     def __init__(
         self,
@@ -264,9 +267,9 @@ class StreamWorker:
                 self.plan,
                 self._held.owned,
                 admin=self._ports.admin,
-                group_id=self._settings.application_id,
+                rules=self._settings.start_rules,
                 transactional_id=committer.producer.transactional_id,
-                auto_offset_reset=self._settings.auto_offset_reset,
+                appeared=self.appeared,
             )
         source = self._ports.make_source()
         stack.callback(source.close)
@@ -309,6 +312,7 @@ class StreamWorker:
         if plan is None:
             return False
         before, self.plan = self.plan, plan
+        self.appeared |= appeared_in(plan, before)
         self._held.keep_inputs_of(before)
         mine = [*self.tasks, *self.copies]
         changed = [each for each in mine if before.inputs(each) != plan.inputs(each)]
@@ -364,9 +368,9 @@ class StreamWorker:
                 lambda: self.plan,
                 self._ports.admin,
                 self._clock,
-                group_id=self._settings.application_id,
-                auto_offset_reset=self._settings.auto_offset_reset,
+                rules=self._settings.start_rules,
                 topology_hash=self._settings.topology_hash,
+                appeared=lambda: self.appeared,
             ),
             make_reader=self._ports.make_reader,
             clock=self._clock,
@@ -529,6 +533,10 @@ class StreamWorker:
             # The group has our id on record already, so there is nothing to commit before the first slice; what that
             # makes is waited for since the owner before let go.
             self._awaited.update(task.task_id for task in admitted)
+            running = [task for task in admitted if task.task_id in self._manager.running]
+            if any("" in self._commits.former_ids(task) for task in running):
+                # From the first record on, state without an offset means that the offset was lost.
+                self._commit()
         elif any(self._unclaimed(task) for task in admitted):
             self._commit()
 

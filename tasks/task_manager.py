@@ -306,6 +306,8 @@ class TaskManager:
 
         Nothing happens where the grant was revoked meanwhile.
         """
+        if self._say is None:
+            raise result.error
         task, task_id = result.task, result.task.task_id
         if self.tasks.get(task_id) is not task:
             _log.debug("task %s may not start, and was revoked: %s", task_id, result.error)

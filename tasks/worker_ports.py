@@ -9,6 +9,7 @@ from rebalance.model import TaskId
 from rebalance.orders import AnyOrder, AnyReport
 from tasks.active_task import ActiveTask
 from tasks.beside import in_a_thread
+from tasks.offset_origin import StartRules
 from tasks.output_collector import OutputCollector, TopicInfo
 from tasks.ports import (
     Admin,
@@ -83,6 +84,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_poll_records: int = 10_000
     repartition_purge_interval_ms: int = 30_000
     auto_offset_reset: str = "earliest"
+    accept_offsets: bool = False
     #: How many records a copy may be behind and count as ready.
     acceptable_recovery_lag: int = 10_000
     #: How often the group hears how far all tasks are: about twice per heartbeat.
@@ -94,6 +96,15 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: How long a clean stop waits for calls in hand.
     drain_timeout_ms: int = 25_000
     handlers: ErrorHandlers = msgspec.field(default_factory=ErrorHandlers)
+
+    @property
+    def start_rules(self) -> StartRules:
+        """Return the settings that decide where inputs begin."""
+        return StartRules(
+            group_id=self.application_id,
+            auto_offset_reset=self.auto_offset_reset,
+            accept_offsets=self.accept_offsets,
+        )
 
 
 class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,8 +43,9 @@ from streams.bulk.settled_ends import settled_ends
 from streams.errors import StreamsError
 from streams.group.recovery import transactional_ids
 from streams.reset import ResetAdmin
+from tasks.commit_facts import CommitFacts
 from tasks.parallel.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset, TransactionalProducer
+from tasks.ports import CommittedOffset, TopicDescription, TransactionalProducer
 
 
 class BootstrapRefused(StreamsError):  # noqa: N818 - says what it is
@@ -449,7 +450,7 @@ class BootstrapDriver:
             self._target.application_id,
             {
                 each: CommittedOffset(
-                    offset, self._metadata(ids[each.topic].topic_id, offset, before.get(each))
+                    offset, self._metadata(ids[each.topic], offset, before.get(each))
                 )
                 for each, offset in offsets.items()
             },
@@ -473,22 +474,24 @@ class BootstrapDriver:
                 found[each.partition] = progress
         return found
 
-    def _metadata(self, topic_id: bytes, offset: int, before: Progress | None) -> str:
+    def _metadata(self, topic: TopicDescription, offset: int, before: Progress | None) -> str:
         made = Progress(
             task_epoch=0,
             transactional_id=self._target.driver_id,
-            topic_id=topic_id,
+            topic_id=topic.topic_id,
             topology_hash=self._topology_hash,
             ranges=(RangeProgress(0, offset),),
+            facts=CommitFacts(first_partitions=topic.partitions).encode(),
         )
         if before is not None and (before.topic_id, before.topology_hash) == (
-            topic_id,
+            topic.topic_id,
             self._topology_hash,
         ):
             made = replaced(
                 made,
                 stream_time_ms=before.stream_time_ms,
                 operator_times_ms=before.operator_times_ms,
+                facts=before.facts or made.facts,
             )
         return made.encode()
 

@@ -26,6 +26,7 @@ def run(
     tasks: str | None = None,
     wait_for_topics: _Flag = False,
     create_topics: _Flag = False,
+    accept_offsets: _Flag = False,
     restart: bool = True,
     log_level: LogLevel = "info",
     log_format: LogFormat | None = None,
@@ -44,6 +45,7 @@ def run(
         tasks: No group: run exactly these tasks, such as 0_1,0_2; needs group_instance_id.
         wait_for_topics: Wait for missing source topics.
         create_topics: Create missing source topics.
+        accept_offsets: Start where another tool has set the committed offsets, or where they are gone, instead of refusing.
         restart: Start crashed workers again. Without it the first crash ends the command with the code of its cause.
         log_level: The least level that is logged.
         log_format: text or json; by default text on a terminal, JSON lines elsewhere.
@@ -57,12 +59,13 @@ def run(
         )
         raise ConfigError(f"--workers {workers}: {least}; correct the number")
     settings = settings or SettingsOptions()
+    accepted = {"accept_offsets": True} if accept_offsets else {}
     is_grouped = not fixed_assignment and chosen is None
     process_id = secrets.token_hex(8)
     starts = [
         StartWorker(
             target=target,
-            overrides=settings.overrides(),
+            overrides=settings.overrides() | accepted,
             config_file=settings.config_file(),
             slot=slot,
             workers=workers,

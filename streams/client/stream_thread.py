@@ -191,6 +191,7 @@ class StreamThread:
                 on_running=self._tell_running,
                 on_shutdown=self._listener.on_shutdown,
                 ends_all=self._ends_all,
+                previous=self.life,
             )
             departure = self._departure
         self._wipe_globals = False

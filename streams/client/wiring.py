@@ -131,6 +131,7 @@ def worker_settings(
         max_poll_records=config.max_poll_records,
         repartition_purge_interval_ms=config.repartition_purge_interval_ms,
         auto_offset_reset=config.auto_offset_reset,
+        accept_offsets=config.accept_offsets,
         acceptable_recovery_lag=config.acceptable_recovery_lag,
         status_interval_ms=config.heartbeat_interval_ms // 2,
         threads=range_threads(config),

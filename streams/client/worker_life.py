@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TaskId
+from rebalance.model import TaskId, TopicPartition
 from rebalance.orders import WorkerClosed
 from state_stores.rocksdb.task_database import TaskDatabase
 from state_stores.state_directory import StateDirectory
@@ -44,6 +44,7 @@ from tasks.internal_topics import ApplicationPlan
 from tasks.output_collector import OutputCollector
 from tasks.ports import Admin, TransactionalProducer
 from tasks.processing.error_policy import ErrorPolicy
+from tasks.start_positions import appeared_in
 from tasks.state_manager import StateManager
 from tasks.stream_worker import StreamWorker
 from tasks.worker_ports import WorkerPorts
@@ -83,6 +84,7 @@ class WorkerLife:
         on_running: Callable[[bool], None],
         on_shutdown: Callable[[str], None],
         ends_all: Callable[[BaseException], bool],
+        previous: "WorkerLife | None" = None,
     ) -> None:
         self._application = application
         self._watchdog = watchdog
@@ -105,6 +107,21 @@ class WorkerLife:
         self._producer: TransactionalProducer | None = None
         self._watch: PlanWatch | None = None
         self.outdated = False
+        #: The last plan of this process, and the input partitions that it has seen appear.
+        self._plan: ApplicationPlan | None = None if previous is None else previous.last_plan
+        self._appeared: frozenset[TopicPartition] = (
+            frozenset() if previous is None else previous.appeared
+        )
+
+    @property
+    def last_plan(self) -> ApplicationPlan | None:
+        """Return the application as this process saw it on its cluster last."""
+        return self._plan if self.worker is None else self.worker.plan
+
+    @property
+    def appeared(self) -> frozenset[TopicPartition]:
+        """Return the input partitions that this process has seen appear."""
+        return self._appeared if self.worker is None else self.worker.appeared
 
     # -- from other threads ----------------------------------------------------------------------------------------
 
@@ -185,6 +202,9 @@ class WorkerLife:
         )
         if plan is None:
             return
+        if self._plan is not None:
+            self._appeared |= appeared_in(plan, self._plan)
+        self._plan = plan
         assigned = fixed_assignment(plan, application.options) if application.is_fixed else None
         _log.info(
             "application %s, slot %d, %s: tasks %s, state in %s",
@@ -247,6 +267,7 @@ class WorkerLife:
             membership=self.membership,
             first_producer=self._producer,
         )
+        self.worker.appeared = self._appeared
         with self._lock:
             self.worker.paused = self._paused
         self._watch.start()

@@ -71,6 +71,7 @@ class StreamsOptions(TypedDict, total=False):
     dead_letter_queue_topic: str | None
     late_records_to_dead_letter_queue: bool
     auto_offset_reset: Literal["earliest", "latest"]
+    accept_offsets: bool
     topology_optimization: Literal["all", "none"] | Collection[str]
     ensure_explicit_naming: bool
     dsl_store_suppliers: DslStoreType | type[DslStoreSuppliers] | DslStoreSuppliers | str

@@ -215,7 +215,12 @@ class StreamsConfig(BaseModel, frozen=True):
     `dead_letter_queue_topic`, too, with `__streams.errors.exception` `tasks.errors.LateRecordError`."""
 
     auto_offset_reset: types.OffsetReset = "earliest"
-    """Where to start in a partition without a committed offset, `earliest` or `latest`, unless the source says."""
+    """Where to start in a partition at the application's first start, `earliest` or `latest`, unless the source says. A
+    partition or topic that appears later is read from its beginning."""
+
+    accept_offsets: types.Boolean = False
+    """Start at committed offsets that this application did not commit, and without those that are gone. Otherwise such a
+    start is refused, as it would skip or repeat records. For one start; `tidewheel run --accept-offsets` sets it, too."""
 
     topology_optimization: types.Optimization = "all"
     """Optimisations that `build` applies: `all`, `none`, or a set of `merge_repartition_topics`,

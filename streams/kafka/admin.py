@@ -334,11 +334,18 @@ class KafkaAdmin:
             raise StreamsError(f"{what}: it does not say")
         return int(setting.value) * 60_000
 
-    def alter_committed(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def alter_committed(
+        self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
+    ) -> None:
         """Overwrite committed offsets; refused by the cluster while the group has members."""
         if not offsets:
             return
-        wanted = [KafkaPartition(*each, offset) for each, offset in offsets.items()]
+        wanted = [
+            KafkaPartition(*each, offset)
+            if isinstance(offset, int)
+            else KafkaPartition(*each, offset.offset, metadata=offset.metadata)
+            for each, offset in offsets.items()
+        ]
         request = [ConsumerGroupTopicPartitions(group_id, wanted)]
         altered = self._each(
             f"overwrite the committed offsets of group {group_id}",

@@ -1,9 +1,11 @@
 """How far a task has come in one partition, as the metadata text of the committed offset. Pure.
 
 The text is base64 of: magic, format version, task epoch, transactional id, topic id, topology hash, the name of the key
-hash, one (first hash, offset) per key-range worker, the partition's stream time at the lowest offset, and operators'
-stream times. Numbers are varints, offsets are differences to the committed one, so the size depends on the number of
-ranges, not on lag. Text without our magic, of another version or damaged decodes to None: it is ignored, never trusted.
+hash, one (first hash, offset) per key-range worker, the partition's stream time at the lowest offset, operators' stream
+times, and facts that change with the topology or its topics only (`tasks.commit_facts`). Numbers are varints, offsets are
+differences to the committed one, so the size depends on the number of ranges, not on lag. The checksum covers the committed
+offset, so a text beside another offset than it was written for is not ours. Text without our magic, of an unknown version
+or damaged decodes to None. Version 1 had no facts, and a checksum without the offset.
 """
 
 import base64
@@ -16,8 +18,10 @@ import msgspec
 from tasks.parallel.key_ranges import KEY_HASH, RANGES_MAX
 
 _MAGIC = 0xE7
-_VERSION = 1
+_VERSION = 2
+_FIRST_VERSION = 1
 _TOPIC_ID_BYTES = 16
+TOPOLOGY_HASH_BYTES = 8
 _CHECKSUM_BYTES = 4
 
 #: What Kafka Streams' text begins with.
@@ -34,26 +38,29 @@ AHEAD_MAX = 1 << 27
 
 #: What the parts of the text take at most, in bytes: everything of a fixed length and the numbers beside the ranges; one
 #: operator's time; one range (a width, of which 16 may take a byte more, and an offset).
-_FRAME_BYTES = 2 + 6 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + _CHECKSUM_BYTES
+_FRAME_BYTES = (
+    2 + 6 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + 2 + _CHECKSUM_BYTES
+)
 _TIME_BYTES = 7
 _RANGE_BYTES = 8
 _WIDE_RANGES = 16
 
 
-def ranges_that_fit(transactional_id: str, operator_times: int) -> int:
+def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int = 0) -> int:
     """Return how many key ranges a commit's text has room for, at least 1 and at most `RANGES_MAX`.
 
     Args:
         transactional_id: The producer's.
         operator_times: As many stream times of operators are committed at most.
+        facts_bytes: Bytes that `Progress.facts` takes at most.
 
     >>> ranges_that_fit("shop-fixed-0", 32)
     256
     >>> ranges_that_fit("shop" * 60, 32)
-    242
+    241
     """
     room = METADATA_CHARACTERS_MAX // 4 * 3 - _FRAME_BYTES - _WIDE_RANGES
-    room -= len(transactional_id.encode()) + operator_times * _TIME_BYTES
+    room -= len(transactional_id.encode()) + operator_times * _TIME_BYTES + facts_bytes
     return max(1, min(room // _RANGE_BYTES, RANGES_MAX))
 
 
@@ -80,6 +87,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             unknown outcome can be told from the one before it.
         read_from: Where reading begins if that is before all ranges' offsets, else None: a task's inputs are read from one
             moment, to be merged as they were, and ranges of a former life may have been further in one of them.
+        facts: What changes with the topology or its topics only (`tasks.commit_facts`); empty in version 1.
     """
 
     task_epoch: int
@@ -92,6 +100,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     key_hash: str = KEY_HASH
     sequence: int = 0
     read_from: int | None = None
+    facts: bytes = b""
 
     @property
     def committed_offset(self) -> int:
@@ -131,7 +140,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         _put(body, len(self.operator_times_ms))
         for time_ms in self.operator_times_ms:
             _put(body, time_ms + 1)
-        body += zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big")
+        _put(body, len(self.facts))
+        body += self.facts
+        body += _checksum(body, base).to_bytes(_CHECKSUM_BYTES, "big")
         text = base64.b64encode(body).decode("ascii")
         if len(text) > METADATA_CHARACTERS_MAX:
             raise ValueError(
@@ -141,18 +152,17 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, text: str, *, committed_offset: int) -> Self | None:
-        """Return what a metadata text says, or None if it is not ours, of another version or damaged."""
+        """Return the content of a metadata text.
+
+        None if it is not ours, of an unknown version, damaged, or was written for another offset.
+        """
+        content = _checked(text, committed_offset)
+        if content is None:
+            return None
+        has_facts = content[1] == _VERSION
+        reader = _Reader(content, 2)
         try:
-            body = base64.b64decode(text, validate=True)
-        except (binascii.Error, ValueError):
-            return None
-        if len(body) < 2 + _CHECKSUM_BYTES or (body[0], body[1]) != (_MAGIC, _VERSION):
-            return None
-        if zlib.crc32(body[:-_CHECKSUM_BYTES]) != int.from_bytes(body[-_CHECKSUM_BYTES:], "big"):
-            return None
-        reader = _Reader(body[:-_CHECKSUM_BYTES], 2)
-        try:
-            progress = cls._read(reader, committed_offset)
+            progress = cls._read(reader, committed_offset, has_facts=has_facts)
         except (IndexError, UnicodeDecodeError):
             return None
         ranges = progress.ranges
@@ -162,12 +172,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(progress, read_from=committed_offset if further else None)
 
     @classmethod
-    def _read(cls, reader: "_Reader", committed_offset: int) -> Self:
+    def _read(cls, reader: "_Reader", committed_offset: int, *, has_facts: bool) -> Self:
         sequence = reader.number()
         task_epoch = reader.number()
         transactional_id = reader.text()
         topic_id = reader.take(_TOPIC_ID_BYTES)
-        topology_hash = reader.take(8)
+        topology_hash = reader.take(TOPOLOGY_HASH_BYTES)
         key_hash = reader.text()
         ranges: list[RangeProgress] = []
         first_hash = 0
@@ -186,6 +196,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             operator_times_ms=operator_times_ms,
             key_hash=key_hash,
             sequence=sequence,
+            facts=reader.take(reader.number()) if has_facts else b"",
         )
 
 
@@ -219,6 +230,27 @@ def is_foreign(text: str, committed_offset: int, prefix: str) -> bool:
     if progress is None:
         return partition_time_of_kafka_streams(text) is None
     return not progress.transactional_id.startswith(prefix)
+
+
+def _checked(text: str, committed_offset: int) -> bytes | None:
+    """Return the bytes of a text without their checksum; None if it is not ours, or the checksum is wrong."""
+    try:
+        body = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if len(body) < 2 + _CHECKSUM_BYTES or body[0] != _MAGIC or committed_offset < 0:
+        return None
+    content, written = body[:-_CHECKSUM_BYTES], int.from_bytes(body[-_CHECKSUM_BYTES:], "big")
+    expected = {
+        _FIRST_VERSION: zlib.crc32(content),
+        _VERSION: _checksum(content, committed_offset),
+    }.get(body[1])
+    return content if written == expected else None
+
+
+def _checksum(body: bytes | bytearray, committed_offset: int) -> int:
+    """Return the checksum of a text's content and of the offset it is committed beside."""
+    return zlib.crc32(body, zlib.crc32(committed_offset.to_bytes(8, "big")))
 
 
 def _put(body: bytearray, number: int) -> None:

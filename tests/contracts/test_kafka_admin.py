@@ -140,6 +140,8 @@ def test_offsets_can_be_overwritten_and_deleted_with_their_group(cluster: Cluste
     admin.alter_committed(group, {part: 7})
     admin.alter_committed(group, {})
     altered = admin.committed(group, [part], stable=True)
+    admin.alter_committed(group, {part: CommittedOffset(7, "note")})
+    assert admin.committed(group, [part], stable=True) == {part: CommittedOffset(7, "note")}
     admin.delete_group(group)
     admin.delete_group(group)
     assert (altered, admin.committed(group, [part], stable=True)) == (

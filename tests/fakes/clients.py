@@ -459,13 +459,17 @@ class FakeAdmin:
         """Return Kafka's default."""
         return 7 * 86_400_000
 
-    def alter_committed(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def alter_committed(
+        self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
+    ) -> None:
         """Overwrite committed offsets."""
         with self._broker.lock:
             if self._broker.members[group_id]:
                 raise StreamsError(f"group {group_id} has members")
             for each, offset in offsets.items():
-                self._broker.groups[group_id][each] = CommittedOffset(offset, "")
+                self._broker.groups[group_id][each] = (
+                    CommittedOffset(offset, "") if isinstance(offset, int) else offset
+                )
 
     def delete_group(self, group_id: str) -> None:
         """Delete a group and its offsets."""

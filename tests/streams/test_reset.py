@@ -21,6 +21,7 @@ from streams.reset import (
     plan_reset,
     scope_of,
 )
+from tasks.offset_origin import StartRules
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.fakes.broker import FakeBroker
@@ -222,7 +223,10 @@ def test_a_reset_leaves_nothing_but_the_new_offsets(
     plan = plan_reset(scope, gather_facts(scope, admin, tmp_path, position))
     assert [slot.tasks for slot in plan.slots] == [("0_0",), ("0_0",)]
     execute_reset(plan, admin, tmp_path)
-    assert cluster.groups["shop"][ORDERS[0]] == CommittedOffset(after, "")
+    committed = cluster.groups["shop"][ORDERS[0]]
+    assert committed.offset == after
+    # A start follows no offset but those of the application itself.
+    assert StartRules(group_id="shop").own(committed)
     assert not any(partition.topic.startswith("shop") for partition in cluster.groups["shop"])
     assert set(cluster.topics) == {
         "orders",

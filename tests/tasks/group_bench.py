@@ -79,7 +79,7 @@ class FakeMembership:
             if isinstance(report, WantTransactionalId) and self.gives_ids:
                 self.orders.append(
                     UseTransactionalId(
-                        number=report.number, transactional_id=f"{self.name}-{report.number}"
+                        number=report.number, transactional_id=f"{APP}-{self.name}-{report.number}"
                     )
                 )
             self.changed.notify_all()
@@ -234,7 +234,7 @@ class Host:
             WorkerSettings(
                 **{
                     "application_id": APP,
-                    "transactional_id": f"{self.name}-0",
+                    "transactional_id": f"{APP}-{self.name}-0",
                     "topology_hash": bytes(8),
                     **{
                         each: getattr(config, each)

@@ -1,6 +1,5 @@
 """Nobody goes back (H15): what an owner left holds for all who come after, whatever became of those between."""
 
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +9,7 @@ from rebalance.draft import Draft
 from rebalance.group import Group, apply
 from rebalance.model import TaskId, TopicPartition
 from rebalance.observations import Observations
-from rebalance.orders import RunTask, TaskReleased
+from rebalance.orders import RunTask, TaskReleased, TaskRunning
 from rebalance.records import MemberRecord, TaskRecord
 from streams import FencedError, StreamsError
 from tests.tasks.group_bench import APP, GroupBench, Host, granted
@@ -125,39 +124,55 @@ def test_H15_offsets_that_were_set_again_end_the_refusals() -> None:
         assert group.outputs() == {"a": [1, 2], "b": [1, 2], "c": [1, 2]}
 
 
-def test_what_a_fenced_owner_committed_above_its_floor_is_no_strangers_work(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The floor is a lower bound: its successor begins where it was, without a warning."""
-    with bench() as group, caplog.at_level(logging.WARNING):
+def test_what_a_fenced_owner_committed_above_its_floor_is_no_strangers_work() -> None:
+    """The floor is a lower bound: its successor begins where it was."""
+    with bench() as group:
         order = granted("0_0", 2, left_at_three(group))
         second, third = group.host("b"), group.host("c")
         second.member.give(order)
         fill(group, "abc")
         processed(group, second)
-        third.worker._ports.admin.fence(["b-0"])
+        third.worker._ports.admin.fence([f"{APP}-b-0"])
         fill(group, "abc")
         second.join()
         assert isinstance(second.error, FencedError)
         third.member.give(granted_after_fence(order))
         processed(group, third)
         assert group.outputs() == {"a": [1, 2, 3], "b": [1, 2, 3], "c": [1, 2, 3]}
-    assert "changed the offsets" not in caplog.text
 
 
-def test_H18_offsets_that_were_set_forward_are_followed_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """They bear no epoch, so nobody of this group committed them."""
-    with bench() as group, caplog.at_level(logging.WARNING):
+def test_H18_offsets_that_were_set_forward_are_refused() -> None:
+    """Records below would be skipped; where it is meant, an option says so, and later owners accept it, too."""
+    with bench() as group:
         order = granted("0_0", 2, left_at_three(group))
-        second = group.host("b")
         fill(group, "abc")
-        second.worker._ports.admin.alter_committed(APP, {IN: 5})
-        second.member.give(order)
-        processed(group, second)
+        group.host("b").worker._ports.admin.alter_committed(APP, {IN: 5})
+        error = refused(group.hosts[-1], order)
+        assert "offset 5 of in-0 was not committed by application app" in error
+        assert "the last owner left it at offset 3" in error
+        third = group.host("c", accept_offsets=True)
+        third.member.give(order)
+        processed(group, third)
         assert group.outputs() == {"a": [1], "b": [1], "c": [1, 2]}
-    assert "left it at offset 3, but offset 5 is committed: somebody has changed" in caplog.text
+
+
+def test_H15_offsets_that_were_set_back_are_accepted_where_it_is_meant() -> None:
+    """Owners after the one that accepted them start there without the option, though the group log has a higher floor."""
+    with bench() as group:
+        order = granted("0_0", 2, left_at_three(group))
+        second = group.host("b", accept_offsets=True, commit_interval_ms=60_000)
+        move_back(group, second)
+        second.member.give(order)
+        second.said(TaskRunning)
+        second.until(lambda: second.worker.metrics.commits)
+        second.worker._ports.admin.fence([f"{APP}-b-0"])
+        third = group.host("c")
+        third.member.give(granted_after_fence(order))
+        processed(group, third)
+        assert third.error is None
+        group.hosts.remove(second)
+        second.worker.stop()
+        second.join()
 
 
 def test_offsets_of_inputs_that_the_task_has_no_more_are_not_asked_for() -> None:

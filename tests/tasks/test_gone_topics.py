@@ -8,6 +8,7 @@ from rebalance.model import TaskId, TopicPartition
 from streams import MissingSourceTopicError, StreamsBuilder, StreamsError
 from tasks.gone_topics import GoneTopics
 from tasks.internal_topics import ApplicationPlan, is_matched, plan_application
+from tasks.offset_origin import StartRules
 from tasks.ports import CommittedOffset
 from tasks.start_positions import Grant, find_granted_starts
 from tasks.task_manager import HeldTasks
@@ -134,8 +135,7 @@ def test_where_a_topic_was_left_that_is_gone_holds_nobody_up() -> None:
             _plan(orders_a=1),
             {TaskId(0, 0): grant},
             admin=admin,
-            group_id="app",
-            auto_offset_reset="earliest",
+            rules=StartRules(group_id="app"),
             topic_ids=ids,
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rebalance.model import TopicPartition
+from tasks.offset_origin import StartRules
 from tasks.ports import CommittedOffset, UnsettledOffsetsError
 from tasks.restore_plan import RestorePlanner
 from tests.fakes.broker import FakeBroker
@@ -28,8 +29,7 @@ def test_copies_get_ready_while_commits_of_their_owners_are_undecided() -> None:
         lambda: pytest.fail("nobody plans a restore"),
         admin,
         FakeClock(),
-        group_id="app",
-        auto_offset_reset="earliest",
+        rules=StartRules(group_id="app"),
         topology_hash=b"hash",
     )
     copy: Any = SimpleNamespace(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rebalance.model import TaskId, TopicPartition
 from streams import StreamsBuilder, StreamsError
+from tasks.offset_origin import StartRules
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import Admin, CommittedOffset
 from tasks.start_positions import (
@@ -153,6 +154,9 @@ def test_a_source_without_a_place_to_begin_stops_the_start() -> None:
     with pytest.raises(StreamsError, match=r'nothing is committed for in-0.*offset_reset="none"'):
         bench.live()
     bench.clients.admin().alter_committed(APP, {TopicPartition("in", 0): 0})
+    with pytest.raises(StreamsError, match="--accept-offsets"):
+        bench.live()
+    assert bench.live(accept_offsets=True)
     assert bench.live()
 
 
@@ -237,8 +241,7 @@ def test_a_granted_input_is_asked_for_its_end_only_where_ranges_are_apart(
             bench.plan,
             {TaskId(0, 3): Grant(task_epoch=1)},
             admin=cast("Admin", Cluster()),
-            group_id=APP,
-            auto_offset_reset="earliest",
+            rules=StartRules(group_id=APP),
             topic_ids={"orders": TOPIC_ID},
         )
         return found[PARTITION].offset

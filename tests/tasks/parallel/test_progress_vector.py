@@ -44,6 +44,7 @@ def progresses(draw: st.DrawFn, most_ranges: int = 20, most_times: int = 8) -> P
         operator_times_ms=tuple(draw(st.lists(TIMES_MS, max_size=most_times))),
         key_hash=draw(st.sampled_from(["crc32", "murmur2", ""])),
         sequence=draw(st.integers(0, 2**40)),
+        facts=draw(st.binary(max_size=200)),
     )
 
 
@@ -131,15 +132,16 @@ def test_foreign_text_is_ignored(text: str) -> None:
     assert Progress.decode(text, committed_offset=5) is None
 
 
-def sealed(body: bytes) -> str:
+def sealed(body: bytes, offset: int = 42) -> str:
     """Return text with a right checksum around any body."""
-    return base64.b64encode(body + zlib.crc32(body).to_bytes(4, "big")).decode()
+    checksum = zlib.crc32(body, zlib.crc32(offset.to_bytes(8, "big")))
+    return base64.b64encode(body + checksum.to_bytes(4, "big")).decode()
 
 
 @given(st.binary(max_size=80))
 def test_nonsense_with_a_right_checksum_is_ignored_or_whole(rest: bytes) -> None:
     """Even behind our magic and a right checksum nothing but a complete progress is believed."""
-    decoded = Progress.decode(sealed(b"\xe7\x01" + rest), committed_offset=100)
+    decoded = Progress.decode(sealed(b"\xe7\x02" + rest, 100), committed_offset=100)
     assert decoded is None or decoded.committed_offset == 100
 
 
@@ -147,8 +149,24 @@ def test_other_versions_are_ignored() -> None:
     """Text of a later version is not guessed at, though its checksum is right."""
     body = base64.b64decode(simple().encode())[:-4]
     assert Progress.decode(sealed(body), committed_offset=42) == simple()
-    assert Progress.decode(sealed(body[:1] + b"\x02" + body[2:]), committed_offset=42) is None
+    assert Progress.decode(sealed(body[:1] + b"\x03" + body[2:]), committed_offset=42) is None
     assert Progress.decode(sealed(b"\xe8" + body[1:]), committed_offset=42) is None
+
+
+def test_version_1_is_read() -> None:
+    """It had no facts, and its checksum did not cover the offset."""
+    body = base64.b64decode(simple().encode())[:-5]
+    text = base64.b64encode(
+        b"\xe7\x01" + body[2:] + zlib.crc32(b"\xe7\x01" + body[2:]).to_bytes(4, "big")
+    )
+    assert Progress.decode(text.decode(), committed_offset=42) == simple()
+
+
+@given(progresses(), st.integers(0, 2**62))
+def test_a_text_beside_another_offset_is_not_ours(progress: Progress, offset: int) -> None:
+    """Some tool has kept the metadata and moved the offset."""
+    found = Progress.decode(progress.encode(), committed_offset=offset)
+    assert (found is not None) == (offset == progress.committed_offset)
 
 
 @pytest.mark.parametrize("extra", [b"\x00", b"more"])
@@ -187,7 +205,8 @@ def test_no_two_commits_carry_the_same_text() -> None:
 @given(st.integers(0), st.booleans(), st.text(max_size=249), st.integers(0, 32))
 def test_K1_as_many_ranges_as_fit_do_fit(seed: int, even: bool, name: str, operators: int) -> None:
     """Wherever the ranges are cut, and as far as they may be apart, the text of so many is never too long."""
-    count = ranges_that_fit(name, operators)
+    facts = Random(seed).randbytes(seed % 600)
+    count = ranges_that_fit(name, operators, len(facts))
     if even:
         firsts = [index * HASHES // count for index in range(count)]
     else:
@@ -203,6 +222,7 @@ def test_K1_as_many_ranges_as_fit_do_fit(seed: int, even: bool, name: str, opera
         stream_time_ms=2**42,
         operator_times_ms=(2**42,) * operators,
         sequence=2**40,
+        facts=facts,
     )
     assert len(progress.encode()) <= METADATA_CHARACTERS_MAX
 

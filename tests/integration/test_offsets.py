@@ -1,0 +1,109 @@
+"""Starts on committed offsets that this application did not commit, that are gone, or that were never there."""
+
+import re
+import struct
+from typing import Any
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams import KafkaStreams, StreamsBuilder, StreamsError
+from streams.run_options import RunOptions
+from tests.integration.cluster import PATIENCE_S, Cluster, until
+from tests.integration.conftest import StartApp
+from tests.integration.programs.jobs import JOBS
+
+#: Small records of 10 keys.
+RECORDS = [(b"key-%d" % (index % 10), b"x") for index in range(60)]
+
+
+@pytest.fixture
+def topics(cluster: Cluster, unique: str) -> tuple[str, str]:
+    cluster.create({f"in-{unique}": 2, f"out-{unique}": 2})
+    return f"in-{unique}", f"out-{unique}"
+
+
+def _refused(app: KafkaStreams) -> str:
+    """Wait until an application has ended with a refusal; return its text."""
+    assert app.wait(timeout_s=PATIENCE_S)
+    assert isinstance(app.error, StreamsError), app.error
+    return str(app.error)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "guarantee"),
+    [(True, "exactly_once"), (False, "at_least_once")],
+    ids=["fixed", "group"],
+)
+def test_offsets_that_moved_or_are_gone_are_refused(
+    cluster: Cluster,
+    start_app: StartApp,
+    config: dict[str, Any],
+    topics: tuple[str, str],
+    fixed: bool,
+    guarantee: str,
+) -> None:
+    """F.8 and A.2: nothing is skipped or counted twice without `accept_offsets`."""
+    source, sink = topics
+    config |= {"processing_guarantee": guarantee}
+    options = RunOptions(fixed=fixed)
+    name = config["application_id"]
+    cluster.send(source, RECORDS)
+    app = start_app(JOBS["count_by_key"](source, sink), config, options=options)
+    cluster.wait_until_consumed(name, source)
+    assert app.close(timeout=30_000)
+    left = cluster.committed(name)
+    cluster.send(source, RECORDS)
+
+    cluster.admin.alter_committed(name, {each: at + 5 for each, at in left.items()})
+    refused = start_app(JOBS["count_by_key"](source, sink), config, options=options, wait=False)
+    assert "was not committed by application" in _refused(refused)
+
+    cluster.admin.delete_group(name)
+    refused = start_app(JOBS["count_by_key"](source, sink), config, options=options, wait=False)
+    assert "nothing is committed" in _refused(refused) or "but nothing is" in str(refused.error)
+    assert cluster.values_by_key(sink) == {
+        b"key-%d" % key: [struct.pack(">q", count) for count in range(1, 7)] for key in range(10)
+    }
+
+    accepted = {each: at + 1 for each, at in left.items()}
+    cluster.admin.alter_committed(name, accepted)
+    for settings in (config | {"accept_offsets": True}, config):
+        app = start_app(JOBS["count_by_key"](source, sink), settings, options=options)
+        cluster.wait_until_consumed(name, source)
+        assert app.close(timeout=30_000)
+    outputs = sum(map(len, cluster.values_by_key(sink).values()))
+    assert outputs == 2 * len(RECORDS) - len(accepted)
+
+
+@pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "group"])
+def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, fixed: bool
+) -> None:
+    """A.3: `latest` is for the first start; what is written before the application has seen a partition is not lost."""
+    sink, first, options = f"out-{unique}", f"in-{unique}-a", RunOptions(fixed=fixed)
+    cluster.create({first: 1, sink: 1})
+    config |= {
+        "auto_offset_reset": "latest",
+        "consumer": {"topic.metadata.refresh.interval.ms": "300"},
+    }
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    builder.stream(re.compile(f"in-{unique}-.*"), **text).to(sink, **text)
+
+    def arrived(*keys: str) -> None:
+        expected = {key.encode(): [b"x"] for key in keys}
+        until(lambda: cluster.values_by_key(sink) == expected, f"{keys} in {sink}")
+
+    cluster.send(first, [(b"before", b"x")])
+    app = start_app(builder, config, options=options)
+    until(lambda: cluster.committed(config["application_id"]), "the first commit")
+    cluster.create({f"in-{unique}-b": 2})
+    cluster.send(f"in-{unique}-b", [(b"new topic", b"x")])
+    arrived("new topic")
+    assert app.close(timeout=30_000)
+    cluster.create({f"in-{unique}-c": 1})
+    cluster.send(f"in-{unique}-c", [(b"while stopped", b"x")])
+    app = start_app(builder, config, options=options)
+    arrived("new topic", "while stopped")
+    assert TopicPartition(first, 0) in cluster.committed(config["application_id"])
