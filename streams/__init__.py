@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         TimeWindowedCogroupedKStream,
     )
     from streams.config import StreamsConfig
+    from streams.custom_windows import CustomWindows
     from streams.dsl_store_suppliers import DslStoreSuppliers
     from streams.errors import (
         ApplicationShutdownError,
@@ -131,6 +132,7 @@ __all__ = [
     "ConfigError",
     "ConsumedRecord",
     "CopartitioningError",
+    "CustomWindows",
     "DeadLetter",
     "DslStoreSuppliers",
     "ErrorContext",
@@ -227,6 +229,7 @@ _HOME = {
     "ApplicationShutdownError": "streams.errors",
     "BufferConfig": "streams.suppressed",
     "CalendarWindows": "streams.windows",
+    "CustomWindows": "streams.custom_windows",
     "Cancellable": "tasks.processing.processor",
     "ChangelogRecord": "state_stores.custom_store",
     "CogroupedKStream": "streams.cogrouped",

@@ -165,7 +165,8 @@ class CogroupedKStream(Generic[K, A]):
         """Cut the groups into windows of time, to be aggregated one by one.
 
         Args:
-            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows` or `UnlimitedWindows`.
+            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows`, `CustomWindows` or
+                `UnlimitedWindows`.
 
         Raises:
             TopologyError: Anything else.

@@ -142,7 +142,8 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         """Cut the groups into windows of time, to be counted, reduced or aggregated one by one.
 
         Args:
-            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows` or `UnlimitedWindows`.
+            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows`, `CustomWindows` or
+                `UnlimitedWindows`.
 
         Raises:
             TopologyError: Anything else.

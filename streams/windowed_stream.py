@@ -295,7 +295,7 @@ def check_time_windows(call: Call, windows: object) -> FixedWindows | SlidingWin
         return windows
     raise TopologyError(
         f"{call.context}: the windows are of type {type(windows).__name__}; give TimeWindows, SlidingWindows, "
-        "SessionWindows, CalendarWindows or UnlimitedWindows"
+        "SessionWindows, CalendarWindows, CustomWindows or UnlimitedWindows"
     )
 
 

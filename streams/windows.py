@@ -5,12 +5,13 @@ Sizes and times are milliseconds. A window is closed for good from one moment of
 for sliding and session windows, a millisecond apart, and can so give two final results for one window.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
-from typing import ClassVar, Final, Literal, get_args
+from typing import ClassVar, Final, Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
 from streams.durations import Duration, to_ms
@@ -22,6 +23,11 @@ EmitStrategy = Literal["on_window_update", "on_window_close"]
 
 #: What a calendar window covers.
 CalendarUnit = Literal["day", "week", "month"]
+
+#: The days with which weeks may begin, as Python counts them.
+WeekDay = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+
+_MIDNIGHT: Final = time()
 
 #: The end of an unlimited window: the largest timestamp.
 FOREVER: Final = (1 << 63) - 1
@@ -92,13 +98,15 @@ class FixedWindows(Windows):
         return end + self.grace_ms
 
 
-def _ms(windows: str, duration: Duration, what: str, *, minimum_ms: int = 0) -> int:
+def window_ms(windows: str, duration: Duration, what: str, *, minimum_ms: int = 0) -> int:
+    """Return a duration that was given to a class of windows (ms); raises `TopologyError` for what is none."""
     location = caller_location()
     context = f"{windows} ({location})" if location else windows
     return to_ms(duration, f"{context}: {what}", minimum_ms=minimum_ms)
 
 
-def _refused(windows: str, reason: str) -> TopologyError:
+def refused_windows(windows: str, reason: str) -> TopologyError:
+    """Return the error of a class of windows, with the user's line."""
     location = caller_location()
     return TopologyError(
         f"{windows} ({location}): {reason}" if location else f"{windows}: {reason}"
@@ -110,17 +118,20 @@ class TimeWindows(FixedWindows):
     """Windows of one size, aligned to the epoch: tumbling, or hopping with an `advance` below the size.
 
     A window holds the records with start <= timestamp < end. Without `grace` it closes when the stream's time
-    reaches its end.
+    reaches its end. No window begins before the epoch: with an `offset` the first one begins at 0 and is shorter.
 
     Args:
         size: Length of a window, at least 1 ms.
         advance: From one start to the next, at least 1 ms and at most `size`; `size` if not given.
         grace: How long after its end a window still takes late records.
+        offset: How much later than a multiple of `advance` windows start, or earlier, if it is negative.
+            Kafka Streams has no such windows.
 
     Attributes:
         size_ms: Length of a window (ms).
         advance_ms: From one start to the next (ms).
         grace_ms: How long after its end a window still takes late records (ms).
+        offset_ms: How much later than a multiple of the advance windows start (ms): from 0 to below the advance.
 
     Raises:
         TopologyError: A value that makes no window.
@@ -128,28 +139,40 @@ class TimeWindows(FixedWindows):
     >>> from datetime import timedelta
     >>> list(TimeWindows(timedelta(seconds=10), advance=timedelta(seconds=5)).starts_for(12_000))
     [5000, 10000]
+    >>> hours = TimeWindows(timedelta(hours=1), offset=timedelta(minutes=15))
+    >>> list(hours.starts_for(3_600_000)), hours.end_of(900_000)
+    ([900000], 4500000)
     """
 
     size_ms: int
     advance_ms: int
     grace_ms: int
+    offset_ms: int
 
     def __init__(
-        self, size: Duration, advance: Duration | None = None, grace: Duration = 0
+        self,
+        size: Duration,
+        advance: Duration | None = None,
+        grace: Duration = 0,
+        offset: Duration = 0,
     ) -> None:
-        size_ms = _ms("TimeWindows", size, "size", minimum_ms=1)
+        size_ms = window_ms("TimeWindows", size, "size", minimum_ms=1)
         advance_ms = (
-            size_ms if advance is None else _ms("TimeWindows", advance, "advance", minimum_ms=1)
+            size_ms
+            if advance is None
+            else window_ms("TimeWindows", advance, "advance", minimum_ms=1)
         )
         if advance_ms > size_ms:
-            raise _refused(
+            raise refused_windows(
                 "TimeWindows",
                 f"advance={advance!r} is longer than size={size!r}, so records would fall between windows; "
                 "give at most the size",
             )
         object.__setattr__(self, "size_ms", size_ms)
         object.__setattr__(self, "advance_ms", advance_ms)
-        object.__setattr__(self, "grace_ms", _ms("TimeWindows", grace, "grace"))
+        object.__setattr__(self, "grace_ms", window_ms("TimeWindows", grace, "grace"))
+        offset_ms = window_ms("TimeWindows", offset, "offset", minimum_ms=_NEGATIVE_TOO)
+        object.__setattr__(self, "offset_ms", offset_ms % advance_ms)
 
     @property
     def retention_ms(self) -> int:
@@ -158,20 +181,35 @@ class TimeWindows(FixedWindows):
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
         """Return the starts of the windows a record belongs to, ascending."""
-        advance = self.advance_ms
-        first = max(0, timestamp - self.size_ms + advance) // advance * advance
-        return range(first, timestamp + 1, advance)
+        advance, offset = self.advance_ms, self.offset_ms
+        if not offset:
+            first = max(0, timestamp - self.size_ms + advance) // advance * advance
+            return range(first, timestamp + 1, advance)
+        first = (timestamp - offset - self.size_ms + advance) // advance * advance + offset
+        later = range(max(first, offset), timestamp + 1, advance)
+        return (0, *later) if timestamp < self._first_end_ms else later
+
+    @property
+    def _first_end_ms(self) -> int:
+        """Return the end of the window that is cut at the epoch, with an offset."""
+        return self.offset_ms - self.advance_ms + self.size_ms
 
     def end_of(self, start: int) -> int:
         """Return the end (exclusive) of the window that starts at `start`."""
-        return start + self.size_ms
+        return self._first_end_ms if start == 0 and self.offset_ms else start + self.size_ms
 
     def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:
         """Return the first and last start of the windows with `closed_before` < end <= `closed_now`."""
+        advance, offset = self.advance_ms, self.offset_ms
         first = max(0, closed_before - self.size_ms + 1)
         # Only multiples of the advance are starts; rounding tells that there is none between.
-        first = -(-first // self.advance_ms) * self.advance_ms
-        return first, (closed_now - self.size_ms) // self.advance_ms * self.advance_ms
+        first = -((offset - first) // advance) * advance + offset
+        last = (closed_now - self.size_ms - offset) // advance * advance + offset
+        if not offset:
+            return first, last
+        if closed_before < self._first_end_ms:
+            first = 0
+        return first, (last if last >= offset else 0 if closed_now >= self._first_end_ms else -1)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -200,8 +238,10 @@ class SlidingWindows(Windows):
     grace_ms: int
 
     def __init__(self, difference: Duration, grace: Duration = 0) -> None:
-        object.__setattr__(self, "difference_ms", _ms("SlidingWindows", difference, "difference"))
-        object.__setattr__(self, "grace_ms", _ms("SlidingWindows", grace, "grace"))
+        object.__setattr__(
+            self, "difference_ms", window_ms("SlidingWindows", difference, "difference")
+        )
+        object.__setattr__(self, "grace_ms", window_ms("SlidingWindows", grace, "grace"))
 
     def closes_at(self, end: int) -> int:
         """Return the smallest stream time (ms) at which a window that ends at `end` is closed."""
@@ -249,8 +289,8 @@ class SessionWindows(Windows):
     grace_ms: int
 
     def __init__(self, gap: Duration, grace: Duration = 0) -> None:
-        object.__setattr__(self, "gap_ms", _ms("SessionWindows", gap, "gap", minimum_ms=1))
-        object.__setattr__(self, "grace_ms", _ms("SessionWindows", grace, "grace"))
+        object.__setattr__(self, "gap_ms", window_ms("SessionWindows", gap, "gap", minimum_ms=1))
+        object.__setattr__(self, "grace_ms", window_ms("SessionWindows", grace, "grace"))
 
     def closes_at(self, end: int) -> int:
         """Return the smallest stream time (ms) at which a session that ends at `end` is closed."""
@@ -287,7 +327,7 @@ class UnlimitedWindows(FixedWindows):
 
     def __init__(self, start: int = 0) -> None:
         if type(start) is not int or start < 0:
-            raise _refused(
+            raise refused_windows(
                 "UnlimitedWindows",
                 f"start={start!r} is no time; give int milliseconds since the epoch, at least 0",
             )
@@ -314,52 +354,90 @@ class UnlimitedWindows(FixedWindows):
 
 @dataclass(frozen=True, slots=True, init=False)
 class CalendarWindows(FixedWindows):
-    """Days, weeks (from Monday) or months of a time zone, by its own clock.
+    """Days, weeks or months of a time zone, by its own clock.
 
-    A window goes from midnight to midnight there, so a day has 23 or 25 hours where the clocks change, and a month its
-    own number of days. Kafka Streams has no such windows.
+    A window goes from midnight to midnight there, or from `day_start` to `day_start`. So a day has 23 or 25 hours where
+    the clocks change, and a month its own number of days. A day begins when the clock shows `day_start` for the first
+    time on its date; where the clocks are set forward over it, at that moment. Kafka Streams has no such windows.
 
     Args:
         unit: "day", "week" or "month".
         tz: Name of a time zone ("Europe/Berlin"), or a `ZoneInfo`.
         grace: How long after its end a window still takes late records.
+        day_start: The time of day at which days begin, and so weeks and months: "18:00", or a `datetime.time`.
+        week_start: The day with which weeks begin: "monday" to "sunday". Only for weeks.
 
     Attributes:
         unit: "day", "week" or "month".
         tz: Name of the time zone.
         grace_ms: How long after its end a window still takes late records (ms).
+        day_start: The time of day at which days begin.
+        week_start: The day with which weeks begin.
 
     Raises:
-        TopologyError: Another unit, or a time zone that this machine does not know.
+        TopologyError: Another unit, a time zone that this machine does not know, no time of day or no day of the week.
 
     >>> days = CalendarWindows("day", tz="Europe/Berlin")
     >>> (start,) = days.starts_for(1_711_843_200_000)  # 2024-03-31 00:00 UTC, the day summer time starts
     >>> (days.end_of(start) - start) / 3_600_000
     23.0
+    >>> (start,) = CalendarWindows("week", day_start="18:00", week_start="sunday").starts_for(1_711_843_200_000)
+    >>> datetime.fromtimestamp(start / 1_000, ZoneInfo("UTC")).strftime("%A %H:%M")
+    'Sunday 18:00'
     """
 
     unit: CalendarUnit
     tz: str
     grace_ms: int
+    day_start: time
+    week_start: WeekDay
 
-    def __init__(self, unit: CalendarUnit, tz: str | ZoneInfo = "UTC", grace: Duration = 0) -> None:
+    def __init__(
+        self,
+        unit: CalendarUnit,
+        tz: str | ZoneInfo = "UTC",
+        grace: Duration = 0,
+        day_start: str | time = _MIDNIGHT,
+        week_start: WeekDay = "monday",
+    ) -> None:
         if unit not in get_args(CalendarUnit):
-            raise _refused("CalendarWindows", f"unit={unit!r}; give 'day', 'week' or 'month'")
+            raise refused_windows(
+                "CalendarWindows", f"unit={unit!r}; give 'day', 'week' or 'month'"
+            )
         name: object = tz.key if isinstance(tz, ZoneInfo) else tz  # what untyped code may give
         if isinstance(name, tzinfo):
-            raise _refused(
+            raise refused_windows(
                 "CalendarWindows",
                 f"tz={tz!r} is no named time zone; give a name such as 'UTC' or 'Europe/Berlin'",
             )
         if not _is_zone(name):
-            raise _refused(
+            raise refused_windows(
                 "CalendarWindows",
                 f"tz={tz!r} is no time zone this machine knows; give a name such as 'Europe/Berlin' "
                 "(or install the tzdata package)",
             )
+        start = _time_of_day(day_start)
+        if start is None:
+            raise refused_windows(
+                "CalendarWindows",
+                f"day_start={day_start!r} is no time of day; give one such as '18:00', or a datetime.time "
+                "without a time zone",
+            )
+        if week_start not in get_args(WeekDay):
+            days = ", ".join(map(repr, get_args(WeekDay)))
+            raise refused_windows(
+                "CalendarWindows", f"week_start={week_start!r}; give one of {days}"
+            )
+        if week_start != "monday" and unit != "week":
+            raise refused_windows(
+                "CalendarWindows",
+                f"week_start={week_start!r} belongs to weeks, and unit={unit!r}; leave it out, or give unit='week'",
+            )
         object.__setattr__(self, "unit", unit)
         object.__setattr__(self, "tz", name)
-        object.__setattr__(self, "grace_ms", _ms("CalendarWindows", grace, "grace"))
+        object.__setattr__(self, "grace_ms", window_ms("CalendarWindows", grace, "grace"))
+        object.__setattr__(self, "day_start", start)
+        object.__setattr__(self, "week_start", week_start)
 
     @property
     def retention_ms(self) -> int:
@@ -381,7 +459,8 @@ class CalendarWindows(FixedWindows):
         return self._around(max(closed_before, 0))[0], self._around(closed_now)[0] - 1
 
     def _around(self, timestamp: int) -> tuple[int, int]:
-        return _calendar_window(self.unit, self.tz, timestamp)
+        calendar = _Calendar(self.unit, self.tz, self.day_start, self.week_start)
+        return _calendar_window(calendar, timestamp)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -422,24 +501,24 @@ class JoinWindows:
         grace: Duration = 0,
     ) -> None:
         if difference is not None:
-            _ms("JoinWindows", difference, "difference")
+            window_ms("JoinWindows", difference, "difference")
         before = difference if before is None else before
         after = difference if after is None else after
         if before is None or after is None:
-            raise _refused(
+            raise refused_windows(
                 "JoinWindows",
                 f"no {'before' if before is None else 'after'}; give difference (both sides), or before and after",
             )
-        before_ms = _ms("JoinWindows", before, "before", minimum_ms=_NEGATIVE_TOO)
-        after_ms = _ms("JoinWindows", after, "after", minimum_ms=_NEGATIVE_TOO)
+        before_ms = window_ms("JoinWindows", before, "before", minimum_ms=_NEGATIVE_TOO)
+        after_ms = window_ms("JoinWindows", after, "after", minimum_ms=_NEGATIVE_TOO)
         if before_ms + after_ms < 0:
-            raise _refused(
+            raise refused_windows(
                 "JoinWindows",
                 f"before={before!r} and after={after!r} leave no time between them; their sum must not be negative",
             )
         object.__setattr__(self, "before_ms", before_ms)
         object.__setattr__(self, "after_ms", after_ms)
-        object.__setattr__(self, "grace_ms", _ms("JoinWindows", grace, "grace"))
+        object.__setattr__(self, "grace_ms", window_ms("JoinWindows", grace, "grace"))
 
     @property
     def size_ms(self) -> int:
@@ -477,47 +556,78 @@ def _is_zone(name: object) -> bool:
     return True
 
 
-def _calendar_window(unit: CalendarUnit, tz: str, timestamp: int) -> tuple[int, int]:
+class _Calendar(NamedTuple):
+    """Which windows: the key under which those that were looked up are kept."""
+
+    unit: CalendarUnit
+    tz: str
+    day_start: time
+    week_start: WeekDay
+
+
+def _calendar_window(calendar: _Calendar, timestamp: int) -> tuple[int, int]:
     """Return start and end of the window a time is in.
 
-    The windows cut the time axis at the first midnight of each local date (week, month), so that they neither overlap
-    nor leave gaps where clocks are set back over midnight or a date is skipped.
+    The windows cut the time axis at the first start of each local date (week, month), so that they neither overlap
+    nor leave gaps where clocks are set back over it or a date is skipped.
     """
-    first, last = _window_at(unit, tz, timestamp // _STEP_MS * _STEP_MS)
-    return (first, last) if timestamp < last else _window_at(unit, tz, last)
+    first, last = _window_at(calendar, timestamp // _STEP_MS * _STEP_MS)
+    return (first, last) if timestamp < last else _window_at(calendar, last)
 
 
 @lru_cache(maxsize=4_096)
-def _window_at(unit: CalendarUnit, tz: str, timestamp: int) -> tuple[int, int]:
-    zone = ZoneInfo(tz)
+def _window_at(calendar: _Calendar, timestamp: int) -> tuple[int, int]:
+    zone, at = ZoneInfo(calendar.tz), calendar.day_start
     try:
         day = (_EPOCH + timedelta(milliseconds=timestamp)).astimezone(zone).date()
-        first = _first_day(unit, day)
-        while timestamp < _midnight(first, zone):
-            first = _first_day(unit, first - timedelta(days=1))
-        following = _next_day(unit, first)
-        while timestamp >= (end := _midnight(following, zone)):
-            first, following = following, _next_day(unit, following)
+        first = _first_day(calendar, day)
+        while timestamp < _start_of(first, at, zone):
+            first = _first_day(calendar, first - timedelta(days=1))
+        following = _next_day(calendar.unit, first)
+        while timestamp >= (end := _start_of(following, at, zone)):
+            first, following = following, _next_day(calendar.unit, following)
     except OverflowError:
         raise ValueError(
             f"timestamp {timestamp} is in no calendar: the years 1 to 9999 are; are these milliseconds?"
         ) from None
     # No record is older than the epoch, and stores have no place for such windows.
-    return max(0, _midnight(first, zone)), end
+    return max(0, _start_of(first, at, zone)), end
 
 
-def _midnight(day: date, zone: ZoneInfo) -> int:
-    """Return the first midnight of a date, or the moment the clocks jump over it (ms since the epoch)."""
-    return (datetime(day.year, day.month, day.day, tzinfo=zone) - _EPOCH) // _MILLISECOND
+def _start_of(day: date, at: time, zone: ZoneInfo) -> int:
+    """Return when a date's clock first shows a time or, if it skips it, a later one (ms since the epoch)."""
+    local = datetime.combine(day, at, zone)
+    moment = (local - _EPOCH) // _MILLISECOND
+    # Where clocks are set forward over it, `fold` tells the clock before from the one after.
+    earlier = (local.replace(fold=1) - _EPOCH) // _MILLISECOND
+    if earlier >= moment:
+        return moment
+    low, high = earlier // 1_000 - 1, moment // 1_000
+    while high - low > 1:  # they are set at a full second
+        middle = (low + high) // 2
+        shown = (_EPOCH + timedelta(seconds=middle)).astimezone(zone).replace(tzinfo=None)
+        low, high = (low, middle) if shown >= local.replace(tzinfo=None) else (middle, high)
+    return high * 1_000
 
 
-def _first_day(unit: CalendarUnit, day: date) -> date:
-    if unit == "week":
-        return day - timedelta(days=day.weekday())
-    return day.replace(day=1) if unit == "month" else day
+def _first_day(calendar: _Calendar, day: date) -> date:
+    if calendar.unit == "week":
+        first = get_args(WeekDay).index(calendar.week_start)
+        return day - timedelta(days=(day.weekday() - first) % 7)
+    return day.replace(day=1) if calendar.unit == "month" else day
 
 
 def _next_day(unit: CalendarUnit, first: date) -> date:
     if unit == "month":
         return (first + timedelta(days=31)).replace(day=1)
     return first + timedelta(days=7 if unit == "week" else 1)
+
+
+def _time_of_day(given: object) -> time | None:
+    """Return a time of day, None for what is none."""
+    if isinstance(given, str) and re.fullmatch(r"\d\d:\d\d(:\d\d)?", given):
+        try:
+            return time.fromisoformat(given)
+        except ValueError:
+            return None
+    return given if isinstance(given, time) and given.tzinfo is None else None

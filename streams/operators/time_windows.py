@@ -13,6 +13,7 @@ from state_stores.windowed import Windowed
 from streams.operators.aggregate import CountsInPlace
 from streams.operators.windowed import NO_TIME, Change, Fold, WindowedOperator
 from streams.windows import EmitStrategy, FixedWindows, TimeWindows
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import Output
 from tasks.processing.record_batch import RecordBatch
 
@@ -83,7 +84,7 @@ class TimeWindowAggregate(WindowedOperator):
         for index, (timestamp, time) in enumerate(turns):
             try:
                 starts = list(windows.starts_for(timestamp))
-            except ValueError as error:  # a time that no calendar has
+            except FAILURES as error:  # a time that no calendar has, or windows of the user's own
                 self.context.failed(batch, index, error)
                 starts = []
             if starts and windows.closes_at(windows.end_of(starts[0])) <= time:
@@ -131,10 +132,15 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
             self._on_close
             or not isinstance(windows, TimeWindows)
             or windows.size_ms != windows.advance_ms
+            or (windows.offset_ms and min(batch.timestamps) < windows.offset_ms)
         ):
             return self._fold_each(batch, key_bytes)
-        size, before = windows.size_ms, self._stream_time
-        starts = [timestamp - timestamp % size for timestamp in batch.timestamps]
+        size, before, offset = windows.size_ms, self._stream_time, windows.offset_ms
+        starts = (
+            [timestamp - (timestamp - offset) % size for timestamp in batch.timestamps]
+            if offset
+            else [timestamp - timestamp % size for timestamp in batch.timestamps]
+        )
         data = self._disk_keys(key_bytes, starts)
         self._note_later_windows(data, starts)
         if not self.counts_in_place(data):

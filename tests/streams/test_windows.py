@@ -1,7 +1,8 @@
 """Windows: where they start, end and close, what they refuse, and days, weeks and months over changes of the clock."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
+from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from streams import (
     CalendarWindows,
+    CustomWindows,
     JoinWindows,
     SessionWindows,
     SlidingWindows,
@@ -22,6 +24,9 @@ from streams.windows import FOREVER, FixedWindows
 
 HOUR = 3_600_000
 YEARS = st.integers(0, 4_000_000_000_000)
+
+#: Days that begin in the evening.
+EVENINGS = CalendarWindows("day", "Europe/Berlin", day_start="18:00")
 
 #: Zones with the clock changing at midnight, over midnight, by half an hour, and with a date that was skipped.
 ZONES = [
@@ -36,6 +41,34 @@ def ms(text: str, zone: str = "UTC") -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
+@cache
+def custom(size: int, advance: int, offset: int) -> CustomWindows:
+    """Return windows of a function: hopping ones, or with gaps where they are further apart than long."""
+
+    def of(timestamp: int) -> list[tuple[int, int]]:
+        latest = (timestamp - offset) // advance * advance + offset
+        starts = range(latest, timestamp - size, -advance)
+        return [(start, start + size) for start in starts]
+
+    return CustomWindows(of)
+
+
+@given(st.sampled_from([1, 5, 12]), st.integers(-20, 20), st.integers(0, 200))
+def test_windows_with_an_offset_are_those_of_a_function(
+    advance: int, offset: int, timestamp: int
+) -> None:
+    """And each of them holds the time; but for the first one all have their size."""
+    windows, model = TimeWindows(12, advance, offset=offset), custom(12, advance, offset)
+    starts = list(windows.starts_for(timestamp))
+    if offset % advance:
+        assert starts == list(model.starts_for(timestamp))
+    assert starts
+    for start in starts:
+        assert start <= timestamp < windows.end_of(start)
+        assert windows.end_of(start) == model.end_of(start) or not offset % advance
+        assert windows.end_of(start) - start == 12 or start == 0
+
+
 @pytest.mark.parametrize(
     ("windows", "timestamp", "starts"),
     [
@@ -46,6 +79,15 @@ def ms(text: str, zone: str = "UTC") -> int:
         (TimeWindows(12, 12), 21, [12]),
         (TimeWindows(10, 5), 4, [0]),
         (TimeWindows(timedelta(seconds=1), timedelta(milliseconds=500)), 1_200, [500, 1_000]),
+        (TimeWindows(10, offset=3), 2, [0]),
+        (TimeWindows(10, offset=3), 3, [3]),
+        (TimeWindows(10, offset=3), 12, [3]),
+        (TimeWindows(10, offset=13), 13, [13]),
+        (TimeWindows(10, offset=-7), 13, [13]),
+        (TimeWindows(10, 5, offset=3), 2, [0]),
+        (TimeWindows(10, 5, offset=3), 7, [0, 3]),
+        (TimeWindows(10, 5, offset=3), 8, [3, 8]),
+        (TimeWindows(10, 5, offset=timedelta(milliseconds=3)), 21, [13, 18]),
         (UnlimitedWindows(10), 9, []),
         (UnlimitedWindows(10), 10, [10]),
     ],
@@ -84,6 +126,7 @@ def test_a_window_closes_at_one_moment(windows: Any, end: int, closes_at: int) -
         (lambda: TimeWindows(10, 0), "advance=0 is too short"),
         (lambda: TimeWindows(10, 11), "advance=11 is longer than size=10"),
         (lambda: TimeWindows(10, grace=-1), "grace=-1 is too short"),
+        (lambda: TimeWindows(10, offset=0.5), "not a duration"),  # type: ignore[arg-type]
         (lambda: SlidingWindows(-1), "difference=-1 is too short"),
         (lambda: SlidingWindows(1, grace=-1), "grace=-1 is too short"),
         (lambda: SessionWindows(0), "gap=0 is too short"),
@@ -97,6 +140,18 @@ def test_a_window_closes_at_one_moment(windows: Any, end: int, closes_at: int) -
         (lambda: CalendarWindows("day", 1), "tz=1 is no time zone"),  # type: ignore[arg-type]
         (lambda: CalendarWindows("day", UTC), "give a name such as 'UTC' or 'Europe/Berlin'"),  # type: ignore[arg-type]
         (lambda: CalendarWindows("day", grace=-1), "grace=-1 is too short"),
+        (lambda: CalendarWindows("day", day_start="25:00"), "day_start='25:00' is no time of day"),
+        (lambda: CalendarWindows("day", day_start="6pm"), "day_start='6pm' is no time of day"),
+        (lambda: CalendarWindows("day", day_start=18), "day_start=18 is no time of day"),  # type: ignore[arg-type]
+        (lambda: CalendarWindows("day", day_start=time(18, tzinfo=UTC)), "without a time zone"),
+        (
+            lambda: CalendarWindows("week", week_start="Sunday"),
+            "week_start='Sunday'; give one of 'monday'",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: CalendarWindows("day", week_start="sunday"),
+            "week_start='sunday' belongs to weeks",
+        ),
         (JoinWindows, "no before; give difference"),
         (lambda: JoinWindows(before=1), "no after; give difference"),
         (lambda: JoinWindows(-1), "difference=-1 is too short"),
@@ -156,6 +211,17 @@ def test_a_time_zone_may_be_an_object() -> None:
         (CalendarWindows("month", "Europe/Berlin"), "2024-02-29T12:00", "2024-02-01T00:00", "2024-03-01T00:00"),
         (CalendarWindows("month", "Europe/Berlin"), "2024-12-31T12:00", "2024-12-01T00:00", "2025-01-01T00:00"),
         (CalendarWindows("day", "Asia/Kolkata"), "2024-05-05T00:00", "2024-05-05T00:00", "2024-05-06T00:00"),
+        # Days from 18:00, also where the clocks change in them, and weeks from Sunday.
+        (EVENINGS, "2024-05-05T17:59:59.999", "2024-05-04T18:00", "2024-05-05T18:00"),
+        (EVENINGS, "2024-05-05T18:00", "2024-05-05T18:00", "2024-05-06T18:00"),
+        (EVENINGS, "2024-03-31T12:00", "2024-03-30T18:00", "2024-03-31T18:00"),
+        (CalendarWindows("month", "Europe/Berlin", day_start=time(18)), "2024-03-01T12:00", "2024-02-01T18:00", "2024-03-01T18:00"),
+        (CalendarWindows("week", "Europe/Berlin", week_start="sunday"), "2024-03-31T23:59", "2024-03-31T00:00", "2024-04-07T00:00"),
+        (CalendarWindows("week", "Europe/Berlin", week_start="sunday"), "2024-03-30T23:59", "2024-03-24T00:00", "2024-03-31T00:00"),
+        (CalendarWindows("week", "Europe/Berlin", day_start="18:00", week_start="sunday"), "2024-03-31T12:00", "2024-03-24T18:00", "2024-03-31T18:00"),
+        # The clocks go from 02:00 to 03:00: the day begins at 03:00, which is past 02:30.
+        (CalendarWindows("day", "Europe/Berlin", day_start="02:30"), "2024-03-31T03:10", "2024-03-31T03:00", "2024-04-01T02:30"),
+        (CalendarWindows("day", "Europe/Berlin", day_start="02:30"), "2024-03-31T01:59", "2024-03-30T02:30", "2024-03-31T03:00"),
     ],
 )  # fmt: skip
 def test_a_calendar_window_goes_from_midnight_to_midnight(
@@ -183,12 +249,29 @@ def test_days_have_as_many_hours_as_their_clock_shows() -> None:
         assert (days.end_of(start) - start) / HOUR == hours
 
 
-@given(st.sampled_from(["day", "week", "month"]), st.sampled_from(ZONES), YEARS)
+def test_days_from_an_evening_have_23_and_25_hours() -> None:
+    """The hour that is skipped or comes twice is in the day that began the evening before."""
+    lengths = [
+        (EVENINGS.end_of(start) - start) / HOUR
+        for day in ("2024-03-31", "2024-04-01", "2024-10-27", "2024-10-28")
+        for start in EVENINGS.starts_for(ms(f"{day}T12:00", EVENINGS.tz))
+    ]
+    assert lengths == [23, 24, 25, 24]
+
+
+@given(
+    st.sampled_from(["day", "week", "month"]),
+    st.sampled_from(ZONES),
+    YEARS,
+    st.times().map(lambda at: at.replace(microsecond=0)),
+    st.sampled_from(["monday", "wednesday", "sunday"]),
+)
 def test_calendar_windows_cut_time_without_gaps_or_overlaps(
-    unit: Any, zone: str, timestamp: int
+    unit: Any, zone: str, timestamp: int, day_start: time, week_start: Any
 ) -> None:
     """A time is in exactly one window, whose end is the next one's start."""
-    windows = CalendarWindows(unit, zone)
+    more = {"week_start": week_start} if unit == "week" else {}
+    windows = CalendarWindows(unit, zone, day_start=day_start, **more)
     (start,) = windows.starts_for(timestamp)
     end = windows.end_of(start)
     assert start <= timestamp < end
@@ -199,8 +282,16 @@ def test_calendar_windows_cut_time_without_gaps_or_overlaps(
 
 @given(
     st.one_of(
-        st.builds(TimeWindows, st.just(12), st.sampled_from([1, 5, 12])),
-        st.builds(CalendarWindows, st.just("day"), st.sampled_from(ZONES)),
+        st.builds(
+            TimeWindows, st.just(12), st.sampled_from([1, 5, 12]), offset=st.integers(-20, 20)
+        ),
+        st.builds(
+            CalendarWindows,
+            st.just("day"),
+            st.sampled_from(ZONES),
+            day_start=st.sampled_from(["00:00", "18:00"]),
+        ),
+        st.builds(custom, st.just(12), st.sampled_from([1, 5, 12, 20]), st.integers(-20, 20)),
         st.builds(UnlimitedWindows, st.integers(0, 100)),
     ),
     st.integers(-1, 400),
@@ -215,8 +306,8 @@ def test_closed_starts_are_those_of_the_windows_that_end_in_between(
     first, last = windows.closed_starts(before, now)
     starts = {
         start
-        for time in range(0, max(now, 0) + 20 * unit, unit)
-        for start in windows.starts_for(time)
+        for timestamp in range(0, max(now, 0) + 20 * unit, unit)
+        for start in windows.starts_for(timestamp)
     }
     assert {start for start in starts if first <= start <= last} == {
         start for start in starts if before < windows.end_of(start) <= now

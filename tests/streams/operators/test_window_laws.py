@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streams.custom_windows import CustomWindows
 from streams.windows import (
     CalendarWindows,
     FixedWindows,
@@ -31,17 +32,38 @@ ROWS = st.lists(st.tuples(st.sampled_from("ab"), TIMES), max_size=14).map(
 GRACE = st.sampled_from([0, 3, 20, 1_000])
 
 
-def hopping(size: int, advance: int, grace: int) -> TimeWindows:
+def hopping(size: int, advance: int, grace: int, offset: int = 0) -> TimeWindows:
     """Return hopping windows, tumbling ones where the advance is as long as they are."""
-    return TimeWindows(size, min(size, advance), grace)
+    return TimeWindows(size, min(size, advance), grace, offset)
+
+
+def uneven(timestamp: int) -> list[tuple[int, int]]:
+    """Return windows of 3 and of 7, overlapping ones of 5, and nothing from 8 to 9 of each 20."""
+    turn, at = timestamp // 20 * 20, timestamp % 20
+    spans = [(0, 3), (3, 8), (9, 16), (12, 17), (17, 20)]
+    return [(turn + start, turn + end) for start, end in spans if start <= at < end]
+
+
+def of_a_function(grace: int) -> CustomWindows:
+    """Return windows of the user's own."""
+    return CustomWindows(uneven, grace)
 
 
 def berlin_days(grace: int) -> CalendarWindows:
-    """Return days of Berlin."""
-    return CalendarWindows("day", "Europe/Berlin", grace)
+    """Return days of Berlin, from 18:00."""
+    return CalendarWindows("day", "Europe/Berlin", grace, day_start="18:00")
 
 
-TIME_WINDOWS = st.builds(hopping, st.sampled_from([1, 7, 10]), st.sampled_from([1, 3, 10]), GRACE)
+TIME_WINDOWS = st.one_of(
+    st.builds(
+        hopping,
+        st.sampled_from([1, 7, 10]),
+        st.sampled_from([1, 3, 10]),
+        GRACE,
+        st.sampled_from([0, 0, 2, -4]),
+    ),
+    st.builds(of_a_function, GRACE),
+)
 FIXED = st.one_of(
     TIME_WINDOWS,
     st.builds(UnlimitedWindows, st.sampled_from([0, 5])),
@@ -182,7 +204,7 @@ def test_a_sliding_window_never_holds_what_is_not_in_it_or_came_too_late(
 @given(ROWS, CLOSING)
 @LAW
 def test_a_closed_window_has_one_final_result_its_last_one(
-    rows: Sequence[Row], windows: TimeWindows | SlidingWindows | SessionWindows
+    rows: Sequence[Row], windows: FixedWindows | SlidingWindows | SessionWindows
 ) -> None:
     """On close exactly the windows that have closed come out, with the last result on update, when they close."""
     updates = run_each(rows, windows)

@@ -7,6 +7,7 @@ from streams import (
     BufferConfig,
     CalendarWindows,
     CogroupedKStream,
+    CustomWindows,
     KGroupedStream,
     KStream,
     KTable,
@@ -32,6 +33,11 @@ hourly = clicks.windowed_by(TimeWindows(timedelta(hours=1), advance=600_000, gra
 assert_type(hourly, TimeWindowedKStream[str, str])
 assert_type(clicks.windowed_by(SlidingWindows(10)), TimeWindowedKStream[str, str])
 assert_type(clicks.windowed_by(CalendarWindows("month")), TimeWindowedKStream[str, str])
+days = CalendarWindows("week", day_start="18:00", week_start="sunday")
+assert_type(clicks.windowed_by(days), TimeWindowedKStream[str, str])
+pairs = CustomWindows(lambda timestamp: [(timestamp // 2 * 2, timestamp // 2 * 2 + 2)], grace=5)
+assert_type(clicks.windowed_by(pairs), TimeWindowedKStream[str, str])
+assert_type(clicks.windowed_by(TimeWindows(10, offset=3)), TimeWindowedKStream[str, str])
 assert_type(clicks.windowed_by(UnlimitedWindows()), TimeWindowedKStream[str, str])
 assert_type(clicks.windowed_by(SessionWindows(10)), SessionWindowedKStream[str, str])
 assert_type(hourly.emit_strategy("on_window_close"), TimeWindowedKStream[str, str])

@@ -27,6 +27,7 @@ def ordered(key: int, cents: int, seen: list[str]) -> list[str]:
 
 TimeWindows("hour")  # error
 CalendarWindows("year")  # error
+CalendarWindows("week", week_start="someday")  # error
 clicks.windowed_by(10)  # error
 hourly.emit_strategy("on_close")  # error
 hourly.count().map_values(str.strip)  # error
