@@ -5,9 +5,11 @@ place begins with the number of the partition it goes to, and sorts what arrives
 """
 
 import contextlib
+import io
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
@@ -15,20 +17,23 @@ from typing import Any, Final, Generic, TypeVar, cast
 from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it has no types
 from pyspark import RDD, StorageLevel, cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     CharType,
+    DataType,
     DatetimeType,
+    MapType,
     NumericType,
     StringType,
+    StructType,
+    TimestampType,
     VarcharType,
 )
 
 from state_stores.bulk_restore.spark_job import Counted, Refused, collected, reason_of
-from state_stores.bulk_restore.urls import shown_url
 from state_stores.errors import StreamsError
 
 Item = TypeVar("Item")
@@ -43,33 +48,6 @@ _SORTABLE: Final = (
 )  # fmt: skip
 
 _SPECULATION: Final = "spark.speculation"
-
-#: Where PySpark logs errors of expressions, beside raising them.
-_CONTEXT_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-
-#: How sources are told by the ends of their names.
-_FORMATS: Final = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".orc": "orc",
-}
-
-
-#: Rows that are not whole are an error. By default Spark fills what is missing with nulls, and leaves out what is too much.
-_STRICT: Final = {"mode": "FAILFAST"}
-#: CSV as RFC 4180 says it, and as others write it: a quote in a quoted text is doubled, and there may be ends of lines in it. All
-#: columns are looked at, also where few are asked for.
-_CSV: Final = {
-    "header": "true",
-    "inferSchema": "true",
-    "escape": '"',
-    "multiLine": "true",
-    "columnPruning": "false",
-    **_STRICT,
-}
-_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"csv": _CSV, "json": _STRICT}
 
 
 class Carried(Generic[Result]):
@@ -111,71 +89,33 @@ class Carried(Generic[Result]):
 
 def _dumped(function: Callable[..., Any]) -> bytes:
     """Return a function as PySpark carries it; its own serialiser prints a traceback of what goes wrong."""
-    data: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call] # it has no types
-    return data
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(function)
+    return buffer.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
+    """PySpark's pickler, without classes that it would have to copy.
+
+    A copy is another class: a msgspec Struct loses its fields on the way, and a dataclass that a
+    serde has used can't be copied at all.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how an object is pickled; raises `StreamsError` for a class no executor can import."""
+        if isinstance(obj, type) and (
+            obj.__module__ == "__main__" or "<locals>" in obj.__qualname__
+        ):
+            raise StreamsError(
+                f"class {obj.__qualname__} is defined in a notebook, in the script that runs or in a function, and Spark's executors "
+                "can't import it; move it to a module (a .py file), and import it from there"
+            )
+        return super().reducer_override(obj)
 
 
 def runs_twice(session: SparkSession) -> bool:
     """Return whether Spark may start a task a second time while the first one still runs well."""
     return session.sparkContext.getConf().get(_SPECULATION, "false") == "true"
-
-
-def read_frame(
-    session: SparkSession,
-    source: str,
-    *,
-    file_format: str | None = None,
-    select: Sequence[str] = (),
-) -> DataFrame:
-    """Return a frame of files or of a table.
-
-    Args:
-        session: Reads it.
-        source: A path or URL that Spark can read, or the name of a table. The format is told by the end of the name.
-        file_format: parquet, csv, json, orc, or any format the session knows (delta, ...).
-        select: SQL expressions, the columns of the frame; none: all as they are.
-
-    Raises:
-        StreamsError: Spark can't read it, or an expression is wrong.
-    """
-    name = source.rstrip("/").lower()
-    found = file_format or next(
-        (each for end, each in _FORMATS.items() if name.endswith(end)), None
-    )
-    try:
-        with _contexts_not_logged():
-            return _frame_of(session, source, found, select)
-    except (PySparkException, Py4JError) as error:
-        shown = shown_url(source) if "://" in source else source
-        raise StreamsError(f"{shown}: Spark can't read it: {reason_of(error)}") from error
-
-
-def _frame_of(
-    session: SparkSession, source: str, file_format: str | None, select: Sequence[str]
-) -> DataFrame:
-    if file_format is None:
-        is_path = "/" in source
-        frame = session.read.load(source) if is_path else session.read.table(source)
-    else:
-        reader = session.read.format(file_format)
-        for option, value in _OPTIONS.get(file_format, {}).items():
-            reader = reader.option(option, value)
-        frame = reader.load(source)
-    return frame.selectExpr(*select) if select else frame
-
-
-@contextlib.contextmanager
-def _contexts_not_logged() -> Generator[None]:
-    """Keep PySpark from logging an error with all of its Java beside raising it: it is told in one line."""
-    loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
-    before = [each.disabled for each in loggers]
-    for each in loggers:
-        each.disabled = True
-    try:
-        yield
-    finally:
-        for each, was_disabled in zip(loggers, before, strict=True):
-            each.disabled = was_disabled
 
 
 def column_names(frame: DataFrame) -> list[str]:
@@ -226,10 +166,12 @@ def placed_rows(
     counter = context.accumulator(0)
     quoted = [f"`{name.replace('`', '``')}`" for name in columns]
     try:
-        selected = frame.select(*quoted).rdd
+        selected = frame.select(*quoted)
     except (PySparkException, Py4JError) as error:
         raise StreamsError(f"Spark can't use the frame: {reason_of(error)}") from error
-    rows = selected.mapPartitions(partial(_encoded, Carried(encode), counter.add))
+    rows = selected.rdd.mapPartitions(
+        partial(_encoded, Carried(encode), counter.add, moments_of(selected.schema))
+    )
     if items:
         others = context.parallelize(items, len(items))
         rows = rows.union(others.flatMap(partial(_more, Carried(more), counter.add)))
@@ -246,9 +188,63 @@ def placed_rows(
 def _encoded(
     encode: Callable[[Iterable[Mapping[str, Any]], Counted], Iterator[PlacedRow]],
     count: Counted,
+    moments: Callable[[Any], Any] | None,
     rows: Iterable[Any],
 ) -> Iterator[PlacedRow]:
-    return encode((row.asDict(recursive=True) for row in rows), count)
+    plain: Iterable[Mapping[str, Any]] = (row.asDict(recursive=True) for row in rows)
+    return encode(plain if moments is None else map(moments, plain), count)
+
+
+def moments_of(kind: DataType) -> Callable[[Any], Any] | None:
+    """Return a function that gives the moments in a value their zone, UTC; None where it has none.
+
+    PySpark hands TIMESTAMP values over as naive times in the zone of the executor's machine.
+    TIMESTAMP_NTZ values, which have no zone, stay as they are.
+    """
+    match kind:
+        case TimestampType():
+            return _utc
+        case StructType():
+            fields = {field.name: moments_of(field.dataType) for field in kind.fields}
+            inside = {name: function for name, function in fields.items() if function is not None}
+            return partial(_in_struct, inside) if inside else None
+        case ArrayType():
+            element = moments_of(kind.elementType)
+            return partial(_in_array, element) if element is not None else None
+        case MapType():
+            key, value = moments_of(kind.keyType), moments_of(kind.valueType)
+            return partial(_in_map, key, value) if key is not None or value is not None else None
+        case _:
+            return None
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.astimezone(UTC)
+
+
+def _in_struct(
+    fields: Mapping[str, Callable[[Any], Any]], row: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    return row | {name: function(row[name]) for name, function in fields.items()}
+
+
+def _in_array(element: Callable[[Any], Any], values: list[Any] | None) -> list[Any] | None:
+    return None if values is None else [element(value) for value in values]
+
+
+def _in_map(
+    key: Callable[[Any], Any] | None,
+    value: Callable[[Any], Any] | None,
+    items: dict[Any, Any] | None,
+) -> dict[Any, Any] | None:
+    if items is None:
+        return None
+    return {
+        (name if key is None else key(name)): (item if value is None else value(item))
+        for name, item in items.items()
+    }
 
 
 def _more(

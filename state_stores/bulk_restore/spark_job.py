@@ -31,6 +31,7 @@ __all__ = [
     "frame_from_executors",
     "is_encrypted",
     "is_local",
+    "next_step",
     "reason_of",
     "run_on_executors",
     "runs_here",
@@ -66,6 +67,12 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 
 #: What was wrong in Spark itself, a file that it can't read, say: the innermost of these comes last.
 _CONDITION: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (\[[A-Z][A-Z0-9_.]+\] .*)", re.MULTILINE)
+
+#: Executors whose Python does not start, is of another version, or has none of our modules.
+_OTHER_PYTHON: Final = re.compile(
+    r"pyspark\.daemon|Cannot run program|PYTHON_VERSION_MISMATCH"
+    r"|No module named '(?:streams|tasks|rebalance|state_stores|pyspark|msgspec|rocksdict)"
+)
 
 #: What Py4J says first, which tells nothing, and what went wrong, the innermost last.
 _CALLING: Final = "An error occurred while calling"
@@ -247,11 +254,21 @@ def collected(
             results = tasks.collect()
     except (PySparkException, Py4JError) as error:
         raise StreamsError(
-            f"{what}: Spark gave up on a task: {reason_of(error)}; run it again, what is done is used"
+            f"{what}: Spark gave up on a task: {reason_of(error)}; {next_step(str(error))}"
         ) from error
     finally:
         context.setJobDescription(None)  # type: ignore[arg-type] # None takes it away, as the JVM's own method says
     return [_result(each) for each in results]
+
+
+def next_step(text: str) -> str:
+    """Return how to go on after Spark gave up on a task with this text."""
+    if _OTHER_PYTHON.search(text):
+        return (
+            f"executors start another Python than this one: set {_PYTHON} to one that has Tidewheel, such as {sys.executable}, "
+            "before the session begins"
+        )
+    return "run it again, what is done is used"
 
 
 def _result(result: Result | Refused) -> Result:

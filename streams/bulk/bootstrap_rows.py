@@ -40,6 +40,10 @@ _SQL_TYPES: Final = {
     "boolean": "BOOLEAN",
 }
 
+_TEXT: Final = "STRING"
+#: Plain types into which text of a CSV key may be converted.
+_CONVERTED: Final = frozenset({"int32", "int64", "float64", "boolean"})
+
 #: As much of a key is shown in messages.
 _SHOWN: Final = 200
 
@@ -215,8 +219,16 @@ class RowEncoder:
     def _type_advice(self, column: str, serde: Any) -> str:
         """Return how a column that a serde refuses gets the type that it takes."""
         if column == VALUE and not self.columns.is_whole:
-            return "give each field the type that the serde takes, such as by --select 'CAST(price AS DOUBLE) AS price'"
+            return (
+                "give each field the type that the serde takes, such as by --select 'CAST(price AS DOUBLE) AS price', or for text "
+                "by --schema 'zip STRING' (a cast to text comes too late where a type was inferred)"
+            )
         wanted = _SQL_TYPES.get(serde.name, "...")
+        if wanted == _TEXT:
+            return (
+                f"read the column that becomes {column} as text, such as by --schema 'id STRING' (CSV, JSON), or cast it where it "
+                f"is no text in the source: --select 'CAST(id AS STRING) AS {column}'"
+            )
         return f"give column {column} the type that the serde takes, such as by --select 'CAST({column} AS {wanted}) AS {column}'"
 
     def _partitioned_by(self, key: bytes) -> bytes:
@@ -253,16 +265,24 @@ class RowEncoder:
     def _time(self, key: Any, row: Mapping[str, Any], column: str) -> int:
         value = row[column]
         if isinstance(value, datetime):
-            # Spark gives moments in the session's own time zone, without saying so.
-            moment = value if value.tzinfo else value.astimezone(UTC)
+            if value.tzinfo is None:
+                raise StreamsError(
+                    f"store {self.spec.name}: {column} of the row of key {shown(key)} has no time zone; "
+                    "give the column a zone, such as by to_utc_timestamp"
+                )
             # In whole numbers: a float of seconds loses a millisecond of some years, and that would be another window.
-            value = (moment - _EPOCH) // _MILLISECOND
+            value = (value - _EPOCH) // _MILLISECOND
         if type(value) is not int or not 0 <= value <= TIME_MAX:
             raise StreamsError(
                 f"store {self.spec.name}: {column} of the row of key {shown(key)} is {value!r}; it must be a timestamp or ms "
                 "since the epoch"
             )
         return value
+
+
+def converted_key_type(spec: StoreSpec) -> str | None:
+    """Return the SQL type of a store's keys if text can be converted into it, else None."""
+    return _SQL_TYPES[spec.key_serde.name] if spec.key_serde.name in _CONVERTED else None
 
 
 def rank_of(value: Any) -> Rank:

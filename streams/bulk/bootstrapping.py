@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rebalance.model import TopicPartition
 from streams.bulk.bootstrap_beside import stores_beside
@@ -18,7 +18,7 @@ from streams.bulk.bootstrap_driver import (
 )
 from streams.bulk.bootstrap_job import group_topics, spark_job
 from streams.bulk.bootstrap_plan import parse_input_offsets, target_of
-from streams.bulk.bootstrap_rows import columns_of
+from streams.bulk.bootstrap_rows import columns_of, converted_key_type
 from streams.bulk.bootstrap_writer import TRANSACTION_TIMEOUT_MS
 from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
 from streams.bulk.snapshots import make_snapshots
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BootstrapRefused", "BootstrapReport", "FrameSource", "Told", "bootstrap"]
 
+_UTC: Final = "UTC"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSource:
@@ -47,11 +49,22 @@ class FrameSource:
         source: A path or URL that Spark can read, or the name of a table.
         file_format: parquet, csv, json, or any format the session knows; None: told by the end of the name.
         select: SQL expressions that make the columns; none: all as they are.
+        schema: Types of columns of CSV and JSON, as Spark's DDL: `id STRING, price DOUBLE`. Types of
+            the others are inferred; CSV columns that the key is made of are text.
+        infer_schema: Infer the types of CSV columns of the key, too.
+        encoding: The charset of CSV and JSON; None: UTF-8. Other bytes are refused.
+        multi_line: A JSON file is one document over several lines.
+        time_zone: Of times without one, in a session of our own; None: UTC.
     """
 
     source: str
     file_format: str | None = None
     select: tuple[str, ...] = ()
+    schema: str | None = None
+    infer_schema: bool = False
+    encoding: str | None = None
+    multi_line: bool = False
+    time_zone: str | None = None
 
 
 def bootstrap(
@@ -97,9 +110,15 @@ def bootstrap(
     asked = parse_input_offsets(input_offsets)
     if spark is None and not isinstance(frame, FrameSource):
         spark = frame.sparkSession
+    time_zone = (isinstance(frame, FrameSource) and frame.time_zone) or _UTC
     with (
         bulk_driver(
-            config, spark, what=f"bootstrap {store}", master=master, on_progress=on_progress
+            config,
+            spark,
+            what=f"bootstrap {store}",
+            master=master,
+            on_progress=on_progress,
+            settings={"spark.sql.session.timeZone": time_zone},
         ) as driver,
         contextlib.ExitStack() as stack,
     ):
@@ -114,14 +133,31 @@ def bootstrap(
         from state_stores.bulk_restore.spark_frames import (  # noqa: PLC0415 - see bulk_session
             check_sortable,
             column_names,
+        )
+        from state_stores.bulk_restore.spark_sources import (  # noqa: PLC0415 - see bulk_session
+            Reading,
             read_frame,
+            session_time_zone,
+            zoned,
         )
 
         if isinstance(frame, FrameSource):
-            frame = read_frame(
-                driver.session, frame.source, file_format=frame.file_format, select=frame.select
+            reading = Reading(
+                file_format=frame.file_format,
+                select=frame.select,
+                schema=frame.schema,
+                infer_schema=frame.infer_schema,
+                encoding=frame.encoding,
+                multi_line=frame.multi_line,
+                key_type=converted_key_type(target.spec),
             )
+            zone = session_time_zone(driver.session)
+            on_step(
+                Told(phase="reading", text=f"reads {frame.source}; times without a zone are {zone}")
+            )
+            frame = read_frame(driver.session, frame.source, reading)
         columns = columns_of(column_names(frame), target.spec, order_by)
+        frame = zoned(frame, (columns.timestamp, columns.start, columns.end))
         if order_by is not None:
             check_sortable(frame, order_by)
         job = stack.enter_context(spark_job(driver, frame, target, columns))

@@ -193,6 +193,7 @@ def bulk_driver(
     what: str,
     master: str | None = None,
     on_progress: OnProgress | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Generator[BulkDriver]:
     """Yield a job's tools.
 
@@ -202,25 +203,28 @@ def bulk_driver(
         what: The job, in a word.
         master: Where a session of our own works.
         on_progress: Told how far it is.
+        settings: Spark's settings for a session of our own.
 
     Raises:
         ConfigError: Spark is not installed, or a secret would have to travel in the open.
         StreamsError: Spark could not start.
     """
     with contextlib.ExitStack() as stack:
-        session = stack.enter_context(bulk_session(spark, what=what, master=master))
+        session = stack.enter_context(
+            bulk_session(spark, what=what, master=master, settings=settings)
+        )
         from state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - see bulk_session
             cores,
             is_encrypted,
             runs_here,
         )
 
-        settings = settings_of(config)
+        clients = settings_of(config)
         keeper = stack.enter_context(
             Keeper(same_machine=runs_here(session), encrypted=is_encrypted(session))
         )
-        travelling = keeper.settings(settings)
-        admin = clients_of(settings).admin()
+        travelling = keeper.settings(clients)
+        admin = clients_of(clients).admin()
         stack.callback(admin.close)
         yield BulkDriver(
             config=config,

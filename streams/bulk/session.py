@@ -1,7 +1,7 @@
 """A Spark session for bulk work, with the Java that Tidewheel would run its broker with."""
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,7 +18,11 @@ _NAME: Final = "tidewheel"
 
 @contextlib.contextmanager
 def bulk_session(
-    spark: "SparkSession | None", *, what: str, master: str | None = None
+    spark: "SparkSession | None",
+    *,
+    what: str,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Generator["SparkSession"]:
     """Yield the caller's session, or one of our own for as long as the body runs.
 
@@ -26,6 +30,7 @@ def bulk_session(
         spark: The caller's.
         what: What it is for, for Spark's own displays.
         master: Where a session of our own works; None for this machine, or for what spark-submit was told.
+        settings: Spark's settings for a session of our own.
 
     Raises:
         ConfigError: PySpark is not installed.
@@ -36,7 +41,9 @@ def bulk_session(
     from state_stores.bulk_restore.spark_job import spark_session  # noqa: PLC0415
 
     java_home = _java_home() if spark is None else None
-    with spark_session(spark, name=f"{_NAME} {what}", master=master, java_home=java_home) as found:
+    with spark_session(
+        spark, name=f"{_NAME} {what}", master=master, java_home=java_home, settings=settings
+    ) as found:
         yield found
 
 

@@ -1,5 +1,6 @@
 """`tidewheel bootstrap`: a store's content from files or a table."""
 
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,6 +15,27 @@ from streams.cli.settings import SettingsOptions
 from streams.exit_codes import ExitCode
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingOptions:
+    """How files are read.
+
+    Attributes:
+        schema: Types of columns of CSV and JSON, such as 'id STRING, price DOUBLE'. The others are inferred; CSV columns that
+            the key is made of are text.
+        infer_schema: Infer the types of CSV columns of the key, too.
+        encoding: The charset of CSV and JSON, such as ISO-8859-1; UTF-8 by default.
+        multi_line: A JSON file is one document over several lines.
+        time_zone: The zone of times that have none, such as Europe/Berlin; UTC by default.
+    """
+
+    schema: str | None = None
+    infer_schema: Flag = False
+    encoding: str | None = None
+    multi_line: Flag = False
+    time_zone: str | None = None
+
+
 def bootstrap(
     store: str,
     /,
@@ -23,6 +45,7 @@ def bootstrap(
     input_offsets: str,
     file_format: Annotated[str | None, Parameter(name="--format")] = None,
     select: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
+    reading: ReadingOptions | None = None,
     order_by: str | None = None,
     replace: Flag = False,
     master: str | None = None,
@@ -46,6 +69,7 @@ def bootstrap(
             JSON: {topic: {partition: offset}}. What the rows stand for ends there.
         file_format: parquet, csv, json, delta, ...; by default told by the end of the name.
         select: An SQL expression that makes a column, such as 'id AS key'; repeat it. By default all columns as they are.
+        reading: How files are read.
         order_by: Of several rows of a key, the one with the largest of this column counts; by default there may be only one.
         replace: Replace the store's content; keys that no row has are deleted.
         master: Spark's master; this machine by default.
@@ -60,7 +84,12 @@ def bootstrap(
                 topology,
                 config,
                 store,
-                FrameSource(source=source, file_format=file_format, select=select),
+                FrameSource(
+                    source=source,
+                    file_format=file_format,
+                    select=select,
+                    **asdict(reading or ReadingOptions()),
+                ),
                 input_offsets=input_offsets,
                 replace=replace,
                 order_by=order_by,

@@ -1,15 +1,22 @@
 """Files as they are loaded: what their writers meant, or an error; never something else in silence."""
 
+import base64
 import csv
+import gzip
 import logging
+import os
+import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
-from state_stores.bulk_restore.spark_frames import check_sortable, read_frame
-from state_stores.bulk_restore.spark_job import SparkSession, collected
+from state_stores.bulk_restore.spark_frames import check_sortable, moments_of
+from state_stores.bulk_restore.spark_job import SparkSession, collected, next_step
+from state_stores.bulk_restore.spark_sources import Reading, read_frame, session_time_zone, zoned
 from streams.errors import StreamsError
 
 
@@ -45,7 +52,7 @@ def test_a_row_that_is_not_whole_is_an_error(
     path.write_text(text)
 
     def read() -> None:
-        frame = read_frame(spark, str(path), select=["id AS key", "name"])
+        frame = read_frame(spark, str(path), Reading(select=("id AS key", "name")))
         collected(frame.rdd.map(str), lambda: 0, what="reading")
 
     with pytest.raises(StreamsError, match=r"(?i)malformed"):
@@ -76,7 +83,7 @@ def test_a_wrong_column_is_told_once(spark: SparkSession, tmp_path: Path) -> Non
         logger.addHandler(kept)
     try:
         with pytest.raises(StreamsError, match=r"UNRESOLVED_COLUMN.*nmae"):
-            read_frame(spark, str(path), select=["id AS key", "nmae"])
+            read_frame(spark, str(path), Reading(select=("id AS key", "nmae")))
         assert kept.texts == []
         with pytest.raises(AnalysisException):
             spark.range(1).selectExpr("idd")
@@ -94,7 +101,7 @@ def test_no_secret_of_a_url_is_told(spark: SparkSession) -> None:
     assert "hunter" not in str(raised.value)
     read = "nowhere://me:hunter2@host/products.csv"
     with pytest.raises(StreamsError, match=r"^nowhere://host/products\.csv: Spark") as raised:
-        read_frame(spark, read, file_format="parquet")
+        read_frame(spark, read, Reading(file_format="parquet"))
     assert "hunter" not in str(raised.value)
 
 
@@ -117,3 +124,187 @@ def test_rows_are_ordered_by_plain_values_only(spark: SparkSession) -> None:
     for name, kind in (("by_name", "map<string,bigint>"), ("inside", "struct<id:bigint>")):
         with pytest.raises(StreamsError, match=f"column {name} is of type {kind}"):
             check_sortable(frame, name)
+
+
+def rows_of(spark: SparkSession, path: Path, reading: Reading | None = None) -> list[object]:
+    """Return the rows of a file as dicts."""
+    return [row.asDict() for row in read_frame(spark, str(path), reading).collect()]
+
+
+BARCODES = "id,zip,price,number\n000008012713,01234,3.5,7\n12,99999,4,8\n"
+
+
+def test_no_digit_of_a_csv_column_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    """Keys are text; so is a column of numbers with zeros in front, or longer than a double."""
+    path = tmp_path / "a.csv"
+    path.write_text(BARCODES)
+    selected = Reading(select=("id AS key", "zip", "price", "number"))
+    assert rows_of(spark, path, selected) == [
+        {"key": "000008012713", "zip": "01234", "price": 3.5, "number": 7},
+        {"key": "12", "zip": "99999", "price": 4.0, "number": 8},
+    ]
+    composed = Reading(select=("concat(number, '-', id) AS `key`", "price"))
+    assert rows_of(spark, path, composed)[1] == {"key": "8-12", "price": 4.0}
+
+    path.write_text("key,value\n1,9007199254740993\n2,0.5\n")
+    assert rows_of(spark, path) == [
+        {"key": "1", "value": "9007199254740993"},
+        {"key": "2", "value": "0.5"},
+    ]
+
+
+def test_types_of_csv_columns_can_be_given(spark: SparkSession, tmp_path: Path) -> None:
+    """By the store's key serde, by a schema for some of the columns, or as Spark infers them."""
+    path = tmp_path / "a.csv"
+    path.write_text(BARCODES)
+    select = ("id AS key", "number")
+    typed = Reading(select=select, key_type="BIGINT")
+    assert rows_of(spark, path, typed)[0] == {"key": 8012713, "number": 7}
+    given = Reading(select=select, schema="number STRING, id INT")
+    assert rows_of(spark, path, given)[1] == {"key": 12, "number": "8"}
+    inferred = Reading(select=select, infer_schema=True)
+    assert rows_of(spark, path, inferred)[0] == {"key": 8012713, "number": 7}
+    with pytest.raises(StreamsError, match="nmber"):
+        rows_of(spark, path, Reading(schema="nmber STRING"))
+
+
+def test_files_of_a_folder_must_have_the_same_columns(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would give the columns of the second file the names of the first one's."""
+    (tmp_path / "x.csv").mkdir()
+    (tmp_path / "x.csv" / "1.csv").write_text("id,a,b\n1,2,3\n1,2,3\n")
+    (tmp_path / "x.csv" / "2.csv").write_text("id,b,a\n1,3,2\n")
+
+    def read() -> None:
+        frame = read_frame(spark, str(tmp_path / "x.csv"))
+        collected(frame.rdd.map(str), lambda: 0, what="reading")
+
+    with pytest.raises(StreamsError):
+        read()
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json"])
+def test_bytes_of_another_charset_are_refused(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """With the way out, which gives the right text; the wrong charset is refused as well."""
+    text = "key,value\n1,Müller\n" if name == "a.csv" else '{"key":"1","value":"Müller"}\n'
+    path = tmp_path / name
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(StreamsError, match="--encoding"):
+        rows_of(spark, path)
+    wanted = [{"key": "1", "value": "Müller"}]
+    assert rows_of(spark, path, Reading(encoding="ISO-8859-1")) == wanted
+    with pytest.raises(StreamsError, match="US-ASCII"):
+        rows_of(spark, path, Reading(encoding="US-ASCII"))
+    path.write_text(text, encoding="utf-8-sig")
+    assert rows_of(spark, path) == wanted
+
+
+def test_formats_are_told_by_the_ends_of_names(spark: SparkSession, tmp_path: Path) -> None:
+    """Compressed files and tabs are read; an unknown end asks for --format."""
+    packed = tmp_path / "a.csv.gz"
+    packed.write_bytes(gzip.compress(b"key,value\na,1\n"))
+    assert rows_of(spark, packed) == [{"key": "a", "value": 1}]
+    tabs = tmp_path / "a.tsv"
+    tabs.write_text("key\tvalue\na\t1,5\n")
+    assert rows_of(spark, tabs) == [{"key": "a", "value": "1,5"}]
+    for name in ("a.txt", "a.gz", "a.xlsx"):
+        path = tmp_path / name
+        path.write_text("key,value\na,1\n")
+        with pytest.raises(StreamsError, match="--format"):
+            rows_of(spark, path)
+    assert rows_of(spark, tmp_path / "a.txt", Reading(file_format="csv")) == [
+        {"key": "a", "value": 1}
+    ]
+    with pytest.raises(StreamsError, match="--schema"):
+        rows_of(spark, tmp_path, Reading(schema="a INT"))
+
+
+def test_a_json_document_over_several_lines(spark: SparkSession, tmp_path: Path) -> None:
+    """It needs --multi-line, which is refused for one object a line: Spark reads the first only."""
+    path = tmp_path / "a.json"
+    path.write_text('[\n{"key":"a",\n"value":1},\n{"key":"b","value":2}\n]\n')
+    with pytest.raises(StreamsError, match="--multi-line"):
+        rows_of(spark, path)
+    document = Reading(multi_line=True)
+    assert rows_of(spark, path, document) == [
+        {"key": "a", "value": 1},
+        {"key": "b", "value": 2},
+    ]
+    path.write_text('{"key":"a"}\n{"key":"b"}\n')
+    assert rows_of(spark, path) == [{"key": "a"}, {"key": "b"}]
+    with pytest.raises(StreamsError, match="--multi-line"):
+        rows_of(spark, path, document)
+
+
+def test_moments_keep_their_zone(spark: SparkSession) -> None:
+    """At any depth, on machines of any zone; times without a zone stay without one."""
+    frame = spark.sql(
+        "SELECT TIMESTAMP'2026-07-01 12:00:00Z' AS at, TIMESTAMP_NTZ'2026-07-01 12:00:00' AS wall, "
+        "array(struct(TIMESTAMP'2026-01-01 00:00:00Z' AS t)) AS many, "
+        "map('a', TIMESTAMP'2026-11-01 05:30:00.123456Z') AS named, "
+        "CAST(NULL AS STRUCT<t: TIMESTAMP>) AS none"
+    )
+    moments = moments_of(frame.schema)
+    assert moments is not None
+    before = os.environ.get("TZ")
+    try:
+        for zone in ("America/New_York", "Asia/Kolkata", "UTC"):
+            os.environ["TZ"] = zone
+            time.tzset()
+            # The frame's own conversion, in this process's zone, as executors do it in theirs.
+            row = frame.first()
+            assert row is not None
+            assert moments(row.asDict(recursive=True)) == {
+                "at": datetime(2026, 7, 1, 12, tzinfo=UTC),
+                "wall": datetime(2026, 7, 1, 12),  # noqa: DTZ001 - it has no zone
+                "many": [{"t": datetime(2026, 1, 1, tzinfo=UTC)}],
+                "named": {"a": datetime(2026, 11, 1, 5, 30, 0, 123456, tzinfo=UTC)},
+                "none": None,
+            }
+    finally:
+        os.environ.pop("TZ", None) if before is None else os.environ.update(TZ=before)
+        time.tzset()
+    assert moments_of(spark.range(1).schema) is None
+
+
+def test_times_without_a_zone_are_of_the_session(spark: SparkSession) -> None:
+    """Where a time is needed, as Spark's own casts take them."""
+    frame = spark.sql("SELECT TIMESTAMP_NTZ'2026-07-01 12:00:00' AS at, 1 AS other")
+    before = session_time_zone(spark)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        row = zoned(frame, ("at", None, "other")).selectExpr("unix_millis(at) AS ms").first()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert row is not None
+    assert row.ms == datetime(2026, 7, 1, 6, 30, tzinfo=UTC).timestamp() * 1000
+
+
+#: A row of a text and a time in nanoseconds, as pandas writes it.
+NANOSECONDS = """
+UEFSMRUAFRYVFiwVAhUAFQYVBhwAAAACAAAAAgEBAAAAYRUAFRwVHCwVAhUAFQYVBhwAAAACAAAAAgEBAAAAAAAA
+ABUEGTw1ABgGc2NoZW1hFQQAFQwlAhgBayUATBwAAAAVBCUCGAF0bIwSHDwAAAAAABYCGRwZLCYAHBUMGSUGABkY
+AWsVABYCFjwWPCYISRwVABUAFQIAPBYCGQYZJgACAAAAJgAcFQQZJQYAGRgBdBUAFgIWQhZCJkRJHBUAFQAVAgA8
+KQYZJgACAAAAFn4WAiYIFn4AKCBwYXJxdWV0LWNwcC1hcnJvdyB2ZXJzaW9uIDI2LjAuMRksHAAAHAAAAMAAAABQ
+QVIx
+"""
+
+
+def test_nanoseconds_are_refused_with_the_way_out(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark has none; its own words are about a type."""
+    path = tmp_path / "a.parquet"
+    path.write_bytes(base64.b64decode(NANOSECONDS))
+    with pytest.raises(StreamsError, match="microseconds"):
+        read_frame(spark, str(path))
+
+
+def test_executors_with_another_python_are_named() -> None:
+    """It is not a task that failed: no task of that Python can run."""
+    for text in (
+        "EOFException occurred while reading the port number from pyspark.daemon's stdout.",
+        "ModuleNotFoundError: No module named 'state_stores'",
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version",
+    ):
+        assert sys.executable in next_step(text)
+    assert sys.executable not in next_step("OSError: disk full")

@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
@@ -81,3 +83,15 @@ def test_what_can_not_travel_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(StreamsError, match=r"can't be sent to Spark's executors .*lock"):
         Carried(lambda: lock)
     assert capfd.readouterr().err == ""
+
+
+def test_a_class_that_executors_can_not_import_is_refused() -> None:
+    """A copy of it would not be the class: a Struct of msgspec would lose its fields."""
+
+    class Price(msgspec.Struct):
+        amount: int
+
+    made_in_notebook = type("Note", (), {"__module__": "__main__"})
+    for cls in (Price, made_in_notebook):
+        with pytest.raises(StreamsError, match=rf"class .*{cls.__name__} .* module"):
+            Carried(partial(isinstance, cls))

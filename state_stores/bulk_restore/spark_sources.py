@@ -1,0 +1,371 @@
+"""Files and tables as Spark frames: reads them without changing a value, or refuses them.
+
+CSV has no types. Columns that make the key are text. The types of the others are inferred, but a
+column stays text where a number would lose characters: `007`, or more digits than a double keeps.
+"""
+
+import contextlib
+import re
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import orjson
+from py4j.protocol import Py4JError  # type: ignore[import-untyped] # it has no types
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.types import (
+    DoubleType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
+
+from state_stores.bulk_restore.spark_job import reason_of
+from state_stores.bulk_restore.urls import shown_url
+from state_stores.errors import StreamsError
+
+#: Where PySpark logs errors of expressions, next to raising them.
+_CONTEXT_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
+_CSV: Final = "csv"
+_JSON: Final = "json"
+#: Formats by the ends of names.
+_FORMATS: Final = {
+    ".parquet": "parquet",
+    ".csv": _CSV,
+    ".tsv": _CSV,
+    ".json": _JSON,
+    ".jsonl": _JSON,
+    ".ndjson": _JSON,
+    ".orc": "orc",
+}
+#: Ends of compressed files that Spark reads as they are.
+_COMPRESSED: Final = (".gz", ".bz2", ".zst", ".deflate", ".snappy", ".lz4")
+#: An end of a name: a path without one is a directory or a table's folder.
+_NAME_END: Final = re.compile(r"\.[a-z0-9]{1,7}$")
+
+#: A row that is not whole is an error. By default Spark fills gaps with nulls and drops the rest.
+_STRICT: Final = {"mode": "FAILFAST"}
+#: CSV by RFC 4180: quotes are doubled, a quoted text may hold line ends. All columns are read, and
+#: each file's header must have the names of the first one's.
+_CSV_OPTIONS: Final = {
+    "header": "true",
+    "escape": '"',
+    "multiLine": "true",
+    "columnPruning": "false",
+    "enforceSchema": "false",
+    **_STRICT,
+}
+_UTF_8: Final = frozenset({"utf-8", "utf8"})
+_REPLACEMENT: Final = "\ufffd"
+
+#: Texts that a number would shorten: zeros in front, and integers beyond a double's 15 digits.
+_LEADING_ZERO: Final = r"^\s*[+-]?0[0-9]"
+_SHORTENED_BY_DOUBLE: Final = r"^\s*[+-]?(0[0-9]|[0-9]{16,})"
+
+#: The name that an item of `select` gives its column.
+_ALIAS: Final = re.compile(
+    r"^(?P<made>.*?)(?:\s+as)?\s+`?(?P<name>\w+)`?\s*$", re.IGNORECASE | re.DOTALL
+)
+_WORD: Final = re.compile(r"`[^`]+`|\w+")
+_KEY: Final = "key"
+
+_NANOSECONDS: Final = "TIMESTAMP(NANOS"
+_NANOSECONDS_STEP: Final = (
+    "Spark has no nanoseconds: write the file with microseconds (pandas: "
+    'to_parquet(…, coerce_timestamps="us")), or read it with a session of your own'
+)
+_DOCUMENT_STEP: Final = (
+    "each line must be one JSON object; --multi-line reads a document that spans lines"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How files are read.
+
+    Attributes:
+        file_format: parquet, csv, json, orc, or any format the session knows (delta, …); None: by
+            the end of the name.
+        select: SQL expressions, the columns of the frame; none: all as they are.
+        schema: Columns and their types as Spark's DDL, `id STRING, price DOUBLE`, for CSV and JSON;
+            columns that it leaves out are inferred.
+        infer_schema: Infer the types of all CSV columns as Spark does, those of keys too.
+        encoding: The charset of CSV and JSON; None: UTF-8.
+        multi_line: A JSON file is one document, not one a line.
+        key_type: SQL type into which a CSV key is converted, because the store's serde takes it.
+    """
+
+    file_format: str | None = None
+    select: tuple[str, ...] = ()
+    schema: str | None = None
+    infer_schema: bool = False
+    encoding: str | None = None
+    multi_line: bool = False
+    key_type: str | None = None
+
+
+def read_frame(session: SparkSession, source: str, reading: Reading | None = None) -> DataFrame:
+    """Return a frame of files or of a table.
+
+    Args:
+        session: The session.
+        source: A path or URL that Spark can read, or the name of a table.
+        reading: How to read files.
+
+    Raises:
+        StreamsError: Spark can't read it, an expression is wrong, or its bytes are not of its
+            encoding; with the next step.
+    """
+    how = reading or Reading()
+    shown = shown_url(source) if "://" in source else source
+    name = source.rstrip("/").lower()
+    found = how.file_format or _format_of(name, shown)
+    try:
+        with _contexts_not_logged():
+            frame = _frame_of(session, source, found, how, shown)
+            selected = frame.selectExpr(*how.select) if how.select else frame
+            return _typed_key(selected, how) if found == _CSV else selected
+    except (PySparkException, Py4JError) as error:
+        reason = reason_of(error)
+        step = _next_step(str(error), found, how)
+        raise StreamsError(f"{shown}: Spark can't read it: {reason}{step}") from error
+
+
+def _format_of(name: str, shown: str) -> str | None:
+    """Return the format by the end of a name, or None for a table or a directory."""
+    inner = name
+    for end in _COMPRESSED:
+        inner = inner.removesuffix(end)
+    found = next((kind for end, kind in _FORMATS.items() if inner.endswith(end)), None)
+    if found is None and "/" in name and _NAME_END.search(name.rpartition("/")[2]):
+        raise StreamsError(
+            f"{shown}: the end of its name tells no format; name it, such as by --format csv "
+            "(file_format=): csv, json, parquet, orc, or another one that Spark knows"
+        )
+    return found
+
+
+def _next_step(text: str, found: str | None, how: Reading) -> str:
+    if _NANOSECONDS in text:
+        return f"; {_NANOSECONDS_STEP}"
+    if found == _JSON and not how.multi_line and "MALFORMED" in text.upper():
+        charset = "" if how.encoding is None else f", or it is not {how.encoding}"
+        return f"; {_DOCUMENT_STEP}{charset}"
+    return ""
+
+
+def _frame_of(
+    session: SparkSession, source: str, found: str | None, how: Reading, shown: str
+) -> DataFrame:
+    if found == _CSV:
+        return _csv(session, source, how, shown)
+    if found == _JSON:
+        return _json(session, source, how, shown)
+    _refuse_unused(found, how, shown)
+    if found is None:
+        is_path = "/" in source
+        return session.read.load(source) if is_path else session.read.table(source)
+    return session.read.format(found).load(source)
+
+
+def _refuse_unused(found: str | None, how: Reading, shown: str) -> None:
+    given = {
+        "--schema": how.schema,
+        "--infer-schema": how.infer_schema,
+        "--encoding": how.encoding,
+        "--multi-line": how.multi_line,
+    }
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise StreamsError(
+            f"{shown}: {', '.join(names)} is for CSV and JSON, and this is {found or 'a table'}; "
+            "remove it, or name the format by --format"
+        )
+
+
+def _csv(session: SparkSession, source: str, how: Reading, shown: str) -> DataFrame:
+    options = dict(_CSV_OPTIONS)
+    if source.lower().rstrip("/").removesuffix(".gz").endswith(".tsv"):
+        options["sep"] = "\t"
+    reader = _reader(session, _CSV, options, how)
+    _check_bytes(session, source, how, shown)
+    inferred = reader.option("inferSchema", "true").load(source).schema
+    texts = reader.option("inferSchema", "false").load(source)
+    _check_characters(texts, how, shown)
+    names = texts.columns
+    given = _given_types(how, names, shown)
+    as_text: set[str] = set()
+    if not how.infer_schema:
+        numbers = {each.name: each for each in inferred if each.name not in given}
+        as_text = _key_columns(how.select, names) | _shortened(texts, numbers.values())
+    types = [
+        given.get(each.name)
+        or (StructField(each.name, StringType()) if each.name in as_text else each)
+        for each in inferred
+    ]
+    return reader.schema(StructType(types)).load(source)
+
+
+def _typed_key(frame: DataFrame, how: Reading) -> DataFrame:
+    """Return the frame with a text key as the type that the serde takes; other texts are an error."""
+    is_text = _KEY in frame.columns and isinstance(frame.schema[_KEY].dataType, StringType)
+    if how.key_type is None or not is_text:
+        return frame
+    return frame.withColumn(_KEY, sql.col(_KEY).cast(how.key_type))
+
+
+def _json(session: SparkSession, source: str, how: Reading, shown: str) -> DataFrame:
+    options = {**_STRICT, "multiLine": str(how.multi_line).lower()}
+    if how.encoding is not None and not how.multi_line:
+        options["lineSep"] = "\n"  # Spark asks for it with an encoding
+    reader = _reader(session, _JSON, options, how)
+    _check_bytes(session, source, how, shown)
+    if how.multi_line:
+        _check_documents(session, source, how, shown)
+    frame = reader.load(source)
+    given = _given_types(how, frame.columns, shown)
+    if given:
+        types = [given.get(each.name, each) for each in frame.schema]
+        frame = reader.schema(StructType(types)).load(source)
+    _check_characters(frame, how, shown)
+    return frame
+
+
+def _reader(
+    session: SparkSession, kind: str, options: Mapping[str, str], how: Reading
+) -> DataFrameReader:
+    reader = session.read.format(kind).options(**options)
+    return reader if how.encoding is None else reader.option("encoding", how.encoding)
+
+
+def _given_types(how: Reading, names: Sequence[str], shown: str) -> dict[str, StructField]:
+    if how.schema is None:
+        return {}
+    given = {field.name: field for field in StructType.fromDDL(how.schema)}
+    unknown = sorted(given.keys() - set(names))
+    if unknown:
+        raise StreamsError(
+            f"{shown}: --schema names {', '.join(unknown)}, and the columns are {', '.join(names)}"
+        )
+    return given
+
+
+def _key_columns(select: Sequence[str], names: Iterable[str]) -> set[str]:
+    """Return the columns that the key is made of.
+
+    >>> sorted(_key_columns(["concat(shop, id) AS key", "price"], ["id", "shop", "price"]))
+    ['id', 'shop']
+    >>> sorted(_key_columns([], ["key", "value"]))
+    ['key']
+    """
+    known = {name.lower(): name for name in names}
+    found: set[str] = set()
+    for item in select or (_KEY,):
+        if item.strip("` ").lower() == _KEY:
+            found |= {known[_KEY]} & set(known.values()) if _KEY in known else set()
+            continue
+        match = _ALIAS.match(item.strip())
+        if match is not None and match["name"].lower() == _KEY:
+            words = (word.strip("`").lower() for word in _WORD.findall(match["made"]))
+            found |= {known[word] for word in words if word in known}
+    return found
+
+
+def _shortened(texts: DataFrame, inferred: Iterable[StructField]) -> set[str]:
+    """Return the columns in which a number would lose characters of its text."""
+    patterns = {
+        field.name: _SHORTENED_BY_DOUBLE
+        if isinstance(field.dataType, DoubleType)
+        else _LEADING_ZERO
+        for field in inferred
+        if isinstance(field.dataType, NumericType)
+    }
+    if not patterns:
+        return set()
+    row = texts.select(
+        *(sql.max(sql.col(_quoted(name)).rlike(at)) for name, at in patterns.items())
+    ).first()
+    return {name for name, loses in zip(patterns, row or (), strict=False) if loses}
+
+
+def _check_bytes(session: SparkSession, source: str, how: Reading, shown: str) -> None:
+    """Raise StreamsError for bytes that are no UTF-8, where a file is to be UTF-8."""
+    if how.encoding is not None and how.encoding.lower() not in _UTF_8:
+        return
+    lines = session.read.text(source).where("NOT is_valid_utf8(value)")
+    if lines.limit(1).count():
+        raise StreamsError(
+            f"{shown}: it is not UTF-8; name its charset, such as by --encoding ISO-8859-1 "
+            "(encoding=)"
+        )
+
+
+def _check_characters(frame: DataFrame, how: Reading, shown: str) -> None:
+    """Raise StreamsError where bytes that are not of a charset were replaced as they were decoded."""
+    if how.encoding is None or how.encoding.lower() in _UTF_8:
+        return
+    texts = [each.name for each in frame.schema if isinstance(each.dataType, StringType)]
+    tests: list[Column] = [sql.col(_quoted(name)).contains(_REPLACEMENT) for name in texts]
+    if tests and frame.where(reduce(Column.__or__, tests)).limit(1).count():
+        raise StreamsError(f"{shown}: it is not {how.encoding}; name its charset by --encoding")
+
+
+def _check_documents(session: SparkSession, source: str, how: Reading, shown: str) -> None:
+    """Raise StreamsError for a file with more than one document: Spark reads only the first."""
+    if how.encoding is not None and how.encoding.lower() not in _UTF_8:
+        return
+    texts = session.read.text(source, wholetext=True).rdd
+    if not texts.map(_is_document).reduce(_both):
+        raise StreamsError(f"{shown}: a file is not one JSON document; leave --multi-line out")
+
+
+def _is_document(row: Any) -> bool:
+    try:
+        orjson.loads(row[0])
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _both(one: bool, other: bool) -> bool:
+    return one and other
+
+
+def zoned(frame: DataFrame, columns: Sequence[str | None]) -> DataFrame:
+    """Return the frame with times without a zone as moments, in the session's time zone."""
+    naive = [
+        name
+        for name in columns
+        if name is not None and isinstance(frame.schema[name].dataType, TimestampNTZType)
+    ]
+    return frame.withColumns({name: sql.col(_quoted(name)).cast("timestamp") for name in naive})
+
+
+def session_time_zone(session: SparkSession) -> str:
+    """Return the zone in which a session reads times that have none."""
+    return str(session.conf.get("spark.sql.session.timeZone"))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+@contextlib.contextmanager
+def _contexts_not_logged() -> Generator[None]:
+    """Keep PySpark from logging an error with all of its Java next to raising it."""
+    loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
+    before = [each.disabled for each in loggers]
+    for each in loggers:
+        each.disabled = True
+    try:
+        yield
+    finally:
+        for each, was_disabled in zip(loggers, before, strict=True):
+            each.disabled = was_disabled
