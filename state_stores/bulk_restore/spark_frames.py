@@ -90,11 +90,11 @@ class Carried(Generic[Result]):
 def _dumped(function: Callable[..., Any]) -> bytes:
     """Return a function as PySpark carries it; its own serialiser prints a traceback of what goes wrong."""
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(function)
+    _Pickler(buffer).dump(function)  # type: ignore[no-untyped-call] # it has no types
     return buffer.getvalue()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
+class _Pickler(cloudpickle.Pickler):
     """PySpark's pickler, without classes that it would have to copy.
 
     A copy is another class: a msgspec Struct loses its fields on the way, and a dataclass that a
@@ -110,7 +110,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
                 f"class {obj.__qualname__} is defined in a notebook, in the script that runs or in a function, and Spark's executors "
                 "can't import it; move it to a module (a .py file), and import it from there"
             )
-        return super().reducer_override(obj)
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call] # it has no types
 
 
 def runs_twice(session: SparkSession) -> bool:

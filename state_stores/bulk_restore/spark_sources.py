@@ -248,7 +248,12 @@ def _reader(
 def _given_types(how: Reading, names: Sequence[str], shown: str) -> dict[str, StructField]:
     if how.schema is None:
         return {}
-    given = {field.name: field for field in StructType.fromDDL(how.schema)}
+    schema = StructType.fromDDL(how.schema)
+    if not isinstance(schema, StructType):
+        raise StreamsError(
+            f"{shown}: --schema {how.schema!r} names no columns: 'id STRING, zip INT'"
+        )
+    given = {field.name: field for field in schema}
     unknown = sorted(given.keys() - set(names))
     if unknown:
         raise StreamsError(

@@ -282,7 +282,8 @@ class RowEncoder:
 
 def converted_key_type(spec: StoreSpec) -> str | None:
     """Return the SQL type of a store's keys if text can be converted into it, else None."""
-    return _SQL_TYPES[spec.key_serde.name] if spec.key_serde.name in _CONVERTED else None
+    name = getattr(spec.key_serde, "name", "")
+    return _SQL_TYPES[name] if name in _CONVERTED else None
 
 
 def rank_of(value: Any) -> Rank:
