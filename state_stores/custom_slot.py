@@ -18,6 +18,7 @@ from state_stores.custom_store import ChangelogRecord, StateStore, StateStoreCon
 from state_stores.envelope import unseal
 from state_stores.errors import StateStoreError, StreamsError
 from state_stores.position import Position
+from state_stores.private_files import create_private
 from state_stores.rows import SortedRows
 from state_stores.spec import StoreSpec
 
@@ -288,7 +289,9 @@ class CustomSlot:
         with self._explained("noting its position"):
             self._root.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
             fresh = self._note_path.with_suffix(".new")
-            fresh.write_bytes(position.encode())
+            fresh.unlink(missing_ok=True)
+            with create_private(fresh) as file:
+                file.write(position.encode())
             fresh.replace(self._note_path)
         self._noted = position
 

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from state_stores.bulk_restore.manifest import SnapshotRefused
 from state_stores.bulk_restore.urls import shown_url
+from state_stores.private_files import create_private, make_private_directory
 
 #: So much of a remote file comes at once, and as much is read ahead. Packages have blocks of up to 50 MiB of their own, and
 #: whoever reads sees nothing until a block is there: over a slow line that looks like one that is dead.
@@ -101,7 +102,7 @@ def open_place(url: str) -> Place:
 
 
 class Directory:
-    """A directory of this machine, or one that is mounted."""
+    """A directory of this machine, or one that is mounted. What is made in it only its user can read: it is state."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser()
@@ -126,13 +127,15 @@ class Directory:
     def write(self, name: str, data: bytes) -> None:
         """Make a file."""
         aside = self._aside(name)
-        aside.write_bytes(data)
+        with create_private(aside) as file:
+            file.write(data)
         self._settle(aside, name)
 
     def put(self, local: Path, name: str) -> None:
         """Make a file of one of this machine: a copy, because an ingested file is changed in place."""
         aside = self._aside(name)
-        shutil.copyfile(local, aside)
+        with local.open("rb") as source, create_private(aside) as file:
+            shutil.copyfileobj(source, file)
         self._settle(aside, name)
 
     def delete(self, name: str) -> None:
@@ -141,7 +144,7 @@ class Directory:
 
     def _aside(self, name: str) -> Path:
         path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         return path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
 
     def _settle(self, aside: Path, name: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from state_stores.private_files import make_private_directory
 from streams.broker.errors import BrokerError, DataDirInUseError
 from streams.broker.file_lock import FileLock
 from streams.broker.server_config import format_properties, log4j_config
@@ -59,6 +60,8 @@ class DataDir:
             BrokerError: A newer Kafka wrote the data, or the folder can't be used.
         """
         try:
+            # Only their user may read the records that the broker keeps here.
+            make_private_directory(self.path)
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
             locked = self._lock.try_acquire()
         except OSError as error:

@@ -7,16 +7,16 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
+from starlette.applications import Starlette
 
+from streams.dashboard.connection import CONNECTIONS_MAX, Connection
 from streams.dashboard.looks import Looks
-from streams.dashboard.web import STREAMS_MAX, build_app
+from streams.dashboard.web import build_app
 from streams.signals import signals_handled
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: Streams end by themselves; a viewer who takes nothing any more is not waited for longer.
 _END_S: Final = 3
-#: Connections beside those that follow: a look each, and gone.
-_SHORT_MAX: Final = 64
 
 
 def serve(
@@ -32,10 +32,19 @@ def serve(
     Raises:
         Exception: What ended the looks, if that was an error nobody foresaw.
     """
-    config = uvicorn.Config(
-        build_app(application_id, looks, names=names, token=token),
+    config = server_config(build_app(application_id, looks, names=names, token=token))
+    with signals_handled(_SIGNALS, _nothing):
+        _Server(config, looks).run(sockets=[listening])
+    if looks.failure is not None:
+        raise looks.failure
+
+
+def server_config(app: Starlette) -> uvicorn.Config:
+    """Return how a dashboard is served."""
+    return uvicorn.Config(
+        app,
         loop="asyncio",
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -43,13 +52,9 @@ def serve(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=STREAMS_MAX + _SHORT_MAX,
+        limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=_END_S,
     )
-    with signals_handled(_SIGNALS, _nothing):
-        _Server(config, looks).run(sockets=[listening])
-    if looks.failure is not None:
-        raise looks.failure
 
 
 class _Server(uvicorn.Server):

@@ -18,6 +18,7 @@ from rebalance.model import TaskId, TopicPartition
 from state_stores.custom_slot import as_given
 from state_stores.frozen import settled
 from state_stores.ports import Database, SerdePort
+from state_stores.private_files import make_private_directory
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
@@ -224,7 +225,7 @@ class TopologyTestDriver:
     def _directory(self) -> Path:
         if "state_dir" in self._config.model_fields_set:
             path = Path(self._config.state_dir) / self._config.application_id
-            path.mkdir(parents=True, exist_ok=True)
+            make_private_directory(path)
             return path
         return Path(
             self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tidewheel-driver-"))

@@ -4,6 +4,7 @@ import builtins
 import importlib
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from state_stores.bulk_restore.manifest import (
     StoreSnapshot,
     encode_manifest,
 )
-from state_stores.bulk_restore.places import RemotePlace
+from state_stores.bulk_restore.places import RemotePlace, open_place
 from state_stores.bulk_restore.run_files import RunFile
 from state_stores.bulk_restore.runs import write_run
 from tests.state_stores.bulk_restore.snapshots import NOW_MS, TOPIC_ID, partition_runs, snapshot
@@ -369,3 +370,21 @@ def test_errors_of_a_package_are_errors_of_the_place(monkeypatch: pytest.MonkeyP
         OSError, match=r"list app/store/manifests in memory://states/x.*credentials"
     ):
         location.newest("app", "store")
+
+
+def test_what_is_made_in_a_directory_only_its_user_can_read(tmp_path: Path) -> None:
+    """Snapshots are state: files have mode 0600 and directories 0700, whatever the umask."""
+    before = os.umask(0o000)
+    try:
+        place = open_place(str(tmp_path / "deep" / "snapshots"))
+        (tmp_path / "run").write_bytes(b"rows")
+        place.write("shop/counts/manifests/one.json", b"{}")
+        place.put(tmp_path / "run", "shop/counts/runs/0/one.sst")
+    finally:
+        os.umask(before)
+    made = list((tmp_path / "deep").rglob("*"))
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in made}
+    assert {name for name, mode in modes.items() if mode == 0o600} == {"one.json", "one.sst"}
+    assert set(modes.values()) == {0o600, 0o700}
+    assert stat.S_IMODE((tmp_path / "deep").stat().st_mode) == 0o700
+    assert place.read("shop/counts/runs/0/one.sst", 10) == b"rows"

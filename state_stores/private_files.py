@@ -1,0 +1,22 @@
+"""Files and directories that only their user can read, whatever the umask."""
+
+import os
+from pathlib import Path
+from typing import BinaryIO, Final
+
+DIRECTORY_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory and its missing parents; those that exist keep their mode."""
+    if path.is_dir():
+        return
+    make_private_directory(path.parent)
+    path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+
+
+def create_private(path: Path) -> BinaryIO:
+    """Return a new file to write; raises FileExistsError if there is one."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, FILE_MODE), "wb")

@@ -1,0 +1,126 @@
+"""How long a dashboard waits for its clients: unfinished requests and viewers that read nothing hold no connection."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import uvicorn
+
+from streams.dashboard import connection
+from streams.dashboard.looks import Looks
+from streams.dashboard.server import server_config
+from streams.dashboard.web import build_app
+from tests.streams.dashboard.sightings import sighting
+
+PATIENCE_S = 30.0
+REQUEST_S = 0.5
+WHOLE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of a dashboard that waits half a second for a request."""
+    monkeypatch.setattr(connection, "REQUEST_S", REQUEST_S)
+    monkeypatch.setattr(connection, "UNREAD_S", REQUEST_S)
+    looks = Looks(sighting, 0.001)
+    server = uvicorn.Server(server_config(build_app("shop", looks)))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        # A small buffer, which connections inherit: what is not read soon waits in the dashboard.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        yield listening.getsockname()[1]
+        server.should_exit = True
+        looks.end()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def _connected(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
+        yield client
+
+
+def _is_ended(client: socket.socket) -> bool:
+    """Wait until the other end is gone; whether that came in time."""
+    try:
+        while client.recv(65_536):
+            pass
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nhost: loc",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nhalf",
+        b"POST /healthz HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhal",
+        b"GET /api/events HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nhalf",
+        WHOLE + WHOLE[:20],
+    ],
+    ids=["nothing", "headers", "body", "chunks", "stream", "second request"],
+)
+def test_an_unfinished_request_is_not_waited_for_for_ever(port: int, sent: bytes) -> None:
+    with _connected(port) as client:
+        client.sendall(sent)
+        assert _is_ended(client)
+
+
+def test_a_request_that_comes_byte_by_byte_has_no_longer(port: int) -> None:
+    """Each byte counts from the beginning of the connection."""
+    with _connected(port) as client:
+        _wait_until(lambda: _is_reset(client))
+
+
+def test_a_viewer_that_reads_follows_for_as_long_as_it_likes(port: int) -> None:
+    with _connected(port) as client:
+        client.sendall(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        until_s = time.monotonic() + 4 * REQUEST_S
+        while time.monotonic() < until_s:
+            assert client.recv(65_536)
+
+
+def test_a_viewer_that_reads_nothing_is_left(port: int) -> None:
+    """Its place is free for another one."""
+    with _connected(port) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_024)
+        client.sendall(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        _wait_until(lambda: _is_reset(client))
+
+
+def test_more_connections_than_may_be_are_ended_before_they_ask(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(connection, "_REFUSED_MAX", 1)
+    monkeypatch.setattr(connection, "REQUEST_S", PATIENCE_S)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(_connected(port)) for _ in range(4)]
+        assert _is_ended(clients[-1])
+        clients[0].sendall(WHOLE)
+        assert clients[0].recv(65_536).startswith(b"HTTP/1.1 ")
+
+
+def _is_reset(client: socket.socket) -> bool:
+    """Return whether the other end has given the connection up; nothing is read."""
+    try:
+        client.sendall(b" ")
+    except ConnectionError:
+        return True
+    return False
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
