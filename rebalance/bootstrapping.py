@@ -87,17 +87,10 @@ def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
     return found
 
 
-def ids_to_fence(group: Group) -> tuple[str, ...]:
-    """Return the transactional ids of everybody who may still own something and is not heard any more."""
-    return tuple(
-        sorted({each for record in group.members.values() for each in record.transactional_ids})
-    )
-
-
 def begun(group: Group, record: BootstrapRecord, claimant: Claimant) -> list[AnyRecord]:
     """Return the transaction that begins an attempt; its epoch is the next leader epoch.
 
-    Whoever is in the log without being heard has been fenced by now (`ids_to_fence`): nobody owns anything, and where
+    Members in the log that are not heard have been fenced by now: nobody owns anything, and where
     tasks begin is read from what is committed. Members that wait since an earlier attempt stay.
     """
     waits = pending_in(group, record.store) is not None

@@ -47,7 +47,7 @@ class Coordinator:
     Attributes:
         group: The fold of the log, as far as this leader wrote it.
         state_offset: End of the group log, for its beats; whoever writes the log keeps it up to date.
-        warning: What else people are to know, for its beats, or "".
+        warnings: What else people are to know, for its beats, by topic of the warning.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Coordinator:
         """Take over: `group` is the fold of the log, this leader's claim included; `leader` is its process's id."""
         self.group = group
         self.state_offset = 0
-        self.warning = ""
+        self.warnings: dict[str, str] = {}
         self._app = app
         self._leader = leader
         self._settings = settings
@@ -160,6 +160,16 @@ class Coordinator:
             wake_ms=now_ms if draft.records else min(self._look_ms, self._next_beat_ms),
         )
 
+    def _foreign_assignor(self) -> str:
+        """Return that the log names another assignor than this process was started with, or ""."""
+        own, named = self._settings.assignor, self.group.about.assignor
+        if not own or not named or own == named:
+            return ""
+        return (
+            f"the group log names task_assignor {named!r}, and this process was started with {own!r}, which it goes on to ask: "
+            "no other is imported"
+        )
+
     def resign(self, now_ms: int) -> LeaderBeat:
         """Return the last beat: the next candidate need not wait. Decide no more after it."""
         self._beat_ms = now_ms
@@ -223,5 +233,9 @@ class Coordinator:
                 if each in members and members[each].sequence >= 0
             },
             resigns=resigns,
-            alarms=tuple(each for each in (self.alarm, self.warning) if each),
+            alarms=tuple(
+                each
+                for each in (self.alarm, self._foreign_assignor(), *self.warnings.values())
+                if each
+            ),
         )

@@ -20,6 +20,7 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
         first_join_quiet_ms, join_quiet_ms, join_wait_max_ms: How long the first and later targets wait for another join (S4).
         fences_at_once: Fences in flight at most (H30).
         revoke_timeout_ms: How long an owner that beats has to let go of a task; then it is fenced.
+        assignor: The `task_assignor` that this process was started with: the only one that it ever asks.
         refine: False hands every task over cold: the baseline that learners are measured against.
     """
 
@@ -34,6 +35,7 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     join_wait_max_ms: int = 3_000
     fences_at_once: int = 16
     revoke_timeout_ms: int = 60_000
+    assignor: str = ""
     refine: bool = True
 
 

@@ -3,13 +3,15 @@
 The log is the only witness: no member is asked, and no clock. Times are those of the log's records, as numbers.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from rebalance.group import Group, apply
+from rebalance.door import RejectedRecord, Rejection
+from rebalance.group import Group, apply, refusal_of
 from rebalance.model import MemberPhase, TaskId, TaskPhase
 from rebalance.records import AnyRecord, SnapshotEnd
 from rebalance.targets import is_outdated
@@ -19,6 +21,9 @@ WARMING: Final = "WARMING"
 
 _SECOND_MS: Final = 1_000
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", _SECOND_MS))
+
+#: As many skipped records are remembered.
+REJECTED_KEPT: Final = 8
 
 #: As many characters of an incarnation tell it from others in texts.
 _SHORT: Final = 8
@@ -55,12 +60,20 @@ class Since:
 
 
 class LogFold:
-    """The group after each entry of its log, and since when what it says holds. Feed it in the order of offsets."""
+    """The group after each entry of its log, and since when what it says holds. Feed it in the order of offsets.
 
-    def __init__(self) -> None:
+    Args:
+        topic: The state topic's name, for alarms.
+    """
+
+    def __init__(self, topic: str = "group-state") -> None:
+        self._topic = topic
         self.group = Group()
         #: Offset after the last entry taken.
         self.end = 0
+        #: The last records that were skipped, and how many there were.
+        self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_KEPT)
+        self.rejected_count = 0
         self.leader_since: Since | None = None
         #: Since when a task has its epoch, phase and owner.
         self.task_since: dict[TaskId, Since] = {}
@@ -76,10 +89,15 @@ class LogFold:
         """Return the group's phase."""
         return phase_of(self.group, assigning=self._assigning)
 
-    def take(self, entry: LogEntry) -> bool:
-        """Fold one entry in; return whether it counted (records of deposed leaders do not)."""
-        before, self.group = self.group, apply(self.group, entry.record)
+    def take(self, entry: LogEntry | RejectedRecord) -> bool:
+        """Fold one entry in; return whether it counted (records of deposed leaders do not, nor rejected ones)."""
         self.end = entry.offset + 1
+        if isinstance(entry, RejectedRecord):
+            return self._reject(entry)
+        refusal = refusal_of(self.group, entry.record)
+        if refusal is not None:
+            return self._reject(self._rejected(entry, refusal))
+        before, self.group = self.group, apply(self.group, entry.record)
         after = self.group
         if after is before:
             return False
@@ -94,6 +112,20 @@ class LogFold:
         ):
             self._assigning = is_outdated(after)
         return True
+
+    def _rejected(self, entry: LogEntry, rejection: Rejection) -> RejectedRecord:
+        return RejectedRecord(
+            topic=self._topic,
+            partition=0,
+            offset=entry.offset,
+            timestamp_ms=entry.timestamp_ms,
+            rejection=rejection,
+        )
+
+    def _reject(self, rejected: RejectedRecord) -> bool:
+        self.rejected.append(rejected)
+        self.rejected_count += 1
+        return False
 
     def _note_changes(self, before: Group, after: Group, since: Since) -> None:
         for task, state in after.states.items():
@@ -119,7 +151,7 @@ class LogFold:
             self.copy_since = {each: self.copy_since.get(each, since) for each in sorted(kept)}
 
 
-def fold_log(entries: Iterable[LogEntry]) -> LogFold:
+def fold_log(entries: Iterable[LogEntry | RejectedRecord]) -> LogFold:
     """Return the fold over some entries."""
     fold = LogFold()
     for entry in entries:

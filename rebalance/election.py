@@ -13,7 +13,7 @@ from zlib import crc32
 
 import msgspec
 
-from rebalance.group import Group
+from rebalance.group import Group, is_of_leader
 from rebalance.messages import AnyMessage, LeaderBeat, Suspect
 
 #: Heartbeats without a beat of the leader before it is suspected.
@@ -59,7 +59,9 @@ class Election:
         self._heartbeat_ms = heartbeat_interval_ms
         self._group = Group()
         self._delay: tuple[int, int] | None = None
+        #: Of the newest claim in the log. What a beat says of it is not stored: anybody may have written the beat.
         self._leader_epoch = 0
+        self._has_leader = False
         self._quiet_since_ms = now_ms
         self._resigned = False
         self._suspected_ms: int | None = None
@@ -69,9 +71,9 @@ class Election:
         """Take in a message from the inbox; only beats of the newest leader count."""
         if not isinstance(message, LeaderBeat) or message.app != self._app:
             return
-        if message.leader_epoch < self._leader_epoch:
+        if not is_of_leader(message, self._group):
             return
-        self._leader_epoch = message.leader_epoch
+        self._has_leader = True
         self._heard(now_ms)
         self._resigned = message.resigns
 
@@ -80,6 +82,7 @@ class Election:
         self._group, self._delay = group, None
         if group.leader_epoch > self._leader_epoch:
             self._leader_epoch = group.leader_epoch
+            self._has_leader = True
             self._heard(now_ms)
 
     def decide(self, now_ms: int) -> ElectionDecision:
@@ -89,7 +92,7 @@ class Election:
             if now_ms < again_ms:
                 return ElectionDecision(wake_ms=again_ms)
             self._claimed_ms = None
-        if self._leader_epoch == 0 or self._resigned:
+        if not self._has_leader or self._resigned:
             return self._claim_at(self._quiet_since_ms + self._delay_ms(), now_ms)
         if self._suspected_ms is not None:
             return self._claim_at(self._suspected_ms + self._heartbeat_ms, now_ms)

@@ -12,7 +12,9 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskShape
+from rebalance.door import Rejection
+from rebalance.messages import LeaderBeat
+from rebalance.model import EPOCH_MAX, MemberPhase, TaskId, TaskPhase, TaskShape
 from rebalance.records import (
     AnyRecord,
     BootstrappedRecord,
@@ -36,6 +38,12 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 #: Phases in which an incarnation may own tasks or be given some.
 LIVE = frozenset({MemberPhase.ACTIVE, MemberPhase.LEAVING, MemberPhase.PARKED})
+
+#: Claims that compaction may have removed between two that are read.
+EPOCHS_SKIPPED_MAX = 1 << 20
+
+#: Any claim may have an epoch so high: a recovery claims above every committed task epoch (at most `EPOCH_MAX`).
+FIRST_EPOCH_MAX = EPOCH_MAX + EPOCHS_SKIPPED_MAX
 
 #: So many incarnations that ended are remembered.
 ENDED_MAX = 256
@@ -141,7 +149,8 @@ def apply(group: Group, record: AnyRecord) -> Group:
     if record.leader_epoch < group.leader_epoch:
         return group
     if isinstance(record, LeaderClaim):
-        return _claimed(group, record) if record.leader_epoch > group.leader_epoch else group
+        counts = record.leader_epoch > group.leader_epoch and refusal_of(group, record) is None
+        return _claimed(group, record) if counts else group
     if record.leader_epoch > group.leader_epoch:
         return group  # its claim was never seen: nothing it says can be judged
     if isinstance(record, SnapshotBegin) or group.pending is not None:
@@ -168,6 +177,30 @@ def _claimed(group: Group, claim: LeaderClaim) -> Group:
         topic_ids=dict(claim.topic_ids),
         pending=None,
     )
+
+
+def refusal_of(group: Group, record: AnyRecord) -> Rejection | None:
+    """Return why a well-formed record can't follow this group, or None; readers skip it then.
+
+    An epoch counts claims. One far above all that were read would leave no room for the next leader's.
+    """
+    if not isinstance(record, LeaderClaim):
+        return None
+    if record.leader_epoch > highest_claim(group):
+        return Rejection("leader_epoch", f"is far above {group.leader_epoch}, the newest claim's")
+    return None
+
+
+def highest_claim(group: Group) -> int:
+    """Return the greatest epoch that a claim may have after this group."""
+    return max(group.leader_epoch + EPOCHS_SKIPPED_MAX, FIRST_EPOCH_MAX)
+
+
+def is_of_leader(beat: LeaderBeat, group: Group) -> bool:
+    """Return whether a beat may be of the leader that the log names, or of a later one whose claim was not read yet."""
+    if beat.leader_epoch == group.leader_epoch:
+        return beat.incarnation == group.leader
+    return beat.leader_epoch > group.leader_epoch
 
 
 def replay(records: Iterable[AnyRecord], group: Group | None = None) -> Group:

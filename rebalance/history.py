@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from rebalance.describe import GroupPhase, LogEntry, LogFold, duration_text
+from rebalance.door import RejectedRecord
 from rebalance.group import Group
 from rebalance.model import MemberPhase, TaskId, TaskPhase
 from rebalance.records import GroupRecord, LeaderClaim, MemberRecord, TargetRecord, TaskRecord
@@ -108,7 +109,7 @@ class Episode:
     stayed: int
 
 
-def account(entries: Iterable[LogEntry]) -> tuple[Episode, ...]:
+def account(entries: Iterable[LogEntry | RejectedRecord]) -> tuple[Episode, ...]:
     """Return the episodes that some entries of a log tell of, oldest first."""
     chronicle = Chronicle()
     for entry in entries:
@@ -201,8 +202,10 @@ class Chronicle:
         self._names: dict[str, str] = {}
         self._last: LogEntry | None = None
 
-    def take(self, entry: LogEntry) -> None:
+    def take(self, entry: LogEntry | RejectedRecord) -> None:
         """Take one entry in."""
+        if isinstance(entry, RejectedRecord):
+            return
         before = self._fold.group
         if not self._fold.take(entry):
             return

@@ -11,7 +11,7 @@ not asked again; what is observed meanwhile is taken in.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -21,6 +21,7 @@ import msgspec
 from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
 from rebalance.coordinator import Coordinator
 from rebalance.decision import CoordinatorSettings, Decision, Fence
+from rebalance.door import RejectedRecord
 from rebalance.group import Group, replay, snapshot
 from rebalance.log_keys import LogKeys
 from rebalance.messages import (
@@ -49,6 +50,14 @@ SAMPLE_FIRST_MS: Final = 60_000
 SAMPLE_EACH_MS: Final = 3_600_000
 SAMPLE_AGAIN_MS: Final = 60_000
 _NAMED: Final = 8
+#: Topics of warnings.
+_OFFSETS: Final = "offsets"
+_INBOX: Final = "inbox"
+#: How long the leader's beats name the last message that was dropped.
+_DROPPED_MS: Final = 3_600_000
+
+#: How often a leader compares the group that the log tells with the group that it decided.
+AUDIT_EACH_MS: Final = 5_000
 
 #: A leader that has not heard its own beat for so many heartbeats is blind: the silence of others says nothing.
 _BLIND_HEARTBEATS: Final = 2.5
@@ -138,6 +147,12 @@ class Leadership:
         self._fencing: set[str] = set()
         self._forget_ms = 0
         self._sample_ms = 0
+        self._audit_ms = 0
+        #: The decided group that the log did not tell at the last audit.
+        self._differing: Group | None = None
+        #: Whether a rejected record may have taken the place of one that counts.
+        self._is_damaged = False
+        self._dropped_ms = 0
         self._out: list[AnyMessage] = []
         self._kept: deque[tuple[int, AnyMessage]] = deque(maxlen=_KEPT_MAX)
         #: While another one leads: the last beat of each incarnation, and when anything at all was heard last.
@@ -175,6 +190,16 @@ class Leadership:
         elif isinstance(message, _KEPT):
             self._kept.append((now_ms, message))
 
+    def rejected(self, records: Sequence[RejectedRecord], now_ms: int, *, in_log: bool) -> None:
+        """Take in what the door has rejected, in the group log or in the inbox."""
+        if in_log:
+            self._is_damaged = True
+        elif self._coordinator is not None:
+            self._dropped_ms = now_ms
+            self._coordinator.warnings[_INBOX] = (
+                f"a message was dropped, {records[-1]}; find out who may write to that topic"
+            )
+
     def turn(
         self, group: Group, state_offset: int, keys: LogKeys, now_ms: int
     ) -> tuple[list[AnyMessage], int | None]:
@@ -192,6 +217,8 @@ class Leadership:
         wake_ms: int | None = None
         if self._coordinator is not None:
             self._coordinator.state_offset = state_offset
+            if now_ms - self._dropped_ms > _DROPPED_MS:
+                self._coordinator.warnings.pop(_INBOX, None)
         match self.state:
             case TermState.CATCHING_UP if state_offset >= self._claim_end:
                 self._take_over(group)
@@ -202,7 +229,7 @@ class Leadership:
                     "its own beats do not come back: the cluster or this process stood still"
                 )
             case TermState.LEADING if not self._busy:
-                wake_ms = self._decide(keys, now_ms)
+                wake_ms = self._decide(group, keys, now_ms)
             case _:
                 pass
         out, self._out = self._out, []
@@ -254,6 +281,8 @@ class Leadership:
         self._heard_ms = now_ms
         self._forget_ms = now_ms + _FORGET_EACH_MS
         self._sample_ms = now_ms + SAMPLE_FIRST_MS
+        self._audit_ms = now_ms + AUDIT_EACH_MS
+        self._is_damaged, self._differing = False, None  # the claim has just stated everything
         self._coordinator = Coordinator(
             group, app=self._app, leader=self._leader, settings=self._settings, now_ms=now_ms
         )
@@ -301,18 +330,52 @@ class Leadership:
 
     # -- leading ---------------------------------------------------------------------------------------------------
 
-    def _decide(self, keys: LogKeys, now_ms: int) -> int:
+    def _decide(self, group: Group, keys: LogKeys, now_ms: int) -> int:
         assert self._coordinator is not None, "asked while leading only"
         decision = self._coordinator.decide(now_ms)
         if decision.records:
             self._append(decision)
         else:
             self._carry_out(decision, now_ms)
-            if now_ms >= self._forget_ms:
+            if self._must_restate(group, now_ms):
+                self._restate()
+            elif now_ms >= self._forget_ms:
                 self._forget(keys, now_ms)
             if now_ms >= self._sample_ms:
                 self._sample_offsets(self._coordinator, now_ms)
-        return min(decision.wake_ms, self._forget_ms, self._sample_ms)
+        return min(decision.wake_ms, self._forget_ms, self._sample_ms, self._audit_ms)
+
+    def _must_restate(self, group: Group, now_ms: int) -> bool:
+        """Return whether the log has to be told the group again.
+
+        A record that no leader wrote may say something else, or hide what a leader wrote under its key once the topic is
+        compacted. The reader has had the time between two audits to catch up with this leader's own records.
+        """
+        coordinator = self._coordinator
+        if coordinator is None or now_ms < self._audit_ms:
+            return False
+        self._audit_ms = now_ms + AUDIT_EACH_MS
+        decided = coordinator.group
+        differs = group != decided
+        was_so, self._differing = self._differing is decided, decided if differs else None
+        return self._is_damaged or (differs and was_so)
+
+    def _restate(self) -> None:
+        """Write the whole group once more, under this leader's epoch."""
+        log, coordinator = self._log, self._coordinator
+        assert log is not None and coordinator is not None, "asked while leading only"  # noqa: PT018 - one statement of one state
+        _log.warning(
+            "group %s: the group log holds records that this leader did not write; stating the group again",
+            self._app,
+        )
+        self._is_damaged, self._differing = False, None
+        records = snapshot(coordinator.group, coordinator.group.leader_epoch)
+        self._busy = True
+
+        def restated(_: None, __: int) -> None:
+            self._busy = False
+
+        self._run(self._ports.executors.leader, lambda: log.append(records), restated)
 
     def _append(self, decision: Decision) -> None:
         log = self._log
@@ -406,10 +469,11 @@ class Leadership:
             said = ", ".join(foreign[:_NAMED])
             said += f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
             warning = f"the committed offsets of {said} were not written by this application: its next owners would begin there"
-            before, coordinator.warning = coordinator.warning, warning if foreign else ""
+            before = coordinator.warnings.pop(_OFFSETS, "")
             if foreign:
+                coordinator.warnings[_OFFSETS] = warning
                 self._sample_ms = now_ms + SAMPLE_AGAIN_MS
-                if coordinator.warning != before:
+                if warning != before:
                     _log.warning("group %s: %s", self._app, warning)
 
         def failed(error: Exception, now_ms: int) -> None:

@@ -4,9 +4,14 @@ Whoever reads the log folds from the newest claim and its snapshot on. So what e
 the snapshot is there, and so can members of this epoch that have gone for good.
 """
 
-from rebalance.group import Group
+from typing import Final
+
+from rebalance.group import Group, highest_claim
 from rebalance.ports import LoggedRecord
 from rebalance.records import SNAPSHOT_PART, MemberRecord
+
+#: No leader's epoch has as many digits.
+_DIGITS_MAX: Final = 20
 
 
 class LogKeys:
@@ -45,12 +50,17 @@ class LogKeys:
             gone = incarnation is not None and not (
                 incarnation in group.members or incarnation in named
             )
-            if _epoch_of(key) < group.leader_epoch or (gone and key.startswith(current)):
+            epoch = _epoch_of(key)
+            # An epoch that no claim can have reached (`group.refusal_of`).
+            foreign = epoch is not None and not (
+                group.leader_epoch <= epoch <= highest_claim(group)
+            )
+            if foreign or (gone and key.startswith(current)):
                 found.append(key)
         return found
 
 
-def _epoch_of(key: str) -> int:
-    """Return the leader epoch a key begins with; that of a key nobody here wrote counts as the newest."""
+def _epoch_of(key: str) -> int | None:
+    """Return the leader epoch a key begins with; None for a key that no leader of this version writes."""
     text, _, _ = key.partition("/")
-    return int(text) if text.isdecimal() else 1 << 62
+    return int(text) if text.isdecimal() and len(text) < _DIGITS_MAX else None

@@ -11,7 +11,7 @@ from typing import Final, TypedDict
 
 import msgspec
 
-from rebalance.group import LIVE, Group
+from rebalance.group import LIVE, Group, is_of_leader
 from rebalance.inbox_limit import PER_SECOND
 from rebalance.messages import (
     AnyMessage,
@@ -53,6 +53,7 @@ from rebalance.orders import (
     WorkerLeaves,
     WorkerStatus,
 )
+from rebalance.producer_ids import group_id
 from rebalance.records import Copy, MemberRecord
 from rebalance.status_rows import StatusRows
 
@@ -102,7 +103,6 @@ class Member:
         self._session_ms = session_timeout_ms
         self._group = Group()
         self._state_offset = 0
-        self._leader_epoch = 0
         self._book = OrderBook(join.incarnation)
         self._rows = StatusRows()
         # How it goes on.
@@ -140,7 +140,6 @@ class Member:
         if group is self._group or self._over:
             return
         self._group = group
-        self._leader_epoch = max(self._leader_epoch, group.leader_epoch)
         record = self._record()
         if record is not None:
             self._obey(record, now_ms)
@@ -152,8 +151,7 @@ class Member:
         mine = self._join.incarnation
         if message.app != self._join.app:
             return
-        if isinstance(message, LeaderBeat) and message.leader_epoch >= self._leader_epoch:
-            self._leader_epoch = message.leader_epoch
+        if isinstance(message, LeaderBeat) and is_of_leader(message, self._group):
             sent_ms = self._sent_ms.get(message.seen.get(mine, -1))
             if sent_ms is not None:
                 self._acked_ms = max(sent_ms, self._acked_ms or sent_ms)
@@ -170,7 +168,7 @@ class Member:
                 if self._record() is not None:
                     self._orders += self._book.corrections(self._group, report.tasks)
             case WantTransactionalId():
-                name = f"{self._join.app}-{self._join.incarnation}-{report.number}"
+                name = group_id(self._join.app, self._join.incarnation, report.number)
                 self._ids[report.number] = name
                 self._now.append(self._id_wanted(report.number))
             case TasksSeen():
@@ -291,7 +289,8 @@ class Member:
         unknown = not about.tasks.keys() >= named
         if record.topology_hash == about.topology_hash:
             unknown |= not named >= about.tasks.keys()
-        return record.phase == MemberPhase.PARKED or bool(about.held) or unknown
+        is_parked = record.phase == MemberPhase.PARKED
+        return is_parked or bool(about.held) or unknown or record.assignor != about.assignor
 
     def _beat(self, now_ms: int) -> Beat:
         self._sequence += 1
@@ -302,7 +301,7 @@ class Member:
         return Beat(
             **self._sender(),
             seq=self._sequence,
-            leader_epoch=self._leader_epoch,
+            leader_epoch=self._group.leader_epoch,
             state_offset=self._state_offset,
             full=full,
             tasks=rows,

@@ -9,6 +9,27 @@ from typing import Final
 
 import msgspec
 
+from rebalance.door import Door, Rejection
+from rebalance.field_types import (
+    PARTITIONS_MAX,
+    Count,
+    DurationMs,
+    Epoch,
+    Label,
+    Name,
+    Offset,
+    PartitionCount,
+    Positions,
+    Sequence,
+    SessionMs,
+    TaskRoleText,
+    TaskText,
+    Text,
+    Threads,
+    TopicText,
+    Version,
+)
+from rebalance.producer_ids import is_group_id
 from rebalance.task_status import TaskStatus
 
 #: Messages beyond this size are dropped.
@@ -29,25 +50,25 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_
         v: Version of the protocol it is written in.
     """
 
-    app: str
-    member: str
-    incarnation: str
-    v: int = PROTOCOL_MAX
+    app: Name
+    member: Name
+    incarnation: Name
+    v: Version = PROTOCOL_MAX
 
 
 class DiskCopy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State of a task that a joining member has on its disk, not open."""
 
-    task: str
-    positions: dict[str, int] = {}
+    task: TaskText
+    positions: Positions = {}
 
 
 class SeenTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task that the topology has on the cluster as the sender sees it (`rebalance.model.TaskShape`)."""
 
-    task: str
+    task: TaskText
     stateful: bool = False
-    changelogs: tuple[str, ...] = ()
+    changelogs: tuple[TopicText, ...] = ()
 
 
 class Join(Message, frozen=True, kw_only=True, tag="JOIN"):
@@ -71,24 +92,24 @@ class Join(Message, frozen=True, kw_only=True, tag="JOIN"):
         rejoining: It was told of a clean restart before (`Leave.rejoin`) or finds its own files.
     """
 
-    transactional_ids: tuple[str, ...]
-    host: str
-    pid: int
-    process_id: str
-    endpoint: str | None = None
-    rack: str | None = None
-    tags: dict[str, str] = {}
-    threads: int = 1
+    transactional_ids: tuple[Name, ...]
+    host: Label
+    pid: Count
+    process_id: Label
+    endpoint: Label | None = None
+    rack: Label | None = None
+    tags: dict[Label, Label] = {}
+    threads: Threads = 1
     static: bool = False
-    protocol: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
-    topology_epoch: int = 0
-    topology_hash: str = ""
-    assignor: str = "sticky"
+    protocol: tuple[Version, Version] = (PROTOCOL_MIN, PROTOCOL_MAX)
+    topology_epoch: Epoch = 0
+    topology_hash: Label = ""
+    assignor: Label = "sticky"
     tasks: tuple[SeenTask, ...] = ()
-    partitions: dict[str, int] = {}
+    partitions: dict[TopicText, PartitionCount] = {}
     on_disk: tuple[DiskCopy, ...] = ()
-    session_timeout_ms: int = 3_000
-    rejoin_timeout_ms: int = 60_000
+    session_timeout_ms: SessionMs = 3_000
+    rejoin_timeout_ms: DurationMs = 60_000
 
 
 class Beat(Message, frozen=True, kw_only=True, tag="BEAT"):
@@ -101,9 +122,9 @@ class Beat(Message, frozen=True, kw_only=True, tag="BEAT"):
         full: Whether `tasks` has every task.
     """
 
-    seq: int
-    leader_epoch: int = 0
-    state_offset: int = 0
+    seq: Sequence
+    leader_epoch: Epoch = 0
+    state_offset: Offset = 0
     full: bool = False
     tasks: tuple[TaskStatus, ...] = ()
 
@@ -111,19 +132,19 @@ class Beat(Message, frozen=True, kw_only=True, tag="BEAT"):
 class Ready(Message, frozen=True, kw_only=True, tag="READY"):
     """A copy has caught up. Repeated with each beat's interval until the copy is promoted, dropped or falls behind."""
 
-    task: str
-    learn_epoch: int
-    store_uuid: str
-    positions: dict[str, int]
-    ends: dict[str, int]
+    task: TaskText
+    learn_epoch: Epoch
+    store_uuid: Label
+    positions: Positions
+    ends: Positions
 
 
 class NotReady(Message, frozen=True, kw_only=True, tag="NOT_READY"):
     """A copy that was ready is not any more: fell behind, is damaged, has no disk left."""
 
-    task: str
-    learn_epoch: int
-    reason: str
+    task: TaskText
+    learn_epoch: Epoch
+    reason: Text
 
 
 class Revoked(Message, frozen=True, kw_only=True, tag="REVOKED"):
@@ -135,36 +156,36 @@ class Revoked(Message, frozen=True, kw_only=True, tag="REVOKED"):
         kept: Whether its state stays open as a copy (standby).
     """
 
-    task: str
-    task_epoch: int
-    input: dict[str, int]
-    changelog_end: dict[str, int]
+    task: TaskText
+    task_epoch: Epoch
+    input: Positions
+    changelog_end: Positions
     kept: bool = False
 
 
 class GrantedOk(Message, frozen=True, kw_only=True, tag="GRANTED_OK"):
     """The owner processes the task. `restored` counts changelog records read since the grant."""
 
-    task: str
-    task_epoch: int
-    input: dict[str, int]
-    restored: int = 0
+    task: TaskText
+    task_epoch: Epoch
+    input: Positions
+    restored: Count = 0
 
 
 class TaskFailed(Message, frozen=True, kw_only=True, tag="TASK_FAILED"):
     """A task could not be opened or restored here (no disk, damaged, foreign); `detail` has no user data."""
 
-    task: str
-    epoch: int
-    role: str
-    detail: str
+    task: TaskText
+    epoch: Epoch
+    role: TaskRoleText
+    detail: Text
 
 
 class TransactionalIdWanted(Message, frozen=True, kw_only=True, tag="TXN_ID"):
     """The sender needs its `number`th transactional id logged before it uses it (hole H8)."""
 
-    number: int
-    transactional_id: str
+    number: Count
+    transactional_id: Name
 
 
 class Leave(Message, frozen=True, kw_only=True, tag="LEAVE"):
@@ -176,14 +197,14 @@ class Leave(Message, frozen=True, kw_only=True, tag="LEAVE"):
     """
 
     rejoin: bool = False
-    drain_ms: int = 0
+    drain_ms: DurationMs = 0
 
 
 class DrainMember(Message, frozen=True, kw_only=True, tag="DRAIN"):
     """An operator's wish that `target` (a member's name) leaves in order (`tidewheel drain`)."""
 
-    target: str
-    drain_ms: int
+    target: Name
+    drain_ms: DurationMs
 
 
 class ShutDown(Message, frozen=True, kw_only=True, tag="SHUTDOWN"):
@@ -193,19 +214,19 @@ class ShutDown(Message, frozen=True, kw_only=True, tag="SHUTDOWN"):
         reason: For people.
     """
 
-    reason: str = ""
+    reason: Text = ""
 
 
 class MemberDied(Message, frozen=True, kw_only=True, tag="MEMBER_DIED"):
     """The worker's process is gone: said by whoever held its pipe, in the worker's name."""
 
-    reason: str = ""
+    reason: Text = ""
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag="SUSPECT"):
     """A candidate has not heard the leader for a while; a live leader answers with a beat at once."""
 
-    leader_epoch: int
+    leader_epoch: Epoch
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="REFUSED"):
@@ -217,8 +238,8 @@ class Refused(Message, frozen=True, kw_only=True, tag="REFUSED"):
         reason: For people.
     """
 
-    code: str
-    reason: str
+    code: Label
+    reason: Text
 
 
 class LeaderBeat(Message, frozen=True, kw_only=True, tag="LEADER_BEAT"):
@@ -233,12 +254,12 @@ class LeaderBeat(Message, frozen=True, kw_only=True, tag="LEADER_BEAT"):
         alarms: What an operator should know of its leading, such as an assignor that fails.
     """
 
-    leader_epoch: int
-    seq: int
-    state_offset: int = 0
-    seen: dict[str, int] = {}
+    leader_epoch: Epoch
+    seq: Sequence
+    state_offset: Offset = 0
+    seen: dict[Name, Sequence] = {}
     resigns: bool = False
-    alarms: tuple[str, ...] = ()
+    alarms: tuple[Text, ...] = ()
 
 
 AnyMessage = (
@@ -260,7 +281,6 @@ AnyMessage = (
 )
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
-_DECODER: Final[msgspec.json.Decoder[AnyMessage]] = msgspec.json.Decoder(AnyMessage)
 
 
 def encode_message(message: AnyMessage) -> bytes:
@@ -272,15 +292,54 @@ def encode_message(message: AnyMessage) -> bytes:
     return _ENCODER.encode(message)
 
 
-def decode_message(data: bytes) -> AnyMessage | None:
-    """Return the message in `data`, or None for what is too large, malformed or of an unknown kind.
+def read_message(data: bytes | None) -> AnyMessage | Rejection | None:
+    """Return the message in `data`, or why it is dropped; None for a kind that only a later version knows.
 
-    >>> decode_message(b'{"kind":"TELEPATHY"}') is None
-    True
+    >>> str(read_message(b'{"kind":"TELEPATHY","app":"shop"}'))
+    'field kind: is not known to this version'
     """
-    if len(data) > MESSAGE_BYTES_MAX:
+    if data is None:
+        return Rejection("message", "is null")
+    return _DOOR.read(data)
+
+
+def decode_message(data: bytes) -> AnyMessage | None:
+    """Return the message in `data`, or None for what is dropped."""
+    message = read_message(data)
+    return None if isinstance(message, Rejection) else message
+
+
+def _problem(message: AnyMessage) -> Rejection | None:
+    """Return what is wrong between a message's fields."""
+    match message:
+        case Join() if message.protocol[0] > message.protocol[1]:
+            return Rejection("protocol", "ends before it begins")
+        case Join() if sum(message.partitions.values()) > PARTITIONS_MAX:
+            return Rejection("partitions", f"has more than {PARTITIONS_MAX} partitions in all")
+        case Join():
+            ids = message.transactional_ids
+            field = "transactional_ids"
+        case TransactionalIdWanted():
+            ids, field = (message.transactional_id,), "transactional_id"
+        case _:
+            return None
+    if ids and all(is_group_id(each, message.app, message.incarnation) for each in ids):
         return None
-    try:
-        return _DECODER.decode(data)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
+    return Rejection(field, "is not an id of this member: <application id>-<incarnation>-<number>")
+
+
+_DOOR: Final[Door[AnyMessage]] = Door(
+    AnyMessage,
+    noun="message",
+    bytes_max=MESSAGE_BYTES_MAX,
+    version=PROTOCOL_MAX,
+    check=_problem,
+    texts={
+        NotReady: ("reason",),
+        TaskFailed: ("detail",),
+        ShutDown: ("reason",),
+        MemberDied: ("reason",),
+        Refused: ("reason",),
+        LeaderBeat: ("alarms",),
+    },
+)

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
+#: Greatest epoch of a task that a commit may bear. Counting reaches it in no lifetime; forged metadata may exceed it.
+EPOCH_MAX = 1 << 40
+
 _TASK_ID = re.compile(r"(0|[1-9][0-9]*)_(0|[1-9][0-9]*)")
 
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from rebalance.door import RejectedRecord
 from rebalance.messages import AnyMessage
 from rebalance.orders import AnyOrder
 from rebalance.records import AnyRecord
@@ -26,11 +27,21 @@ class GroupLogAwayError(Exception):
 
 
 class LoggedRecord(msgspec.Struct, frozen=True):
-    """A record of the state topic; `record` is None for a tombstone and for what can't be read."""
+    """A record of the state topic.
+
+    Attributes:
+        key: Its key.
+        record: None for a tombstone, for a rejected record, and for a kind that only a later version knows.
+        tombstone: Whether it has no value.
+        rejected: Why it is skipped, or None.
+        offset: Its offset; -1 if unknown.
+    """
 
     key: str
     record: AnyRecord | None
     tombstone: bool = False
+    rejected: RejectedRecord | None = None
+    offset: int = -1
 
 
 class LogRead(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +52,14 @@ class LogRead(msgspec.Struct, frozen=True, kw_only=True):
         messages: Of the inbox, in order; what was malformed or too large is left out.
         state_offset: Everything of the state topic below it has been returned by now.
         dropped: Inbox messages that were left out.
+        rejected: Those of them that the door has rejected.
     """
 
     records: tuple[LoggedRecord, ...] = ()
     messages: tuple[AnyMessage, ...] = ()
     state_offset: int = 0
     dropped: int = 0
+    rejected: tuple[RejectedRecord, ...] = ()
 
 
 class GroupLog(Protocol):

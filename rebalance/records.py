@@ -11,6 +11,28 @@ from zlib import crc32
 
 import msgspec
 
+from rebalance.door import Door, Rejection
+from rebalance.field_types import (
+    PARTITIONS_MAX,
+    BootstrapPhaseText,
+    Count,
+    DurationMs,
+    Epoch,
+    KeyHash,
+    Label,
+    MemberPhaseText,
+    Name,
+    PartitionCount,
+    Positions,
+    SessionMs,
+    TaskPhaseText,
+    TaskText,
+    Text,
+    Threads,
+    TopicText,
+    Version,
+)
+
 #: Records beyond this size are refused on writing and ignored on reading.
 RECORD_BYTES_MAX: Final = 900_000
 
@@ -29,8 +51,8 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omi
         v: Version of the protocol it was written in.
     """
 
-    leader_epoch: int
-    v: int = RECORD_VERSION
+    leader_epoch: Epoch
+    v: Version = RECORD_VERSION
 
 
 class LeaderClaim(LogRecord, frozen=True, kw_only=True, tag="LEADER_CLAIM"):
@@ -42,9 +64,9 @@ class LeaderClaim(LogRecord, frozen=True, kw_only=True, tag="LEADER_CLAIM"):
         topic_ids: Ids of the two control topics: another id is another life of the group (H24).
     """
 
-    leader: str
-    previous_epoch: int = 0
-    topic_ids: dict[str, str] = {}
+    leader: Name
+    previous_epoch: Epoch = 0
+    topic_ids: dict[TopicText, Label] = {}
 
 
 class SnapshotBegin(LogRecord, frozen=True, kw_only=True, tag="SNAP_BEGIN"):
@@ -57,15 +79,15 @@ class SnapshotEnd(LogRecord, frozen=True, kw_only=True, tag="SNAP_END"):
     A kind that a later version adds stands behind it, in the same transaction: who does not know it can't count it (N14).
     """
 
-    count: int
-    crc: int
+    count: Count
+    crc: KeyHash
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task's shape (`rebalance.model.TaskShape`)."""
 
     stateful: bool = False
-    changelogs: tuple[str, ...] = ()
+    changelogs: tuple[TopicText, ...] = ()
 
 
 class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
@@ -80,14 +102,14 @@ class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
         pinned: Set up again for this program (H24), and nobody of it has come yet: others are refused though nobody is there.
     """
 
-    group_version: int = 1
-    topology_epoch: int = 0
-    topology_hash: str = ""
-    assignor: str = ""
-    tasks: dict[str, TaskRow] = {}
-    partitions: dict[str, int] = {}
-    held: str = ""
-    ended: tuple[str, ...] = ()
+    group_version: Version = 1
+    topology_epoch: Epoch = 0
+    topology_hash: Label = ""
+    assignor: Label = ""
+    tasks: dict[TaskText, TaskRow] = {}
+    partitions: dict[TopicText, PartitionCount] = {}
+    held: Text = ""
+    ended: tuple[Name, ...] = ()
     pinned: bool = False
 
 
@@ -104,28 +126,28 @@ class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
         shutdown: Why this incarnation is to end with the whole application, or "".
     """
 
-    member: str
-    incarnation: str
-    phase: str
-    transactional_ids: tuple[str, ...] = ()
-    host: str = ""
-    process_id: str = ""
-    endpoint: str | None = None
-    rack: str | None = None
-    tags: dict[str, str] = {}
-    threads: int = 1
+    member: Name
+    incarnation: Name
+    phase: MemberPhaseText
+    transactional_ids: tuple[Name, ...] = ()
+    host: Label = ""
+    process_id: Label = ""
+    endpoint: Label | None = None
+    rack: Label | None = None
+    tags: dict[Label, Label] = {}
+    threads: Threads = 1
     static: bool = False
-    protocol: tuple[int, int] = (1, 1)
-    topology_epoch: int = 0
-    topology_hash: str = ""
-    assignor: str = "sticky"
-    session_timeout_ms: int = 3_000
-    rejoin_timeout_ms: int = 60_000
-    member_epoch: int = 0
-    reason: str = ""
-    rejoin_ms: int = 0
-    drain_ms: int = 0
-    shutdown: str = ""
+    protocol: tuple[Version, Version] = (1, 1)
+    topology_epoch: Epoch = 0
+    topology_hash: Label = ""
+    assignor: Label = "sticky"
+    session_timeout_ms: SessionMs = 3_000
+    rejoin_timeout_ms: DurationMs = 60_000
+    member_epoch: Epoch = 0
+    reason: Text = ""
+    rejoin_ms: DurationMs = 0
+    drain_ms: DurationMs = 0
+    shutdown: Text = ""
 
 
 class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):
@@ -139,18 +161,18 @@ class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):
         reason: What changed, for people.
     """
 
-    group_epoch: int
-    owners: dict[str, str]
-    standbys: dict[str, tuple[str, ...]] = {}
-    basis: str = ""
-    reason: str = ""
+    group_epoch: Epoch
+    owners: dict[TaskText, Name]
+    standbys: dict[TaskText, tuple[Name, ...]] = {}
+    basis: Label = ""
+    reason: Text = ""
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A copy of a task's state: who keeps it (incarnation), under which learn epoch."""
 
-    incarnation: str
-    learn_epoch: int
+    incarnation: Name
+    learn_epoch: Epoch
 
 
 class StepRecord(LogRecord, frozen=True, kw_only=True, tag="STEP"):
@@ -163,11 +185,11 @@ class StepRecord(LogRecord, frozen=True, kw_only=True, tag="STEP"):
         parked: Tasks whose move waits for a place among the learners.
     """
 
-    group_epoch: int
-    step_epoch: int
-    learners: dict[str, Copy] = {}
-    standbys: dict[str, tuple[Copy, ...]] = {}
-    parked: tuple[str, ...] = ()
+    group_epoch: Epoch
+    step_epoch: Epoch
+    learners: dict[TaskText, Copy] = {}
+    standbys: dict[TaskText, tuple[Copy, ...]] = {}
+    parked: tuple[TaskText, ...] = ()
 
 
 class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
@@ -190,20 +212,20 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
             (K8). It is always (), for all of them: an owner cuts its task itself, and each commit tells how (`Progress`).
     """
 
-    task: str
-    phase: str
-    task_epoch: int
-    owner: str | None = None
-    member: str | None = None
-    next_member: str | None = None
-    event: str = ""
-    reason: str = ""
-    input: dict[str, int] = {}
-    changelog_end: dict[str, int] = {}
-    source: str = ""
-    deadline_ms: int = 0
-    ranges: tuple[tuple[int, int], ...] = ()
-    hash_name: str = "crc32"
+    task: TaskText
+    phase: TaskPhaseText
+    task_epoch: Epoch
+    owner: Name | None = None
+    member: Name | None = None
+    next_member: Name | None = None
+    event: Label = ""
+    reason: Text = ""
+    input: Positions = {}
+    changelog_end: Positions = {}
+    source: Label = ""
+    deadline_ms: DurationMs = 0
+    ranges: tuple[tuple[KeyHash, KeyHash], ...] = ()
+    hash_name: Label = "crc32"
 
 
 class BootstrapRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAP"):
@@ -220,12 +242,12 @@ class BootstrapRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAP"):
         input_offsets: What was asked for: the same again means the same offsets again.
     """
 
-    store: str
-    attempt: str
-    phase: str
+    store: Name
+    attempt: Name
+    phase: BootstrapPhaseText
     was_empty: bool = True
-    input: dict[str, int] = {}
-    input_offsets: str = ""
+    input: Positions = {}
+    input_offsets: Label = ""
 
 
 class BootstrappedRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAPPED"):
@@ -238,9 +260,9 @@ class BootstrappedRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAPPED
         withdrawn: Nothing was written: the store and the offsets are as they were.
     """
 
-    store: str
-    attempt: str
-    rows: int = 0
+    store: Name
+    attempt: Name
+    rows: Count = 0
     withdrawn: bool = False
 
 
@@ -258,7 +280,6 @@ AnyRecord = (
 )
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
-_DECODER: Final[msgspec.json.Decoder[AnyRecord]] = msgspec.json.Decoder(AnyRecord)
 
 
 def record_key(record: AnyRecord) -> bytes:
@@ -329,18 +350,63 @@ def encode_record(record: AnyRecord) -> bytes:
     return data
 
 
-def decode_record(data: bytes | None) -> AnyRecord | None:
-    """Return the record in `data`; None for a tombstone and for what is malformed or of an unknown kind.
+def read_record(data: bytes | None) -> AnyRecord | Rejection | None:
+    """Return the record in `data`, or why readers of the log skip it.
 
-    >>> decode_record(b'{"kind":"LEADER_CLAIM","leader_epoch":1,"leader":"p1"}').leader
+    None: a tombstone, or a kind that only a later version knows.
+
+    >>> read_record(b'{"kind":"LEADER_CLAIM","leader_epoch":1,"leader":"p1"}').leader
     'p1'
+    >>> str(read_record(b'{"kind":"TASK","leader_epoch":1,"task":"x","phase":"RUNNING","task_epoch":1}'))
+    'field task: is not a task id, such as 0_1 (sub-topology, partition)'
     """
-    if data is None or len(data) > RECORD_BYTES_MAX:
-        return None
-    try:
-        return _DECODER.decode(data)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
+    return None if data is None else _DOOR.read(data)
+
+
+def decode_record(data: bytes | None) -> AnyRecord | None:
+    """Return the record in `data`; None for what readers of the log skip."""
+    record = read_record(data)
+    return None if isinstance(record, Rejection) else record
+
+
+def _problem(record: AnyRecord) -> Rejection | None:
+    """Return what is wrong between a record's fields."""
+    match record:
+        case LeaderClaim() if record.leader_epoch <= record.previous_epoch:
+            return Rejection("leader_epoch", "is not above previous_epoch")
+        case GroupRecord() if sum(record.partitions.values()) > PARTITIONS_MAX:
+            return Rejection("partitions", f"has more than {PARTITIONS_MAX} partitions in all")
+        case MemberRecord() if record.protocol[0] > record.protocol[1]:
+            return Rejection("protocol", "ends before it begins")
+        case TaskRecord() if (record.owner is None) is _HAS_OWNER[record.phase]:
+            has = "no owner" if record.owner is None else "an owner"
+            return Rejection("owner", f"a task that is {record.phase} can't have {has}")
+        case _:
+            return None
+
+
+#: Whether a task of a phase has an owner.
+_HAS_OWNER: Final = {
+    "UNOWNED": False,
+    "RUNNING": True,
+    "REVOKING": True,
+    "FENCE_WAIT": True,
+    "RELEASED": False,
+}
+
+_DOOR: Final[Door[AnyRecord]] = Door(
+    AnyRecord,
+    noun="record",
+    bytes_max=RECORD_BYTES_MAX,
+    version=RECORD_VERSION,
+    check=_problem,
+    texts={
+        GroupRecord: ("held",),
+        MemberRecord: ("reason", "shutdown"),
+        TargetRecord: ("reason",),
+        TaskRecord: ("reason",),
+    },
+)
 
 
 def checksum(records: list[AnyRecord]) -> int:

@@ -12,15 +12,16 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
 from rebalance.decision import CoordinatorSettings
+from rebalance.door import RejectedRecord
 from rebalance.election import Election
-from rebalance.group import Group, apply
+from rebalance.group import Group, apply, refusal_of
 from rebalance.inbox_limit import InboxLimit
 from rebalance.leadership import LeaderPorts, Leadership, Posted
 from rebalance.log_follower import Followed, LogFollower, LogHeld, LogOpened
@@ -35,7 +36,7 @@ from rebalance.orders import (
     WorkerClosed,
     WorkerLeaves,
 )
-from rebalance.ports import Clock, GroupLog, LogRead, MemberLine
+from rebalance.ports import Clock, GroupLog, LoggedRecord, LogRead, MemberLine
 
 _log: Final = logging.getLogger("tidewheel.group")
 
@@ -46,6 +47,8 @@ _LOOK_MS: Final = 250
 _POLL_S: Final = 0.5
 #: How often the control topics' ids are compared with those that were pinned.
 _TOPIC_CHECK_MS: Final = 5_000
+#: So many skipped records are reported one by one.
+_REPORTED_MAX: Final = 10
 _RECOVER: Final = (
     "nothing is decided and no input is taken until somebody has run `tidewheel group recover MODULE:TOPOLOGY --execute`; "
     "members go on by themselves then"
@@ -207,6 +210,7 @@ class GroupRuntime:
         self._asked = False
         self._topic_check_ms = 0
         self._dropped = 0
+        self._rejections = 0
         self._begin_anew(0)
 
     # -- from any thread -------------------------------------------------------------------------------------------
@@ -370,6 +374,11 @@ class GroupRuntime:
         return hosted.begin(self._group, self._state_offset, now_ms)
 
     @property
+    def _state_topic(self) -> str:
+        """Return the name of the topic with the group log."""
+        return next((name for name in self._topic_ids if name.endswith("-state")), "")
+
+    @property
     def _is_read(self) -> bool:
         return self._log is not None and self._state_offset >= self._needed_offset
 
@@ -433,9 +442,7 @@ class GroupRuntime:
     def _take_in(self, read: LogRead, now_ms: int) -> None:
         group = self._group
         for logged in read.records:
-            self._keys.note(logged)
-            if logged.record is not None:
-                group = apply(group, logged.record)
+            group = self._fold(group, logged, now_ms)
         moved = group is not self._group or read.state_offset != self._state_offset
         self._tell_hold(group)
         self._group = group
@@ -447,9 +454,24 @@ class GroupRuntime:
                     hosted.member.follow(group, self._state_offset, now_ms)
         for message in read.messages:
             self._hear(message, now_ms)
-        if read.dropped:
-            self._drop(read.dropped)
+        if read.rejected:
+            self._reject(read.rejected, now_ms, in_log=False)
+        if read.dropped > len(read.rejected):
+            self._drop(read.dropped - len(read.rejected))
         self._compare_ids()
+
+    def _fold(self, group: Group, logged: LoggedRecord, now_ms: int) -> Group:
+        """Return the group after a record; one that is skipped is reported."""
+        self._keys.note(logged)
+        rejected, record = logged.rejected, logged.record
+        refusal = None if record is None else refusal_of(group, record)
+        if refusal is not None:
+            rejected = RejectedRecord(
+                topic=self._state_topic, partition=0, offset=logged.offset, rejection=refusal
+            )
+        if rejected is not None:
+            self._reject([rejected], now_ms, in_log=True)
+        return group if record is None else apply(group, record)
 
     def _tell_hold(self, group: Group) -> None:
         """Say why members of a group get no tasks, and when that is over."""
@@ -473,13 +495,27 @@ class GroupRuntime:
             if hosted.member is not None:
                 hosted.member.hear(message, now_ms)
 
+    def _reject(self, rejected: Sequence[RejectedRecord], now_ms: int, *, in_log: bool) -> None:
+        """Report records that are skipped: the first ten, then at 100, 1000, ..."""
+        self._leadership.rejected(rejected, now_ms, in_log=in_log)
+        for each in rejected:
+            self._rejections += 1
+            count = self._rejections
+            if count <= _REPORTED_MAX or set(str(count)[1:]) == {"0"}:
+                _log.warning(
+                    "group %s: skipped %s (%d such records so far); find out who may write to that topic",
+                    self._settings.app,
+                    each,
+                    count,
+                )
+
     def _drop(self, count: int) -> None:
         """Count messages that were not taken in; say so at 1, 10, 100, ..."""
         before, self._dropped = self._dropped, self._dropped + count
         if len(str(self._dropped)) > len(str(before)) or before == 0:
             _log.warning(
-                "group %s: %d inbox messages were dropped: too large, malformed, too many of one sender, or of a kind that only "
-                "a newer version knows",
+                "group %s: %d inbox messages were dropped: too many of one sender, or of a kind that only a newer version "
+                "knows",
                 self._settings.app,
                 self._dropped,
             )

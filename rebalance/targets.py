@@ -138,7 +138,8 @@ def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | No
         tasks=draft.group.tasks,
         num_standby_replicas=draft.settings.num_standby_replicas,
         acceptable_recovery_lag=draft.settings.acceptable_recovery_lag,
-        assignor=draft.group.about.assignor,
+        # Never a name from the log: anybody may have written it.
+        assignor=draft.settings.assignor or draft.group.about.assignor,
     )
     assigning.asked = Asked(request=request, basis=basis)
     return request

@@ -2,6 +2,21 @@
 
 import msgspec
 
+from rebalance.field_types import (
+    Count,
+    DurationMs,
+    Epoch,
+    KeyHash,
+    Label,
+    Offset,
+    OptionalKeyHash,
+    OptionalOffset,
+    Positions,
+    Rate,
+    TaskRoleText,
+    TaskText,
+)
+
 
 class BlockingCoroutine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A coroutine that blocks the event loop which key ranges share: they all wait for it.
@@ -17,14 +32,14 @@ class BlockingCoroutine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         key_hash: The hash of its key, -1 for none.
     """
 
-    function: str
-    ms: int
-    first_hash: int
-    node: str = ""
-    topic: str = ""
-    partition: int = -1
-    offset: int = -1
-    key_hash: int = -1
+    function: Label
+    ms: DurationMs
+    first_hash: KeyHash
+    node: Label = ""
+    topic: Label = ""
+    partition: OptionalOffset = -1
+    offset: OptionalOffset = -1
+    key_hash: OptionalKeyHash = -1
 
 
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,18 +61,18 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         blocking: The coroutine of an active task that blocks its worker's event loop, if one has done so for long.
     """
 
-    task: str
-    role: str
-    epoch: int
-    state: str
-    input: dict[str, int] = {}
-    committed: dict[str, int] = {}
-    changelog: dict[str, int] = {}
-    ends: dict[str, int] = {}
-    lag: int = -1
-    rate: float = 0.0
-    ranges: tuple[tuple[int, int, int], ...] = ()
-    range_count: int = 1
-    busiest: tuple[tuple[int, int], ...] = ()
+    task: TaskText
+    role: TaskRoleText
+    epoch: Epoch
+    state: Label
+    input: Positions = {}
+    committed: Positions = {}
+    changelog: Positions = {}
+    ends: Positions = {}
+    lag: OptionalOffset = -1
+    rate: Rate = 0.0
+    ranges: tuple[tuple[KeyHash, Offset, DurationMs], ...] = ()
+    range_count: Count = 1
+    busiest: tuple[tuple[KeyHash, Count], ...] = ()
     blocking: BlockingCoroutine | None = None
     waits: str = ""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from rebalance.model import TopicPartition
+from rebalance.producer_ids import own_ids
 from state_stores.errors import StoreLockedError
 from state_stores.state_directory import StateDirectory
 from streams.config import StreamsConfig
@@ -178,7 +179,6 @@ def input_partitions(
 
 def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> ResetPlan:
     """Return what to do, and what speaks against it; with `force`, not that workers with a fixed assignment live."""
-    prefix = internal_prefix(scope.application_id)
     foreign = tuple(internal_prefix(other) for other in sorted(facts.others))
     alike = sorted(
         topic
@@ -201,7 +201,7 @@ def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> 
         topics=tuple(sorted(doomed, key=_by_suffix)),
         slots=tuple(slot for slot in facts.slots if slot.tasks or slot.problem),
         transactional_ids=tuple(
-            sorted({*_transactional_ids(facts.committed, prefix), *_own(facts.fixed, prefix)})
+            own_ids(scope.application_id, {*_transactional_ids(facts.committed), *facts.fixed})
         ),
         notes=_notes(scope, facts, doomed, left, force=force),
         refusals=_refusals(scope, facts, force=force),
@@ -318,20 +318,13 @@ def _offset(committed: CommittedOffset | None) -> int | None:
     return None if committed is None else committed.offset
 
 
-def _transactional_ids(
-    committed: Mapping[TopicPartition, CommittedOffset], prefix: str
-) -> tuple[str, ...]:
-    """Return the producers that committed. Metadata is data from outside, so only ids of this application count."""
-    found = {
+def _transactional_ids(committed: Mapping[TopicPartition, CommittedOffset]) -> set[str]:
+    """Return the ids that commit metadata names; anybody may have committed."""
+    return {
         progress.transactional_id
         for entry in committed.values()
         if (progress := Progress.decode(entry.metadata, committed_offset=entry.offset)) is not None
     }
-    return _own(found, prefix)
-
-
-def _own(transactional_ids: Iterable[str], prefix: str) -> tuple[str, ...]:
-    return tuple(sorted(name for name in transactional_ids if name.startswith(prefix)))
 
 
 def _notes(

@@ -9,6 +9,7 @@ from typing import Final, TypeGuard
 import msgspec
 
 from rebalance.model import TaskId, TopicPartition
+from rebalance.producer_ids import own_ids, own_ids_outside_groups
 from state_stores.errors import StreamsError
 from tasks.commit_facts import CommitFacts
 from tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
@@ -88,8 +89,8 @@ def find_starts(
         )
     assigned = list(assigned)
     inputs = inputs_of(plan, assigned)
-    foreign = foreign_transactional_ids(
-        admin.committed(group_id, inputs, stable=False), {transactional_id}
+    foreign = earlier_transactional_ids(
+        group_id, admin.committed(group_id, inputs, stable=False), {transactional_id}
     )
     if foreign:
         _log.info("fencing earlier producers of these partitions: %s", ", ".join(foreign))
@@ -136,14 +137,17 @@ def find_granted_starts(
             f"source topics {', '.join(missing)} do not exist (any more); create them again and run `tidewheel reset`"
         )
     committed = admin.committed(rules.group_id, inputs, stable=True)
-    fixed = {
-        progress.transactional_id
-        for progress in map(rules.own, committed.values())
-        if progress is not None and not progress.task_epoch
-    }
+    fixed = own_ids_outside_groups(
+        rules.group_id,
+        (
+            progress.transactional_id
+            for progress in map(rules.own, committed.values())
+            if progress is not None and not progress.task_epoch
+        ),
+    )
     if fixed:
-        _log.info("fencing producers of fixed assignment: %s", ", ".join(sorted(fixed)))
-        admin.fence(sorted(fixed))
+        _log.info("fencing producers of fixed assignment: %s", ", ".join(fixed))
+        admin.fence(fixed)
         committed = admin.committed(rules.group_id, inputs, stable=True)
     for task, grant in grants.items():
         _check_grant(grant, plan.inputs(task), committed, rules)
@@ -437,20 +441,31 @@ def start_position(
     )
 
 
-def foreign_transactional_ids(
-    committed: Mapping[TopicPartition, CommittedOffset], known: AbstractSet[str]
+def earlier_transactional_ids(
+    application_id: str,
+    committed: Mapping[TopicPartition, CommittedOffset],
+    known: AbstractSet[str],
 ) -> list[str]:
-    """Return the transactional ids found in commit metadata beside the known ones: producers to fence before starting.
+    """Return this application's ids in commit metadata beside the known ones: producers to fence before starting.
 
     Their open transactions could otherwise still commit after we began. `known` are our own id and those of live
-    siblings, which have fenced their predecessors themselves.
+    siblings, which have fenced their predecessors themselves. Anybody may have committed: ids of other applications are
+    left out.
     """
     found = (
         Progress.decode(offset.metadata, committed_offset=offset.offset)
         for offset in committed.values()
         if offset.offset >= 0
     )
-    return sorted({progress.transactional_id for progress in found if progress is not None} - known)
+    named = {progress.transactional_id for progress in found if progress is not None}
+    own = own_ids(application_id, named)
+    if len(own) < len(named):
+        _log.warning(
+            "the committed offsets of group %s name %d transactional ids that this application does not use; they are not fenced",
+            application_id,
+            len(named) - len(own),
+        )
+    return [each for each in own if each not in known]
 
 
 def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, OldMap]:

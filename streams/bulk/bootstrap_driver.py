@@ -22,7 +22,6 @@ from rebalance.bootstrapping import (
     Claimant,
     begun,
     closed,
-    ids_to_fence,
     objections,
     over,
     pending_in,
@@ -284,8 +283,8 @@ class BootstrapDriver:
         """Fence whoever may still commit: members that are silent, and producers that committed before."""
         app = self._target.application_id
         committed = self._admin.committed(app, list(self._target.inputs), stable=False)
-        ids = {*ids_to_fence(group), *transactional_ids(app, committed, group)}
-        self._admin.fence(sorted(ids - {self._target.driver_id}))
+        ids = transactional_ids(app, committed, group)
+        self._admin.fence([each for each in ids if each != self._target.driver_id])
 
     def _resolved(self, asked: InputOffsets) -> dict[TopicPartition, int]:
         inputs = self._target.inputs

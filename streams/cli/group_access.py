@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from rebalance.describe import LogEntry, LogFold
+from rebalance.door import RejectedRecord
 from rebalance.group import Group
 from rebalance.history import Chronicle
 from rebalance.messages import AnyMessage, encode_message
@@ -138,7 +139,7 @@ class GroupAccess:
     ) -> None:
         self.config = config
         self.connection = connection
-        self.log = LogFold()
+        self.log = LogFold(state_topic(config.application_id))
         self.inbox = InboxFold()
         #: Who wants to tell what happened gives one that takes in what is read of the log.
         self.chronicle: Chronicle | None = None
@@ -168,7 +169,7 @@ class GroupAccess:
                 "`tidewheel group recover` sets up one whose topic was deleted"
             )
 
-    def read_log(self, *, decided: bool = False) -> list[LogEntry]:
+    def read_log(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
         """Read the log to its end, or as far as it is decided; return what is new in it."""
         entries = self.connection.topics.log(decided=decided)
         for entry in entries:
@@ -192,7 +193,7 @@ class GroupAccess:
             self.read_inbox(whole=whole)
         return ids
 
-    def read(self) -> list[LogEntry]:
+    def read(self) -> list[LogEntry | RejectedRecord]:
         """Read both topics, the log as far as it is decided; return what is new in the log."""
         entries = self.read_log(decided=True)
         self.read_inbox()

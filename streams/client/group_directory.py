@@ -1,10 +1,11 @@
 """Follows the group log for a program that asks where keys are: begun by the first question, read on by the others."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rebalance.describe import LogEntry, LogFold
+from rebalance.door import RejectedRecord
 from rebalance.group import Group
 from streams.client.application import Application
 from streams.errors import StreamsError
@@ -27,11 +28,11 @@ from tasks.processing.topology_spec import Partitioner
 class FollowedLog(Protocol):
     """A group log by position (`streams.group.topics.LogTopic`)."""
 
-    def to_end(self, *, decided: bool = False) -> list[LogEntry]:
+    def to_end(self, *, decided: bool = False) -> Sequence[LogEntry | RejectedRecord]:
         """Return what was not returned yet, up to the end as it is now, or as far as it is decided."""
         ...
 
-    def at_hand(self) -> list[LogEntry]:
+    def at_hand(self) -> Sequence[LogEntry | RejectedRecord]:
         """Return what has come by itself since."""
         ...
 
@@ -112,7 +113,7 @@ class GroupDirectory:
             self._closed = True
             self._let_go()
 
-    def _new(self) -> list[LogEntry]:
+    def _new(self) -> Sequence[LogEntry | RejectedRecord]:
         if self._log is not None:
             return self._log.at_hand()
         self._fold = LogFold()

@@ -16,6 +16,7 @@ from rebalance.messages import (
     SeenTask,
     encode_message,
 )
+from rebalance.producer_ids import group_id
 from state_stores.state_directory import StateDirectory
 from streams.client.application import Application
 from streams.client.group_membership import member_name, partition_counts, task_shapes
@@ -142,4 +143,4 @@ def fitting(join: Join) -> Join:
 
 def transactional_id(config: StreamsConfig, incarnation: str, number: int) -> str:
     """Return the `number`th transactional id of an incarnation."""
-    return f"{config.application_id}-{incarnation}-{number}"
+    return group_id(config.application_id, incarnation, number)

@@ -12,6 +12,7 @@ import msgspec
 
 from rebalance.model import TaskId, TopicPartition
 from rebalance.orders import WorkerClosed
+from rebalance.producer_ids import INCARNATION_BYTES
 from state_stores.rocksdb.task_database import TaskDatabase
 from state_stores.state_directory import StateDirectory
 from streams.assembly import TaskFactory
@@ -51,7 +52,6 @@ from tasks.worker_ports import WorkerPorts
 
 _log = logging.getLogger("tidewheel")
 
-_INCARNATION_BYTES: Final = 16
 #: How long a worker that finds itself fenced waits for the group to say why.
 _LAST_WORD_S: Final = 3.0
 #: How long a worker that ends the whole application waits until the group knows: a leader may have to be elected first.
@@ -321,7 +321,7 @@ class WorkerLife:
             application,
             plan,
             slot,
-            incarnation=secrets.token_hex(_INCARNATION_BYTES),
+            incarnation=secrets.token_hex(INCARNATION_BYTES),
             process_id=self._watchdog.process_id,
             alone=self._alone,
             on_disk=on_disk,

@@ -17,6 +17,9 @@ from tasks.ports import CommittedOffset
 #: What takes longer than this, though it should take a second, is worth a look.
 _LONG_MS: Final = 10_000
 
+#: A skipped record is an alarm for so long.
+_REJECTED_MS: Final = 3_600_000
+
 #: As many names are listed in one alarm.
 _NAMED: Final = 8
 
@@ -83,6 +86,7 @@ def alarms(sight: Sight) -> tuple[Alarm, ...]:
         for find in (
             _held,
             _topics,
+            _skipped,
             _leader,
             _told,
             _silent,
@@ -121,9 +125,26 @@ def _topics(sight: Sight) -> Iterator[Alarm]:
             )
 
 
+def _skipped(sight: Sight) -> Iterator[Alarm]:
+    """Yield what the readers of the two topics skip; an hour later it is history."""
+    for rejected, count, verb in (
+        (sight.log.rejected, sight.log.rejected_count, "skip"),
+        (sight.inbox.rejected, sight.inbox.rejected_count, "drop"),
+    ):
+        recent = [each for each in rejected if sight.now_ms - each.timestamp_ms <= _REJECTED_MS]
+        if recent:
+            more = count - 1
+            others = f" ({more} more before it)" if more else ""
+            yield Alarm(
+                name="unreadable-record",
+                text=f"all readers {verb} {recent[-1]}{others}; no version of Tidewheel writes such a record: find out who "
+                f"may write to topic {recent[-1].topic}, and permit that to the application alone",
+            )
+
+
 def _is_led(sight: Sight) -> bool:
     """Return whether a leader spoke within the session timeout."""
-    beat = sight.inbox.leader_beat
+    beat = sight.inbox.leader_beat(sight.group)
     live = sight.group.live()
     patience_ms = max((each.session_timeout_ms for each in live.values()), default=SESSION_MS)
     return beat is not None and sight.now_ms - beat[0] <= patience_ms
@@ -149,7 +170,7 @@ def _leader(sight: Sight) -> Iterator[Alarm]:
                 "fenced before the tasks go on, which the next leader does; start a member",
             )
         return
-    beat = sight.inbox.leader_beat
+    beat = sight.inbox.leader_beat(sight.group)
     since = (
         "not heard" if beat is None else f"last heard {duration_text(sight.now_ms - beat[0])} ago"
     )
@@ -162,9 +183,9 @@ def _leader(sight: Sight) -> Iterator[Alarm]:
 
 
 def _told(sight: Sight) -> Iterator[Alarm]:
-    if sight.inbox.leader_beat is not None:
-        _, beat = sight.inbox.leader_beat
-        for text in beat.alarms:
+    heard = sight.inbox.leader_beat(sight.group)
+    if heard is not None:
+        for text in heard[1].alarms:
             yield Alarm(name="leader", text=f"the leader says: {text}")
 
 

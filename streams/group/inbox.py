@@ -1,10 +1,14 @@
 """The last that members and leader said in a group's inbox. Pure."""
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from rebalance.group import LIVE, Group
+from rebalance.describe import REJECTED_KEPT
+from rebalance.door import RejectedRecord
+from rebalance.group import LIVE, Group, is_of_leader
 from rebalance.messages import (
+    AnyMessage,
     Beat,
     Join,
     LeaderBeat,
@@ -18,6 +22,8 @@ from streams.group.topics import Heard
 
 #: Silence is judged by this where a member's own session timeout is not known.
 SESSION_MS: Final = 3_000
+#: Beats of so many leader epochs are remembered.
+_LEADERS_MAX: Final = 16
 #: Whoever looks for days forgets what was said so long before the last word, and looks for it so often.
 _KEPT_MS: Final = 3_600_000
 _FORGET_EACH_MS: Final = 600_000
@@ -52,7 +58,8 @@ class InboxFold:
         self.heard_ms: dict[str, int] = {}
         #: What it last said of each task, and when.
         self.tasks: dict[str, dict[tuple[str, str], tuple[int, TaskStatus]]] = {}
-        self.leader_beat: tuple[int, LeaderBeat] | None = None
+        #: The last beats of leaders, by leader epoch, the one heard last at the end.
+        self._leader_beats: dict[int, tuple[int, LeaderBeat]] = {}
         #: Incarnations that asked to join, and when they last did.
         self.joins: dict[str, tuple[int, Join]] = {}
         #: Transactional ids that members joined with or asked for.
@@ -62,6 +69,9 @@ class InboxFold:
         self.ready: dict[tuple[str, str, int], int] = {}
         #: The last failure of each task at each member.
         self.failed: dict[tuple[str, str], tuple[int, TaskFailed]] = {}
+        #: The last messages that were dropped, and how many there were.
+        self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_KEPT)
+        self.rejected_count = 0
         self._last_ms = 0
         self._forgot_ms = 0
 
@@ -69,6 +79,13 @@ class InboxFold:
         """Take in a message."""
         at_ms, message = heard
         self._last_ms = at_ms
+        if isinstance(message, RejectedRecord):
+            self.rejected.append(message)
+            self.rejected_count += 1
+        else:
+            self._hear(at_ms, message)
+
+    def _hear(self, at_ms: int, message: AnyMessage) -> None:
         if not isinstance(
             message, Refused
         ):  # its incarnation is the refused one's, its member the leader's
@@ -77,11 +94,7 @@ class InboxFold:
             case Beat():
                 self._beat(at_ms, message)
             case LeaderBeat():
-                if (
-                    self.leader_beat is None
-                    or message.leader_epoch >= self.leader_beat[1].leader_epoch
-                ):
-                    self.leader_beat = (at_ms, message)
+                self._leader_beat(at_ms, message)
             case Join():
                 self.heard_ms[message.incarnation] = at_ms
                 self.joins[message.incarnation] = (at_ms, message)
@@ -96,6 +109,21 @@ class InboxFold:
                 self.failed[message.task, message.incarnation] = (at_ms, message)
             case _:
                 pass  # an announcement that the log's next records answer
+
+    def leader_beat(self, group: Group) -> tuple[int, LeaderBeat] | None:
+        """Return the last beat of the leader that a group's log names, or of the one before, and when it was heard.
+
+        Where the log names none, the last beat of any. A beat's own epoch is not trusted: anybody may write to an inbox.
+        """
+        if not group.leader_epoch:
+            return next(reversed(self._leader_beats.values()), None)
+        known = [
+            heard
+            for epoch, heard in self._leader_beats.items()
+            if epoch < group.leader_epoch or is_of_leader(heard[1], group)
+            if epoch <= group.leader_epoch
+        ]
+        return max(known, key=lambda heard: heard[1].leader_epoch, default=None)
 
     def forget_old(self) -> None:
         """Forget what was said an hour before the last word, and who has not spoken since; for whoever looks again and again."""
@@ -131,6 +159,12 @@ class InboxFold:
             if now_ms - heard_ms <= 2 * timeout_ms:
                 found.add(self.names[incarnation])
         return tuple(sorted(found))
+
+    def _leader_beat(self, at_ms: int, beat: LeaderBeat) -> None:
+        self._leader_beats.pop(beat.leader_epoch, None)
+        self._leader_beats[beat.leader_epoch] = (at_ms, beat)
+        while len(self._leader_beats) > _LEADERS_MAX:
+            del self._leader_beats[next(iter(self._leader_beats))]
 
     def _beat(self, at_ms: int, beat: Beat) -> None:
         self.heard_ms[beat.incarnation] = at_ms

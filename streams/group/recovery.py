@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from rebalance.group import Group, snapshot
 from rebalance.messages import PROTOCOL_MIN
 from rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition
+from rebalance.producer_ids import own_ids
 from rebalance.records import (
     AnyRecord,
     GroupRecord,
@@ -26,7 +27,6 @@ from rebalance.records import (
 )
 from streams.errors import StreamsError
 from streams.kafka.group_log import inbox_topic, new_control_topics, state_topic
-from tasks.internal_topics import internal_prefix
 from tasks.parallel.progress_vector import Progress
 from tasks.ports import Admin, CommittedOffset
 
@@ -212,12 +212,11 @@ def transactional_ids(
 ) -> tuple[str, ...]:
     """Return every producer that may still commit: those that have, and those the log or the inbox names.
 
-    Metadata is data from outside, so only ids of this application count.
+    All of them are data from outside, so only ids in the forms of this application count.
     """
     found = named | {progress.transactional_id for progress in _progress(committed)}
     found |= {each for record in group.members.values() for each in record.transactional_ids}
-    prefix = internal_prefix(application_id)
-    return tuple(sorted(name for name in found if name.startswith(prefix)))
+    return tuple(own_ids(application_id, found))
 
 
 def _create(plan: RecoveryPlan, admin: Admin, replication_factor: int) -> None:

@@ -195,7 +195,7 @@ def group_status(
     """Return what is known of a group now (ms since the epoch)."""
     view = _View(log, inbox, now_ms)
     around = around or Surroundings()
-    group, beat = log.group, inbox.leader_beat
+    group, beat = log.group, inbox.leader_beat(log.group)
     return GroupStatus(
         application_id=application_id,
         read_ms=now_ms,

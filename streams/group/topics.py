@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from rebalance.describe import LogEntry
-from rebalance.messages import AnyMessage, decode_message
+from rebalance.door import RejectedRecord, Rejection
+from rebalance.messages import AnyMessage, read_message
 from rebalance.model import TopicPartition
-from rebalance.records import decode_record
+from rebalance.records import read_record
 from streams.errors import StreamsError
 from streams.kafka.group_log import inbox_topic, state_topic
 from tasks.ports import ChangelogReader, OffsetOutOfRangeError, TopicDescription
@@ -24,11 +25,15 @@ _RECORDS: Final = 1_000
 _PATIENCE_S: Final = 30.0
 
 
+#: Offset, time and value of a record.
+_Row = tuple[int, int, bytes | None]
+
+
 class Heard(NamedTuple):
-    """A message of the inbox and when it was written (ms since the epoch)."""
+    """A message of the inbox, or what is dropped, and when it was written (ms since the epoch)."""
 
     timestamp_ms: int
-    message: AnyMessage
+    message: AnyMessage | RejectedRecord
 
 
 class LogAdmin(Protocol):
@@ -77,7 +82,7 @@ class LogTopic:
         self._partition = TopicPartition(state_topic(application_id), 0)
         self._topic = _Topic(self._partition, admin, reader)
 
-    def to_end(self, *, decided: bool = False) -> list[LogEntry]:
+    def to_end(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
         """Return what was not returned yet, up to the end as it is now.
 
         Args:
@@ -88,23 +93,37 @@ class LogTopic:
         """
         if not self._topic.is_begun:
             self._topic.begin(self._admin.beginning_offsets([self._partition]))
-        return _entries(self._topic.rows(decided=decided))
+        return self._entries(self._topic.rows(decided=decided))
 
-    def at_hand(self) -> list[LogEntry]:
+    def at_hand(self) -> list[LogEntry | RejectedRecord]:
         """Return what has come by itself since `to_end`: neither asks the brokers nor waits."""
-        return _entries(self._topic.rows_at_hand())
+        return self._entries(self._topic.rows_at_hand())
 
     def close(self) -> None:
         """Let the reader go; idempotent."""
         self._topic.close()
 
+    def _entries(self, rows: Iterable[_Row]) -> list[LogEntry | RejectedRecord]:
+        entries: list[LogEntry | RejectedRecord] = []
+        for offset, timestamp_ms, value in rows:
+            record = read_record(value)
+            if isinstance(record, Rejection):
+                entries.append(_rejected(self._partition, offset, timestamp_ms, record))
+            elif record is not None:
+                entries.append(LogEntry(offset, timestamp_ms, record))
+        return entries
 
-def _entries(rows: Iterable[tuple[int, int, bytes | None]]) -> list[LogEntry]:
-    return [
-        LogEntry(offset, timestamp_ms, record)
-        for offset, timestamp_ms, value in rows
-        if (record := decode_record(value)) is not None
-    ]
+
+def _rejected(
+    partition: TopicPartition, offset: int, timestamp_ms: int, rejection: Rejection
+) -> RejectedRecord:
+    return RejectedRecord(
+        topic=partition.topic,
+        partition=partition.partition,
+        offset=offset,
+        timestamp_ms=timestamp_ms,
+        rejection=rejection,
+    )
 
 
 class GroupTopics:
@@ -136,7 +155,7 @@ class GroupTopics:
             name: topic.topic_id.hex() for name, topic in self._admin.describe_topics(names).items()
         }
 
-    def log(self, *, decided: bool = False) -> list[LogEntry]:
+    def log(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
         """Return what the state topic has that was not returned yet, up to its end as it is now; see `LogTopic.to_end`."""
         return self._state.to_end(decided=decided)
 
@@ -154,13 +173,16 @@ class GroupTopics:
         """Return what has come by itself since `listen`: neither asks the brokers nor waits."""
         return self._heard(self._inbox.rows_at_hand())
 
-    def _heard(self, rows: Iterable[tuple[int, int, bytes | None]]) -> list[Heard]:
-        return [
-            Heard(timestamp_ms, message)
-            for _, timestamp_ms, value in rows
-            if value is not None and (message := decode_message(value)) is not None
-            if message.app == self._application_id
-        ]
+    def _heard(self, rows: Iterable[_Row]) -> list[Heard]:
+        heard: list[Heard] = []
+        for offset, timestamp_ms, value in rows:
+            message = read_message(value)
+            if isinstance(message, Rejection):
+                rejected = _rejected(self._inbox.partition, offset, timestamp_ms, message)
+                heard.append(Heard(timestamp_ms, rejected))
+            elif message is not None and message.app == self._application_id:
+                heard.append(Heard(timestamp_ms, message))
+        return heard
 
     def close(self) -> None:
         """Let the readers go; idempotent."""
@@ -182,7 +204,7 @@ class _Topic:
         self._reader.assign(offsets)
         self.is_begun = True
 
-    def rows(self, *, decided: bool = False) -> Iterator[tuple[int, int, bytes | None]]:
+    def rows(self, *, decided: bool = False) -> Iterator[_Row]:
         """Yield offset, time and value of each record up to the end as it is now, or up to the last stable offset."""
         ask = self._admin.stable_offsets if decided else self._admin.end_offsets
         end = ask([self.partition])[self.partition]
@@ -201,7 +223,7 @@ class _Topic:
                     "the brokers, and try again"
                 )
 
-    def rows_at_hand(self) -> Iterator[tuple[int, int, bytes | None]]:
+    def rows_at_hand(self) -> Iterator[_Row]:
         """Yield offset, time and value of each record that is here already."""
         while runs := self._poll(0.0):
             for run in runs:

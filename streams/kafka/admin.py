@@ -21,7 +21,13 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
+)
 from confluent_kafka.admin import NewTopic as KafkaNewTopic
 
 from rebalance.model import TopicPartition
@@ -174,6 +180,21 @@ class KafkaAdmin:
             fine=frozenset({KafkaError.TOPIC_ALREADY_EXISTS}),
         )
         self._wait_until_usable([topic.name for topic in topics])
+
+    def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
+        """Change settings of a topic; its others stay."""
+        change = ConfigResource(
+            ConfigResource.Type.TOPIC,
+            name,
+            incremental_configs=[
+                ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+                for key, value in config.items()
+            ],
+        )
+        self._each(
+            f"change the settings of topic {name}",
+            lambda left: self._client.incremental_alter_configs([change], request_timeout=left),
+        )
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete topics; one that does not exist is fine. Returns when none of them is known any more."""

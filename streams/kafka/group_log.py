@@ -6,13 +6,15 @@ fences whoever led before. The inbox is written by everybody and never in transa
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException
 
-from rebalance.messages import AnyMessage, decode_message, encode_message
+from rebalance.door import RejectedRecord, Rejection
+from rebalance.messages import AnyMessage, encode_message, read_message
 from rebalance.model import TopicPartition, parse_position_key, position_key
 from rebalance.ports import (
     ControlTopicsChangedError,
@@ -21,7 +23,8 @@ from rebalance.ports import (
     LoggedRecord,
     LogRead,
 )
-from rebalance.records import AnyRecord, decode_record, encode_record, record_keys
+from rebalance.producer_ids import own_ids
+from rebalance.records import AnyRecord, encode_record, read_record, record_keys
 from streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.client_log import ClientLog, TransactionLog, error_of
@@ -34,6 +37,8 @@ from tasks.ports import NewTopic, OffsetOutOfRangeError
 from tasks.processing.record_batch import SourceRecords
 
 _T = TypeVar("_T")
+
+_log: Final = logging.getLogger("tidewheel.group")
 
 _MIB: Final = 1024 * 1024
 #: How long a client may take to get to know a topic before it is used all the same.
@@ -49,20 +54,25 @@ _FENCE_TRIES: Final = 3
 #: Header of a transaction's last record: readers take in whole transactions only, and markers can't be seen.
 _LAST: Final = ("last", b"")
 
+#: Timestamps of both topics are the broker's. A broker refuses others that are an hour ahead of its own clock, and only its
+#: clock says what is recent.
+_TIMESTAMPS: Final = "message.timestamp.type"
+_BROKERS_TIME: Final = "LogAppendTime"
+
 #: History stays readable for an hour at least (`tidewheel group history`); compaction keeps the last of each key.
 STATE_TOPIC_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "min.compaction.lag.ms": "3600000",
     "delete.retention.ms": "86400000",
     "segment.bytes": str(16 * _MIB),
+    _TIMESTAMPS: _BROKERS_TIME,
 }
-#: Time stamps are the broker's: only its own clock says what is recent.
 INBOX_TOPIC_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
     "retention.ms": "3600000",
     "retention.bytes": str(64 * _MIB),
     "segment.bytes": str(8 * _MIB),
-    "message.timestamp.type": "LogAppendTime",
+    _TIMESTAMPS: _BROKERS_TIME,
 }
 
 
@@ -142,6 +152,8 @@ class KafkaGroupLog:
             app = self._settings.application_id
             self._admin.create_topics(new_control_topics(app, self._replication_factor, missing))
             ids = self._ids()
+        if len(missing) < len(ids):
+            self._use_brokers_time()
         self._position = self._admin.beginning_offsets([self._state])[self._state]
         recent = self._admin.offsets_of_age({self._inbox: inbox_back_ms})[self._inbox]
         self._reader = ControlTopicsReader(
@@ -149,6 +161,25 @@ class KafkaGroupLog:
         )
         self._inbox_producer.prepare()
         return ids
+
+    def _use_brokers_time(self) -> None:
+        """Have topics of an earlier version bear the broker's timestamps; without the right to, go on with a warning."""
+        names = [self._state.topic, self._inbox.topic]
+        try:
+            found = self._admin.describe_topics(names, config=[_TIMESTAMPS])
+            for name, topic in sorted(found.items()):
+                if topic.config.get(_TIMESTAMPS, _BROKERS_TIME) != _BROKERS_TIME:
+                    self._admin.alter_topic(name, {_TIMESTAMPS: _BROKERS_TIME})
+                    _log.info("topic %s: set %s=%s", name, _TIMESTAMPS, _BROKERS_TIME)
+        except StreamsError as error:
+            _log.warning(
+                "topics %s could not be checked for %s=%s, and a process whose clock is an hour ahead of the broker's can't "
+                "lead where it is not set; permit DESCRIBE_CONFIGS and ALTER_CONFIGS on them, or set it by kafka-configs: %s",
+                ", ".join(names),
+                _TIMESTAMPS,
+                _BROKERS_TIME,
+                error,
+            )
 
     def _ids(self) -> dict[str, str]:
         found = self._admin.describe_topics([self._state.topic, self._inbox.topic])
@@ -165,8 +196,7 @@ class KafkaGroupLog:
         except StreamsError as error:
             raise GroupLogAwayError(str(error)) from error
         records: list[LoggedRecord] = []
-        messages: list[AnyMessage] = []
-        dropped = 0
+        heard: list[tuple[int, bytes | None]] = []
         for arrival in arrivals:
             if arrival.partition == self._state:
                 for run in arrival.runs:
@@ -174,16 +204,24 @@ class KafkaGroupLog:
                 self._position = arrival.position
                 records += self._whole()
                 continue
-            values = [value for run in arrival.runs for value in run.raw_values]
-            decoded = [decode_message(value) for value in values if value is not None]
-            known = [message for message in decoded if message is not None]
-            dropped += len(values) - len(known)
-            messages += known
+            for run in arrival.runs:
+                heard += zip(run.offsets, run.raw_values, strict=True)
+        if not arrivals and self._unfinished and self._position >= self._stable_offset():
+            # Nothing decided follows, not even a marker: it was written outside any transaction, by no leader.
+            records += [logged for _, logged in self._unfinished]
+            self._unfinished.clear()
+        messages = [(offset, read_message(value)) for offset, value in heard]
+        known = [each for _, each in messages if each and not isinstance(each, Rejection)]
         return LogRead(
             records=tuple(records),
-            messages=tuple(messages),
+            messages=tuple(known),
             state_offset=self._state_offset(),
-            dropped=dropped,
+            dropped=len(messages) - len(known),
+            rejected=tuple(
+                _rejected(self._inbox, offset, each)
+                for offset, each in messages
+                if isinstance(each, Rejection)
+            ),
         )
 
     def _transactions(self, run: SourceRecords) -> list[LoggedRecord]:
@@ -193,11 +231,20 @@ class KafkaGroupLog:
         for offset, key, value, marks in zip(
             run.offsets, run.raw_keys, run.raw_values, headers, strict=True
         ):
-            self._unfinished.append((offset, _logged(key, value)))
+            self._unfinished.append((offset, self._logged(offset, key, value)))
             if _LAST in marks:
                 whole += [logged for _, logged in self._unfinished]
                 self._unfinished.clear()
         return whole
+
+    def _logged(self, offset: int, key: bytes | None, value: bytes | None) -> LoggedRecord:
+        text = (key or b"").decode(errors="replace")
+        record = read_record(value)
+        if isinstance(record, Rejection):
+            return LoggedRecord(
+                text, None, rejected=_rejected(self._state, offset, record), offset=offset
+            )
+        return LoggedRecord(text, record, tombstone=value is None, offset=offset)
 
     def _whole(self) -> list[LoggedRecord]:
         """Return what was kept, if its transaction has ended: its last record was compacted away since."""
@@ -209,6 +256,9 @@ class KafkaGroupLog:
 
     def _state_offset(self) -> int:
         return self._unfinished[0][0] if self._unfinished else self._position
+
+    def _stable_offset(self) -> int:
+        return _tried(lambda: self._admin.stable_offsets([self._state])[self._state])
 
     def _inbox_end(self) -> int:
         return self._admin.end_offsets([self._inbox])[self._inbox]
@@ -377,10 +427,18 @@ class KafkaGroupAdmin:
         self._admin = KafkaAdmin(settings, timeout_s=_ASK_TIMEOUT_S)
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers of these ids; raises StreamsError if not all were."""
+        """Fence producers of those ids that are this application's own; raises StreamsError if not all were."""
+        own = own_ids(self._group_id, transactional_ids)
+        if len(own) < len(set(transactional_ids)):
+            _log.warning(
+                "group %s: %d transactional ids in the group log are not of a form that this application uses; their "
+                "producers are not fenced",
+                self._group_id,
+                len(set(transactional_ids)) - len(own),
+            )
         for left in reversed(range(_FENCE_TRIES)):
             try:
-                self._admin.fence(transactional_ids)
+                self._admin.fence(own)
             except FencedError:
                 if not left:
                     raise
@@ -445,9 +503,10 @@ def _know_topic(producer: ProducerClient, topic: str) -> None:
         producer.client.list_topics(topic, timeout=_PREPARE_S)
 
 
-def _logged(key: bytes | None, value: bytes | None) -> LoggedRecord:
-    text = (key or b"").decode(errors="replace")
-    return LoggedRecord(text, decode_record(value), tombstone=value is None)
+def _rejected(partition: TopicPartition, offset: int, rejection: Rejection) -> RejectedRecord:
+    return RejectedRecord(
+        topic=partition.topic, partition=partition.partition, offset=offset, rejection=rejection
+    )
 
 
 def _tried(call: Callable[[], _T]) -> _T:

@@ -72,16 +72,23 @@ class Assignors:
     """Answers requests for an assignment.
 
     Args:
+        assignor: The only one that is ever asked: the name that this process was started with.
         timeout_s: How long a user's assignor may take.
         import_path: Where its module may be, besides what a new process knows.
     """
 
-    def __init__(self, timeout_s: float, import_path: Sequence[str]) -> None:
+    def __init__(self, assignor: str, timeout_s: float, import_path: Sequence[str]) -> None:
+        self._assignor = assignor
         self._timeout_s = timeout_s
         self._import_path = tuple(import_path)
 
     def assign(self, request: AssignmentRequest) -> Assignment:
         """Return where tasks belong; raises `AssignorFailedError`, `AssignmentRefusedError`, ValueError."""
+        if request.assignor != self._assignor:
+            raise AssignorFailedError(
+                f"task_assignor {request.assignor!r} is not the one that this process was started with "
+                f"({self._assignor!r}); no other is imported"
+            )
         if ":" in request.assignor:
             answer = self._ask_child(request)
         else:

@@ -201,7 +201,9 @@ def make_runtime(hello: Hello) -> GroupRuntime:
         ports=LeaderPorts(
             fencer=admin,
             ends=admin,
-            assign=Assignors(hello.assignor_timeout_ms / 1000, hello.import_path).assign,
+            assign=Assignors(
+                join.assignor, hello.assignor_timeout_ms / 1000, hello.import_path
+            ).assign,
             executors=Executors(
                 leader=ThreadPoolExecutor(1, "tidewheel-leader"),
                 fences=ThreadPoolExecutor(_FENCES_AT_ONCE, "tidewheel-fence"),
@@ -215,7 +217,7 @@ def make_runtime(hello: Hello) -> GroupRuntime:
             heartbeat_interval_ms=hello.heartbeat_interval_ms,
             session_timeout_ms=join.session_timeout_ms,
             jitter_seed=int.from_bytes(os.urandom(4), "big"),
-            coordinator=hello.coordinator,
+            coordinator=msgspec.structs.replace(hello.coordinator, assignor=join.assignor),
         ),
         clock=MonotonicClock(),
         was_used=admin.was_used,

@@ -15,7 +15,8 @@ from typing import Self
 
 import msgspec
 
-from tasks.parallel.key_ranges import KEY_HASH, RANGES_MAX
+from rebalance.model import EPOCH_MAX
+from tasks.parallel.key_ranges import HASH_END, KEY_HASH, RANGES_MAX
 
 _MAGIC = 0xE7
 _VERSION = 2
@@ -23,6 +24,9 @@ _FIRST_VERSION = 1
 _TOPIC_ID_BYTES = 16
 TOPOLOGY_HASH_BYTES = 8
 _CHECKSUM_BYTES = 4
+_OFFSETS_END = 1 << 63
+#: A number has at most 64 bits.
+_SHIFTS_MAX = 63
 
 #: What Kafka Streams' text begins with.
 _THEIR_VERSIONS = (1, 2)
@@ -114,6 +118,18 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         """Return the offset up to which the fastest range has processed."""
         return max(entry.offset for entry in self.ranges)
 
+    @property
+    def is_absurd(self) -> bool:
+        """Return whether a number is out of all bounds: no worker has written it."""
+        hashes = [entry.first_hash for entry in self.ranges]
+        return (
+            self.task_epoch > EPOCH_MAX
+            or len(hashes) > RANGES_MAX
+            or hashes != sorted(set(hashes))
+            or hashes[-1] >= HASH_END
+            or self.highest_offset >= _OFFSETS_END
+        )
+
     def encode(self) -> str:
         """Return the metadata text; raises ValueError if it would be too long for a broker.
 
@@ -166,7 +182,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         except (IndexError, UnicodeDecodeError):
             return None
         ranges = progress.ranges
-        if not ranges or ranges[0].first_hash != 0 or not reader.at_end:
+        if not ranges or ranges[0].first_hash != 0 or not reader.at_end or progress.is_absurd:
             return None
         further = progress.committed_offset != committed_offset
         return msgspec.structs.replace(progress, read_from=committed_offset if further else None)
@@ -288,6 +304,8 @@ class _Reader:
             if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more follows
                 return value
             shift += 7
+            if shift > _SHIFTS_MAX:
+                raise IndexError(shift)
 
     def take(self, count: int) -> bytes:
         end = self._position + count

@@ -18,9 +18,11 @@ from rebalance.ports import (
 )
 from rebalance.records import AnyRecord, LeaderClaim, TaskRecord
 from streams.broker import RunningBroker
+from streams.kafka.admin import KafkaAdmin
 from streams.kafka.control_topics import Arrival, ControlTopicsReader
 from streams.kafka.group_log import KafkaGroupAdmin, KafkaGroupLog, inbox_topic, state_topic
 from streams.kafka.settings import ClientSettings
+from tasks.ports import NewTopic
 from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started
 from tests.fakes.group_log import FakeControlTopics
 
@@ -67,9 +69,9 @@ class _Real:
     def delete(self) -> None:
         self._cluster.admin().delete_topics([state_topic(self.app), inbox_topic(self.app)])
 
-    def put(self, message: bytes) -> None:
+    def put(self, message: bytes, topic: str | None = None) -> None:
         sink = self._cluster.sink()
-        sink.produce(columns(inbox_topic(self.app), message))
+        sink.produce(columns(topic or inbox_topic(self.app), message))
         assert sink.flush() == []
 
 
@@ -119,7 +121,9 @@ def _claim(epoch: int) -> LeaderClaim:
 
 
 def _task(epoch: int, number: int) -> TaskRecord:
-    return TaskRecord(leader_epoch=epoch, task=f"0_{number}", phase="RUNNING", task_epoch=number)
+    return TaskRecord(
+        leader_epoch=epoch, task=f"0_{number}", phase="RUNNING", task_epoch=number, owner="a-1"
+    )
 
 
 def _died(number: int) -> MemberDied:
@@ -278,6 +282,63 @@ def real_topics(real_cluster: RealCluster, kafka_broker: RunningBroker) -> Itera
     """Control topics on a broker."""
     with contextlib.ExitStack() as stack:
         yield _Real(real_cluster, kafka_broker, stack)
+
+
+@pytest.mark.broker
+def test_a_record_outside_any_transaction_holds_nobody_up(real_topics: _Real) -> None:
+    """Forged, it may be the last one of the log: who begins to read gets to the end, and to what comes after it."""
+    log = real_topics.log()
+    reader = _Reader(log)
+    log.claim()
+    log.append([_claim(1)])
+    real_topics.put(b'{"kind":"TASK","leader_epoch":1,"task":"x"}', state_topic(real_topics.app))
+    later = _Reader(real_topics.log())
+    end = log.state_end()
+    for each in (reader, later):
+        each.read_to(end)
+        assert each.records == [_claim(1)]
+        rejected = each.logged[-1].rejected
+        assert rejected is not None
+        assert (rejected.topic, rejected.offset) == (state_topic(real_topics.app), end - 1)
+    log.append([_task(1, 1)])
+    later.read_until(lambda: later.records == [_claim(1), _task(1, 1)])
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    "is_old", [False, True], ids=["new topics", "topics of an earlier version"]
+)
+def test_a_leader_whose_clock_is_hours_ahead_writes_under_the_brokers_time(
+    real_topics: _Real,
+    real_cluster: RealCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    is_old: bool,
+) -> None:
+    """Brokers refuse timestamps that are an hour ahead of theirs, unless the topic bears their own."""
+    if is_old:
+        names = (state_topic(real_topics.app), inbox_topic(real_topics.app))
+        config = {"message.timestamp.type": "CreateTime"}
+        real_cluster.admin().create_topics(
+            [
+                NewTopic(name=each, partitions=1, replication_factor=1, config=config)
+                for each in names
+            ]
+        )
+    log = real_topics.log()
+    reader = _Reader(log)
+    before_ms = time.time_ns() // 1_000_000  # the broker runs on this machine
+    ahead_ns = time.time_ns() + 5 * 3_600 * 10**9
+    monkeypatch.setattr("streams.kafka.group_log.time.time_ns", lambda: ahead_ns)
+    log.claim()
+    log.append([_claim(1)])
+    reader.read_until(lambda: reader.records == [_claim(1)])
+    monkeypatch.undo()
+    admin = KafkaAdmin(real_topics.settings)
+    state = TopicPartition(state_topic(real_topics.app), 0)
+    hour_ms = 3_600_000
+    assert admin.offsets_at([state], before_ms - hour_ms)[state] == 0
+    assert admin.offsets_at([state], before_ms + hour_ms)[state] == log.state_end()
+    admin.close()
 
 
 @pytest.mark.broker

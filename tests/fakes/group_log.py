@@ -8,7 +8,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-from rebalance.messages import AnyMessage, decode_message, encode_message
+from rebalance.door import RejectedRecord, Rejection
+from rebalance.messages import AnyMessage, decode_message, encode_message, read_message
 from rebalance.orders import AnyOrder
 from rebalance.ports import (
     ControlTopicsChangedError,
@@ -17,7 +18,13 @@ from rebalance.ports import (
     LoggedRecord,
     LogRead,
 )
-from rebalance.records import AnyRecord, decode_record, encode_record, record_keys
+from rebalance.records import (
+    AnyRecord,
+    decode_record,
+    encode_record,
+    read_record,
+    record_keys,
+)
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -111,21 +118,39 @@ class FakeGroupLog:
         with self._reached():
             if self._topics.ids != self._ids:
                 raise ControlTopicsChangedError("the topics are other ones")
-            rows = [row for row in self._topics.state[self._state_at :] if row is not None]
-            raw = self._topics.inbox[self._inbox_at :]
+            rows = [
+                (offset, *row)
+                for offset, row in enumerate(self._topics.state[self._state_at :], self._state_at)
+                if row is not None
+            ]
+            raw = list(enumerate(self._topics.inbox[self._inbox_at :], self._inbox_at))
             self._state_at = len(self._topics.state)
             self._inbox_at = len(self._topics.inbox)
-        messages = [decode_message(each) for each in raw]
-        known = tuple(message for message in messages if message is not None)
+        read = [(offset, read_message(each)) for offset, each in raw]
+        known = tuple(each for _, each in read if each and not isinstance(each, Rejection))
         return LogRead(
-            records=tuple(
-                LoggedRecord(key.decode(), decode_record(value), tombstone=value is None)
-                for key, value in rows
-            ),
+            records=tuple(self._logged(*row) for row in rows),
             messages=known,
             state_offset=self._state_at,
             dropped=len(raw) - len(known),
+            rejected=tuple(
+                self._rejected("inbox", offset, each)
+                for offset, each in read
+                if isinstance(each, Rejection)
+            ),
         )
+
+    def _logged(self, offset: int, key: bytes, value: bytes | None) -> LoggedRecord:
+        record = read_record(value)
+        text = key.decode(errors="replace")
+        if isinstance(record, Rejection):
+            rejected = self._rejected("state", offset, record)
+            return LoggedRecord(text, None, rejected=rejected, offset=offset)
+        return LoggedRecord(text, record, tombstone=value is None, offset=offset)
+
+    def _rejected(self, name: str, offset: int, rejection: Rejection) -> RejectedRecord:
+        topic = f"{self._topics.app}-group-{name}"
+        return RejectedRecord(topic=topic, partition=0, offset=offset, rejection=rejection)
 
     def state_end(self) -> int:
         """Return the end."""

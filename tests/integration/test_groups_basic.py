@@ -86,11 +86,13 @@ class Group:
         self.feed = SteadyFeed(cluster, self.source, _record, rate=500)
         self.feed.start()
 
-    def start(self, name: str, program: str = WORKER, **settings: Any) -> WorkerProcess:
+    def start(
+        self, name: str, program: str = WORKER, *, fixed: bool = False, **settings: Any
+    ) -> WorkerProcess:
         """Start a worker; returns at once."""
         worker = self._start(name, program)
         config = self.config | settings
-        worker.go("count_by_key", self.source, self.sink, config, fixed=False)
+        worker.go("count_by_key", self.source, self.sink, config, fixed=fixed)
         return worker
 
     def until_shared(self, *workers: WorkerProcess, timeout_s: float = PATIENCE_S) -> None:

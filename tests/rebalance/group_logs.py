@@ -22,6 +22,11 @@ T = 1_795_262_400_000
 STATEFUL = TaskRow(stateful=True, changelogs=("shop-counts-changelog",))
 
 
+def producer_id(name: str, life: int = 1, number: int = 0) -> str:
+    """Return a transactional id of a member, in the form that real ones have."""
+    return f"shop-{f'{name}-{life}'.encode().hex():0>32}-{number}"
+
+
 class LogBook:
     """Takes down records with their times; the leader is `p1` at epoch 1 until `leader` says otherwise."""
 
@@ -102,7 +107,7 @@ class LogBook:
                 member=name,
                 incarnation=f"{name}-{life}",
                 phase=phase,
-                transactional_ids=(f"shop-{name}-{life}-0",),
+                transactional_ids=(producer_id(name, life),),
                 host=f"h-{name}",
                 process_id=f"p-{name}",
                 endpoint=endpoint,

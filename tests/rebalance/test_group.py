@@ -46,13 +46,10 @@ def changes(draw: st.DrawFn, epoch: int) -> AnyRecord:
     incarnation = f"{name}-{draw(st.integers(min_value=1, max_value=2))}"
     number = draw(st.integers(min_value=0, max_value=2))
     copy = Copy(incarnation=incarnation, learn_epoch=number)
+    phase = draw(st.sampled_from([*TaskPhase]))
+    is_owned = phase not in (TaskPhase.UNOWNED, TaskPhase.RELEASED)
     records: list[AnyRecord] = [
-        task(
-            epoch,
-            number,
-            draw(st.sampled_from([*TaskPhase])).value,
-            draw(st.sampled_from([None, incarnation])),
-        ),
+        task(epoch, number, phase.value, incarnation if is_owned else None),
         MemberRecord(
             leader_epoch=epoch,
             member=name,
@@ -80,6 +77,11 @@ def logs(draw: st.DrawFn) -> list[list[AnyRecord]]:
         for _ in range(draw(st.integers(min_value=0, max_value=6))):
             speaker = draw(st.sampled_from([epoch, epoch, epoch, max(epoch - 1, 1)]))
             transactions.append([draw(changes(speaker))])
+            if (
+                draw(st.integers(min_value=0, max_value=5)) == 0
+            ):  # the leader states the group again
+                known = replay(record for each in transactions for record in each)
+                transactions.append(snapshot(known, epoch))
         group = replay(record for each in transactions for record in each)
     return transactions
 

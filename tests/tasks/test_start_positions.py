@@ -16,8 +16,8 @@ from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import Admin, CommittedOffset
 from tasks.start_positions import (
     Grant,
+    earlier_transactional_ids,
     find_granted_starts,
-    foreign_transactional_ids,
     slowest_position_ms,
     start_position,
 )
@@ -181,18 +181,21 @@ def test_an_offset_outside_the_log_is_an_error(
 
 
 def test_producers_of_earlier_commits_are_found() -> None:
-    """Every transactional id in the metadata but those known to be alive, each once; foreign metadata names nobody."""
+    """Every id of this application in the metadata but those known to be alive, each once."""
+    one, two, three = "app-fixed-0", "app-fixed-1", f"app-{'0a' * 16}-2"
+    others = ("payments-prod-0", "app-prod-0", "app-leader", "application-fixed-0", "")
+    named = [three, two, three, one, *others]
     found = {
-        TopicPartition("a", 0): committed(5, transactional_id="app-2"),
-        TopicPartition("a", 1): committed(6, transactional_id="app-1"),
-        TopicPartition("a", 2): committed(7, transactional_id="app-2"),
-        TopicPartition("a", 3): committed(8, transactional_id="app-0"),
-        TopicPartition("a", 4): CommittedOffset(9, "note"),
-        TopicPartition("a", 5): CommittedOffset(-1001, ""),
+        TopicPartition("a", number): committed(5, transactional_id=each)
+        for number, each in enumerate(named)
     }
-    assert foreign_transactional_ids(found, {"app-1"}) == ["app-0", "app-2"]
-    assert foreign_transactional_ids(found, {"app-1", "app-2"}) == ["app-0"]
-    assert foreign_transactional_ids({}, {"app-1"}) == []
+    found |= {
+        TopicPartition("b", 4): CommittedOffset(9, "note"),
+        TopicPartition("b", 5): CommittedOffset(-1001, ""),
+    }
+    assert earlier_transactional_ids("app", found, {two}) == sorted([one, three])
+    assert earlier_transactional_ids("app", found, {two, three}) == [one]
+    assert earlier_transactional_ids("app", {}, {two}) == []
 
 
 @pytest.mark.parametrize(("fastest", "log_end"), [(101, 100), (5_000, 100), (5_000, 4_999)])

@@ -14,6 +14,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
+from rebalance.door import Rejection
 from rebalance.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -22,13 +23,13 @@ from rebalance.messages import (
     Join,
     LeaderBeat,
     Message,
-    decode_message,
+    read_message,
 )
 from rebalance.records import (
     AnyRecord,
     LogRecord,
     MemberRecord,
-    decode_record,
+    read_record,
     record_keys,
 )
 from streams import app
@@ -94,9 +95,9 @@ class NextWire:
         """Have this process write and read so."""
         patches: dict[str, Any] = {
             "encode_message": self.encode_message,
-            "decode_message": self.decode_message,
+            "read_message": self.read_message,
             "encode_record": self.encode_record,
-            "decode_record": self.decode_record,
+            "read_record": self.read_record,
             "record_keys": self.keys,
         }
         for name, patch in patches.items():
@@ -130,10 +131,10 @@ class NextWire:
             message = NextBeat(**{**msgspec.structs.asdict(message), "mood": _MOOD})
         return _ENCODER.encode(msgspec.structs.replace(message, v=NEXT))
 
-    def decode_message(self, data: bytes) -> AnyMessage | None:
+    def read_message(self, data: bytes | None) -> AnyMessage | Rejection | None:
         """Return a message of either version."""
-        message = decode_message(data)
-        if b'"v":%d' % NEXT not in data:
+        message = read_message(data)
+        if data is None or b'"v":%d' % NEXT not in data:
             return message
         newer = _MESSAGES.decode(data)
         if isinstance(newer, NextBeat):
@@ -150,9 +151,9 @@ class NextWire:
             record = NextMember(**{**msgspec.structs.asdict(record), "mood": _MOOD})
         return _ENCODER.encode(msgspec.structs.replace(record, v=NEXT))
 
-    def decode_record(self, data: bytes | None) -> AnyRecord | None:
+    def read_record(self, data: bytes | None) -> AnyRecord | Rejection | None:
         """Return a record of either version."""
-        record = decode_record(data)
+        record = read_record(data)
         if data is None or b'"v":%d' % NEXT not in data:
             return record
         newer = _RECORDS.decode(data)

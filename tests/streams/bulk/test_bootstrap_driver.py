@@ -23,7 +23,7 @@ from tasks.internal_topics import ApplicationPlan, plan_application
 from tasks.parallel.progress_vector import Progress
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
-from tests.rebalance.group_logs import LogBook
+from tests.rebalance.group_logs import LogBook, producer_id
 from tests.streams.bulk.local_job import FakeWriterPorts, KilledProducer, LocalJob
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
 
@@ -388,7 +388,7 @@ def test_members_that_were_killed_are_fenced_first() -> None:
     book.leader("p1").about("0_0", "0_1").member("a")
     shop.group.write(book)
     shop.load()
-    assert shop.broker.fenced[0] == "shop-a-1-0"
+    assert shop.broker.fenced[0] == producer_id("a")
     assert not shop.state().members
 
 

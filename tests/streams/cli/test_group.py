@@ -18,7 +18,7 @@ from streams.kafka.group_log import inbox_topic, state_topic
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader
-from tests.rebalance.group_logs import LogBook, T, scale_out, two_members
+from tests.rebalance.group_logs import LogBook, T, producer_id, scale_out, two_members
 from tests.rebalance.round_table import join
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, use
 
@@ -57,8 +57,8 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
     group = FakeGroup(topics=False)
     group.broker.create_topic("orders", 2)
     group.broker.groups[APP] |= {
-        TopicPartition("orders", 0): _progress(3, "shop-a-1-0"),
-        TopicPartition("orders", 1): _progress(17, "shop-b-4-2"),
+        TopicPartition("orders", 0): _progress(3, producer_id("a", 1, 0)),
+        TopicPartition("orders", 1): _progress(17, producer_id("b", 4, 2)),
         TopicPartition("other", 0): _progress(90, "shop-old-0"),
     }
     use(monkeypatch, group, T)
@@ -133,7 +133,7 @@ def test_recovery_is_shown_first(
             "topic shop-group-inbox does not exist",
         ],
         "create_topics": ["shop-group-state", "shop-group-inbox"],
-        "fence": ["shop-a-1-0", "shop-b-4-2"],
+        "fence": [producer_id("a", 1, 0), producer_id("b", 4, 2)],
         "epoch": 18,
         "tasks": ["0_0", "0_1"],
         "refusals": [],
@@ -161,7 +161,7 @@ def test_people_see_the_plan_and_what_to_do(
     assert "Recovery of shop: done" in capsys.readouterr().out
     assert main(["group", "recover", program]) == ExitCode.OK
     assert "Nothing to recover" in capsys.readouterr().out
-    assert lost.broker.fenced == ["shop-a-1-0", "shop-b-4-2"]
+    assert lost.broker.fenced == [producer_id("a", 1, 0), producer_id("b", 4, 2)]
 
 
 def test_H24_a_group_that_was_set_up_for_another_program_is_set_up_anew(
@@ -187,7 +187,7 @@ def test_recovery_begins_above_every_epoch_with_everybody_fenced(
 ) -> None:
     """H24: no epoch is used twice, and the log is one that members take up."""
     assert main(["group", "recover", program, "--execute"]) == ExitCode.OK
-    assert lost.broker.fenced == ["shop-a-1-0", "shop-b-4-2"]
+    assert lost.broker.fenced == [producer_id("a", 1, 0), producer_id("b", 4, 2)]
     reader = GroupTopics(
         APP,
         GroupAdmin(lost.broker),
@@ -211,12 +211,18 @@ def test_who_commits_until_it_is_fenced_counts(
     real = FakeAdmin.fence
 
     def fence(admin: FakeAdmin, transactional_ids: list[str]) -> None:
-        lost.broker.groups[APP][TopicPartition("orders", 0)] = _progress(40, "shop-c-1-0", 9)
+        lost.broker.groups[APP][TopicPartition("orders", 0)] = _progress(
+            40, producer_id("c", 1, 0), 9
+        )
         real(admin, transactional_ids)
 
     monkeypatch.setattr(FakeAdmin, "fence", fence)
     assert main(["group", "recover", program, "--execute"]) == ExitCode.OK
-    assert lost.broker.fenced == ["shop-a-1-0", "shop-b-4-2", "shop-c-1-0"]
+    assert lost.broker.fenced == [
+        producer_id("a", 1, 0),
+        producer_id("b", 4, 2),
+        producer_id("c", 1, 0),
+    ]
     claim = _log_of(lost)[0]
     assert isinstance(claim, LeaderClaim)
     assert claim.leader_epoch == 41
@@ -227,13 +233,22 @@ def test_H24_who_asked_for_an_id_but_never_committed_is_fenced_too(
 ) -> None:
     """Only the state topic is gone: the inbox still tells who joined, and with which producers."""
     lost.broker.create_topic(inbox_topic(APP))
+    first, second = producer_id("d"), producer_id("d", 1, 1)
+    incarnation = first.split("-")[1]
     asked = TransactionalIdWanted(
-        app=APP, member="d", incarnation="d-1", number=1, transactional_id="shop-d-1-1"
+        app=APP, member="d", incarnation=incarnation, number=1, transactional_id=second
     )
-    lost.hear(T - 3_000_000, join("d"), asked)
+    joined = join("d", incarnation=incarnation, transactional_ids=(first,))
+    strange = join("e", incarnation="prod", transactional_ids=("shop-prod-0",))
+    lost.hear(T - 3_000_000, joined, asked, strange)
     assert main(["group", "recover", program]) == ExitCode.OK
     plan = json.loads(capsys.readouterr().out)
-    assert plan["fence"] == ["shop-a-1-0", "shop-b-4-2", "shop-d-1-0", "shop-d-1-1"]
+    assert plan["fence"] == [
+        producer_id("a", 1, 0),
+        producer_id("b", 4, 2),
+        producer_id("d", 1, 0),
+        producer_id("d", 1, 1),
+    ]
 
 
 def test_recovery_is_refused_while_members_speak(
@@ -263,7 +278,7 @@ def test_a_topic_made_anew_needs_recovery(
     assert main(["group", "recover", program]) == ExitCode.OK
     plan = json.loads(capsys.readouterr().out)
     assert plan["needed"] == ["topic shop-group-inbox is another one than the group was led with"]
-    assert (plan["epoch"], plan["fence"]) == (31, ["shop-a-1-0"])
+    assert (plan["epoch"], plan["fence"]) == (31, [producer_id("a", 1, 0)])
 
 
 def test_a_log_that_is_behind_the_commits_needs_recovery(

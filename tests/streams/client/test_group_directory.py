@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rebalance.describe import LogEntry
+from rebalance.door import RejectedRecord
 from streams import KafkaStreams, RunOptions, StreamsBuilder, StreamsConfig
 from streams.client.group_directory import FollowedLog, GroupDirectory
 from streams.errors import StreamsError
@@ -24,12 +25,12 @@ class _Log:
         self.asked: list[str] = []
         self.error: StreamsError | None = None
 
-    def to_end(self, *, decided: bool = False) -> list[LogEntry]:
+    def to_end(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
         """Return everything."""
         self.asked.append("to_end")
         return self._topic.to_end(decided=decided)
 
-    def at_hand(self) -> list[LogEntry]:
+    def at_hand(self) -> list[LogEntry | RejectedRecord]:
         """Return what has come."""
         self.asked.append("at_hand")
         if self.error is not None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rebalance.door import RejectedRecord
 from rebalance.messages import LeaderBeat, Suspect
 from rebalance.model import TopicPartition
 from rebalance.records import encode_record
@@ -17,31 +18,37 @@ SUSPECT = Suspect(app=APP, member="p1", incarnation="p1", leader_epoch=1)
 
 
 def test_the_log_is_read_once_each_and_goes_on_where_it_was() -> None:
-    """With offsets and times; what can't be read as a record, and tombstones, are left out."""
+    """With offsets and times, and what is rejected; tombstones are left out."""
     group = FakeGroup()
     book = two_members()
     group.write(book)
     group.broker.send(state_topic(APP), b"noise", b"1/noise", timestamp=T)
     group.broker.send(state_topic(APP), None, b"1/claim", timestamp=T)
     topics = FakeConnection(group.broker).topics
-    assert topics.log() == book.entries
+    *entries, rejected = topics.log()
+    assert entries == book.entries
+    assert isinstance(rejected, RejectedRecord)
+    assert (rejected.topic, rejected.partition, rejected.offset, rejected.timestamp_ms) == (
+        *(state_topic(APP), 0, len(book.entries), T),
+    )
     assert topics.log() == []
     more = book.member("c").entries[-1]
     group.broker.send(state_topic(APP), encode_record(more.record), timestamp=more.timestamp_ms)
-    assert [(entry.offset, entry.record) for entry in topics.log()] == [
-        (len(book.entries) + 1, more.record)
-    ]
+    assert topics.log() == [more._replace(offset=len(book.entries) + 1)]
 
 
 def test_the_inbox_is_read_from_a_moment_on() -> None:
-    """Only this application's messages, only those that can be read."""
+    """Only this application's messages, and what is rejected."""
     group = FakeGroup()
     other = Suspect(app="bank", member="p1", incarnation="p1", leader_epoch=1)
     group.hear(T - 1, LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1))
     group.hear(T, SUSPECT, other)
     group.broker.send(inbox_topic(APP), b"noise", timestamp=T)
     topics = FakeConnection(group.broker).topics
-    assert [(heard.timestamp_ms, heard.message) for heard in topics.inbox(T)] == [(T, SUSPECT)]
+    heard, dropped = topics.inbox(T)
+    assert heard == (T, SUSPECT)
+    assert isinstance(dropped.message, RejectedRecord)
+    assert (dropped.message.offset, dropped.message.rejection.field) == (3, "message")
     group.hear(T + 5, SUSPECT)
     assert [heard.timestamp_ms for heard in topics.inbox(T)] == [T + 5]
 

@@ -33,9 +33,8 @@ def _request(assignor: str) -> AssignmentRequest:
 
 
 def _assign(name: str, timeout_s: float = 30.0) -> Assignment:
-    return Assignors(timeout_s, [str(_ROOT)]).assign(
-        _request(f"tests.streams.watchdog.assignors:{name}")
-    )
+    assignor = f"tests.streams.watchdog.assignors:{name}"
+    return Assignors(assignor, timeout_s, [str(_ROOT)]).assign(_request(assignor))
 
 
 @pytest.mark.slow
@@ -49,10 +48,24 @@ def test_N6_a_class_and_a_function_are_assignors() -> None:
 
 def test_N6_built_in_assignors_are_asked_by_name() -> None:
     """No process is needed for them."""
-    answer = Assignors(0.001, []).assign(_request("sticky"))
+    answer = Assignors("sticky", 0.001, []).assign(_request("sticky"))
     assert answer.owners[TaskId(0, 0)] == "a"
     with pytest.raises(ValueError, match="there is no assignor 'random'"):
-        Assignors(0.001, []).assign(_request("random"))
+        Assignors("random", 0.001, []).assign(_request("random"))
+
+
+def test_no_assignor_is_imported_by_a_name_that_came_from_the_group_log(tmp_path: Path) -> None:
+    """A process asks the assignor that it was started with, whatever a request names."""
+    marker = tmp_path / "imported"
+    (tmp_path / "evilmod.py").write_text(f"open({str(marker)!r}, 'w')\n", encoding="utf-8")
+    for own, named in (
+        ("sticky", "evilmod:x"),
+        ("evilmod2:x", "evilmod:x"),
+        ("sticky", "round_robin"),
+    ):
+        with pytest.raises(AssignorFailedError, match="not the one that this process was started"):
+            Assignors(own, 30.0, [str(tmp_path)]).assign(_request(named))
+    assert not marker.exists()
 
 
 @pytest.mark.slow
@@ -80,7 +93,9 @@ def test_N6_a_module_that_fails_while_it_is_imported_is_told_of(tmp_path: Path) 
     """With what it raised, as anything else of the user's."""
     (tmp_path / "failing_assignors.py").write_text("RACKS = {}['racks']\n", encoding="utf-8")
     with pytest.raises(AssignorFailedError, match=r"failing_assignors:spread: KeyError: 'racks'$"):
-        Assignors(30.0, [str(tmp_path)]).assign(_request("failing_assignors:spread"))
+        Assignors("failing_assignors:spread", 30.0, [str(tmp_path)]).assign(
+            _request("failing_assignors:spread")
+        )
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def main() -> int:
             ports=LeaderPorts(
                 fencer=admin,
                 ends=admin,
-                assign=Assignors(10.0, hello.import_path).assign,
+                assign=Assignors(hello.join.assignor, 10.0, hello.import_path).assign,
                 executors=Executors(
                     leader=ThreadPoolExecutor(1),
                     fences=ThreadPoolExecutor(2),

@@ -1,0 +1,69 @@
+"""Transactional ids of an application: how they are formed, and which ids that a topic names are its own. Pure.
+
+Fencing an id ends its producer for good. Ids come from the group log, from the inbox and from commit metadata, where
+anybody may have written the id of another application. So only ids in the exact forms of this application are fenced.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+#: Bytes of an incarnation, which is written as hexadecimal digits.
+INCARNATION_BYTES: Final = 16
+
+_NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]*"
+_NUMBER: Final = "(0|[1-9][0-9]{0,9})"
+#: What follows the application id: of a member of a group; of a worker with a fixed assignment; of `tidewheel bootstrap`.
+_GROUP: Final = f"[0-9a-f]{{{2 * INCARNATION_BYTES}}}-{_NUMBER}"
+_FIXED: Final = f"fixed-({_NAME}-)?{_NUMBER}"
+_BOOTSTRAP: Final = f"bootstrap-{_NAME}"
+
+
+def group_id(application_id: str, incarnation: str, number: int) -> str:
+    """Return the `number`th transactional id of an incarnation.
+
+    >>> group_id("shop", "a1", 2)
+    'shop-a1-2'
+    """
+    return f"{application_id}-{incarnation}-{number}"
+
+
+def is_group_id(transactional_id: str, application_id: str, incarnation: str) -> bool:
+    """Return whether an id is one of an incarnation's.
+
+    >>> is_group_id("shop-a1-0", "shop", "a1"), is_group_id("shop-eu-0", "shop", "a1")
+    (True, False)
+    """
+    prefix = f"{application_id}-{incarnation}-"
+    number = transactional_id.removeprefix(prefix)
+    return number != transactional_id and re.fullmatch(_NUMBER, number) is not None
+
+
+def own_ids(application_id: str, transactional_ids: Iterable[str]) -> list[str]:
+    """Return those ids that producers of this application have, sorted. The leader's is not among them.
+
+    >>> member = f"shop-{'0a' * 16}-0"
+    >>> own_ids("shop", [member, "shop-fixed-1", "shop-prod-0", "shopping-fixed-0", "", "shop-leader"]) == [member, "shop-fixed-1"]
+    True
+    """
+    return _matching(application_id, f"{_GROUP}|{_FIXED}|{_BOOTSTRAP}", transactional_ids)
+
+
+def own_ids_outside_groups(application_id: str, transactional_ids: Iterable[str]) -> list[str]:
+    """Return those ids that this application's producers without a group have, sorted.
+
+    >>> own_ids_outside_groups("shop", [f"shop-{'0a' * 16}-0", "shop-fixed-1", "shop-bootstrap-counts"])
+    ['shop-bootstrap-counts', 'shop-fixed-1']
+    """
+    return _matching(application_id, f"{_FIXED}|{_BOOTSTRAP}", transactional_ids)
+
+
+def _matching(application_id: str, form: str, transactional_ids: Iterable[str]) -> list[str]:
+    own = _pattern(application_id, form)
+    return sorted({each for each in transactional_ids if own.fullmatch(each)})
+
+
+@lru_cache(maxsize=64)
+def _pattern(application_id: str, form: str) -> re.Pattern[str]:
+    return re.compile(f"{re.escape(application_id)}-({form})")

@@ -1,0 +1,214 @@
+"""A group in whose topics somebody else writes, on a real Kafka: it goes on, also after restarts, and its commands work."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from rebalance.door import Rejection
+from rebalance.group import replay
+from rebalance.model import TopicPartition
+from rebalance.records import decode_record, read_record
+from streams.cli import main
+from streams.exit_codes import ExitCode
+from streams.kafka.clients import KafkaClients
+from streams.kafka.group_log import inbox_topic, state_topic
+from tasks.parallel.progress_vector import Progress
+from tasks.ports import CommittedOffset
+from tests.integration.cluster import until
+from tests.integration.processes import WorkerProcess
+from tests.integration.test_groups_basic import PARTITIONS, Group, group, owned, topics
+
+__all__ = ["group", "topics"]
+
+#: A producer of another application, whose id begins with the id of no application here.
+FOREIGN = "payments-prod-0"
+
+
+def _epoch(group: Group, app: str) -> int:
+    records = (decode_record(each.value) for each in group.cluster.read(state_topic(app)))
+    return replay(each for each in records if each is not None).leader_epoch
+
+
+def _forged_log(epoch: int) -> list[tuple[str, bytes]]:
+    """Return records under the epoch of the leader of now, each with the key of a real one."""
+    task = {
+        "kind": "TASK",
+        "leader_epoch": epoch,
+        "task": "0_0",
+        "phase": "RUNNING",
+        "task_epoch": 1,
+        "owner": "x",
+    }
+    member = {
+        "kind": "MEMBER",
+        "leader_epoch": epoch,
+        "member": "m",
+        "incarnation": "i",
+        "phase": "ACTIVE",
+    }
+    step = {"kind": "STEP", "leader_epoch": epoch, "group_epoch": 1, "step_epoch": 9}
+    rows: list[tuple[str, dict[str, Any]]] = [
+        ("task/x", task | {"task": "x"}),
+        ("task/0_1", task | {"task": "../../etc"}),
+        ("task/0_0", task | {"phase": "ASLEEP"}),
+        ("task/0_2", task | {"task_epoch": -1}),
+        ("member/m/i", member | {"phase": "GHOST"}),
+        ("member/m/i", member | {"threads": 0}),
+        (
+            "group",
+            {"kind": "GROUP", "leader_epoch": epoch, "tasks": {"x": {}}, "assignor": "evilmod:x"},
+        ),
+        ("group", {"kind": "GROUP", "leader_epoch": epoch, "partitions": {"in": 10**9}}),
+        (
+            "target",
+            {"kind": "TARGET", "leader_epoch": epoch, "group_epoch": 9, "owners": {"x": "m"}},
+        ),
+        ("step", step | {"learners": {"x": ["i", 1]}}),
+        ("step", step | {"parked": ["../../etc"]}),
+        (
+            "claim",
+            {"kind": "LEADER_CLAIM", "leader_epoch": 2**50, "leader": "evil", "previous_epoch": 1},
+        ),
+    ]
+    found = [(f"{epoch}/{key}", json.dumps(row).encode()) for key, row in rows]
+    assert all(isinstance(read_record(each), Rejection) for _, each in found[:-1])
+    return [*found, (f"{epoch}/target", b"\xff\xfe"), (f"{epoch}/step", b"[" * 50_000)]
+
+
+def _forged_inbox(app: str) -> list[bytes]:
+    sender = {"app": app, "member": "evil", "incarnation": "evil-1"}
+    join = sender | {
+        "kind": "JOIN",
+        "transactional_ids": [f"{app}-evil-1-0"],
+        "host": "h",
+        "pid": 1,
+        "process_id": "p",
+        "tasks": [],
+    }
+    rows = [
+        join | {"threads": 0},
+        join | {"tasks": [{"task": "../../etc"}]},
+        join | {"transactional_ids": [FOREIGN]},
+        sender | {"kind": "LEADER_BEAT", "leader_epoch": 2**52, "seq": 1},
+        sender | {"kind": "BEAT", "seq": 2**70},
+        sender | {"kind": "TELEPATHY"},
+    ]
+    return [json.dumps(row).encode() for row in rows] + [b"\xff", b""]
+
+
+def _valid_lie(epoch: int) -> tuple[str, bytes]:
+    """Return a record that every reader takes in: the group runs an assignor of the attacker's."""
+    row = {
+        "kind": "GROUP",
+        "leader_epoch": epoch,
+        "assignor": "evilmod:x",
+        "tasks": {f"0_{n}": {"stateful": True} for n in range(PARTITIONS)},
+    }
+    return f"{epoch}/group", json.dumps(row).encode()
+
+
+def _write(group: Group, topic: str, rows: list[tuple[str, bytes]]) -> None:
+    group.cluster.send(topic, [(key.encode(), value) for key, value in rows], partition=0)
+
+
+def _attack(group: Group, app: str) -> None:
+    _write(group, state_topic(app), _forged_log(_epoch(group, app)))
+    _write(group, inbox_topic(app), [("evil", each) for each in _forged_inbox(app)])
+
+
+def _status(group: Group, app: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    capsys.readouterr()
+    code = main(["status", app, "--bootstrap-servers", group.cluster.bootstrap_servers, "--json"])
+    assert code in (ExitCode.OK, ExitCode.FAILED)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def _leading(group: Group, app: str, workers: list[WorkerProcess]) -> WorkerProcess:
+    """Return the worker whose watchdog leads: the one that has the tasks of the leader's member."""
+    records = (decode_record(each.value) for each in group.cluster.read(state_topic(app)))
+    state = replay(each for each in records if each is not None)
+    (leader,) = [each for each in state.live().values() if each.process_id == state.leader]
+    tasks = {task.partition for task in state.owned(leader.incarnation)}
+    (found,) = [each for each in workers if owned(each) == tasks]
+    return found
+
+
+def _commit_in_the_name_of(foreign: str, group: Group, clients: KafkaClients, app: str) -> None:
+    """Commit the same offsets once more, with metadata that names a producer of another application."""
+    committed = group.cluster.admin.committed(app, None, stable=True)
+    forged: dict[TopicPartition, CommittedOffset] = {}
+    for partition, (offset, metadata) in committed.items():
+        progress = Progress.decode(metadata, committed_offset=offset)
+        assert progress is not None
+        named = msgspec.structs.replace(progress, transactional_id=foreign, task_epoch=0)
+        forged[partition] = CommittedOffset(offset, named.encode())
+    attacker = clients.transactional_producer(f"{app}-attacker", 60_000)
+    attacker.init()
+    attacker.begin()
+    attacker.commit(app, forged)
+    attacker.close()
+
+
+def test_a_group_goes_on_whatever_is_written_into_its_topics(
+    group: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While it runs, when the leader dies, and after a restart: exact results, and commands that work."""
+    app, servers = group.config["application_id"], group.cluster.bootstrap_servers
+    workers = [group.start("first"), group.start("second")]
+    group.until_shared(*workers)
+    _attack(group, app)
+
+    def is_alarmed() -> bool:
+        texts = [
+            each["text"]
+            for each in _status(group, app, capsys)["alarms"]
+            if each["name"] == "unreadable-record"
+        ]
+        return any(f"{state_topic(app)}-0 offset" in text and "field" in text for text in texts)
+
+    until(is_alarmed, "status names what is skipped")
+    for command in (["group", "history", app], ["top", app, "--count", "1"]):
+        assert main([*command, "--bootstrap-servers", servers]) == ExitCode.OK
+
+    # Valid, and a lie; the leader dies right after it, so that the next one begins from it.
+    leading = _leading(group, app, workers)
+    (survivor,) = [each for each in workers if each is not leading]
+    _write(group, state_topic(app), [_valid_lie(_epoch(group, app))])
+    leading.kill_watchdog()
+    leading.kill()
+    group.until_shared(survivor)
+    _attack(group, app)
+    assert survivor.stop() == ExitCode.OK, survivor.log[-4000:]
+
+    # Nobody is left who read the log before, and the forged records are its last ones.
+    _attack(group, app)
+    again = group.start("again")
+    group.until_shared(again)
+    group.check()
+    assert again.stop() == ExitCode.OK, again.log[-4000:]
+    assert not any("Traceback" in each.log for each in (*workers, again))
+    assert _status(group, app, capsys)["assignor"] == "sticky"
+
+
+def test_a_producer_that_metadata_names_is_fenced_only_if_it_is_the_applications(
+    group: Group,
+) -> None:
+    """Offsets committed in the name of another application's producer: it goes on to commit, and so does this application."""
+    app, servers = group.config["application_id"], group.cluster.bootstrap_servers
+    clients = KafkaClients(bootstrap_servers=servers, application_id="payments")
+    foreign = clients.transactional_producer(FOREIGN, 60_000)
+    foreign.init()
+    for number, fixed in enumerate((True, True, False)):
+        worker = group.start(f"worker-{number}", fixed=fixed)
+        worker.wait_until_running()
+        if not number:
+            group.stop_feeding()
+        assert worker.stop() == ExitCode.OK, worker.log[-4000:]
+        _commit_in_the_name_of(FOREIGN, group, clients, app)
+    foreign.begin()
+    foreign.commit("payments", {TopicPartition(group.source, 0): CommittedOffset(0, "")})
+    foreign.close()
+    group.check()

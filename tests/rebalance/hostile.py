@@ -1,0 +1,160 @@
+"""Hostile control records: real ones of a group that ran, mutated, for tests of everything that reads the two topics."""
+
+import copy
+import json
+from functools import lru_cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+from rebalance.messages import encode_message
+from rebalance.records import encode_record
+from tests.rebalance.round_table import RoundTable, join, stateful, with_settings
+
+#: Values that no field expects everywhere.
+JUNK: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1,
+    10**9,
+    2**53,
+    2**63 - 1,
+    2**64,
+    10**30,
+    -(2**63),
+    1.5,
+    -0.0,
+    1e308,
+    "",
+    "x",
+    "0_0",
+    "9_9",
+    "99999999999_1",
+    "../../etc",
+    "evilmod:x",
+    "payments-prod-0",
+    "\x1b[2J",
+    "\u0000",
+    "a\nb",
+    "orders-3",
+    "NaN",
+    "WEIRD",
+    "y" * 2_000,
+    [],
+    ["x"],
+    [[]],
+    {},
+    {"x": 1},
+    {"0_0": "ghost"},
+    {"../../etc": {}},
+    {"0_0": ["ghost", 2**53]},
+)
+
+
+def settled_table() -> RoundTable:
+    """Return a group of three members with standbys, one of which came later and left again."""
+    table = RoundTable(with_settings(num_standby_replicas=1, settling_ms=0))
+    for name in "ab":
+        table.start(name, tasks=stateful(3), partitions={"orders": 3})
+    table.run(4_000, step_ms=250)
+    table.start("c", tasks=stateful(3), partitions={"orders": 3})
+    table.run(4_000, step_ms=250)
+    table.kill("c-1")
+    table.run(4_000, step_ms=250)
+    return table
+
+
+@lru_cache(maxsize=1)
+def originals() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Return what such a group wrote, once of each shape: records of its log, and messages of its inbox."""
+    table = settled_table()
+    joins = join("d", tasks=stateful(3), partitions={"orders": 3})
+    return (
+        _one_of_each([encode_record(each) for each in table.log]),
+        _one_of_each([encode_message(each) for each in [*table.said, joins]]),
+    )
+
+
+def _one_of_each(values: list[bytes]) -> tuple[bytes, ...]:
+    found: dict[tuple[Any, ...], bytes] = {}
+    for value in values:
+        row = json.loads(value)
+        found[row["kind"], row.get("phase"), row.get("event"), *sorted(row)] = value
+    return tuple(found.values())
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    if isinstance(value, dict):
+        for key, each in value.items():
+            found += _paths(each, (*path, key))
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            found += _paths(each, (*path, index))
+    return found
+
+
+#: Drawn anew each time: a mutation may go on inside one.
+_JUNK = st.sampled_from(JUNK).map(copy.deepcopy)
+
+
+@st.composite
+def _mutated(draw: st.DrawFn, data: bytes) -> bytes:
+    """Draw a record with fields removed, retyped, renamed or added."""
+    row = json.loads(data)
+    for _ in range(draw(st.integers(1, 3))):
+        paths = _paths(row)
+        if not paths:
+            break
+        *parents, last = draw(st.sampled_from(paths))
+        inner = row
+        for each in parents:
+            inner = inner[each]
+        match draw(st.sampled_from(["replace", "remove", "rename", "add"])):
+            case "replace":
+                inner[last] = draw(_JUNK)
+            case "remove":
+                del inner[last]
+            case "rename" if isinstance(inner, dict):
+                inner[draw(st.sampled_from(["x", "../../etc", "0_7", "9_9", "\x1b"]))] = inner.pop(
+                    last
+                )
+            case _ if isinstance(inner, dict):
+                inner[draw(st.sampled_from(["x", "0_1", "v", "kind"]))] = draw(_JUNK)
+            case _:
+                inner.append(draw(_JUNK))
+    return json.dumps(row).encode()
+
+
+@st.composite
+def _damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """Draw a record with some bytes changed, lost or added."""
+    damaged = bytearray(data)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(len(damaged) - 1, 0)))
+        match draw(st.sampled_from(["set", "cut", "insert", "end"])):
+            case "set" if damaged:
+                damaged[at] = draw(st.integers(0, 255))
+            case "cut":
+                del damaged[at : at + draw(st.integers(1, 8))]
+            case "insert":
+                damaged[at:at] = draw(st.binary(max_size=8))
+            case _:
+                del damaged[at:]
+    return bytes(damaged)
+
+
+def hostile(values: tuple[bytes, ...]) -> st.SearchStrategy[bytes]:
+    """Return what may be in a topic beside these values."""
+    nested = st.integers(1, 100_000).map(lambda depth: b'{"kind":"TASK","x":' + b"[" * depth)
+    real = st.sampled_from(values)
+    return st.one_of(
+        real.flatmap(_mutated),
+        real.flatmap(_mutated),
+        real.flatmap(_damaged),
+        st.binary(max_size=40),
+        nested,
+        real,
+    )

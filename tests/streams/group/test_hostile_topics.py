@@ -1,0 +1,170 @@
+"""What operators ask of a group whose topics hold anything: status, history, discovery, drain and recovery answer."""
+
+import contextlib
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rebalance.group import replay
+from rebalance.history import account, episode_text
+from rebalance.model import TaskId, TaskShape, TopicPartition
+from rebalance.records import decode_record, encode_record
+from streams.cli import main
+from streams.cli.drain import find_member
+from streams.cli.group_access import GroupAccess
+from streams.cli.group_view import status_view
+from streams.config import StreamsConfig
+from streams.errors import StreamsError
+from streams.exit_codes import ExitCode
+from streams.group.discovery import all_clients
+from streams.group.inbox import inbox_back_ms
+from streams.group.range_map import progress_of
+from streams.group.recovery import Program, RecoveryFacts, plan_recovery, recovered_log
+from streams.kafka.group_log import inbox_topic, state_topic
+from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tests.rebalance.group_logs import T, two_members
+from tests.rebalance.hostile import hostile, originals
+from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, use
+from tests.streams.group.test_discovery import SPEC
+
+RECORDS, MESSAGES = originals()
+CONFIG = StreamsConfig(application_id=APP)
+
+
+def _group(records: list[bytes], messages: list[bytes]) -> FakeGroup:
+    """Return topics that hold these values among those of a group that ran."""
+    group = FakeGroup()
+    for topic, values in ((state_topic(APP), records), (inbox_topic(APP), messages)):
+        for value in values:
+            group.broker.send(topic, value, b"k", timestamp=T)
+    return group
+
+
+def _mixed(values: tuple[bytes, ...]) -> st.SearchStrategy[list[bytes]]:
+    forged = st.lists(st.tuples(st.integers(0, len(values)), hostile(values)), max_size=4)
+
+    def mix(rows: list[tuple[int, bytes]]) -> list[bytes]:
+        found = list(values)
+        for at, value in rows:
+            found.insert(at, value)
+        return found
+
+    return forged.map(mix)
+
+
+@settings(max_examples=25)
+@given(_mixed(RECORDS), _mixed(MESSAGES))
+def test_observers_answer_whatever_the_topics_hold(
+    records: list[bytes], messages: list[bytes]
+) -> None:
+    group = _group(records, messages)
+    access = GroupAccess(CONFIG, FakeConnection(group.broker), lambda: T)  # type: ignore[arg-type]  # a fake connection
+    access.shows_ranges = True
+    status = access.look()
+    json.dumps(status.to_dict())
+    status_view(status)
+    assert all(alarm.text.isprintable() for alarm in status.alarms)
+    episodes = account(FakeConnection(group.broker).topics.log())
+    json.dumps([asdict(each) for each in episodes])
+    assert all(episode_text(each, str) for each in episodes)
+    assert inbox_back_ms(access.group) <= 2 * 86_400_000
+    all_clients(access.group, SPEC, APP)
+    for name in ("a", "nobody"):
+        with contextlib.suppress(StreamsError):  # the name is of nobody, or of several
+            find_member(access.group, name)
+
+
+_IDS = st.sampled_from(
+    [
+        "shop-fixed-0",
+        f"shop-{'0a' * 16}-0",
+        "payments-prod-0",
+        "shop-leader",
+        "shop-prod-0",
+        "",
+        "shop-",
+    ]
+)
+_NUMBERS = st.integers(0, 2**70)
+
+
+@settings(max_examples=25)
+@given(
+    _mixed(RECORDS),
+    _mixed(MESSAGES),
+    st.tuples(_IDS, _NUMBERS, st.integers(0, 2**40), st.integers(0, 2**34)),
+)
+def test_recovery_reads_and_rebuilds_whatever_is_left(
+    records: list[bytes], messages: list[bytes], commit: tuple[str, int, int, int]
+) -> None:
+    """Above every epoch that a commit or a record bears; only producers of this application are fenced."""
+    name, task_epoch, ahead, first_hash = commit
+    ranges = (RangeProgress(0, 5), RangeProgress(max(first_hash, 1), 5 + ahead))
+    progress = Progress(
+        task_epoch=task_epoch,
+        transactional_id=name,
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=ranges,
+    )
+    orders = TopicPartition("orders", 0)
+    committed = {orders: CommittedOffset(5, progress.encode())}
+    group = _group(records, messages)
+    access = GroupAccess(CONFIG, FakeConnection(group.broker), lambda: T)  # type: ignore[arg-type]  # a fake connection
+    access.read_what_there_is(whole=True)
+    task = TaskId(0, 0)
+    facts = RecoveryFacts(
+        application_id=APP,
+        tasks={task: TaskShape(stateful=True)},
+        inputs={orders: task},
+        committed=committed,
+        group=access.group,
+        named=frozenset(access.inbox.transactional_ids),
+        program=Program(topology_hash="h", assignor="sticky"),
+    )
+    plan = plan_recovery(facts)
+    assert {"shop-fixed-0", f"shop-{'0a' * 16}-0"}.issuperset(plan.transactional_ids)
+    assert plan.epoch > access.group.leader_epoch
+    assert all(plan.epoch > state.task_epoch for state in access.group.states.values())
+    log = [decode_record(encode_record(each)) for each in recovered_log(facts, plan.epoch, {})]
+    assert None not in log
+    rebuilt = replay(each for each in log if each is not None)
+    assert rebuilt.states[task].task_epoch == plan.epoch
+    onwards = replay((each for each in log if each is not None), access.group)
+    assert onwards.leader_epoch == plan.epoch, (
+        "whoever reads the old log before it takes the new one"
+    )
+    progress_of(APP, committed)
+
+
+def test_an_alarm_names_what_is_skipped_for_an_hour(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In both topics: topic, partition, offset and field; `status` leaves with 1, and with 0 once that is long ago."""
+    book = two_members()
+    group = FakeGroup()
+    group.write(book)
+    offset = len(book.entries)
+    group.broker.send(
+        state_topic(APP),
+        b'{"kind":"TASK","leader_epoch":1,"task":"x","phase":"RUNNING","task_epoch":1}',
+        timestamp=book.now_ms,
+    )
+    group.broker.send(inbox_topic(APP), b"noise", timestamp=book.now_ms)
+    group.beats(book.now_ms, "a", "b")
+    use(monkeypatch, group, book.now_ms)
+    assert main(["status", APP, "--json"]) == ExitCode.FAILED
+    alarms = json.loads(capsys.readouterr().out)["alarms"]
+    assert [each["name"] for each in alarms] == ["unreadable-record"] * 2
+    assert f"shop-group-state-0 offset {offset}, field task" in alarms[0]["text"]
+    assert "shop-group-inbox-0 offset 0, field message" in alarms[1]["text"]
+    assert main(["group", "history", APP]) == ExitCode.OK
+    later = book.now_ms + 3_600_001
+    group.beats(later, "a", "b")
+    use(monkeypatch, group, later)
+    capsys.readouterr()
+    assert main(["status", APP, "--json"]) == ExitCode.OK
