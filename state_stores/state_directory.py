@@ -130,8 +130,10 @@ class StateDirectory:
                 if lock is not None:
                     return cls._occupy(path, candidate, lock, member_id, tuple(others))
                 others.append(_holder(path, candidate))
-                if exclusive or slot is not None:
-                    raise _is_held(application, others[-1])
+                if slot is not None:
+                    raise _slot_is_held(application, others[-1])
+                if exclusive:  # somebody came at this very moment
+                    raise _is_shared(application, others[-1])
         raise StoreLockedError(
             f"all {_MOST_SLOTS} slots of {application} are held; look for processes that restart again and again"
         )
@@ -302,13 +304,21 @@ def _refuse_company(application: Path) -> None:
         path = application / str(slot)
         lock = _try_lock(path / _LOCK)
         if lock is None:
-            raise _is_held(application, _holder(path, slot))
+            raise _is_shared(application, _holder(path, slot))
         os.close(lock)
 
 
-def _is_held(application: Path, holder: Holder) -> StoreLockedError:
+def _slot_is_held(application: Path, holder: Holder) -> StoreLockedError:
     return StoreLockedError(
-        f"slot {holder.slot} of {application} is held by {holder}; stop that process, or use another state_dir"
+        f"slot {holder.slot} of {application} is held by {holder}; stop that process, give another slot, or use another "
+        "state_dir"
+    )
+
+
+def _is_shared(application: Path, holder: Holder) -> StoreLockedError:
+    return StoreLockedError(
+        f"{application} is used by {holder} in slot {holder.slot}, and state_dir_exclusive is set; stop that process, use "
+        "another state_dir, or leave state_dir_exclusive out to run beside it"
     )
 
 
@@ -373,7 +383,7 @@ def _explained(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename or path
+        where = Path(error.filename or path)
         if error.errno in _FULL:
             text = f"the disk of {where} is full; free space, or move state_dir"
         elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
@@ -382,9 +392,18 @@ def _explained(path: Path) -> Generator[None]:
                 "or choose another state_dir"
             )
         elif error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EEXIST}:
-            text = f"{where} is not a real directory or file ({error.strerror}); remove it, or choose another state_dir"
+            culprit = _not_a_directory(where)
+            text = (
+                f"{culprit} is not a real directory or file; remove it, or choose another state_dir"
+            )
         else:
             text = (
                 f"{where}: {error.strerror or error}; see whether state_dir is mounted and healthy"
             )
         raise StateStoreError(f"state directory {path}: {text}") from error
+
+
+def _not_a_directory(path: Path) -> Path:
+    """Return the highest part of a path that is there and no directory; the path itself if all are."""
+    parts = [*reversed(path.parents), path]
+    return next((part for part in parts if part.exists() and not part.is_dir()), path)

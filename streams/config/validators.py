@@ -220,7 +220,7 @@ def check_endpoint(value: object) -> str:
 
 def check_directory(value: object) -> Path:
     """Return an absolute path."""
-    if isinstance(value, str | os.PathLike) and str(value):  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
+    if isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value):  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
         # Absolute, because helper processes and later `chdir`s must mean the same place.
         return Path(value).expanduser().absolute()  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
     raise ValueError("must be the path of a directory")

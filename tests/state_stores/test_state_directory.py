@@ -80,7 +80,7 @@ def test_exclusive_refuses_another_process_and_names_it(tmp_path: Path) -> None:
         ((process, _),) = held
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(
-            StoreLockedError, match=f"slot 0 .*held by process {process.pid} on .*state_dir"
+            StoreLockedError, match=f"process {process.pid} on .*slot 0.*state_dir_exclusive"
         ):
             StateDirectory.acquire(tmp_path, "app", exclusive=True)
         assert sorted(tmp_path.rglob("*")) == before
@@ -334,3 +334,23 @@ def test_a_read_only_directory_is_told(tmp_path: Path) -> None:
             StateDirectory.acquire(tmp_path, "app")
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_what_stands_in_the_way_of_the_directory_is_named(tmp_path: Path) -> None:
+    """Also where it is a file further up, which is there, and not the path below it, which is not."""
+    (tmp_path / "file").touch()
+    for state_dir in (tmp_path / "file", tmp_path / "file" / "below" / "further"):
+        with pytest.raises(StateStoreError) as refused:
+            StateDirectory.acquire(state_dir, "app")
+        assert f"{tmp_path / 'file'} is not" in str(refused.value)
+
+
+def test_a_held_slot_and_a_shared_directory_are_told_apart(tmp_path: Path) -> None:
+    """Each with its own way out: another slot, or no `state_dir_exclusive`."""
+    with StateDirectory.acquire(tmp_path, "app", slot=0):
+        with pytest.raises(StoreLockedError) as held:
+            StateDirectory.acquire(tmp_path, "app", slot=0)
+        with pytest.raises(StoreLockedError) as shared:
+            StateDirectory.acquire(tmp_path, "app", exclusive=True)
+    assert "state_dir_exclusive" not in str(held.value)
+    assert "state_dir_exclusive" in str(shared.value)
