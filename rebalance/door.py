@@ -139,7 +139,7 @@ class Door(Generic[_T]):
     def _with_plain_texts(self, record: _T) -> _T:
         changed: dict[str, Any] = {}
         for field in self._texts.get(type(record), ()):
-            text = getattr(record, field)
+            text: str | tuple[str, ...] = getattr(record, field)
             if isinstance(text, tuple):
                 if not all(each.isprintable() for each in text):
                     changed[field] = tuple(map(_plain_text, text))

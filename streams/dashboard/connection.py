@@ -1,10 +1,10 @@
 """One connection of a dashboard: how long its requests may take, and how many connections there may be."""
 
 import asyncio
-from typing import Final
+from typing import Final, cast
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from streams.dashboard.web import STREAMS_MAX
 
@@ -27,11 +27,11 @@ class Connection(H11Protocol):
     _request_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for a request, unless there are too many connections."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", transport))
         if len(self.connections) > CONNECTIONS_MAX + _REFUSED_MAX:
-            transport.abort()
+            self.transport.abort()
             return
         self._await_request()
 
@@ -65,6 +65,7 @@ class Connection(H11Protocol):
 
     def _end_unless_whole(self) -> None:
         """End the connection unless a whole request is here, whose answer may take long: a stream."""
-        answers = self.cycle is not None and not self.cycle.response_complete
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        answers = cycle is not None and not cycle.response_complete
         if not answers or self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             self.transport.abort()

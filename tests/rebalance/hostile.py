@@ -3,13 +3,15 @@
 import copy
 import json
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from hypothesis import strategies as st
 
 from rebalance.messages import encode_message
 from rebalance.records import encode_record
 from tests.rebalance.round_table import RoundTable, join, stateful, with_settings
+
+_Table = TypeVar("_Table", bound=RoundTable)
 
 #: Values that no field expects everywhere.
 JUNK: tuple[Any, ...] = (
@@ -53,9 +55,9 @@ JUNK: tuple[Any, ...] = (
 )
 
 
-def settled_table() -> RoundTable:
+def settled_table(kind: type[_Table]) -> _Table:
     """Return a group of three members with standbys, one of which came later and left again."""
-    table = RoundTable(with_settings(num_standby_replicas=1, settling_ms=0))
+    table = kind(with_settings(num_standby_replicas=1, settling_ms=0))
     for name in "ab":
         table.start(name, tasks=stateful(3), partitions={"orders": 3})
     table.run(4_000, step_ms=250)
@@ -69,7 +71,7 @@ def settled_table() -> RoundTable:
 @lru_cache(maxsize=1)
 def originals() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """Return what such a group wrote, once of each shape: records of its log, and messages of its inbox."""
-    table = settled_table()
+    table = settled_table(RoundTable)
     joins = join("d", tasks=stateful(3), partitions={"orders": 3})
     return (
         _one_of_each([encode_record(each) for each in table.log]),
@@ -87,12 +89,14 @@ def _one_of_each(values: list[bytes]) -> tuple[bytes, ...]:
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [path] if path else []
+    inner: list[tuple[Any, Any]] = []
     if isinstance(value, dict):
-        for key, each in value.items():
-            found += _paths(each, (*path, key))
+        inner = list(cast("dict[str, Any]", value).items())
     elif isinstance(value, list):
-        for index, each in enumerate(value):
-            found += _paths(each, (*path, index))
+        items: list[Any] = value  # pyright: ignore[reportUnknownVariableType] - JSON
+        inner = list(enumerate(items))
+    for key, each in inner:
+        found += _paths(each, (*path, key))
     return found
 
 
@@ -109,7 +113,7 @@ def _mutated(draw: st.DrawFn, data: bytes) -> bytes:
         if not paths:
             break
         *parents, last = draw(st.sampled_from(paths))
-        inner = row
+        inner: Any = row
         for each in parents:
             inner = inner[each]
         match draw(st.sampled_from(["replace", "remove", "rename", "add"])):
@@ -117,11 +121,11 @@ def _mutated(draw: st.DrawFn, data: bytes) -> bytes:
                 inner[last] = draw(_JUNK)
             case "remove":
                 del inner[last]
-            case "rename" if isinstance(inner, dict):
+            case "rename" if isinstance(last, str):
                 inner[draw(st.sampled_from(["x", "../../etc", "0_7", "9_9", "\x1b"]))] = inner.pop(
                     last
                 )
-            case _ if isinstance(inner, dict):
+            case _ if isinstance(last, str):
                 inner[draw(st.sampled_from(["x", "0_1", "v", "kind"]))] = draw(_JUNK)
             case _:
                 inner.append(draw(_JUNK))

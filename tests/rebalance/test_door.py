@@ -1,7 +1,7 @@
 """The door of the control topics: whatever is in them, the answer is a record or a reason, and nobody else fails."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -239,6 +239,8 @@ def test_the_fold_never_fails_and_skips_what_is_rejected(forged: list[bytes], ch
 class _Attacked(RoundTable):
     """A group in whose topics somebody else writes."""
 
+    now_ms: int
+
     def forge(self, data: bytes) -> None:
         """Write into the log; members and the next leader read it, the leader of now decides on its own."""
         record = decode_record(data)
@@ -285,24 +287,18 @@ class _Attacked(RoundTable):
 
 
 def _attacked() -> _Attacked:
-    table = settled_table()
-    table.__class__ = _Attacked
-    assert isinstance(table, _Attacked)
-    return table
+    return settled_table(_Attacked)
 
 
 def _under(data: bytes, epoch: int) -> bytes:
     """Return a record under the epoch of the leader of now, if it has one."""
     try:
-        row = json.loads(data)
+        row: Any = json.loads(data)
     except (ValueError, RecursionError):
         return data
-    if (
-        isinstance(row, dict)
-        and isinstance(row.get("leader_epoch"), int)
-        and row.get("kind") != "LEADER_CLAIM"
-    ):
-        row["leader_epoch"] = epoch
+    fields = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
+    if isinstance(fields.get("leader_epoch"), int) and fields.get("kind") != "LEADER_CLAIM":
+        fields["leader_epoch"] = epoch
     return json.dumps(row).encode()
 
 

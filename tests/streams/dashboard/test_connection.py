@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 import uvicorn
@@ -40,7 +40,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _connected(port: int) -> Iterator[socket.socket]:
+def _connected(port: int) -> Generator[socket.socket]:
     with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
         yield client
 

@@ -62,7 +62,7 @@ def test_observers_answer_whatever_the_topics_hold(
     records: list[bytes], messages: list[bytes]
 ) -> None:
     group = _group(records, messages)
-    access = GroupAccess(CONFIG, FakeConnection(group.broker), lambda: T)  # type: ignore[arg-type]  # a fake connection
+    access = GroupAccess(CONFIG, FakeConnection(group.broker), lambda: T)
     access.shows_ranges = True
     status = access.look()
     json.dumps(status.to_dict())
@@ -114,7 +114,7 @@ def test_recovery_reads_and_rebuilds_whatever_is_left(
     orders = TopicPartition("orders", 0)
     committed = {orders: CommittedOffset(5, progress.encode())}
     group = _group(records, messages)
-    access = GroupAccess(CONFIG, FakeConnection(group.broker), lambda: T)  # type: ignore[arg-type]  # a fake connection
+    access = GroupAccess(CONFIG, FakeConnection(group.broker), lambda: T)
     access.read_what_there_is(whole=True)
     task = TaskId(0, 0)
     facts = RecoveryFacts(
