@@ -156,7 +156,8 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     def put(self, key: K, value: V | None, start: int) -> None:
         """Set the value of a key's window, or delete it with None; dropped if it has expired.
 
-        In a store that retains duplicates the value is added to those that are there, and None is ignored.
+        In a store that retains duplicates the value is added to those that are there, and None is ignored; in memory
+        it moves the store's time.
 
         Raises:
             ValueError: The key is None, or `start` (ms since the epoch) is below 0.
@@ -218,6 +219,10 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     def _put(self, key: Any, data: bytes, value: Any, start: int, timestamp: int) -> bool:
         check_time(self.name, start, "window start")
         if value is None and self._retains_duplicates:
+            if (
+                not self._spec.persistent
+            ):  # Kafka Streams' in-memory store moves its time before it looks
+                self.buffer.observe(start)
             return True
         if not self._accepts(start):
             return False

@@ -146,6 +146,12 @@ class SessionWindowAggregate(WindowedOperator):
         at = self._store.disk_key(data, start, end)
         return Change(Windowed(key, start, end), at, None, end, self.old_value(at))
 
+    def closing_order(self, change: Change) -> tuple[Any, ...]:
+        """Return the place of a final result: by end and key in memory, else by end, start and key, as in Kafka Streams."""
+        if self._segments.spec.persistent:
+            return super().closing_order(change)
+        return (change.key.end, self._segments.layout.key_of(change.data))
+
     def closed(self, after: int, until: int) -> Iterable[Change]:
         """Return the last result of each session that closes at a stream time after < time <= until."""
         # Closed at end + gap + grace + 1, so the ends in question lie this much earlier.

@@ -67,6 +67,11 @@ class _Trail:
         self._times_ms += times_ms
         self._rows.update(zip(disk_keys, places, strict=True))
 
+    def pass_time(self, place: int, time_ms: int) -> None:
+        """Note a put that leaves no row and may move the store's time."""
+        self._places.append(place)
+        self._times_ms.append(time_ms)
+
     def observed_ms(self, place: int) -> int:
         """Return the store's time before the record at this place."""
         if len(self._latest_ms) <= len(self._times_ms):
@@ -175,10 +180,12 @@ class JoinWindow(_OverWindows):
         for index, data in enumerate(key_bytes):
             if data is None or not self.put(batch, index, data) or trail is None:
                 continue
+            timestamp = batch.timestamps[index]
             if batch.values[index] is not None:
-                timestamp = batch.timestamps[index]
                 row = store.disk_key(data, timestamp, store.buffer.seq)
                 trail.add_all((places[index],), (row,), (timestamp,))
+            elif not store.buffer.spec.persistent:
+                trail.pass_time(places[index], timestamp)
 
 
 def _places(batch: RecordBatch) -> list[int]:
@@ -525,6 +532,8 @@ class SelfJoin(_OverWindows):
             key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
             if value is None or (data is None and not any(self._keeps)):
                 self.context.dropped(1, "null key or value")
+                if data is not None:
+                    self.put(batch, index, data)  # in memory it moves the store's time
                 continue
             try:
                 found = (

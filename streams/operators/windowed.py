@@ -296,10 +296,14 @@ class WindowedOperator(MaterializedOperator):
             results += self._newly_closed()
 
     def _newly_closed(self) -> list[Change]:
-        """Return the results of windows that have closed since the last time, in the order of their ends."""
+        """Return the results of windows that have closed since the last time, in their closing order."""
         changes = self.closed(self._emitted_time, self._stream_time)
         self._emitted_time = self._stream_time
-        return sorted(changes, key=lambda change: (change.key.end, change.key.start, change.data))
+        return sorted(changes, key=self.closing_order)
+
+    def closing_order(self, change: Change) -> tuple[Any, ...]:
+        """Return the place of a final result among those of windows that close together."""
+        return (change.key.end, change.key.start, change.data)
 
     def _is_time(self) -> bool:
         interval = self.context.emit_interval_ms

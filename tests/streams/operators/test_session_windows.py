@@ -11,7 +11,7 @@ from streams import KStream, Materialized
 from streams.operators.session_windows import SessionWindowAggregate
 from streams.testing import TopologyTestDriver
 from streams.windows import SessionWindows
-from tests.streams.operators.run import JSON, driver_of
+from tests.streams.operators.run import JSON, driver_of, outputs
 from tests.streams.operators.window_runs import KEYED, flat_key
 
 #: (key, value, timestamp); a value of 13 fails in the fold, one of 7 where sessions merge, one of 5 in the serde.
@@ -124,3 +124,30 @@ def test_results_on_update_go_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> 
         with driver_of(use, statestore_cache_max_bytes=cache_bytes) as driver:
             pipe(driver, [("a", 1, 1)])
     assert ways == ["quick", "general"]
+
+
+@pytest.mark.parametrize(
+    ("store_type", "expected"),
+    [
+        ("rocksdb", [("c", 6), ("b", 8), ("a", 10), ("d", 10)]),
+        ("in_memory", [("a", 10), ("b", 8), ("c", 6), ("d", 10)]),
+    ],
+)
+def test_sessions_that_close_together_come_in_the_order_of_kafka_streams_stores(
+    store_type: Any, expected: list[Any]
+) -> None:
+    """All end at 10: on disk those that began earlier come first, in memory only keys count."""
+    rows = [("b", 8), ("a", 10), ("b", 10), ("c", 6), ("c", 10), ("d", 10), ("z", 100)]
+    with driver_of(
+        lambda stream: (
+            stream.group_by_key(key_serde=JSON, value_serde=JSON)
+            .windowed_by(SessionWindows(5))
+            .emit_strategy("on_window_close")
+            .count(store=Materialized(store_type=store_type, key_serde=JSON))
+            .to_stream(lambda key, _: [key.key, key.start, key.end])
+        )
+    ) as driver:
+        source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
+        for key, time in rows:
+            source.pipe_input(key, "x", time)
+        assert [(key[0], key[1]) for key, _, _ in outputs(driver)] == expected

@@ -8,10 +8,19 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from streams import ErrorResponse, JoinWindows, KStream, Serdes, StreamsBuilder, StreamsConfig
+from streams import (
+    ErrorResponse,
+    JoinWindows,
+    KStream,
+    Materialized,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+)
 from streams.operators.non_joined import NonJoinedSettings, NonJoinedStore, SharedTime
 from streams.testing import TopologyTestDriver
 
@@ -447,3 +456,38 @@ def test_after_a_start_without_times_the_rows_tell_how_old_they_are() -> None:
         waiting.begin()
         assert list(waiting.due(14)) == []
         assert waiting.times() == (14, -1)
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(("store_type", "found"), [("rocksdb", ["x-y"]), ("in_memory", [])])
+def test_a_null_value_moves_the_time_of_a_store_in_memory_alone(
+    store_type: Any, found: list[str], batched: bool, record_by_record: bool
+) -> None:
+    """As in Kafka Streams: what that time has expired finds nobody there."""
+    config = StreamsConfig(
+        application_id="t", bootstrap_servers="unused:9092", statestore_cache_max_bytes=0
+    )
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    left, right = (builder.stream(topic, **text) for topic in ("left", "right"))
+    left.join(
+        right,
+        lambda one, two: f"{one}-{two}",
+        within=JoinWindows(10),
+        store=Materialized(store_type=store_type),
+    ).to("out", **text)
+    with TopologyTestDriver(
+        builder.build(config), config, record_by_record=record_by_record
+    ) as driver:
+        rows: list[Any] = [("a", "x", 0), ("a", None, 60_000)]
+        source = driver.create_input_topic("left", **text)
+        if batched:
+            source.pipe_batch(rows)
+        else:
+            for row in rows:
+                source.pipe_input(*row)
+        driver.create_input_topic("right", **text).pipe_input("a", "y", 5)
+        assert driver.create_output_topic("out", **text).read_key_values() == [
+            ("a", text) for text in found
+        ]
