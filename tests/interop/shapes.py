@@ -1,0 +1,304 @@
+"""The streams and tables of a random program as a graph, and which outputs a declared difference reaches."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Drawn = dict[str, Any]
+
+_REKEYING = frozenset({"map", "flat_map", "select_key", "process", "timer", "table_to_stream_by"})
+_FOREIGN = frozenset({"table_foreign_join", "table_foreign_left_join"})
+_OF_TWO_TABLES = frozenset({"table_join", "table_left_join", "table_outer_join", *_FOREIGN})
+_REGROUPING = frozenset({"table_group_count", "table_group_reduce", "table_group_aggregate"})
+_FILTERS = frozenset({"table_filter", "table_filter_not"})
+_STREAM_JOINS = frozenset({"stream_join", "stream_left_join", "stream_outer_join"})
+#: Aggregations of streams whose first old value Kafka Streams takes for the initial one.
+_INITIALIZED = frozenset(
+    {"count", "aggregate", "cogroup", "windowed_count", "windowed_aggregate", "windowed_cogroup"}
+)
+_KEEPING = frozenset(
+    {"count", "reduce", "aggregate", "cogroup", "to_table", *_REGROUPING, *_FOREIGN}
+)
+
+
+@dataclass(eq=False)
+class Node:
+    """A stream or a table of a program.
+
+    Attributes:
+        parents: What it is made of.
+        operator: The operator that made it.
+        topics: The topics that its records come from.
+        rekeyed: Whether its keys may have changed since they were partitioned.
+        repartitioned: Whether its records went through an internal topic.
+        is_cached: Whether a cache keeps its changes back.
+        odd_old_values: Whether Kafka Streams' old values of it are not what it gave before.
+    """
+
+    parents: tuple["Node", ...] = ()
+    operator: str = ""
+    topics: frozenset[str] = frozenset()
+    rekeyed: bool = False
+    repartitioned: bool = False
+    is_cached: bool = False
+    odd_old_values: bool = False
+    takes_old_values: bool = False
+    step: Drawn = field(default_factory=dict[str, Any])
+
+    def ancestors(self) -> set["Node"]:
+        """Return all that it is made of, itself included."""
+        found: set[Node] = {self}
+        for parent in self.parents:
+            found |= parent.ancestors()
+        return found
+
+
+@dataclass
+class Shape:
+    """All streams and tables of a program, numbered as in its pool."""
+
+    program: Drawn
+    subtopologies: int = 1
+    streams: list[Node] = field(default_factory=list[Node])
+    tables: list[Node] = field(default_factory=list[Node])
+
+    @classmethod
+    def of(cls, program: Drawn, text: str = "") -> "Shape":
+        """Return the shape of a program, whose description is this text."""
+        shape = cls(program, text.count("Sub-topology: "))
+        for source in program["sources"]:
+            node = Node(operator=source["kind"], topics=frozenset({source["topic"]}))
+            if source["kind"] == "stream":
+                shape.streams.append(node)
+            elif source["kind"] == "table":
+                shape.tables.append(node)
+        for step in program["steps"]:
+            shape.add(step)
+        return shape
+
+    def outputs(self) -> dict[str, Node]:
+        """Return the stream of each output topic."""
+        numbers = {sink % len(self.streams) for sink in self.program["sinks"]}
+        return {f"out{number}": self.streams[number] for number in numbers}
+
+    def caches_above(self, node: Node) -> bool:
+        """Return whether a cache keeps changes back above a node: tables of topics have one, too."""
+        return self.program["config"]["cache"] > 0 and any(
+            above.is_cached or above.operator == "table" for above in node.ancestors()
+        )
+
+    def add(self, step: Drawn) -> None:
+        """Add what a step makes."""
+        operator = step["op"]
+        if operator in ("lookup", "left_lookup"):
+            placed = self._placed(self._stream(step, "a"), operator)
+            self.streams.append(self._made(step, placed, self._table(step, "t")))
+        elif operator in _OF_TWO_TABLES:
+            self._add_table(self._join_tables(step))
+        elif operator.startswith("table_"):
+            self._of_table(step)
+        elif operator.startswith("windowed_") or operator == "cogroup":
+            self._aggregate(step)
+        elif operator in ("count", "reduce", "aggregate", "to_table"):
+            placed = self._placed(
+                self._stream(step, "a"), operator, always=step.get("rekey", False)
+            )
+            self._add_table(self._kept(step, self._made(step, placed)))
+        elif operator in _STREAM_JOINS:
+            sides = (self._placed(self._stream(step, at), operator) for at in "ab")
+            self.streams.append(self._made(step, *sides))
+        elif operator == "merge":
+            self.streams.append(self._made(step, self._stream(step, "a"), self._stream(step, "b")))
+        else:
+            made = self._made(step, self._stream(step, "a"))
+            made.rekeyed = made.rekeyed or operator in _REKEYING
+            if operator == "repartition":
+                made.rekeyed, made.repartitioned = False, True
+            self.streams.extend(
+                [made, *(Node(**vars(made)) for _ in range(2))] if operator == "split" else [made]
+            )
+
+    def _stream(self, step: Drawn, place: str) -> Node:
+        return self.streams[int(step.get(place, 0)) % len(self.streams)]
+
+    def _table(self, step: Drawn, place: str) -> Node:
+        return self.tables[int(step.get(place, 0)) % len(self.tables)]
+
+    def _made(self, step: Drawn, *parents: Node) -> Node:
+        return Node(
+            parents=parents,
+            operator=step["op"],
+            step=step,
+            topics=frozenset().union(*(parent.topics for parent in parents)),
+            rekeyed=any(parent.rekeyed for parent in parents),
+            repartitioned=any(parent.repartitioned for parent in parents),
+            odd_old_values=any(parent.odd_old_values for parent in parents),
+        )
+
+    def _placed(self, node: Node, operator: str, *, always: bool = False) -> Node:
+        if not (node.rekeyed or always):
+            return node
+        return Node(
+            parents=(node,), operator=f"{operator} place", topics=node.topics, repartitioned=True
+        )
+
+    def _kept(self, step: Drawn, node: Node) -> Node:
+        kept = step.get("kept")
+        has_store = step["op"] in _KEEPING or step["op"].startswith("windowed_") or kept is not None
+        caches = (kept or {}).get("cache", True) and self.program["config"]["cache"] > 0
+        node.is_cached = has_store and caches
+        if step["op"] in _INITIALIZED and not caches:
+            node.odd_old_values = True
+        return node
+
+    def _add_table(self, table: Node) -> None:
+        self.tables.append(table)
+        self.streams.append(Node(**{**vars(table), "parents": (table,), "operator": "to_stream"}))
+
+    def _join_tables(self, step: Drawn) -> Node:
+        table, other = self._table(step, "t"), self._table(step, "u")
+        made = self._kept(step, self._made(step, table, other))
+        if table.topics & other.topics:
+            made.odd_old_values = True
+        if step["op"] in _FOREIGN:
+            made.repartitioned = made.takes_old_values = True
+        elif step["op"] != "table_join":
+            # An outer side asks whether there was a row before.
+            made.takes_old_values = True
+        return made
+
+    def _of_table(self, step: Drawn) -> None:
+        operator = step["op"]
+        table = self._table(step, "t")
+        made = self._made(step, table)
+        if operator in _REGROUPING:
+            made.repartitioned = made.takes_old_values = True
+            made.odd_old_values = False
+            self._add_table(self._kept(step, made))
+        elif operator in ("table_suppress", "table_to_stream", "table_to_stream_by"):
+            made.rekeyed = operator in _REKEYING
+            self.streams.append(made)
+        else:
+            made.takes_old_values = operator in _FILTERS
+            self._add_table(self._kept(step, made))
+
+    def _aggregate(self, step: Drawn) -> None:
+        operator = step["op"]
+        parents = [self._placed(self._stream(step, "a"), operator, always=step.get("rekey", False))]
+        if operator in ("cogroup", "windowed_cogroup"):
+            places = "bc"[: step["groups"] - 1]
+            parents += [self._placed(self._stream(step, at), operator) for at in places]
+        made = self._kept(step, self._made(step, *parents))
+        if operator == "cogroup":
+            self._add_table(made)
+            return
+        if step.get("regroup"):
+            regrouped = self._made(step, made)
+            regrouped.repartitioned = regrouped.takes_old_values = True
+            regrouped.odd_old_values = False
+            regrouped.is_cached = self.program["config"]["cache"] > 0
+            self._add_table(regrouped)
+        self.streams.append(Node(**{**vars(made), "parents": (made,), "rekeyed": True}))
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A declared difference that outputs of some programs show.
+
+    Attributes:
+        name: A short name.
+        reason: The difference, as `docs/coming-from-kafka-streams.md` declares it.
+        reaches: Whether it may show in an output.
+    """
+
+    name: str
+    reason: str
+    reaches: Callable[[Shape, Node], bool]
+
+
+def _odd_old_values(_shape: Shape, output: Node) -> bool:
+    """Whether an operator that takes old values is above or below, and takes odd ones."""
+    return any(
+        node.takes_old_values and any(parent.odd_old_values for parent in node.parents)
+        for node in output.ancestors()
+    )
+
+
+def _flushed_together(_shape: Shape, output: Node) -> bool:
+    return any(node.is_cached and node.repartitioned for node in output.ancestors())
+
+
+def _in_one_task(shape: Shape, output: Node) -> bool:
+    return shape.subtopologies > 1 and any(node.operator == "timer" for node in output.ancestors())
+
+
+def _counted_behind_cache(shape: Shape, output: Node) -> bool:
+    return any(
+        node.operator == "table_suppress" and "bytes" in node.step and shape.caches_above(node)
+        for node in output.ancestors()
+    )
+
+
+def _order_of_topics(_shape: Shape, output: Node) -> bool:
+    return any(
+        len(node.parents) > 1 and any(parent.repartitioned for parent in node.parents)
+        for node in output.ancestors()
+    )
+
+
+def _expired_in_memory(shape: Shape, output: Node) -> bool:
+    in_memory = shape.program["config"]["store"] == "in_memory"
+    return any(
+        node.operator in _STREAM_JOINS
+        and node.step.get("type", "in_memory" if in_memory else "rocksdb") == "in_memory"
+        for node in output.ancestors()
+    )
+
+
+EXCLUSIONS = (
+    Exclusion(
+        "order of repartition topics",
+        "The one task of Kafka Streams' test driver chooses among the records of all topics by their times; of two repartition"
+        " topics with equal times the other may come first than in our driver, which has a task for each sub-topology.",
+        _order_of_topics,
+    ),
+    Exclusion(
+        "late records in memory",
+        "A join store in memory moves its time on at null values, too, in Kafka Streams, so that a late record misses itself.",
+        _expired_in_memory,
+    ),
+    Exclusion(
+        "bytes behind a cache",
+        "A change that comes out of a cache does not know the topic of its record, so a byte limit of `suppress` behind a"
+        " cache counts no topic name.",
+        _counted_behind_cache,
+    ),
+    Exclusion(
+        "one task for all",
+        "Kafka Streams' test driver runs all sub-topologies in one task, whose stream time is that of all topics; ours, as"
+        " applications do, has a task for each: a timer of stream time follows its own sub-topology.",
+        _in_one_task,
+    ),
+    Exclusion(
+        "old values",
+        "With caching off, Kafka Streams takes the initial value for the old one of a new row, and joins of a table with"
+        " what is made of itself give old values that were never given: groups and joins by foreign key behind them subtract them.",
+        _odd_old_values,
+    ),
+    Exclusion(
+        "one flush for a piped record",
+        "With a cache, our driver commits after each piped record, Kafka Streams' after each record of a repartition topic, too.",
+        _flushed_together,
+    ),
+)
+
+
+def excluded(program: Drawn, text: str) -> dict[str, str]:
+    """Return the outputs that are not compared, and why; `text` is the description of the topology."""
+    shape = Shape.of(program, text)
+    return {
+        name: exclusion.name
+        for name, output in shape.outputs().items()
+        for exclusion in EXCLUSIONS
+        if exclusion.reaches(shape, output)
+    }
