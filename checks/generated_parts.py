@@ -35,7 +35,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Topology and topics": (
         "default_key_serde", "default_value_serde", "ensure_explicit_naming", "default_timestamp_extractor",
         "processor_wrapper_class", "dsl_store_suppliers", "dsl_store_format",
-        "topology_optimization", "emit_interval_ms", "replication_factor", "repartition_purge_interval_ms",
+        "topology_optimization", "emit_interval_ms", "replication_factor", "repartition_topic_config", "repartition_purge_interval_ms",
     ),
     "Errors": (
         "deserialization_exception_handler", "processing_exception_handler",

@@ -33,6 +33,7 @@ from streams.operators import stateless
 from streams.serdes import PlainT, SerdeInto, SerdeLike, SerdeMethods, SerdeOf
 from streams.stream_aggregations import GroupPart
 from streams.stream_part import StreamPart
+from tasks.internal_topics import fault_of_repartition_config
 from tasks.processing.operator import OperatorSupplier
 from tasks.processing.record import RecordContext
 from tasks.processing.topology_spec import Partitioner, SinkSpec
@@ -205,6 +206,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         key_serde: SerdeOf[K] | None = None,
         value_serde: SerdeOf[V] | None = None,
         partitioner: Partitioner | None = None,
+        topic_config: Mapping[str, str] | None = None,
     ) -> "KStream[K, V]":
         """Send the records through an internal topic, so that each is where its key belongs; null keys are dropped.
 
@@ -214,9 +216,12 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             key_serde: Serde of keys; the stream's if not given.
             value_serde: Serde of values, likewise.
             partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for Kafka's default.
+            topic_config: Topic settings for its creation, as `{"retention.ms": "86400000"}`; those of the setting
+                `repartition_topic_config` if not given. A topic that exists is not changed.
 
         Raises:
-            TopologyError: `partitions` is no int from 1, or not that of what this is joined with (`build()` says that).
+            TopologyError: `partitions` is no int from 1, or not that of what this is joined with (`build()` says that);
+                `topic_config` is no mapping of texts, or has a setting that correctness rests on.
 
         >>> from streams import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
@@ -228,6 +233,9 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             raise TopologyError(
                 f"{call.context}: partitions={partitions!r}; give a whole number from 1"
             )
+        fault = "" if topic_config is None else fault_of_repartition_config(topic_config)
+        if fault:
+            raise TopologyError(f"{call.context}: topic_config {fault}")
         graph = self._part.graph
         key, value = self._serdes(call, key_serde, value_serde)
         node = graph.repartition(
@@ -238,6 +246,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         )
         node.optimizable = False
         node.partitions = partitions
+        node.topic_config = dict(topic_config or {})
         node.partitioner = check_callable(partitioner, "partitioner", PARTITIONER, call.context)
         graph.add(node, self._part.node)
         return KStream(

@@ -308,6 +308,7 @@ class RepartitionNode(GraphNode):
     value_serde: AnySerde | None
     partitions: int | None = None
     partitioner: Partitioner | None = None
+    topic_config: Mapping[str, str] = field(default_factory=dict[str, str])
     optimizable: bool = True
     placeholders: tuple[DefaultSerde, DefaultSerde] = (KEY_DEFAULT, VALUE_DEFAULT)
 
@@ -315,7 +316,7 @@ class RepartitionNode(GraphNode):
         """Add the topic and the nodes at its two ends."""
         key = filled(self.key_serde, self.placeholders[0])
         value = filled(self.value_serde, self.placeholders[1])
-        topology.add_repartition_topic(self.topic, self.partitions)
+        topology.add_repartition_topic(self.topic, self.partitions, self.topic_config)
         topology.add_node(
             ProcessorSpec(
                 name=self.filter_name,

@@ -11,11 +11,15 @@ from streams.names import where
 from streams.run_options import RunOptions
 from streams.topology import Topology
 from tasks.internal_topics import (
+    LIMITS,
+    MESSAGE_BYTES,
     ApplicationPlan,
     changelog_topic,
     internal_prefix,
+    limits_too_low,
     missing_source_topics,
     plan_application,
+    with_message_bytes,
 )
 from tasks.parallel.progress_vector import Progress
 from tasks.ports import Admin, Clock, NewTopic
@@ -107,6 +111,7 @@ def plan_with_topics(
         topics,
         replication_factor=config.replication_factor,
         factor=config.parallelising_factor,
+        repartition_config=config.repartition_topic_config,
     )
     unknown = sorted(set(tasks).difference(plan.tasks))
     if unknown:
@@ -114,11 +119,17 @@ def plan_with_topics(
             f"--tasks names {', '.join(map(str, unknown))}, but the application's tasks are "
             f"{', '.join(map(str, plan.tasks))}"
         )
-    wanted = [
-        topic
-        for topic in (*plan.repartition_topics, *plan.changelog_topics)
-        if topic.name not in topics and topic.partitions
+    internal = [
+        topic for topic in (*plan.repartition_topics, *plan.changelog_topics) if topic.partitions
     ]
+    if internal:
+        plan = _with_limits_of_inputs(plan, config, admin, topics)
+        internal = [
+            topic
+            for topic in (*plan.repartition_topics, *plan.changelog_topics)
+            if topic.partitions
+        ]
+    wanted = [topic for topic in internal if topic.name not in topics]
     _check_deleted(plan, topics, config.application_id, topology_hash, admin)
     if wanted:
         _log.info(
@@ -126,6 +137,42 @@ def plan_with_topics(
             ", ".join(f"{t.name} ({t.partitions} partitions)" for t in wanted),
         )
         admin.create_topics(wanted)
+    return plan
+
+
+def _with_limits_of_inputs(
+    plan: ApplicationPlan, config: StreamsConfig, admin: Admin, topics: Mapping[str, int]
+) -> ApplicationPlan:
+    """Return the plan with internal topics that take what its inputs hold; warn about existing ones that do not."""
+    names = {topic.name for topic in (*plan.repartition_topics, *plan.changelog_topics)}
+    inputs = {
+        topic for each in plan.subtopologies.values() for topic in each.topic_partitions
+    } - names
+    existing = names.intersection(topics)
+    described = admin.describe_topics(sorted(inputs | existing), config=LIMITS)
+    largest = [
+        int(found.config[MESSAGE_BYTES])
+        for name, found in described.items()
+        if name in inputs and MESSAGE_BYTES in found.config
+    ]
+    if largest:
+        plan = with_message_bytes(plan, max(largest))
+    for topic in (*plan.repartition_topics, *plan.changelog_topics):
+        if topic.name not in described:
+            continue
+        limits = limits_too_low(topic, described[topic.name].config)
+        if limits:
+            settings = ",".join(f"{name}={value}" for name, value in limits.items())
+            _log.warning(
+                "internal topic %s refuses records that its inputs may hold, because of %s: the application would end with "
+                "an error at such a record. Raise them: kafka-configs.sh --bootstrap-server %s --alter --entity-type topics "
+                "--entity-name %s --add-config %s",
+                topic.name,
+                ", ".join(f"{name} {described[topic.name].config[name]}" for name in limits),
+                config.bootstrap_servers,
+                topic.name,
+                settings,
+            )
     return plan
 
 

@@ -8,7 +8,7 @@ records: `spec()` hands the result to the tasks as plain values.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
@@ -97,6 +97,7 @@ class Topology(TopologyStores):
         super().__init__()
         #: Bare names of the topics between sub-topologies, with their partition counts.
         self._repartition_topics: dict[str, int | None] = {}
+        self._repartition_configs: dict[str, Mapping[str, str]] = {}
         #: Sources whose topics a join reads, and which must agree in their partition counts.
         self._copartitioned: list[frozenset[str]] = []
 
@@ -276,9 +277,13 @@ class Topology(TopologyStores):
             )
         self._stores.setdefault(name, builder)
 
-    def add_repartition_topic(self, name: str, partitions: int | None) -> None:
+    def add_repartition_topic(
+        self, name: str, partitions: int | None, config: Mapping[str, str] | None = None
+    ) -> None:
         """Declare an internal topic by its bare name; None leaves the partition count to the running side."""
         self._repartition_topics[name] = partitions
+        if config:
+            self._repartition_configs[name] = dict(config)
 
     def store_spec(self, name: str) -> StoreSpec:
         """Return a store that was added."""
@@ -456,6 +461,7 @@ class Topology(TopologyStores):
             subtopologies=tuple(subtopologies),
             repartition_topics=dict(self._repartition_topics),
             global_stores=tuple(global_stores),
+            repartition_configs=dict(self._repartition_configs),
         )
 
     # -- parts -----------------------------------------------------------------------------------------------------

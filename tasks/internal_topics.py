@@ -8,9 +8,11 @@ import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
@@ -32,6 +34,26 @@ _ADDITIONAL_MS: Final = 86_400_000
 
 #: Topic settings are 64-bit numbers.
 _LONGEST_MS: Final = (1 << 63) - 1
+
+MESSAGE_BYTES: Final = "max.message.bytes"
+#: Limits of a topic, which an internal topic has no lower than its inputs need.
+LIMITS: Final = (
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    MESSAGE_BYTES,
+)
+#: Event time may be anything, so internal topics take every timestamp. Kafka's defaults refuse an hour ahead of now.
+_EVERY_TIMESTAMP: Final = {
+    "message.timestamp.before.max.ms": str(_LONGEST_MS),
+    "message.timestamp.after.max.ms": str(_LONGEST_MS),
+}
+#: Kafka's own default of `max.message.bytes`.
+_MESSAGE_BYTES_DEFAULT: Final = 1_048_588
+#: Settings of a repartition topic that correctness rests on.
+_FIXED_OF_REPARTITION: Final = {
+    "cleanup.policy": "records of one key are not versions of each other, and compaction would drop some",
+    "message.timestamp.type": "records keep their event time",
+}
 
 
 def changelog_topic(application_id: str, store: str) -> str:
@@ -95,6 +117,7 @@ def plan_application(
     *,
     replication_factor: int = -1,
     factor: int = 1,
+    repartition_config: Mapping[str, str] = MappingProxyType({}),
 ) -> ApplicationPlan:
     """Return how a topology runs on a cluster that has `topics` (name -> partition count), in so many key ranges at most.
 
@@ -125,7 +148,12 @@ def plan_application(
             topic_partitions=read,
         )
     repartition_topics = tuple(
-        _repartition_topic(prefix + name, count, replication_factor)
+        _repartition_topic(
+            prefix + name,
+            count,
+            replication_factor,
+            {**repartition_config, **spec.repartition_configs.get(name, {})},
+        )
         for name, count in sorted(repartition.items())
     )
     changelogs = tuple(
@@ -320,7 +348,54 @@ def _kept_for_slow_ranges(spec: TopologySpec) -> TopologySpec:
     )
 
 
-def _repartition_topic(name: str, partitions: int, replication_factor: int) -> NewTopic:
+def fault_of_repartition_config(config: object) -> str:
+    """Return what is wrong with settings for a repartition topic; empty if nothing is.
+
+    >>> fault_of_repartition_config({"cleanup.policy": "compact"})
+    "can't set 'cleanup.policy': records of one key are not versions of each other, and compaction would drop some"
+    """
+    if not isinstance(config, Mapping):
+        return "must be a table of topic settings, as {'retention.ms': '86400000'}"
+    for name, value in config.items():  # pyright: ignore[reportUnknownVariableType] - a mapping of anything, checked here
+        if not isinstance(name, str) or not isinstance(value, str):
+            return f"must have text for {name!r}, as in {{'retention.ms': '86400000'}}"
+        if name in _FIXED_OF_REPARTITION:
+            return f"can't set {name!r}: {_FIXED_OF_REPARTITION[name]}"
+    return ""
+
+
+def with_message_bytes(plan: ApplicationPlan, largest: int) -> ApplicationPlan:
+    """Return the plan with internal topics that take records as large as its inputs' topics do (bytes)."""
+    if largest == _MESSAGE_BYTES_DEFAULT:
+        return plan
+
+    def raised(topic: NewTopic) -> NewTopic:
+        return structs.replace(topic, config={MESSAGE_BYTES: str(largest), **topic.config})
+
+    return structs.replace(
+        plan,
+        repartition_topics=tuple(map(raised, plan.repartition_topics)),
+        changelog_topics=tuple(map(raised, plan.changelog_topics)),
+    )
+
+
+def limits_too_low(topic: NewTopic, config: Mapping[str, str]) -> dict[str, str]:
+    """Return the limits that an internal topic with these settings should have instead.
+
+    >>> planned = NewTopic(name="a-b-changelog", partitions=1, config={"max.message.bytes": "5000000"})
+    >>> limits_too_low(planned, {"max.message.bytes": "1048588"})
+    {'max.message.bytes': '5000000'}
+    """
+    return {
+        name: topic.config[name]
+        for name in LIMITS
+        if name in topic.config and name in config and int(config[name]) < int(topic.config[name])
+    }
+
+
+def _repartition_topic(
+    name: str, partitions: int, replication_factor: int, config: Mapping[str, str]
+) -> NewTopic:
     return NewTopic(
         name=name,
         partitions=partitions,
@@ -330,6 +405,8 @@ def _repartition_topic(name: str, partitions: int, replication_factor: int) -> N
             "retention.ms": "-1",
             "segment.bytes": str(50 * 1024 * 1024),
             "message.timestamp.type": "CreateTime",
+            **_EVERY_TIMESTAMP,
+            **config,
         },
     )
 
@@ -344,6 +421,7 @@ def _changelog(
         config={
             **_changelog_config(store),
             "message.timestamp.type": "CreateTime",
+            **_EVERY_TIMESTAMP,
             **store.changelog_config,
         },
     )

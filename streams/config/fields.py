@@ -28,6 +28,7 @@ from streams.config.validators import (
     check_store_suppliers,
     check_tags,
     check_topic,
+    check_topic_config,
     check_wrapper,
     integer,
     milliseconds,
@@ -67,6 +68,7 @@ OptionalLocation = Annotated[str | None, optional(check_location)]
 Servers = Annotated[str, PlainValidator(check_servers)]
 Directory = Annotated[Path, PlainValidator(check_directory)]
 Replicas = Annotated[int, PlainValidator(check_replicas)]
+TopicConfig = Annotated[Mapping[str, str], PlainValidator(check_topic_config)]
 Tags = Annotated[Mapping[str, str], PlainValidator(check_tags)]
 Optimization = Annotated[
     Literal["all", "none"] | frozenset[str], PlainValidator(check_optimization)

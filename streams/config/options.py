@@ -49,6 +49,7 @@ class StreamsOptions(TypedDict, total=False):
     statestore_uncommitted_max_bytes: SizeOption
     state_cleanup_delay_ms: DurationOption
     repartition_purge_interval_ms: DurationOption
+    repartition_topic_config: Mapping[str, str]
     state_dir_exclusive: bool
     group_instance_id: str | None
     task_assignor: str | Callable[..., Any]

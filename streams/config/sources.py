@@ -44,7 +44,9 @@ _CLIENT_PROPERTY: Final = ("sasl", "ssl", "security")
 _log = logging.getLogger(__name__)
 
 CLIENTS: Final = frozenset({"consumer", "producer", "admin"})
-TABLES: Final = CLIENTS | {"client_tags", "rocksdb"}
+#: Tables whose keys have dots, which names of environment variables have not.
+_DOTTED: Final = CLIENTS | {"repartition_topic_config"}
+TABLES: Final = _DOTTED | {"client_tags", "rocksdb"}
 
 KEYWORD: Final = "keyword"
 DEFAULT: Final = "default"
@@ -141,7 +143,7 @@ def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Ite
         if not text:  # `NAME=` in a shell or a compose file means unset
             continue
         if nested:
-            yield option, _property_name(key) if option in CLIENTS else key, text, origin
+            yield option, _property_name(key) if option in _DOTTED else key, text, origin
         elif option in TABLES:
             yield from _spread(option, _json_table(text, origin), origin)
         else:
@@ -175,7 +177,7 @@ def _from_file(known: Collection[str], file: Path) -> Iterator[_Setting]:
         origin = f"{file}, key {option}"
         if option not in known:
             raise _unknown(option, origin, known)
-        if option in CLIENTS and isinstance(value, dict):
+        if option in _DOTTED and isinstance(value, dict):
             value = dict(_flat(cast("dict[str, Any]", value)))  # noqa: PLW2901 - the same table, spelled with dots
         yield from _spread(option, value, origin)
 

@@ -244,6 +244,10 @@ class StreamsConfig(BaseModel, frozen=True):
     replication_factor: types.Replicas = -1
     """Replicas of internal topics that are created; -1 takes the cluster's default."""
 
+    repartition_topic_config: types.TopicConfig = Field(default_factory=_empty)
+    """Topic settings of repartition topics that are created, `{"retention.ms": "86400000"}`; `topic_config=` of `repartition()`
+    overrides them."""
+
     application_server: types.OptionalEndpoint = None
     """`host:port` at which other members reach this process's interactive queries."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from pydantic import PlainValidator
 
@@ -26,6 +26,7 @@ from streams.durations import parse_ms, to_ms
 from streams.errors import ConfigError, StreamsError
 from streams.functions import accepts, function_name, is_async
 from streams.serdes import SERDE_NAMES, Serde, as_serde, serde_named
+from tasks.internal_topics import fault_of_repartition_config
 from tasks.processing.processor_wrapper import ProcessorWrapper
 from tasks.processing.timestamps import NAMED_EXTRACTORS
 
@@ -261,6 +262,14 @@ def check_tags(value: object) -> Mapping[str, str]:
         raise ValueError("must be a table of texts, as {'zone': 'a'}")  # noqa: TRY004 - pydantic reports ValueError
     # Names and values both travel in heartbeats and are compared by text.
     return MappingProxyType({check_name(key): check_label(tag) for key, tag in value.items()})  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - a mapping of anything, checked here
+
+
+def check_topic_config(value: object) -> Mapping[str, str]:
+    """Return a read-only table of settings of a repartition topic."""
+    fault = fault_of_repartition_config(value)
+    if fault:
+        raise ValueError(fault)
+    return MappingProxyType(dict(cast("Mapping[str, str]", value)))
 
 
 def check_optimization(value: object) -> Literal["all", "none"] | frozenset[str]:

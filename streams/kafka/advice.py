@@ -47,4 +47,4 @@ def next_step(error: KafkaError) -> str:
     step = _NEXT_STEPS.get(error.code())
     if step is None and is_transient(error):
         step = AWAY_ADVICE
-    return step or "look for the cause in the broker's log"
+    return step or "the cluster said no more than that"

@@ -1,5 +1,6 @@
 """What a producer's errors mean. Pure tables; the producers act on them."""
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
@@ -30,6 +31,9 @@ class Outcome(StrEnum):
     #: Nobody can tell, or the client can't go on: a new producer is needed either way.
     UNKNOWN = "unknown"
 
+
+#: Errors of a record's content.
+_INVALID: Final = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP})
 
 _REFUSED_NAMES: Final = {
     f"({KafkaError(code).name()}": code for code in sorted(BATCH_REFUSED | TOPIC_REFUSED)
@@ -91,11 +95,13 @@ def is_retriable(error: KafkaError) -> bool:
     return is_transient(error) or error.code() in UNANSWERED
 
 
-def delivery_error(error: KafkaError, topic: str, partition: int | None) -> DeliveryError:
-    """Return the exception a production handler is given for one record."""
+def delivery_error(
+    error: KafkaError, topic: str, partition: int | None, step: str = ""
+) -> DeliveryError:
+    """Return the exception a production handler is given for one record; `step` is what can be done about it."""
     where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
     return DeliveryError(
-        f"output {where}: a record was not written: {error.name()}: {error.str()}; {_next_step(error)}",
+        f"output {where}: a record was not written: {error.name()}: {error.str()}; {step or _next_step(error)}",
         code=error.name(),
     )
 
@@ -107,9 +113,35 @@ def failed_delivery(columns: OutputColumns, index: int, error: KafkaError) -> Fa
     return FailedDelivery(
         columns=columns,
         index=index,
-        error=delivery_error(error, columns.topic, partition),
+        error=delivery_error(error, columns.topic, partition, _step_of(columns, index, error)),
         retriable=is_retriable(error),
     )
+
+
+def _step_of(columns: OutputColumns, index: int, error: KafkaError) -> str:
+    """Return what to do about one record that a broker found invalid: the broker says no more than that."""
+    if error.code() not in _INVALID:
+        return ""
+    key, timestamp = columns.keys[index], columns.timestamps[index]
+    causes: list[str] = []
+    if key is None and error.code() == KafkaError.INVALID_RECORD:
+        causes.append(
+            "it has no key, which a topic with cleanup.policy=compact does not take: give it a key"
+        )
+    causes.append(
+        f"its timestamp {timestamp} ({_time(timestamp)}) may be beyond the topic's message.timestamp.before.max.ms or "
+        "message.timestamp.after.max.ms: raise them (kafka-configs.sh --alter --entity-type topics "
+        f"--entity-name {columns.topic} --add-config message.timestamp.after.max.ms=9223372036854775807,"
+        "message.timestamp.before.max.ms=9223372036854775807)"
+    )
+    return ", or ".join(causes)
+
+
+def _time(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return "beyond the calendar"
 
 
 def _next_step(error: KafkaError) -> str:
@@ -123,4 +155,4 @@ def _next_step(error: KafkaError) -> str:
         case code if code in NO_PARTITION:
             return "let the partitioner return a partition that exists"
         case _:
-            return "look for the cause in the broker's log"
+            return "the cluster said no more than that"

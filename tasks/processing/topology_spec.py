@@ -131,12 +131,15 @@ class TopologySpec:
     """All sub-topologies, the repartition topics between them, and the global stores beside them.
 
     `repartition_topics` maps the bare topic name to its partition count, or None to take the largest count among
-    the source topics of the sub-topology that writes it.
+    the source topics of the sub-topology that writes it. `repartition_configs` has topic settings by the same names.
     """
 
     subtopologies: tuple[SubtopologySpec, ...]
     repartition_topics: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
     global_stores: tuple[GlobalStoreSpec, ...] = ()
+    repartition_configs: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict[str, Mapping[str, str]]
+    )
 
     def place_of(self, store: str) -> SubtopologySpec | None:
         """Return the sub-topology that has a store; None for a global store.

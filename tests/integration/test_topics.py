@@ -7,7 +7,13 @@ from typing import Any, Final
 import pytest
 
 from rebalance.model import TopicPartition
-from streams import KafkaStreamsState, MissingSourceTopicError, StreamsError
+from streams import (
+    KafkaStreamsState,
+    MissingSourceTopicError,
+    Serdes,
+    StreamsBuilder,
+    StreamsError,
+)
 from streams.run_options import RunOptions
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
@@ -134,6 +140,34 @@ def test_internal_topics_are_those_of_kafka_streams(
         "segment.bytes": "52428800",
         "message.timestamp.type": "CreateTime",
     }
+
+
+def test_internal_topics_take_what_inputs_hold(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
+) -> None:
+    """Event time days ahead and long ago, and records larger than a broker takes by default."""
+    cluster.create({f"in-{unique}": 1}, max_message_bytes="4000000")
+    now_ms = time.time_ns() // 1_000_000
+    days = [0, 2, -30, 400]
+    builder = StreamsBuilder()
+    builder.stream(
+        f"in-{unique}",
+        key_serde=Serdes.string(),
+        value_serde=Serdes.string(),
+        timestamp_extractor=lambda record, _: now_ms + int(record.value[:4]) * 86_400_000,
+    ).select_key(lambda value: value[:4]).group_by_key(key_serde=str).reduce(
+        lambda _old, new: new, store="last"
+    )
+    cluster.send(f"in-{unique}", [(b"k", b"%4d" % each + b"x" * 1_500_000) for each in days])
+
+    app = start_app(builder, config)
+    until(
+        lambda: app.error is not None or len(list(app.store("last").all())) == len(days),
+        "all records are there",
+    )
+    assert app.error is None
+    changelog = cluster.folded(f"{config['application_id']}-last-changelog")
+    assert sorted(int(key) for key in changelog) == sorted(days)
 
 
 def test_internal_topic_of_another_shape_is_refused(

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from streams.builder import StreamsBuilder
-from streams.errors import TopologyError
+from streams.config import StreamsConfig
+from streams.errors import ConfigError, TopologyError
 from streams.kstream import KStream
 from streams.materialized import Materialized
 from streams.operators import stateless
@@ -203,6 +204,31 @@ def test_a_repartition_topic_is_made_only_where_the_key_may_have_changed(operato
 
     topics = built(use).spec().repartition_topics
     assert topics == ({"c-repartition": None} if operator in REKEYING else {})
+
+
+def test_a_repartition_topic_takes_settings() -> None:
+    topology = built(lambda s: s.repartition(name="r", topic_config={"retention.ms": "5"}))
+    assert topology.spec().repartition_configs == {"r-repartition": {"retention.ms": "5"}}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"cleanup.policy": "compact"},
+        {"message.timestamp.type": "LogAppendTime"},
+        {"retention.ms": 5},
+        "retention.ms=5",
+    ],
+)
+def test_settings_that_would_break_a_repartition_topic_are_refused(config: Any) -> None:
+    with pytest.raises(TopologyError, match="topic_config"):
+        built(lambda s: s.repartition(name="r", topic_config=config))
+    with pytest.raises(ConfigError, match="repartition_topic_config"):
+        StreamsConfig(
+            application_id="app",
+            bootstrap_servers="unused:9092",
+            repartition_topic_config=config,
+        )
 
 
 def test_group_by_always_repartitions_and_repartition_settles_it() -> None:

@@ -122,6 +122,24 @@ def test_what_exists_is_left_alone() -> None:
         Stage(**{"in": 4, "app_counts_changelog": 2}).prepare()
 
 
+def test_existing_internal_topics_that_refuse_what_inputs_hold_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With the command that mends them; those that are made now take it."""
+    stage = Stage()
+    stage.broker.create_topic("in", 1, {"max.message.bytes": "5000000"})
+    stage.broker.create_topic(
+        "app-counts-changelog", 1, {"message.timestamp.after.max.ms": "3600000"}
+    )
+    stage.prepare()
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "--entity-name app-counts-changelog" in warning
+    wanted = f"message.timestamp.after.max.ms={(1 << 63) - 1},max.message.bytes=5000000"
+    assert f"--add-config {wanted}" in warning
+    (made,) = stage.admin.created
+    assert made.config["max.message.bytes"] == "5000000"
+
+
 @pytest.mark.parametrize(("topology_hash", "refused"), [(HASH, True), (b"an older", False)])
 def test_a_changelog_that_was_deleted_is_not_made_anew(topology_hash: bytes, refused: bool) -> None:
     """This very topology has committed, so its state would be lost; after a change of it the store may be new."""

@@ -18,8 +18,10 @@ from streams import (
 from tasks.internal_topics import (
     ApplicationPlan,
     is_internal,
+    limits_too_low,
     missing_source_topics,
     plan_application,
+    with_message_bytes,
 )
 from tasks.processing.topology_spec import (
     SinkSpec,
@@ -167,6 +169,45 @@ def test_repartition_topics_have_kafka_streams_settings() -> None:
     assert topic.config["message.timestamp.type"] == "CreateTime"
 
 
+def test_repartition_topics_take_settings_of_their_own_before_those_of_all() -> None:
+    subtopologies = (sub(0, [source("in")], ["~a", "~b"]), sub(1, [source("a", internal=True)]))
+    spec = TopologySpec(
+        subtopologies=subtopologies,
+        repartition_topics={"a": None, "b": None},
+        repartition_configs={"a": {"retention.ms": "5"}},
+    )
+    every = {"retention.ms": "9", "segment.bytes": "1000000"}
+    plan = plan_application(spec, "app", {"in": 1}, repartition_config=every)
+    own, other = plan.repartition_topics
+    assert (own.config["retention.ms"], other.config["retention.ms"]) == ("5", "9")
+    assert own.config["segment.bytes"] == other.config["segment.bytes"] == "1000000"
+
+
+def test_internal_topics_take_every_timestamp_and_records_as_large_as_inputs_hold() -> None:
+    """A broker refuses records an hour ahead of its clock otherwise."""
+    spec = StoreSpec(
+        name="s", kind=StoreKind.KEY_VALUE, **BYTES, changelog_config={"max.message.bytes": "7"}
+    )
+    plan = planned(
+        {"in": 1},
+        sub(0, [source("in")], ["~r"]),
+        sub(
+            1,
+            [source("r", internal=True)],
+            stores=(spec, StoreSpec(name="t", kind=StoreKind.KEY_VALUE, **BYTES)),
+        ),
+        repartition={"r": None},
+    )
+    raised = with_message_bytes(plan, 5_000_000)
+    topics = (*raised.repartition_topics, *raised.changelog_topics)
+    assert [topic.config["max.message.bytes"] for topic in topics] == ["5000000", "7", "5000000"]
+    for topic in topics:
+        assert topic.config["message.timestamp.before.max.ms"] == str((1 << 63) - 1)
+        assert topic.config["message.timestamp.after.max.ms"] == str((1 << 63) - 1)
+        assert limits_too_low(topic, topic.config) == {}
+    assert with_message_bytes(plan, 1_048_588) == plan, "Kafka's own default is left to the cluster"
+
+
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
@@ -199,7 +240,9 @@ def test_changelogs_of_rows_that_end_keep_them_a_day_longer(
     spec = StoreSpec(name="s", **BYTES, **limits)
     plan = planned({"in": 1}, sub(0, [source("in")], stores=(spec,)))
     (topic,) = plan.changelog_topics
-    assert topic.config == {**expected, "message.timestamp.type": "CreateTime"}
+    own = {name: topic.config[name] for name in topic.config if "timestamp" not in name}
+    assert own == expected
+    assert topic.config["message.timestamp.type"] == "CreateTime"
 
 
 def test_changelogs_are_compacted_and_take_the_stores_settings() -> None:

@@ -35,7 +35,7 @@ DOCUMENTED: dict[str, Any] = {
     "production_exception_handler": "fail", "dead_letter_queue_topic": None,
     "late_records_to_dead_letter_queue": False, "auto_offset_reset": "earliest", "accept_offsets": False,
     "topology_optimization": "all", "ensure_explicit_naming": False, "emit_interval_ms": 1_000,
-    "replication_factor": -1, "application_server": None, "rocksdb": RocksDBOptions(), "snapshot_location": None,
+    "replication_factor": -1, "repartition_topic_config": {}, "application_server": None, "rocksdb": RocksDBOptions(), "snapshot_location": None,
     "consumer": {}, "producer": {}, "admin": {},
 }  # fmt: skip
 
