@@ -395,12 +395,12 @@ def test_earlier_producers_are_fenced_before_offsets_are_read() -> None:
     bench = Bench(counting(), {"in": 2, "out": 1})
     fill(bench, "aabb")
     for _ in range(2):
-        assert bench.live(transactional_id="app-1")
+        assert bench.live(transactional_id="app-fixed-1")
         fill(bench, "ab")
-        assert not bench.live(transactional_id="app-1", crash_at="commit")
+        assert not bench.live(transactional_id="app-fixed-1", crash_at="commit")
     bench.broker.fenced.clear()
-    assert bench.live(transactional_id="app-2")
-    assert bench.broker.fenced == ["app-1"]
+    assert bench.live(transactional_id="app-fixed-2")
+    assert bench.broker.fenced == ["app-fixed-1"]
     assert counts_of(bench) == Counter("aabbabab")
 
 
