@@ -27,6 +27,9 @@ REJECTED_KEPT: Final = 8
 
 #: As many characters of an incarnation tell it from others in texts.
 _SHORT: Final = 8
+#: So many beginnings of a member, and so many members, are remembered.
+_REMEMBERED: Final = 16
+_MEMBERS_REMEMBERED: Final = 1_000
 
 
 class GroupPhase(StrEnum):
@@ -81,6 +84,9 @@ class LogFold:
         self.member_since: dict[str, Since] = {}
         #: Since when a copy is planned, by task, incarnation and learn epoch.
         self.copy_since: dict[tuple[TaskId, str, int], Since] = {}
+        #: When the last incarnations of each member began, and when the leadership was last claimed (ms since the epoch).
+        self.begun: dict[str, deque[int]] = {}
+        self.claims: deque[int] = deque(maxlen=_REMEMBERED)
         #: `is_outdated` of the group: reckoned anew only when what it depends on changes.
         self._assigning = False
 
@@ -104,6 +110,8 @@ class LogFold:
         since = Since(at_ms=entry.timestamp_ms, known=not isinstance(entry.record, SnapshotEnd))
         if after.leader_epoch != before.leader_epoch:
             self.leader_since = since
+            if since.known:
+                self.claims.append(since.at_ms)
         self._note_changes(before, after, since)
         if (
             after.members is not before.members
@@ -139,6 +147,8 @@ class LogFold:
             old_record = before.members.get(incarnation)
             if old_record is None or old_record.phase != record.phase:
                 self.member_since[incarnation] = since
+            if old_record is None and since.known:
+                self._note_beginning(record.member, since.at_ms)
         if len(self.member_since) > len(after.members):
             for gone in self.member_since.keys() - after.members.keys():
                 del self.member_since[gone]
@@ -149,6 +159,12 @@ class LogFold:
                 for copy in after.step.copies(task)
             }
             self.copy_since = {each: self.copy_since.get(each, since) for each in sorted(kept)}
+
+    def _note_beginning(self, member: str, at_ms: int) -> None:
+        self.begun.setdefault(member, deque(maxlen=_REMEMBERED)).append(at_ms)
+        if len(self.begun) > _MEMBERS_REMEMBERED:
+            oldest = min(self.begun, key=lambda each: self.begun[each][-1])
+            del self.begun[oldest]
 
 
 def fold_log(entries: Iterable[LogEntry | RejectedRecord]) -> LogFold:

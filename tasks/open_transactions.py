@@ -62,7 +62,7 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
         name = (
             f"transactional id {self.transactional_id}, "
             if self.transactional_id
-            else "a transactional id that no coordinator knows, "
+            else "a transactional id that no coordinator names, "
         )
         return f"of {name}producer id {self.producer_id}, epoch {self.producer_epoch}"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from rebalance.describe import LogEntry, LogFold
 from rebalance.door import RejectedRecord
@@ -23,6 +23,7 @@ from streams.group.alarms import Surroundings, foreign_offsets
 from streams.group.inbox import InboxFold, inbox_back_ms
 from streams.group.range_map import progress_of
 from streams.group.recovery import LogWriter
+from streams.group.standing import StandingTransactions
 from streams.group.status import GroupStatus, group_status
 from streams.group.topics import GroupTopics
 from streams.kafka.group_log import LeaderProducer, inbox_topic, state_topic
@@ -32,8 +33,12 @@ from streams.kafka.reset_admin import KafkaResetAdmin
 from streams.kafka.settings import ClientSettings
 from streams.kafka.sink_producer import KafkaSinkProducer
 from streams.reset import ResetAdmin
+from tasks.open_transactions import OpenTransaction
 from tasks.ports import CommittedOffset, SinkProducer
 from tasks.processing.output import OutputColumns
+
+#: Who looks once looks again at transactions that are open after so long.
+_LOOK_AGAIN_S: Final = 0.5
 
 
 class Connection(Protocol):
@@ -147,6 +152,10 @@ class GroupAccess:
         self.shows_ranges = False
         self.now_ms = now_ms
         self.operator = f"operator-{secrets.token_hex(8)}"
+        #: Who looks once wants to know at once which transactions stay open, and waits some seconds for it.
+        self.looks_once = False
+        self.pause: Callable[[float], object] = time.sleep
+        self._transactions = StandingTransactions()
         self._around = Surroundings()
 
     @property
@@ -241,10 +250,35 @@ class GroupAccess:
                 foreign_offsets=foreign_offsets(self.application_id, committed),
                 topic_ids=self.connection.topics.topic_ids(),
                 progress=progress_of(self.application_id, committed) if self.shows_ranges else None,
+                open_transactions=self._standing_transactions(),
             )
         except StreamsError as error:
             # Who may read the two topics but not ask the brokers sees the group all the same, and is told.
             return Surroundings(problem=str(error))
+
+    def _standing_transactions(self) -> tuple[OpenTransaction, ...]:
+        """Return the transactions that stay open in the application's topics."""
+        wanted = {
+            *self._inputs(),
+            *(
+                TopicPartition(topic, task.partition)
+                for task, shape in self.group.tasks.items()
+                for topic in shape.changelogs
+            ),
+            TopicPartition(state_topic(self.application_id), 0),
+        }
+        admin = self.connection.admin
+        there = admin.describe_topics(sorted({each.topic for each in wanted}))
+        partitions = sorted(
+            each
+            for each in wanted
+            if each.topic in there and each.partition < there[each.topic].partitions
+        )
+        while True:
+            self._transactions.note(admin.open_transactions(partitions), time.monotonic())
+            if not (self.looks_once and self._transactions.is_unsure):
+                return self._transactions.standing
+            self.pause(_LOOK_AGAIN_S)
 
     def _with_ranges(self) -> Surroundings:
         try:
@@ -254,12 +288,15 @@ class GroupAccess:
             return replace(self._around, progress=None, problem=str(error))
         return replace(self._around, progress=progress)
 
-    def _committed(self) -> dict[TopicPartition, CommittedOffset]:
-        inputs = [
+    def _inputs(self) -> list[TopicPartition]:
+        return [
             TopicPartition(topic, number)
             for topic, count in sorted(self.group.about.partitions.items())
             for number in range(count)
         ]
+
+    def _committed(self) -> dict[TopicPartition, CommittedOffset]:
+        inputs = self._inputs()
         if not inputs:
             return {}
         return self.connection.admin.committed(self.application_id, inputs, stable=False)

@@ -6,11 +6,12 @@ from typing import Final
 
 from rebalance.describe import LogFold, duration_text
 from rebalance.group import Group
-from rebalance.model import MemberPhase, TaskId, TaskPhase, TopicPartition
+from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TopicPartition
 from rebalance.records import MemberRecord
 from streams.group.inbox import SESSION_MS, InboxFold
 from streams.kafka.group_log import state_topic
 from tasks.internal_topics import internal_prefix
+from tasks.open_transactions import OpenTransaction
 from tasks.parallel.progress_vector import Progress, is_foreign
 from tasks.ports import CommittedOffset
 
@@ -19,6 +20,11 @@ _LONG_MS: Final = 10_000
 
 #: A skipped record is an alarm for so long.
 _REJECTED_MS: Final = 3_600_000
+
+#: A member that begins so often, or a leadership that is claimed so often, within this time is in a loop.
+_LOOP_MS: Final = 600_000
+_LOOP_COUNT: Final = 4
+_LOOP_CLAIMS: Final = 6
 
 #: As many names are listed in one alarm.
 _NAMED: Final = 8
@@ -41,10 +47,12 @@ class Surroundings:
         foreign_offsets: Partitions whose committed offset was not written by this application (H18).
         topic_ids: Ids of the control topics as they are now, by name; None if not asked for.
         progress: What the committed offset of each input partition says of its key ranges; None if not asked for.
+        open_transactions: Transactions that stay open in a topic of the application.
         problem: Why the brokers could not be asked, or "".
     """
 
     subscribers: int = 0
+    open_transactions: tuple[OpenTransaction, ...] = ()
     foreign_offsets: tuple[TopicPartition, ...] = ()
     topic_ids: Mapping[str, str] | None = None
     progress: Mapping[TopicPartition, Progress] | None = None
@@ -92,6 +100,9 @@ def alarms(sight: Sight) -> tuple[Alarm, ...]:
             _silent,
             _fencing,
             _unowned,
+            _open_transactions,
+            _waiting,
+            _restarting,
             _offsets,
             _subscribers,
             _unfit,
@@ -249,6 +260,56 @@ def _offsets(sight: Sight) -> Iterator[Alarm]:
             text=f"the committed offsets of {_names(sight.around.foreign_offsets)} were not written by this application: "
             "running tasks go on where they are, but the next owner would begin there; stop all members and run "
             "`tidewheel reset` if they are to begin elsewhere",
+        )
+
+
+def _open_transactions(sight: Sight) -> Iterator[Alarm]:
+    for each in sight.around.open_transactions[:_NAMED]:
+        yield Alarm(
+            name="open-transaction",
+            text=f"{each}; nothing behind it can be read, so tasks that read it wait, and lag grows",
+        )
+    more = len(sight.around.open_transactions) - _NAMED
+    if more > 0:
+        yield Alarm(
+            name="open-transaction", text=f"transactions are open in {more} more partitions"
+        )
+
+
+def _waiting(sight: Sight) -> Iterator[Alarm]:
+    """Yield restores without progress, of members that are heard."""
+    live = sight.group.live()
+    for incarnation, rows in sorted(sight.inbox.tasks.items()):
+        record = live.get(incarnation)
+        if record is None:
+            continue
+        held = {str(each) for each in sight.group.owned(incarnation)}
+        for (task, role), (_, row) in sorted(rows.items()):
+            if row.waits and (role != TaskRole.ACTIVE or task in held):
+                what = "restoring" if role == TaskRole.ACTIVE else f"the {role}"
+                yield Alarm(
+                    name="restore-waits",
+                    text=f"{task} at {record.member}: {what} has made {row.waits}",
+                )
+
+
+def _restarting(sight: Sight) -> Iterator[Alarm]:
+    """Yield members and leaders that begin again and again."""
+    minutes = _LOOP_MS // 60_000
+    for member, times in sorted(sight.log.begun.items()):
+        count = sum(sight.now_ms - each <= _LOOP_MS for each in times)
+        if count >= _LOOP_COUNT:
+            yield Alarm(
+                name="restarting-member",
+                text=f"{member} has begun {count} times in the last {minutes} minutes: its worker dies, or is fenced, and starts "
+                "again; look at the last error in its log",
+            )
+    claims = sum(sight.now_ms - each <= _LOOP_MS for each in sight.log.claims)
+    if claims >= _LOOP_CLAIMS:
+        yield Alarm(
+            name="restarting-leader",
+            text=f"the leadership was claimed {claims} times in the last {minutes} minutes: watchdogs die or are cut off one "
+            "after the other; look at the last error in the members' logs, and at the brokers",
         )
 
 

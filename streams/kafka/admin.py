@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 from confluent_kafka.admin import NewTopic as KafkaNewTopic
+from msgspec.structs import replace
 
 from rebalance.model import TopicPartition
 from streams.errors import FencedError, MissingSourceTopicError, StreamsError
@@ -45,6 +46,7 @@ from streams.kafka.codes import (
 )
 from streams.kafka.failures import Outcome, outcome_of
 from streams.kafka.offsets_readers import OffsetsReaders
+from streams.kafka.open_transactions import Node, with_producers
 from streams.kafka.producer import ProducerClient
 from streams.kafka.settings import ClientSettings, fixed_group
 from tasks.open_transactions import OpenTransaction
@@ -242,17 +244,45 @@ class KafkaAdmin:
     ) -> dict[TopicPartition, OpenTransaction]:
         """Return the open transaction that the last stable offset waits for, of the partitions where there is one."""
         stable, ends = self.stable_offsets(partitions), self.end_offsets(partitions)
-        return {
+        found = {
             each: OpenTransaction(
                 partition=each,
                 start=stable[each],
                 end=ends[each],
                 servers=self._settings.bootstrap_servers,
-                unknown="`kafka-transactions.sh describe-producers` tells",
             )
             for each in partitions
             if stable[each] < ends[each]
         }
+        return self._with_producers(found) if found else {}
+
+    def _with_producers(
+        self, found: Mapping[TopicPartition, OpenTransaction]
+    ) -> dict[TopicPartition, OpenTransaction]:
+        """Add what brokers say of the producers; what they don't say is no failure."""
+        try:
+            described = self._each(
+                "describe topics",
+                lambda left: self._client.describe_topics(
+                    TopicCollection(sorted({each.topic for each in found})), request_timeout=left
+                ),
+                fine=NO_TOPIC,
+            )
+            cluster = self._ask(
+                "describe the cluster",
+                lambda left: self._client.describe_cluster(request_timeout=left).result(left),
+            )
+        except StreamsError as error:
+            return {each: replace(one, unknown=str(error)) for each, one in found.items()}
+        leaders: dict[TopicPartition, Node] = {}
+        for name, topic in described.items():
+            for each in topic.partitions:
+                if each.leader is not None:
+                    leaders[TopicPartition(name, each.id)] = Node(
+                        each.leader.host, each.leader.port
+                    )
+        nodes = [Node(each.host, each.port) for each in cluster.nodes]
+        return with_producers(found, leaders, nodes, self._settings.administration())
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, per partition, the offset of the first record that is at most this old by now; the end if none is."""

@@ -96,9 +96,10 @@ def counting(cluster: Cluster, config: dict[str, Any], unique: str) -> Iterator[
     made.close()
 
 
-def _names(counting: Counting, worker: WorkerProcess) -> bool:
-    """Return whether a worker says that it waits for a transaction."""
-    return f"--topic {counting.changelog}" in worker.log
+def _names(foreign: ForeignTransaction, counting: Counting, worker: WorkerProcess) -> bool:
+    """Return whether a worker says which transaction it waits for, and how to end it."""
+    log = worker.log
+    return foreign.transactional_id in log and f"abort --topic {counting.changelog}" in log
 
 
 @pytest.mark.parametrize("disk", ["kept", "lost"])
@@ -121,7 +122,7 @@ def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
     second = start_worker("second")
     second.go("count_by_key", counting.source, counting.sink, counting.config)
     until(
-        lambda: second.has_ended or second.is_running or _names(counting, second),
+        lambda: second.has_ended or second.is_running or _names(foreign, counting, second),
         "the worker names the transaction that it waits for",
     )
     assert not second.has_ended, second.log[-4000:]
@@ -156,7 +157,7 @@ def test_F1_a_standby_takes_over_behind_a_foreign_transaction_and_loses_nothing(
     counting.send()
 
     until(
-        lambda: second.has_ended or _owns(second) > 1 or _names(counting, second),
+        lambda: second.has_ended or _owns(second) > 1 or _names(foreign, counting, second),
         "the worker names the transaction that it waits for",
     )
     assert not second.has_ended, second.log[-4000:]

@@ -123,7 +123,7 @@ def test_without_a_name_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> N
 def test_only_what_is_committed_counts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A leader's open transaction is not there yet, and does not hold the command up."""
+    """A leader's open transaction is not there yet, and does not hold the command up; one that stays is an alarm."""
     book = two_members()
     group = FakeGroup()
     group.write(book)
@@ -136,7 +136,8 @@ def test_only_what_is_committed_counts(
         TopicPartition(state_topic(APP), 0), [record_key(held)], [encode_record(held)], [0]
     )
     use(monkeypatch, group, book.now_ms)
-    assert main(["status", "shop", "--json"]) == ExitCode.OK
+    monkeypatch.setattr("streams.group.standing.STANDING_S", 0.0)
+    assert main(["status", "shop", "--json"]) == ExitCode.FAILED
     assert json.loads(capsys.readouterr().out)["phase"] == "RUNNING"
     producer.commit(APP, {})
     assert main(["status", "shop", "--json"]) == ExitCode.FAILED

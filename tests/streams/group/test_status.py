@@ -16,6 +16,7 @@ from streams.group.alarms import Surroundings, foreign_offsets
 from streams.group.inbox import InboxFold
 from streams.group.status import GroupStatus, group_status
 from streams.group.topics import Heard
+from tasks.open_transactions import OpenTransaction
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.rebalance.group_logs import LogBook, two_members
@@ -30,6 +31,17 @@ JOIN = Join(
     host="h-c",
     pid=1,
     process_id="p",
+)
+
+OPEN = OpenTransaction(
+    partition=TopicPartition("orders", 3),
+    start=5,
+    end=9,
+    servers="broker:9092",
+    transactional_id="writer",
+    producer_id=7,
+    producer_epoch=2,
+    state="CompleteAbort",
 )
 
 
@@ -265,6 +277,11 @@ def test_a_task_that_waits_for_a_restart_is_no_alarm() -> None:
             "control-topic-changed",
             "topic shop-group-state is gone",
         ),
+        (
+            Surroundings(open_transactions=(OPEN,)),
+            "open-transaction",
+            "transactional id writer, producer id 7, epoch 2 in orders-3 holds back offsets 5 to 9",
+        ),
         (Surroundings(problem="no rights"), "not-checked", "could not be checked: no rights"),
     ],
 )
@@ -373,3 +390,46 @@ def test_who_looks_for_days_forgets_who_has_gone() -> None:
     assert inbox.tasks["a-1"]
     assert not inbox.joins
     assert not inbox.refused
+
+
+def test_F3_restores_without_progress_are_alarms_while_they_last() -> None:
+    """Of tasks and copies, by what their members last said; what somebody else has by now does not count."""
+    book = _learning()
+    stuck = TaskStatus(
+        task="0_0", role="active", epoch=1, state="RESTORING", waits="no progress: x"
+    )
+    gone = TaskStatus(task="0_1", role="active", epoch=1, state="RESTORING", waits="no progress: y")
+    copy = TaskStatus(
+        task="0_0", role="standby", epoch=8, state="RESTORING", waits="no progress: z"
+    )
+    status = _status(
+        book, (300, LEADER), (200, beat("a", stuck, gone)), (200, beat("b", copy)), (200, beat("c"))
+    )
+    assert [each.text for each in status.alarms if each.name == "restore-waits"] == [
+        "0_0 at a: restoring has made no progress: x",
+        "0_0 at b: the standby has made no progress: z",
+    ]
+    again = replace(stuck, waits="")
+    status = _status(book, (300, LEADER), (200, beat("a", again)), (200, beat("b")))
+    assert "restore-waits" not in _names(status)
+
+
+@pytest.mark.parametrize(("lives", "is_alarm"), [(3, False), (4, True)])
+def test_F3_a_member_that_begins_again_and_again_is_an_alarm(lives: int, is_alarm: bool) -> None:
+    """Four times within ten minutes; not for ever after."""
+    book = two_members()
+    for number in range(2, lives + 1):
+        book.member("b", MemberPhase.GONE, life=number - 1)
+        book.after(20_000).member("b", life=number)
+    status = _status(book)
+    assert ("restarting-member" in _names(status)) is is_alarm
+    assert "restarting-member" not in _names(_status(book, later_ms=700_000))
+
+
+def test_F3_a_leadership_that_is_claimed_again_and_again_is_an_alarm() -> None:
+    """Six times within ten minutes: each claim is that of a new watchdog, or of one that was cut off."""
+    book = two_members()
+    for epoch in range(2, 8):
+        book.after(1_000).leader(f"p{epoch}")
+    assert "restarting-leader" in _names(_status(book))
+    assert "restarting-leader" not in _names(_status(book, later_ms=700_000))

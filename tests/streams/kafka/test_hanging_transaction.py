@@ -1,6 +1,7 @@
 """Offsets whose transaction never ends: what is said instead of a bare time-out, and closing while they are waited for."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from rebalance.model import TopicPartition
 from streams.errors import StreamsError
 from streams.kafka import admin as admin_module
+from streams.kafka.open_transactions import Node, with_producers
+from tasks.open_transactions import OpenTransaction
 from tests.fakes.cluster import RealCluster
 from tests.fakes.proxy import OFFSET_FETCH, KafkaProxy
 
@@ -107,3 +110,53 @@ def test_a_client_may_be_closed_while_it_is_asked(
     with pytest.raises(StreamsError, match="closed"):
         admin.committed(group, [wanted], stable=True)
     producer.abort_transaction()
+
+
+def test_F3_an_open_transaction_is_told_with_its_producer(
+    cluster: RealCluster, wanted: TopicPartition
+) -> None:
+    """Transactional id, producer id and epoch, state at the coordinator, first offset, and the command that aborts it."""
+    servers = cluster.clients.settings.bootstrap_servers
+    name = cluster.name()
+    made = Producer({"bootstrap.servers": servers, "transactional.id": name})
+    made.init_transactions()
+    made.begin_transaction()
+    made.produce(wanted.topic, b"open", partition=wanted.partition)
+    assert made.flush(30) == 0
+    admin = cluster.clients.admin()
+
+    found = admin.open_transactions([wanted])[wanted]
+
+    assert (found.start, found.end, found.transactional_id, found.state) == (0, 1, name, "Ongoing")
+    assert found.producer_id >= 0
+    assert found.producer_epoch >= 0
+    assert not found.unknown
+    assert f"--bootstrap-server {servers} abort" in str(found)
+    assert found.command.endswith(f"--topic {wanted.topic} --partition 0 --start-offset 0")
+    made.abort_transaction()
+    deadline_s = time.monotonic() + 30
+    while admin.open_transactions([wanted]):
+        assert time.monotonic() < deadline_s, "it was aborted"
+    admin.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"security.protocol": "sasl_plaintext", "sasl.mechanism": "OAUTHBEARER"}, "OAUTHBEARER"),
+        ({"security.protocol": "ssl", "ssl.keystore.location": "secret.p12"}, "TLS"),
+    ],
+)
+def test_F3_where_brokers_can_not_be_asked_the_text_says_why(
+    cluster: RealCluster, config: dict[str, str], words: str
+) -> None:
+    """And what is known else is said."""
+    host, _, port = cluster.clients.settings.bootstrap_servers.rpartition(":")
+    each = TopicPartition("log", 0)
+    node = Node(host, int(port))
+    found = with_producers(
+        {each: OpenTransaction(partition=each, start=3, end=9)}, {each: node}, [node], config
+    )
+    assert words in found[each].unknown
+    assert "secret" not in str(found[each])
+    assert "offsets 3 to 9" in str(found[each])

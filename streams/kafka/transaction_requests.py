@@ -1,0 +1,306 @@
+"""Asks brokers who has transactions open: requests that librdkafka does not have (DescribeProducers, ListTransactions).
+
+Written over a socket of its own, with TLS and the password logins (PLAIN, SCRAM) that the client settings name. Used only
+to explain what stands still, so every failure ends in `NotAskedError`, whose text says why.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+import socket
+import ssl
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Self
+
+_DESCRIBE_PRODUCERS: Final = (61, 0)
+_LIST_TRANSACTIONS: Final = (66, 0)
+_SASL_HANDSHAKE: Final = (17, 1)
+_SASL_AUTHENTICATE: Final = (36, 1)
+_CLIENT_ID: Final = b"tidewheel-transactions"
+_ANSWER_BYTES_MAX: Final = 8 << 20
+_SCRAM: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+#: Settings that make a TLS connection which is not made here.
+_OTHER_TLS: Final = ("ssl.keystore.location", "ssl.engine.location", "ssl.key.pem", "ssl.providers")
+
+
+class NotAskedError(Exception):
+    """A broker could not be asked; the text says why, without any secret."""
+
+
+class ProducerState(NamedTuple):
+    """A producer with a transaction open in a partition."""
+
+    producer_id: int
+    epoch: int
+    last_timestamp_ms: int
+    start_offset: int
+
+
+class CoordinatorState(NamedTuple):
+    """What a coordinator says of a producer."""
+
+    transactional_id: str
+    state: str
+
+
+class BrokerConnection:
+    """One connection to one broker; a context manager.
+
+    Args:
+        host: The broker's.
+        port: The broker's.
+        config: Settings of a client of librdkafka, secrets resolved.
+        timeout_s: How long each answer may take.
+
+    Raises:
+        NotAskedError: It can't be reached, or the login is of another kind.
+    """
+
+    def __init__(self, host: str, port: int, config: Mapping[str, Any], timeout_s: float) -> None:
+        self._name = f"{host}:{port}"
+        protocol = str(config.get("security.protocol", "plaintext")).lower()
+        self._socket: socket.socket | None = None
+        try:
+            plain = socket.create_connection((host, port), timeout=timeout_s)
+            self._socket = plain
+            if protocol.endswith("ssl"):
+                self._socket = _context(config).wrap_socket(plain, server_hostname=host)
+            if protocol.startswith("sasl"):
+                self._log_in(config)
+        except (OSError, ValueError, struct.error) as error:
+            self.close()
+            raise NotAskedError(f"broker {self._name}: {type(error).__name__}") from error
+        except NotAskedError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def open_producers(
+        self, topic: str, partitions: Iterable[int]
+    ) -> dict[int, list[ProducerState]]:
+        """Return the producers with an open transaction in partitions that this broker leads."""
+        numbers = list(partitions)
+        body = (
+            _count(1)
+            + _compact(topic.encode())
+            + _count(len(numbers))
+            + b"".join(struct.pack(">i", each) for each in numbers)
+            + b"\0\0"
+        )
+        answer = self._ask(_DESCRIBE_PRODUCERS, body)
+        answer.skip(4)
+        found: dict[int, list[ProducerState]] = {}
+        for _ in range(answer.count()):
+            answer.text()
+            for _ in range(answer.count()):
+                number, code = answer.take(">ih")
+                answer.text()
+                states: list[ProducerState] = []
+                for _ in range(answer.count()):
+                    producer, epoch, _, time_ms, _, start = answer.take(">qiiqiq")
+                    answer.tags()
+                    if start >= 0:
+                        states.append(ProducerState(producer, epoch, time_ms, start))
+                answer.tags()
+                if code:
+                    raise NotAskedError(
+                        f"broker {self._name} answers DescribeProducers for {topic}-{number} with error {code}"
+                    )
+                found[number] = states
+            answer.tags()
+        return found
+
+    def transactions_of(self, producer_ids: Iterable[int]) -> dict[int, CoordinatorState]:
+        """Return what this broker, as a coordinator, knows of producers."""
+        ids = sorted(producer_ids)
+        body = (
+            _count(0) + _count(len(ids)) + b"".join(struct.pack(">q", each) for each in ids) + b"\0"
+        )
+        answer = self._ask(_LIST_TRANSACTIONS, body)
+        _, code = answer.take(">ih")
+        if code:
+            raise NotAskedError(f"broker {self._name} answers ListTransactions with error {code}")
+        for _ in range(answer.count()):
+            answer.text()
+        found: dict[int, CoordinatorState] = {}
+        for _ in range(answer.count()):
+            name = answer.text()
+            (producer,) = answer.take(">q")
+            found[producer] = CoordinatorState(name, answer.text())
+            answer.tags()
+        return found
+
+    def _ask(self, api: tuple[int, int], body: bytes) -> "_Answer":
+        try:
+            answer = self._exchange(api, b"\0" + body)
+            answer.tags()
+        except (OSError, ValueError, struct.error) as error:
+            raise NotAskedError(f"broker {self._name}: {type(error).__name__}") from error
+        return answer
+
+    def _exchange(self, api: tuple[int, int], rest: bytes) -> "_Answer":
+        assert self._socket is not None, "asked while open"
+        request = struct.pack(">hhih", *api, 1, len(_CLIENT_ID)) + _CLIENT_ID + rest
+        self._socket.sendall(struct.pack(">i", len(request)) + request)
+        (size,) = struct.unpack(">i", self._read(4))
+        if not 4 <= size <= _ANSWER_BYTES_MAX:  # noqa: PLR2004 - the correlation id
+            raise ValueError("no answer of Kafka's")
+        return _Answer(self._read(size)[4:])
+
+    def _read(self, size: int) -> bytes:
+        assert self._socket is not None, "read while open"
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise ConnectionResetError
+            data += more
+        return data
+
+    # -- the login -------------------------------------------------------------------------------------------------
+
+    def _log_in(self, config: Mapping[str, Any]) -> None:
+        mechanism = str(config.get("sasl.mechanism", config.get("sasl.mechanisms", ""))).upper()
+        user = str(config.get("sasl.username", ""))
+        password = str(config.get("sasl.password", ""))
+        if mechanism != "PLAIN" and mechanism not in _SCRAM:
+            raise NotAskedError(
+                f"with the login {mechanism or 'that is set'} brokers are not asked for it"
+            )
+        self._exchange(_SASL_HANDSHAKE, _string(mechanism.encode()))
+        if mechanism == "PLAIN":
+            self._authenticate(f"\0{user}\0{password}".encode())
+            return
+        scram = _Scram(_SCRAM[mechanism], user, password)
+        self._authenticate(scram.last(self._authenticate(scram.first())))
+
+    def _authenticate(self, data: bytes) -> bytes:
+        answer = self._exchange(_SASL_AUTHENTICATE, struct.pack(">i", len(data)) + data)
+        (code,) = answer.take(">h")
+        if code:
+            raise NotAskedError(f"broker {self._name} refuses the login")
+        (length,) = answer.take(">h")
+        answer.skip(max(length, 0))
+        (size,) = answer.take(">i")
+        return answer.bytes(max(size, 0))
+
+
+class _Answer:
+    """Reads what a broker answered, from front to back."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, form: str) -> tuple[Any, ...]:
+        values = struct.unpack_from(form, self._data, self._at)
+        self._at += struct.calcsize(form)
+        return values
+
+    def skip(self, size: int) -> None:
+        self._at += size
+
+    def bytes(self, size: int) -> bytes:
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            (byte,) = self.take(">B")
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return value
+
+    def count(self) -> int:
+        """Return the length of a compact array."""
+        return max(self._varint() - 1, 0)
+
+    def text(self) -> str:
+        """Return a compact string; "" for null."""
+        return self.bytes(self.count()).decode()
+
+    def tags(self) -> None:
+        """Skip tagged fields."""
+        for _ in range(self._varint()):
+            self._varint()
+            self.skip(self._varint())
+
+
+class _Scram:
+    """The client's side of SCRAM (RFC 5802)."""
+
+    def __init__(self, digest: str, user: str, password: str) -> None:
+        self._digest = digest
+        self._password = password.encode()
+        name = user.replace("=", "=3D").replace(",", "=2C")
+        self._nonce = secrets.token_urlsafe(18)
+        self._bare = f"n={name},r={self._nonce}"
+
+    def first(self) -> bytes:
+        return f"n,,{self._bare}".encode()
+
+    def last(self, challenge: bytes) -> bytes:
+        parts = dict(each.split("=", 1) for each in challenge.decode().split(","))
+        if not parts["r"].startswith(self._nonce):
+            raise ValueError("another nonce")
+        salt, rounds = base64.b64decode(parts["s"]), int(parts["i"])
+        salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, rounds)
+        key = hmac.digest(salted, b"Client Key", self._digest)
+        without_proof = f"c=biws,r={parts['r']}"
+        signed = f"{self._bare},{challenge.decode()},{without_proof}".encode()
+        mask = hmac.digest(hashlib.new(self._digest, key).digest(), signed, self._digest)
+        proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, mask, strict=True))).decode()
+        return f"{without_proof},p={proof}".encode()
+
+
+def _context(config: Mapping[str, Any]) -> ssl.SSLContext:
+    if any(config.get(each) for each in _OTHER_TLS):
+        raise NotAskedError("with these settings of TLS brokers are not asked for it")
+    context = ssl.create_default_context(
+        cafile=config.get("ssl.ca.location"), cadata=config.get("ssl.ca.pem")
+    )
+    if str(config.get("ssl.endpoint.identification.algorithm", "https")).lower() != "https":
+        context.check_hostname = False
+    if str(config.get("enable.ssl.certificate.verification", "true")).lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if config.get("ssl.certificate.location"):
+        context.load_cert_chain(
+            config["ssl.certificate.location"],
+            config.get("ssl.key.location"),
+            config.get("ssl.key.password"),
+        )
+    return context
+
+
+def _count(length: int) -> bytes:
+    """Return the length of a compact array or string, as the wire has it."""
+    value, data = length + 1, bytearray()
+    while value > 0x7F:  # noqa: PLR2004 - seven bits a byte
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    data.append(value)
+    return bytes(data)
+
+
+def _compact(text: bytes) -> bytes:
+    return _count(len(text)) + text
+
+
+def _string(text: bytes) -> bytes:
+    return struct.pack(">h", len(text)) + text
