@@ -69,7 +69,7 @@ class BrokerConnection:
                 self._socket = _context(config).wrap_socket(plain, server_hostname=host)
             if protocol.startswith("sasl"):
                 self._log_in(config)
-        except (OSError, ValueError, struct.error) as error:
+        except (OSError, ValueError, LookupError, struct.error) as error:
             self.close()
             raise NotAskedError(f"broker {self._name}: {type(error).__name__}") from error
         except NotAskedError:
@@ -147,7 +147,7 @@ class BrokerConnection:
         try:
             answer = self._exchange(api, b"\0" + body)
             answer.tags()
-        except (OSError, ValueError, struct.error) as error:
+        except (OSError, ValueError, LookupError, struct.error) as error:
             raise NotAskedError(f"broker {self._name}: {type(error).__name__}") from error
         return answer
 
@@ -220,7 +220,8 @@ class _Answer:
     def _varint(self) -> int:
         value = shift = 0
         while True:
-            (byte,) = self.take(">B")
+            byte = self._data[self._at]
+            self._at += 1
             value |= (byte & 0x7F) << shift
             shift += 7
             if not byte & 0x80:

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from rebalance.model import TopicPartition
-from streams.broker import BrokerError, DataDirInUseError, KafkaBroker, PortTakenError
+from streams.broker import BrokerError, DataDirInUseError, KafkaBroker, PortTakenError, launch
 from streams.broker.jars import DEFAULT_VERSION
 from streams.broker.wire import describe_cluster
 from tasks.ports import NewTopic
@@ -190,6 +190,22 @@ def test_what_was_committed_before_a_crash_stays_committed(tmp_path: Path) -> No
         consumer.close()
         for thread in threads:
             thread.join(30)
+
+
+def test_F3_a_last_run_that_is_fenced_late_is_fenced_before_the_broker_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the controller takes longer than it is given: a broker that starts beside the last run would lose ends of transactions."""
+    broker = KafkaBroker(data_dir=tmp_path / "data", heap_mb=256)
+    with broker:
+        broker.create_topics({"orders": 1})
+        broker.kill()
+        # No time at all, and then as much as it takes.
+        monkeypatch.setattr(launch, "_FENCING_SECONDS", (-1.0, 60.0))
+        broker.start()
+
+        assert "DUPLICATE_BROKER_REGISTRATION" not in broker.log_file.read_text()
+        assert broker.create_topics({"orders": 1}) == ()
 
 
 def _start(producers: Iterable[Producer]) -> None:
