@@ -6,6 +6,8 @@ import threading
 import pytest
 
 from rebalance import leadership
+from rebalance.group import replay
+from rebalance.leadership import AUDIT_EACH_MS
 from rebalance.messages import Beat, LeaderBeat, MemberDied, Suspect, encode_message
 from rebalance.model import MemberPhase
 from rebalance.orders import (
@@ -502,3 +504,23 @@ def test_records_of_nobody_are_survived() -> None:
     world.run(1_000)
     assert world.leaders() == [one]
     assert one.runtime.group.target.group_epoch < 99
+
+
+def test_a_leader_states_the_group_again_when_others_write_into_its_log() -> None:
+    """A record that can't be read under the key of one that counts, and a lie: whoever reads a compacted log has the group."""
+    world, one, two, first, second = _group_of_two()
+    shares = (set(first.running), set(second.running))
+    decided = one.runtime.group
+    epoch = decided.leader_epoch
+    world.topics.state.append((f"{epoch}/target".encode(), b"noise"))
+    world.run(2 * AUDIT_EACH_MS)
+    lie = TargetRecord(leader_epoch=epoch, group_epoch=99, owners={"0_0": "nobody"})
+    world.topics.state.append((f"{epoch}/target".encode(), encode_record(lie)))
+    world.run(4 * AUDIT_EACH_MS)
+    world.topics.compact()
+    assert replay(world.topics.records()).target.owners == decided.target.owners
+    assert (
+        one.runtime.group.target.owners == two.runtime.group.target.owners == decided.target.owners
+    )
+    assert (set(first.running), set(second.running)) == shares
+    assert [claim.leader_epoch for claim in _claims(world)] == [1]
