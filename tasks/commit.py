@@ -22,13 +22,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from rebalance.model import TopicPartition
 from state_stores.commit_buffer import Drained
 from state_stores.errors import StreamsError
 from tasks.beside import at_once
+from tasks.errors import RecordFailedError
 from tasks.output_collector import OutputCollector, drop
+from tasks.parallel.key_ranges import key_hash
 from tasks.ports import (
     Admin,
     Beside,
@@ -335,7 +337,10 @@ class Committer:
         """Find the records that the broker refuses, if that was the reason; give them to the handler, take them out."""
         _log.warning("transaction aborted, sending it again: %s", error)
         self._check_changelogs(commit, error)  # a search would wait for one that is gone
-        refused = self.producer.find_refused(_everything(commit)) if error.record_refused else []
+        changelogs = _changelogs(commit)
+        outputs = [columns for columns in commit.outputs if len(columns)]
+        rows = [columns for _, columns in changelogs]
+        refused = self.producer.find_refused([*outputs, *rows]) if error.record_refused else []
         if not refused:
             self._wait(_PAUSE_S)
         by_columns: dict[int, list[FailedDelivery]] = {}
@@ -345,9 +350,46 @@ class Committer:
         with self._collector.apart() as dead_letters:
             for failures in by_columns.values():
                 columns = failures[0].columns
+                for changelog, of_store in changelogs:
+                    if of_store is columns:
+                        self._fail_changelog(commit, changelog, failures[0])
                 skipped = [failure.index for failure in failures if self._skips(failure)]
                 drop(columns, skipped)
             commit.outputs.extend(dead_letters())
+
+    def _fail_changelog(
+        self, commit: Commit, changelog: TopicPartition, failure: FailedDelivery
+    ) -> NoReturn:
+        """Raise for a row of a store that its changelog refuses: skipped, it would be lost at the next restore.
+
+        The rows of a commit are the last of their keys, so which record wrote one is known only within the commit.
+        """
+        columns, index = failure.columns, failure.index
+        key, value = columns.keys[index] or b"", columns.values[index] or b""
+        partitions = [each for each in commit.offsets if each.partition == changelog.partition]
+        before = self._committed_before(partitions)
+        ranges = [(each, before.get(each, 0), commit.offsets[each].offset) for each in partitions]
+        ranges = [(each, start, end) for each, start, end in ranges if start < end]
+        inputs = ", ".join(
+            f"{each} offset {start}" if end == start + 1 else f"{each} offsets {start} to {end - 1}"
+            for each, start, end in ranges
+        )
+        only = ranges[0] if len(ranges) == 1 and ranges[0][2] == ranges[0][1] + 1 else None
+        raise RecordFailedError(
+            f"changelog {changelog} refuses a row (key of {len(key)} bytes, hash {key_hash(key, 0):08x}; value of "
+            f"{len(value)} bytes) that was written by {inputs or 'no input: a scheduled callback or a cache'}: "
+            f"{failure.error}. It belongs to the application's own state and is never skipped: raise the topic's limits, or make the row smaller",
+            topic=None if only is None else only[0].topic,
+            partition=None if only is None else only[0].partition,
+            offset=None if only is None else only[1],
+        ) from failure.error
+
+    def _committed_before(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            committed = self._admin.committed(self._group_id, partitions, stable=False)
+        except StreamsError:
+            return {}
+        return {each: found.offset for each, found in committed.items()}
 
     def _check_changelogs(self, commit: Commit, error: TransactionAbortedError) -> None:
         """Raise if a changelog is gone: a client that has heard of it holds the records back and says no more than that it waits."""
@@ -421,22 +463,27 @@ class Committer:
         self.producer.close()
 
 
-def _everything(commit: Commit) -> list[OutputColumns]:
-    changelogs = [
-        OutputColumns(
-            topic=partition.topic,
-            partitions=partition.partition,
-            keys=drained.keys,
-            values=drained.values,
-            timestamps=drained.timestamps,
-            headers=headers_of_changelog(len(drained.keys), drained.headers, drained.row_headers),
-            node=str(partition),
-            internal=True,
+def _changelogs(commit: Commit) -> list[tuple[TopicPartition, OutputColumns]]:
+    """Return the changes of the stores as records."""
+    return [
+        (
+            partition,
+            OutputColumns(
+                topic=partition.topic,
+                partitions=partition.partition,
+                keys=drained.keys,
+                values=drained.values,
+                timestamps=drained.timestamps,
+                headers=headers_of_changelog(
+                    len(drained.keys), drained.headers, drained.row_headers
+                ),
+                node=str(partition),
+                internal=True,
+            ),
         )
         for partition, changes in commit.changelogs.items()
         for drained in changes
     ]
-    return [columns for columns in commit.outputs if len(columns)] + changelogs
 
 
 def _one(columns: OutputColumns, index: int) -> OutputColumns:

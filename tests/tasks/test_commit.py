@@ -464,6 +464,18 @@ def test_a_refused_dead_letter_is_given_to_the_handler_and_left_out() -> None:
     assert (stage.values("out"), stage.values("dead")) == ([b"1"], [])
 
 
+def test_a_refused_changelog_row_is_named_with_the_input_of_its_commit() -> None:
+    """By the hash of its key; the whole input, as a row is known only as the last one of its key in the commit."""
+    stage = Stage()
+    refuse(stage, LOG.topic, b"1")
+    staged(stage, b"1")
+    with pytest.raises(
+        RecordFailedError,
+        match=rf"changelog {LOG} refuses a row \(key of 1 bytes, hash e8b7be43.*in-0 offsets 0 to 41",
+    ):
+        stage.carry_out()
+
+
 @pytest.mark.parametrize("topic", ["app-r", LOG.topic])
 def test_refused_records_of_the_application_itself_stop_it(topic: str) -> None:
     """Neither a repartition record nor a changelog row is ever left out, whatever the handler says."""
