@@ -44,10 +44,11 @@ def _parts(item: Any) -> list[Any] | None:
         case type() | BuiltinFunctionType():
             return None
         case _:
-            return _attributes(item)
+            return attributes_of(item)
 
 
-def _attributes(item: Any) -> list[Any] | None:
+def attributes_of(item: Any) -> list[Any] | None:
+    """Return the attributes of an object in an order of their names; None for one of a class written in C."""
     slots = [name for kind in type(item).__mro__ for name in _slots(kind)]
     own: dict[str, Any] | None = getattr(item, "__dict__", None)
     if own is None and not slots and type(item).__basicsize__ > object.__basicsize__:

@@ -1,7 +1,8 @@
 """Facts in each commit that change with the topology or its topics only: a later start compares them. Pure."""
 
+import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
 import msgspec
@@ -15,11 +16,14 @@ class CommitFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
             on appeared later, and is read from its beginning.
         inputs: Digest of the topics that the task reads (`inputs_digest`); 0 if unknown.
         accepted: An offset of other origin was accepted here (`accept_offsets`), so it may be below what an owner left.
+        operators: Digest of each generated name of the application, and the fingerprint of its operator
+            (`encode_operators`).
     """
 
     first_partitions: int = -1
     inputs: int = 0
     accepted: bool = False
+    operators: bytes = b""
 
     def encode(self) -> bytes:
         """Return the facts as bytes.
@@ -41,6 +45,41 @@ class CommitFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
+_PAIR: Final = struct.Struct(">II")
+#: As many generated names are told apart; a commit has no room for more.
+_NAMES_MAX: Final = 64
+#: Bytes that facts take beside the operators, at most.
+_REST_BYTES: Final = 24
+
+
+class NamedOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """Operator behind a generated name: fingerprint of its work, and the line of the user's program that made it."""
+
+    fingerprint: int
+    location: str = ""
+
+
+def encode_operators(operators: Mapping[str, NamedOperator]) -> bytes:
+    """Return the operators of generated names as bytes."""
+    first = sorted(operators.items())[:_NAMES_MAX]
+    return b"".join(_PAIR.pack(name_digest(name), each.fingerprint) for name, each in first)
+
+
+def decode_operators(data: bytes) -> dict[int, int]:
+    """Return fingerprints by the digest of their names."""
+    if len(data) % _PAIR.size:
+        return {}
+    return dict(_PAIR.iter_unpack(data))
+
+
+def name_digest(name: str) -> int:
+    """Return the digest by which a commit names a store or topic."""
+    return zlib.crc32(name.encode())
+
+
+def facts_bytes(operators: bytes) -> int:
+    """Return how many bytes facts with these operators take at most."""
+    return len(operators) + _REST_BYTES
 
 
 def inputs_digest(topics: Iterable[str]) -> int:

@@ -7,12 +7,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec.structs import replace as replaced
+
 from rebalance.model import TaskId, TopicPartition
 from state_stores.commit_buffer import Drained
 from state_stores.joined_changes import joined
 from tasks.active_task import ActiveTask
 from tasks.beside import at_once
 from tasks.commit import Commit, Committer, changed_offsets
+from tasks.commit_facts import encode_operators
 from tasks.output_collector import OutputCollector
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import Admin, Beside, Clock, CommittedOffset, Positions
@@ -112,6 +115,7 @@ class CommitRound:
         self._former: dict[TaskId, set[str]] = {}
         #: Encoded `CommitFacts` of each input.
         self._facts: dict[TopicPartition, bytes] = {}
+        self._operators = encode_operators(settings.operators)
         self._round: _Round | None = None
         self._work = work
         self._clock = clock
@@ -133,7 +137,10 @@ class CommitRound:
         self.epochs[task.task_id] = epoch
         self.unknown.difference_update(task.stores.changelogs)  # read to their ends
         self.topic_ids.update(topic_ids)
-        self._facts |= {each: start.origin.facts.encode() for each, start in starts.items()}
+        self._facts |= {
+            each: replaced(start.origin.facts, operators=self._operators).encode()
+            for each, start in starts.items()
+        }
         self._former[task.task_id] = {
             "" if each.progress is None else each.progress.transactional_id
             for each in starts.values()

@@ -12,7 +12,13 @@ from typing import Final
 import msgspec
 
 from rebalance.model import TaskId, TopicPartition
-from tasks.commit_facts import CommitFacts, inputs_digest
+from tasks.commit_facts import (
+    CommitFacts,
+    NamedOperator,
+    decode_operators,
+    inputs_digest,
+    name_digest,
+)
 from tasks.errors import StartRefusedError
 from tasks.internal_topics import ApplicationPlan, internal_prefix, is_matched
 from tasks.parallel.progress_vector import Progress, partition_time_of_kafka_streams
@@ -32,11 +38,13 @@ class StartRules(msgspec.Struct, frozen=True, kw_only=True):
         group_id: The group that offsets are committed to: the application's id.
         auto_offset_reset: Where inputs begin without an offset at the application's first start.
         accept_offsets: Offsets of other origin are followed, and lost ones count as never there.
+        operators: Operator of each generated name of a store or repartition topic.
     """
 
     group_id: str
     auto_offset_reset: str = "earliest"
     accept_offsets: bool = False
+    operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
 
     def own(self, found: CommittedOffset | None) -> Progress | None:
         """Return the progress beside an offset; None if nothing is committed, or not by this application."""
@@ -203,6 +211,28 @@ def origin_of_own(
     return Origin(
         facts=msgspec.structs.replace(facts, first_partitions=first, inputs=digest), has_past=True
     )
+
+
+def check_names(committed: bytes, operators: Mapping[str, NamedOperator]) -> None:
+    """Raise `StartRefusedError` if an operator has another generated name than when the last commit was made.
+
+    An operator that was changed in place keeps its name and its rows. Operators whose fingerprints are equal are not told apart.
+    """
+    before = decode_operators(committed)
+    now = {name_digest(name): each.fingerprint for name, each in operators.items()}
+    names = {name_digest(name): name for name in operators}
+    for name, operator in sorted(operators.items()):
+        digest, found = name_digest(name), operator.fingerprint
+        left = [each for each, known in before.items() if known == found and now.get(each) != found]
+        if left and before.get(digest) != found:
+            old = names.get(left[0], "another generated name")
+            line = f" ({operator.location})" if operator.location else ""
+            raise StartRefusedError(
+                f"{name}: its operator{line} had {old} at the last commit. Generated names count the calls of a program, so this "
+                "operator would get the rows or records of another one, or lose its own. Name it (store=... for a store, name=... "
+                "for a repartition topic); the name that it had keeps what it has. Or put the calls back into their order, or "
+                "stop all workers and run `tidewheel reset`"
+            )
 
 
 def check_state(

@@ -18,6 +18,7 @@ from tasks.offset_origin import (
     GroupOffsets,
     Origin,
     StartRules,
+    check_names,
     lost_text,
     origin_of_foreign,
     origin_of_own,
@@ -198,6 +199,9 @@ def _origins(
     if lost and not any_committed and not rules.accept_offsets:
         _check_changelogs(plan, lost[0], admin)
     origins: dict[TopicPartition, Origin] = {}
+    for each in inputs:
+        if each in offsets.facts:
+            check_names(offsets.facts[each].operators, rules.operators)
     for task, grant in grants.items():
         beside = plan.inputs(task)
         for partition in sorted(beside):

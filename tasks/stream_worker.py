@@ -25,6 +25,7 @@ from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
 from tasks.beside import at_once
 from tasks.commit import Committer, RolledBackError
+from tasks.commit_facts import encode_operators, facts_bytes
 from tasks.commit_round import CommitRound
 from tasks.divided_commits import DividedCommits
 from tasks.errors import FencedError, TaskCorruptedError
@@ -289,7 +290,11 @@ class StreamWorker:
         if self._settings.threads > 1:
             self._pool, self._resting = RangePool(self._settings.threads), frozenset()
             stack.callback(self._pool.close)
-            fitting = ranges_that_fit(self._settings.transactional_id, OPERATOR_TIMES_MAX)
+            fitting = ranges_that_fit(
+                self._settings.transactional_id,
+                OPERATOR_TIMES_MAX,
+                facts_bytes(encode_operators(self._settings.operators)),
+            )
             self._placing = Placing(self._pool, fitting)
         self._manager = self._manage(collector, policy, stack)
         stack.push(self._give_up_commit)  # before the tasks are closed

@@ -1,6 +1,6 @@
 """What a worker is given: its settings, its clients, and what makes its tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -9,6 +9,7 @@ from rebalance.model import TaskId
 from rebalance.orders import AnyOrder, AnyReport
 from tasks.active_task import ActiveTask
 from tasks.beside import in_a_thread
+from tasks.commit_facts import NamedOperator
 from tasks.offset_origin import StartRules
 from tasks.output_collector import OutputCollector, TopicInfo
 from tasks.ports import (
@@ -85,6 +86,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     repartition_purge_interval_ms: int = 30_000
     auto_offset_reset: str = "earliest"
     accept_offsets: bool = False
+    #: Operator of each generated name.
+    operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
     #: How many records a copy may be behind and count as ready.
     acceptable_recovery_lag: int = 10_000
     #: How often the group hears how far all tasks are: about twice per heartbeat.
@@ -104,6 +107,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             group_id=self.application_id,
             auto_offset_reset=self.auto_offset_reset,
             accept_offsets=self.accept_offsets,
+            operators=self.operators,
         )
 
 

@@ -15,6 +15,7 @@ from streams.config import StreamsConfig
 from streams.errors import ConfigError, StreamsError
 from streams.kafka.clients import KafkaClients
 from streams.run_options import RunOptions
+from streams.store_identity import named_operators
 from streams.topic_info import KafkaTopics
 from tasks.internal_topics import ApplicationPlan
 from tasks.parallel.keyed import cutting
@@ -132,6 +133,7 @@ def worker_settings(
         repartition_purge_interval_ms=config.repartition_purge_interval_ms,
         auto_offset_reset=config.auto_offset_reset,
         accept_offsets=config.accept_offsets,
+        operators=named_operators(application.spec),
         acceptable_recovery_lag=config.acceptable_recovery_lag,
         status_interval_ms=config.heartbeat_interval_ms // 2,
         threads=range_threads(config),
