@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
+from uuid import UUID
 
 from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
 from confluent_kafka.schema_registry.error import SchemaRegistryError as RegistryReply
@@ -20,8 +21,10 @@ from confluent_kafka.serialization import SerializationError as ConfluentError
 
 from streams.config.secrets import is_reference, redacted_url, resolve_secrets
 from streams.errors import SchemaRegistryError, StreamsError, TopologyError
+from streams.kafka.protobuf_writers import ProtobufWriters
 from streams.schema_port import CodecError, Registry, SchemaCodec
-from streams.serdes.plain_codecs import AvroCheck, avro_reason, json_schema_reason
+from streams.serdes.avro_values import AvroValues
+from streams.serdes.plain_codecs import json_schema_reason
 from streams.serdes.strict_json import dumps, loads
 
 #: Settings that are the serialisers', not the client's: Java has both in one map, and so have we.
@@ -58,7 +61,7 @@ class ConfluentFormats:
         """Return the codec of an Avro schema, given as JSON."""
         from confluent_kafka.schema_registry import avro  # noqa: PLC0415 - needs the extra
 
-        link, check = self._link(registry), AvroCheck(schema)
+        link, values = self._link(registry), AvroValues(schema)
         # What the schema does not have would be left out silently.
         own = {"validate.strict.allow.default": True, **link.serializer}
         write: Any = avro.AvroSerializer
@@ -67,8 +70,8 @@ class ConfluentFormats:
             link,
             lambda: write(link.client, schema, conf=own),
             _made(lambda: read(link.client, schema, conf=link.deserializer)),
-            reason=avro_reason,
-            check=check,
+            check=values.checked,
+            refusal=values.refusal,
         )
 
     def protobuf(self, message_type: type[Any], registry: Registry) -> SchemaCodec:
@@ -85,6 +88,7 @@ class ConfluentFormats:
             link,
             lambda: write(message_type, link.client, writing),
             _made(lambda: read(message_type, reading, link.client)),
+            check_data=ProtobufWriters(message_type.DESCRIPTOR.full_name, link.schema_text).check,
         )
 
     def json_schema(self, schema: str, registry: Registry) -> SchemaCodec:
@@ -154,6 +158,14 @@ class _Link:
             if name.startswith(_DESERIALIZER_PREFIXES)
         }
 
+    def schema_text(self, frame: bytes) -> str:
+        """Return the schema of a frame's first bytes, in the form that Protobuf's deserialiser asks for."""
+        if frame[0]:
+            found = self.client.get_schema_by_guid(str(UUID(bytes=frame[1:])), fmt="serialized")
+        else:
+            found = self.client.get_schema(int.from_bytes(frame[1:], "big"), fmt="serialized")
+        return str(found.schema_str)
+
 
 class _Client:
     """A client whose failures to get an answer are ours; what the registry answers passes as it is."""
@@ -198,13 +210,17 @@ class _Codec:
         deserializer: Any,
         *,
         reason: Callable[[Exception], str] | None = None,
-        check: Callable[[Any], None] | None = None,
+        check: Callable[[Any], Any] | None = None,
+        refusal: Callable[[Any], str] | None = None,
+        check_data: Callable[[bytes], None] | None = None,
     ) -> None:
         self._link = link
         self._make_serializer = make_serializer
         self._deserializer = deserializer
         self._reason = reason or _class_only
         self._check = check
+        self._refusal = refusal
+        self._check_data = check_data
         self._spare = _made(
             make_serializer
         )  # now, so that wrong settings are an error of the build
@@ -213,13 +229,14 @@ class _Codec:
 
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:
         """Return the bytes, with the id of the schema in front; the first record of a topic registers it."""
-        if self._check is not None:
-            self._check(value)
+        checked = value if self._check is None else self._check(value)
         context, serializer = self._part(topic, is_key=is_key)
         try:
-            return bytes(serializer(value, context))
+            return bytes(serializer(checked, context))
         except Exception as error:  # noqa: BLE001 - sorted out below, without the data that its text may quote
             failed = self._failed(error, topic, None)
+            if isinstance(failed, CodecError) and self._refusal is not None:
+                failed = CodecError(self._refusal(value))
         raise failed
 
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:
@@ -229,6 +246,8 @@ class _Codec:
                 "they do not begin with a schema's id: no serialiser with a registry wrote them"
             )
         try:
+            if self._check_data is not None:
+                self._check_data(data)
             return self._deserializer(data, self._part(topic, is_key=is_key)[0])
         except Exception as error:  # noqa: BLE001 - as above
             failed = self._failed(error, topic, data)

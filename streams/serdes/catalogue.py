@@ -9,7 +9,17 @@ from state_stores.windowed import Windowed
 from streams.durations import Duration, to_ms
 from streams.errors import StreamsError, TopologyError
 from streams.schema_port import Registry
-from streams.serdes.plain import BOOLEAN, BYTES, FLOAT64, INT32, INT64, JSON, STRING, UUID
+from streams.serdes.plain import (
+    BOOLEAN,
+    BYTES,
+    FLOAT64,
+    INT32,
+    INT64,
+    JSON,
+    JSON_AS_GIVEN,
+    STRING,
+    UUID,
+)
 from streams.serdes.schema_serdes import Schema, avro_serde, json_schema_serde, protobuf_serde
 from streams.serdes.serde import Serde
 from streams.serdes.typed import json_serde, msgpack_serde
@@ -115,13 +125,23 @@ class Serdes:
 
     @overload
     @staticmethod
-    def json(type: None = None) -> Serde[Any]: ...
+    def json(type: None = None, *, sort_keys: bool = True) -> Serde[Any]: ...
     @overload
     @staticmethod
     def json(type: type[T]) -> Serde[T]: ...
+    @overload
     @staticmethod
-    def json(type: Any = None) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
-        """Return the serde of JSON: untyped (dicts and lists), or of a Struct, dataclass or pydantic model.
+    def json(type: Any) -> Serde[Any]: ...
+    @staticmethod
+    def json(type: Any = None, *, sort_keys: bool = True) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
+        """Return the serde of JSON: untyped (dicts and lists), of a Struct, dataclass or pydantic model, or of a union of them.
+
+        A value is written only if it reads back equal; else the error names the field.
+
+        Args:
+            type: The class of the values, or a union, as `Order | Refund`.
+            sort_keys: Whether untyped keys of records have the fields of dicts in the order of their names, so that equal
+                keys have equal bytes. False keeps the order given, for applications whose stores were filled like that.
 
         >>> from dataclasses import dataclass
         >>> @dataclass
@@ -130,7 +150,9 @@ class Serdes:
         >>> Serdes.json(Order).deserialize("orders", b'{"id": 7}')
         Order(id=7)
         """
-        return JSON if type is None else _kept(_json_of, type)
+        if type is None or type is Any:
+            return JSON if sort_keys else JSON_AS_GIVEN
+        return _kept(_json_of, type)
 
     @overload
     @staticmethod
@@ -138,6 +160,9 @@ class Serdes:
     @overload
     @staticmethod
     def msgpack(type: type[T]) -> Serde[T]: ...
+    @overload
+    @staticmethod
+    def msgpack(type: Any) -> Serde[Any]: ...
     @staticmethod
     def msgpack(type: Any = None) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
         """Return the serde of MessagePack: untyped, or of a Struct, dataclass or pydantic model.

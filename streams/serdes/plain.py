@@ -10,11 +10,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
-import orjson
-
 from streams.schema_port import CodecError
 from streams.serdes.serde import Serde
-from streams.serdes.strict_json import dumps, loads, refuse_hidden_nulls
+from streams.serdes.strict_json import dumps, dumps_batch, loads, loads_batch
 
 T = TypeVar("T")
 
@@ -32,7 +30,9 @@ class _Bytes(Serde[bytes]):
         if isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - values are whatever users pass
             return value
         if isinstance(value, bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance] - values are whatever users pass
-            return bytes(value)
+            data = bytes(value)
+            if data == value:  # not so for a view of larger items
+                return data
         raise self.failed("serialise", topic, f"expected bytes, got {type(value).__name__}")
 
     def deserialize(self, topic: str, data: bytes, /) -> bytes:  # noqa: ARG002 - the serde's signature
@@ -117,12 +117,16 @@ class _Number(Serde[T]):
         return exact is self._python_type and self._lowest <= value <= self._highest
 
     def serialize(self, topic: str, value: T, /) -> bytes | None:
+        wanted, got = self._python_type.__name__, type(value).__name__
         try:
-            return self._one.pack(value)
+            data = self._one.pack(value)
         except (struct.error, OverflowError):
-            wanted = self._python_type.__name__
-            got = type(value).__name__
             reason = f"expected {wanted}, got {got}" if got != wanted else "number out of range"
+        else:
+            exact = cast("object", type(value)) is self._python_type
+            if exact or _is_same_number(value, self._one.unpack(data)[0]):
+                return data
+            reason = f"{got} is no {wanted} of this size without a loss"
         raise self.failed("serialise", topic, reason)
 
     def deserialize(self, topic: str, data: bytes, /) -> T:
@@ -134,6 +138,10 @@ class _Number(Serde[T]):
 
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
         size, count = self._one.size, len(values)
+        if not {self._python_type}.issuperset(map(type, values)):
+            return super().serialize_batch(
+                topic, values
+            )  # `pack` takes 2**53 + 1 for a float, and loses a digit
         try:
             packed = struct.pack(f">{count}{self._code}", *values)
         except (struct.error, OverflowError):
@@ -150,6 +158,10 @@ class _Number(Serde[T]):
         if {self._one.size}.issuperset(map(len, data)):
             return list(struct.unpack(f">{len(data)}{self._code}", b"".join(data)))
         return super().deserialize_batch(topic, data)  # raises with the reason
+
+
+def _is_same_number(value: Any, back: Any) -> bool:
+    return bool(value == back) or (bool(value != value) and back != back)  # noqa: PLR0124 - NaN
 
 
 def _number(name: str, code: str, python_type: type[Any], canonical: bool) -> Serde[Any]:
@@ -211,15 +223,32 @@ class _Uuid(Serde[uuid.UUID]):
 
 
 class _Json(Serde[Any]):
-    """Untyped JSON: dicts, lists, text, numbers, booleans and null."""
+    """Untyped JSON: dicts, lists, text, numbers, booleans and null.
+
+    Its keys have the fields of dicts in the order of their names: keys that are equal have equal bytes (ADR 14).
+    """
 
     name = "json"
 
+    def __init__(self, *, is_key: bool = False, sort_keys: bool = True) -> None:
+        super().__init__()
+        self._sort = is_key and sort_keys
+        self._key: Serde[Any] | None = None if sort_keys and not is_key else self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how another process gets it: there is one of each kind."""
+        return _json, (self._sort, self._key is self and not self._sort)
+
+    def for_keys(self) -> Serde[Any]:
+        if self._key is None:
+            self._key = _JSON_KEY
+        return self._key
+
     def serialize(self, topic: str, value: Any, /) -> bytes | None:
         try:
-            return dumps(value)
+            return dumps(value, sort=self._sort)
         except CodecError as error:
-            reason = f"{error}; for Structs and models use Serdes.json(Type)"
+            reason = str(error)
         raise self.failed("serialise", topic, reason)
 
     def deserialize(self, topic: str, data: bytes, /) -> Any:
@@ -233,17 +262,22 @@ class _Json(Serde[Any]):
     # that are no JSON, and their array has three elements.
     def serialize_batch(self, topic: str, values: Sequence[Any], /) -> list[bytes | None]:
         try:
-            encoded = [b"%b" % data for data in map(orjson.dumps, values)]  # copied as `dumps` does
-            refuse_hidden_nulls(values, encoded)
-        except (orjson.JSONEncodeError, CodecError):
+            return cast("list[bytes | None]", dumps_batch(values, sort=self._sort))
+        except CodecError:
             return super().serialize_batch(topic, values)  # raises with the reason
-        return cast("list[bytes | None]", encoded)
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[Any]:
         try:
-            return list(map(orjson.loads, data))
-        except orjson.JSONDecodeError:
-            return super().deserialize_batch(topic, data)  # raises with the reason
+            return loads_batch(data)
+        except Exception:  # noqa: BLE001 - the loop raises with the reason
+            return super().deserialize_batch(topic, data)
+
+
+def _json(sorts: bool, as_given: bool) -> Serde[Any]:
+    """Return the serde of this process for one that came from another."""
+    if as_given:
+        return JSON_AS_GIVEN
+    return _JSON_KEY if sorts else JSON
 
 
 BYTES: Final[Serde[bytes]] = _Bytes()
@@ -255,3 +289,6 @@ FLOAT64: Final[Serde[float]] = _Number("float64", "d", float, canonical=False)
 BOOLEAN: Final[Serde[bool]] = _Boolean()
 UUID: Final[Serde[uuid.UUID]] = _Uuid()
 JSON: Final[Serde[Any]] = _Json()
+_JSON_KEY: Final[Serde[Any]] = _Json(is_key=True)
+#: JSON whose keys keep the order of their fields, as all keys were written before ADR 14.
+JSON_AS_GIVEN: Final[Serde[Any]] = _Json(sort_keys=False)

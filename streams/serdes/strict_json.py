@@ -1,41 +1,97 @@
-"""Untyped JSON by orjson, with its one silent change refused: it writes NaN and the infinities as null."""
+"""Untyped JSON that reads back equal: whole numbers of any size, and a refusal for all that JSON would change.
 
+orjson writes, because its bytes are in stores and topics already. msgspec reads, because orjson makes floats of whole
+numbers beyond 64 bits; both take about as long.
+"""
+
+import gc
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, Final, cast
 
+import msgspec
 import orjson
 
 from streams.schema_port import CodecError
+from streams.serdes.read_back import difference, first_failure, parts
 
 _NULL: Final = b"null"
-_LEAVES: Final[frozenset[object]] = frozenset({str, int, bool, type(None)})
+_LEAVES: Final[frozenset[object]] = frozenset({str, int, float, bool, type(None)})
+_JSON_TYPES: Final[frozenset[object]] = _LEAVES | {dict, list}
+_FINITE_LEAVES: Final[frozenset[object]] = _LEAVES - {float}
+
+_read: Final = msgspec.json.Decoder[Any]().decode
+_write_big: Final = msgspec.json.Encoder(order="sorted").encode
+#: What orjson's error says of a whole number that only msgspec writes.
+_TOO_BIG: Final = "Integer exceeds 64-bit range"
+
+#: What a user does about a type that JSON has no form for.
+_TYPED: Final = "write plain values, or give the type: Serdes.json(Type)"
 
 
-def dumps(value: Any) -> bytes:
-    """Return a value as JSON; raises `CodecError` for what JSON can't hold."""
+def dumps(value: Any, *, sort: bool = False) -> bytes:
+    """Return a value as JSON; raises `CodecError` for what would not be read back equal.
+
+    `sort` writes the fields of dicts in the order of their names: equal keys of records need equal bytes.
+    """
+    return dumps_batch((value,), sort=sort)[0]
+
+
+def dumps_batch(values: Sequence[Any], *, sort: bool = False) -> list[bytes]:
+    """Return many values as JSON; raises `CodecError` if any would not be read back equal."""
     try:
         # `b"%b" %` copies. orjson writes into a kilobyte at least and gives back what it did not use, which keeps
         # fresh memory under every value that is kept: 2,080 ns for each of 10,000 values, 130 ns with the copy.
-        data = b"%b" % orjson.dumps(value)
-    except orjson.JSONEncodeError as error:
-        reason = str(error)
-    else:
-        if _NULL in data:
-            refuse_non_finite(value)
-        return data
-    raise CodecError(reason)
+        if sort:
+            option = orjson.OPT_SORT_KEYS
+            encoded = [b"%b" % orjson.dumps(value, None, option) for value in values]
+        else:
+            encoded = [b"%b" % data for data in map(orjson.dumps, values)]
+    except orjson.JSONEncodeError:
+        encoded = [_dumped(value, sort=sort) for value in values]
+    refuse_hidden_nulls(values, encoded)
+    if not are_plain(values, _JSON_TYPES):
+        for value, data in zip(values, encoded, strict=True):
+            found = difference(value, _read(data))
+            if found is not None:
+                raise CodecError(f"{found}; {_TYPED}")
+    return encoded
 
 
 def loads(data: bytes) -> Any:
     """Return the value of some JSON; raises `CodecError`."""
     try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
+        return _read(data)
+    except UnicodeDecodeError:  # its text quotes the data
+        reason = "no UTF-8"
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         reason = str(error)
     raise CodecError(reason)
+
+
+def loads_batch(data: Sequence[bytes]) -> list[Any]:
+    """Return the values of many JSON documents; raises for any that is none."""
+    return list(map(_read, data))
+
+
+def are_plain(values: Sequence[Any], types: frozenset[object] = _JSON_TYPES) -> bool:
+    """Return whether all values, however deep, are of exactly these types.
+
+    The collector's own walk lists the parts of all containers of a batch in one call: 30 ns a field, where a loop takes 100.
+
+    >>> are_plain([{"a": [1, None]}, "x"]), are_plain([{"a": (1, 2)}])
+    (True, False)
+    """
+    level: Sequence[Any] = values
+    while level:
+        kinds = set(map(type, level))
+        if kinds <= _LEAVES:
+            return True
+        if not kinds <= types:
+            return False
+        level = gc.get_referents(*level)
+    return True
 
 
 def refuse_hidden_nulls(
@@ -66,10 +122,29 @@ def refuse_non_finite(value: Any) -> None:
     raise CodecError(f"${path} is {number}, which JSON has no number for; use None or a text")
 
 
+def _dumped(value: Any, *, sort: bool) -> bytes:
+    """Return the JSON of a value that may hold whole numbers beyond 64 bits."""
+
+    def write(part: Any) -> bytes:
+        try:
+            return orjson.dumps(part, option=orjson.OPT_SORT_KEYS if sort else None)
+        except orjson.JSONEncodeError as error:
+            # msgspec writes more types; what it changes is found when it is read back.
+            if str(error) != _TOO_BIG:
+                raise
+            return _write_big(part) if sort else msgspec.json.encode(part)
+
+    try:
+        return b"%b" % write(value)
+    except (orjson.JSONEncodeError, TypeError, ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, orjson.JSONEncodeError) else type(error).__name__
+    raise CodecError(f"at {first_failure(value, write)}: {reason}; {_TYPED}")
+
+
 def _all_finite(values: Iterable[Any]) -> bool:
     for value in values:
         kind = cast("object", type(value))
-        if kind in _LEAVES:
+        if kind in _FINITE_LEAVES:
             continue
         if kind is float:
             if not math.isfinite(value):
@@ -84,7 +159,7 @@ def _inner(value: Any) -> Iterable[Any]:
         return (float(value),)
     if isinstance(value, Enum):
         return (value.value,)
-    return [inner for _, inner in _parts(value)]
+    return [inner for _, inner in parts(value)]
 
 
 def _non_finite(value: Any) -> tuple[str, float] | None:
@@ -93,21 +168,8 @@ def _non_finite(value: Any) -> tuple[str, float] | None:
         return None if math.isfinite(value) else ("", value)
     if isinstance(value, Enum):
         return _non_finite(value.value)
-    for part, inner in _parts(value):
+    for part, inner in parts(value):
         found = _non_finite(inner)
         if found is not None:
             return part + found[0], found[1]
     return None
-
-
-def _parts(value: Any) -> list[tuple[str, Any]]:
-    whole = value
-    match value:
-        case Mapping():
-            return [(f".{key}", inner) for key, inner in whole.items()]
-        case list() | tuple() | set() | frozenset():
-            return [(f"[{index}]", inner) for index, inner in enumerate(whole)]
-        case _ if is_dataclass(value):
-            return [(f".{field.name}", getattr(whole, field.name, None)) for field in fields(value)]
-        case _:
-            return []

@@ -1,62 +1,118 @@
-"""JSON and MessagePack straight into the user's types: msgspec Structs, dataclasses, pydantic models.
+"""JSON and MessagePack straight into the user's types: msgspec Structs, dataclasses, pydantic models, unions of them.
 
 msgspec decodes everything it knows (Structs, dataclasses, TypedDicts, attrs classes, plain and nested types);
-pydantic decodes pydantic models, which msgspec does not know, and types made of them (`list[Model]`).
+pydantic decodes pydantic models, which msgspec does not know, types made of them (`list[Model]`), and unions of several
+dataclasses. `streams.serdes.unions` decodes unions of Structs without tags.
+
+A value is written only if it reads back equal. For a batch of a flat class the types of its fields prove that; other values
+are read back and compared.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import is_dataclass
-from typing import Any, Final, TypeVar, cast
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from streams.errors import TopologyError
 from streams.schema_port import CodecError
+from streams.serdes.exact_fields import exact_fields
+from streams.serdes.read_back import difference, first_failure
 from streams.serdes.serde import Serde
-from streams.serdes.strict_json import refuse_hidden_nulls
+from streams.serdes.strict_json import are_plain, refuse_hidden_nulls
+from streams.serdes.type_parts import (
+    NO_SAMPLE,
+    has_own_equality,
+    holds_mappings,
+    holds_sets,
+    inner_types,
+    is_users_class,
+    members,
+    sample,
+    type_name,
+)
+from streams.serdes.unions import UnionCodec, needs_union_codec
 
 T = TypeVar("T")
 
 #: Values that msgspec quotes in its messages; types and paths stand in backticks.
 _QUOTED: Final = re.compile(r"'.*'", re.DOTALL)
 
+_MSGPACK_TYPES: Final[frozenset[object]] = frozenset(
+    {str, int, float, bool, bytes, type(None), dict, list}
+)
+
+
+class TypeCodec(NamedTuple):
+    """Encoder and decoder of single values of a type.
+
+    Attributes:
+        convert: Makes a value of dicts and lists.
+        failure: Returns why a value has no bytes, without data; it is called after `encode` has raised.
+        encode_key: Encodes with dicts in the order of their keys: equal keys of records need equal bytes.
+        plain: For JSON, returns a value as dicts and lists, to look for numbers that JSON can't hold.
+    """
+
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    convert: Callable[[Any], Any]
+    failure: Callable[[Any, Exception], str]
+    encode_key: Callable[[Any], bytes]
+    plain: Callable[[Any], Any] | None = None
+
 
 class _Typed(Serde[T]):
-    """A serde of an encoder and a decoder of single values.
-
-    `made_by` and the type make it anew in another process. `check` raises for values that are none of the type, of which
-    many could be written but not read. `convert` makes one of dicts and lists. `plain`, for JSON, returns a value as
-    dicts and lists, to look for numbers that JSON can't hold.
-    """
+    """A serde of a type; `made_by` and the type make it in another process."""
 
     def __init__(
         self,
         name: str,
-        made_by: "tuple[Callable[[Any], Serde[Any]], Any]",
-        encode: Callable[[Any], bytes],
-        decode: Callable[[bytes], Any],
-        check: Callable[[Sequence[Any]], None],
-        convert: Callable[[Any], Any],
-        plain: Callable[[Any], Any] | None = None,
+        made_by: "Callable[[Any], Serde[Any]]",
+        python_type: Any,
+        codec: TypeCodec,
     ) -> None:
         super().__init__(name=name)
         self._made_by = made_by
-        self._convert = convert
-        self._encode = encode
-        self._decode = decode
-        self._check = check
-        self._plain = plain
+        self._type = python_type
+        self._codec = codec
+        self._key: Serde[T] | None = None
+        self._class = python_type if is_users_class(python_type) else None
+        self._are_exact = (
+            _is_plain_msgpack
+            if python_type is Any
+            else exact_fields(python_type, codec.plain is not None)
+        )
+        # An equality of the user's own may hold although a field has changed.
+        self._compares = not any(has_own_equality(part) for part in inner_types(python_type))
 
-    def __reduce__(self) -> "tuple[Callable[[Any], Serde[Any]], tuple[Any]]":
-        """Return how it is made anew: encoders and decoders stay in their process."""
-        make, python_type = self._made_by
-        return make, (python_type,)
+    def __reduce__(self) -> "tuple[Callable[..., Serde[Any]], tuple[Any, ...]]":
+        """Return how another process makes it: encoders and decoders stay in their process."""
+        return _made_again, (self._made_by, self._type, self._key is self)
+
+    def for_keys(self) -> Serde[T]:
+        if self._key is None:
+            self._key = self._for_keys()
+        return self._key
+
+    def _for_keys(self) -> "Serde[T]":
+        if holds_sets(self._type):
+            raise TopologyError(
+                f"{self.name} can't be a key's serde: a set has no order, so equal keys would have different bytes; use a "
+                "sorted tuple"
+            )
+        if not holds_mappings(self._type):
+            return self
+        codec = self._codec._replace(encode=self._codec.encode_key)
+        made: _Typed[T] = _Typed(self.name, self._made_by, self._type, codec)
+        made._key = made
+        return made
 
     def from_plain(self, value: Any, /) -> Any:
         try:
-            return self._convert(value)
+            return self._codec.convert(value)
         except Exception as error:  # noqa: BLE001 - models run the user's own code, which may raise anything
             reason = _reason(error)
         raise self.failed("serialise", "", reason)
@@ -70,7 +126,7 @@ class _Typed(Serde[T]):
 
     def deserialize(self, topic: str, data: bytes, /) -> T:
         try:
-            return cast("T", self._decode(data))
+            return cast("T", self._codec.decode(data))
         except Exception as error:  # noqa: BLE001 - models run the user's own code, which may raise anything
             reason = f"{len(data)} bytes, {_reason(error)}"
         raise self.failed("deserialise", topic, reason)
@@ -84,129 +140,254 @@ class _Typed(Serde[T]):
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[T]:
         try:
-            return list(map(self._decode, data))
+            return list(map(self._codec.decode, data))
         except Exception:  # noqa: BLE001 - as above; the loop raises with the reason
             return super().deserialize_batch(topic, data)
 
+    def probe(self) -> str | None:
+        """Return why no value of the type reads back equal, or None where a sample does, or has none."""
+        value = sample(self._type)
+        if value is NO_SAMPLE:
+            return None
+        try:
+            self._encoded((value,))
+        except Exception as error:  # noqa: BLE001 - as above
+            return _reason(error)
+        return None
+
     def _encoded(self, values: Sequence[T]) -> list[bytes]:
-        self._check(values)
-        encoded = list(map(self._encode, values))
-        if self._plain is not None:
-            refuse_hidden_nulls(values, encoded, self._plain)
+        if self._class is not None and not {self._class}.issuperset(map(type, values)):
+            _refuse_other_classes(values, self._class)
+        encode, decode, _, failure, _, plain = self._codec
+        try:
+            encoded = list(map(encode, values))
+        except Exception as error:  # noqa: BLE001 - as above
+            raise CodecError(failure(values[0], error)) from None
+        if plain is not None:
+            refuse_hidden_nulls(values, encoded, plain)
+        if self._are_exact(values):
+            return encoded
+        back = list(map(decode, encoded))
+        if not (self._compares and back == list(values)):
+            for value, other in zip(values, back, strict=True):
+                found = difference(value, other)
+                if found is not None:
+                    raise CodecError(f"{found}; give a value that fits {type_name(self._type)}")
         return encoded
 
 
 def json_serde(python_type: Any) -> Serde[Any]:
     """Return the JSON serde of a type; raises `TopologyError` for a type neither library can decode."""
-    name = f"json({_type_name(python_type)})"
-    if _needs_pydantic(python_type, name):
-        adapter = TypeAdapter[Any](python_type)
-        return _Typed(
-            name,
-            (json_serde, python_type),
-            lambda value: adapter.dump_json(value, warnings="error"),
-            adapter.validate_json,
-            _check_of(python_type, adapter),
-            adapter.validate_python,
-            adapter.dump_python,
-        )
-    return _Typed(
-        name,
-        (json_serde, python_type),
-        msgspec.json.Encoder().encode,
-        msgspec.json.Decoder(python_type).decode,
-        _check_of(python_type),
-        _converter(python_type),
-        msgspec.to_builtins,
-    )
+    name = f"json({type_name(python_type)})"
+    return _probed(_Typed(name, json_serde, python_type, _json_codec(python_type, name)))
 
 
 def msgpack_serde(python_type: Any) -> Serde[Any]:
     """Return the MessagePack serde of a type (`Any` for untyped); raises as `json_serde` does."""
-    name = "msgpack" if python_type is Any else f"msgpack({_type_name(python_type)})"
-    encode = msgspec.msgpack.Encoder().encode
-    if _needs_pydantic(python_type, name):
-        adapter = TypeAdapter[Any](python_type)
-        plain = msgspec.msgpack.Decoder[Any]()
-        return _Typed(
-            name,
-            (msgpack_serde, python_type),
-            lambda value: encode(adapter.dump_python(value, warnings="error")),
-            lambda data: adapter.validate_python(plain.decode(data)),
-            _check_of(python_type, adapter),
-            adapter.validate_python,
-        )
-    return _Typed(
-        name,
-        (msgpack_serde, python_type),
-        encode,
-        msgspec.msgpack.Decoder(python_type).decode,
-        _check_of(python_type),
-        _converter(python_type),
+    name = "msgpack" if python_type is Any else f"msgpack({type_name(python_type)})"
+    return _probed(_Typed(name, msgpack_serde, python_type, _msgpack_codec(python_type, name)))
+
+
+def _probed(serde: _Typed[Any]) -> Serde[Any]:
+    reason = serde.probe()
+    if reason is None:
+        return serde
+    raise TopologyError(
+        f"{serde.name}: a value would not be read back as it was written ({reason}); change the class so that it reads what "
+        "it writes, or write a Serde(serialize, deserialize)"
     )
 
 
-def _check_of(
-    python_type: Any, adapter: "TypeAdapter[Any] | None" = None
-) -> Callable[[Sequence[Any]], None]:
-    """Return what refuses values of another type, as cheaply as the type allows.
+def _made_again(made_by: Callable[[Any], Serde[Any]], python_type: Any, is_key: bool) -> Serde[Any]:
+    made = made_by(python_type)
+    return made.for_keys() if is_key else made
 
-    For a user's class a look at the class is enough: its fields were checked when the object was made, or a type
-    checker has looked at them. Other types (`list[int]`, unions, TypedDicts, numbers) are gone through, in C.
-    """
-    if python_type is Any:
-        return lambda _: None
-    if isinstance(python_type, type) and _is_users_class(python_type):
-        return lambda values: _check_instances(values, python_type)
 
-    convert = adapter.validate_python if adapter is not None else _converter(python_type)
+def _json_codec(python_type: Any, name: str) -> TypeCodec:
+    if needs_union_codec(python_type):
+        return _union_codec(python_type, name, _json_codec, msgspec.json)
+    if _needs_pydantic(python_type, name):
+        adapter = _adapter(python_type, name)
 
-    def check(values: Sequence[Any]) -> None:
-        for value in values:
-            convert(value)
+        def write(value: Any) -> bytes:
+            return adapter.dump_json(value, by_alias=True, warnings="error")
 
-    return check
+        def read(data: bytes) -> Any:
+            # By name as well: rows of earlier versions were written like that.
+            return adapter.validate_json(data, by_alias=True, by_name=True)
+
+        def write_anyway(value: Any) -> bytes:
+            return adapter.dump_json(value, by_alias=True, warnings=False)
+
+        return TypeCodec(
+            write,
+            read,
+            partial(adapter.validate_python, by_alias=True, by_name=True),
+            _pydantic_failure(write_anyway, read, lambda value: first_failure(value, to_json)),
+            _sorted(msgspec.json, write),
+            adapter.dump_python,
+        )
+    encode = msgspec.json.Encoder().encode
+    return TypeCodec(
+        encode,
+        _decoder(msgspec.json.Decoder, python_type, name),
+        _converter(python_type),
+        _msgspec_failure(encode),
+        msgspec.json.Encoder(order="deterministic").encode,
+        msgspec.to_builtins,
+    )
+
+
+def _msgpack_codec(python_type: Any, name: str) -> TypeCodec:
+    encode = msgspec.msgpack.Encoder().encode
+    plain = msgspec.msgpack.Decoder[Any]().decode
+    if needs_union_codec(python_type):
+        return _union_codec(python_type, name, _msgpack_codec, msgspec.msgpack)
+    if _needs_pydantic(python_type, name):
+        adapter = _adapter(python_type, name)
+
+        def write(value: Any) -> bytes:
+            return encode(adapter.dump_python(value, by_alias=True, warnings="error"))
+
+        def read(data: bytes) -> Any:
+            return adapter.validate_python(plain(data), by_alias=True, by_name=True)
+
+        def write_anyway(value: Any) -> bytes:
+            return encode(adapter.dump_python(value, by_alias=True, warnings=False))
+
+        return TypeCodec(
+            write,
+            read,
+            partial(adapter.validate_python, by_alias=True, by_name=True),
+            _pydantic_failure(
+                write_anyway,
+                read,
+                lambda value: first_failure(adapter.dump_python(value, warnings=False), encode),
+            ),
+            _sorted(msgspec.msgpack, write),
+        )
+    return TypeCodec(
+        encode,
+        _decoder(msgspec.msgpack.Decoder, python_type, name),
+        _converter(python_type),
+        _msgspec_failure(encode),
+        msgspec.msgpack.Encoder(order="deterministic").encode,
+    )
+
+
+def _union_codec(
+    python_type: Any,
+    name: str,
+    make: Callable[[Any, str], TypeCodec],
+    library: Any,
+) -> TypeCodec:
+    codecs = {part: make(part, name) for part in members(python_type)}
+    union = UnionCodec(
+        {part: (codec.encode, codec.decode) for part, codec in codecs.items()},
+        library.Decoder().decode,
+    )
+
+    def failure(value: Any, error: Exception) -> str:
+        codec = codecs.get(type(value))
+        return _reason(error) if codec is None else codec.failure(value, error)
+
+    def convert(value: Any) -> Any:
+        return union.first_of(value, {part: codec.convert for part, codec in codecs.items()})
+
+    def plain(value: Any) -> Any:
+        own = codecs[type(value)].plain
+        return value if own is None else own(value)
+
+    is_json = all(codec.plain is not None for codec in codecs.values())
+
+    return TypeCodec(
+        union.encode,
+        union.decode,
+        convert,
+        failure,
+        _sorted(library, union.encode),
+        plain if is_json else None,
+    )
+
+
+def _adapter(python_type: Any, name: str) -> "TypeAdapter[Any]":
+    try:
+        return TypeAdapter[Any](python_type)
+    except Exception as error:  # noqa: BLE001 - classes run the user's own code when a schema is made of them
+        problem = str(error).partition("\n")[0]
+    raise _undecodable(name, problem)
+
+
+def _decoder(make: Any, python_type: Any, name: str) -> Callable[[bytes], Any]:
+    try:
+        decode: Callable[[bytes], Any] = make(python_type).decode
+    except TypeError as error:
+        problem = str(error)
+    else:
+        return decode
+    raise _undecodable(name, problem)
 
 
 def _converter(python_type: Any) -> Callable[[Any], Any]:
     return lambda value: msgspec.convert(value, python_type)
 
 
-def _is_users_class(python_type: type[Any]) -> bool:
-    return (
-        issubclass(python_type, msgspec.Struct | BaseModel)
-        or is_dataclass(python_type)
-        or hasattr(python_type, "__attrs_attrs__")
-    )
+def _sorted(library: Any, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Return an encoder whose dicts and fields are in the order of their names; the library is msgspec's of the format."""
+    write, read = library.Encoder(order="sorted").encode, library.Decoder().decode
+    return lambda value: cast("bytes", write(read(encode(value))))
 
 
-def _check_instances(values: Sequence[Any], python_type: type[Any]) -> None:
-    if {python_type}.issuperset(map(type, values)):
-        return
+def _is_plain_msgpack(values: Sequence[Any]) -> bool:
+    return are_plain(values, _MSGPACK_TYPES)
+
+
+def _refuse_other_classes(values: Sequence[Any], python_type: type[Any]) -> None:
+    """Raise for the first value that is no object of the class; one of a subclass would come back without it."""
     for value in values:
-        if not isinstance(value, python_type):
-            raise CodecError(f"expected {python_type.__name__}, got {type(value).__name__}")
-
-
-def _type_name(python_type: Any) -> str:
-    return python_type.__name__ if isinstance(python_type, type) else str(python_type)
+        kind: Any = cast("object", type(value))
+        if kind is python_type:
+            continue
+        wanted, got = python_type.__name__, kind.__name__
+        if issubclass(kind, python_type):
+            raise CodecError(
+                f"expected {wanted}, got {got}, a subclass, and would be read back as {wanted}; use a serde of "
+                f"{wanted} | {got}"
+            )
+        raise CodecError(f"expected {wanted}, got {got}")
 
 
 def _needs_pydantic(python_type: Any, name: str) -> bool:
-    """Return whether pydantic is to decode a type; refuse at build time what nobody can decode."""
+    """Return whether pydantic is to decode a type; refuse at build time the types that neither library decodes."""
     try:
         unknown = list(_unknown(msgspec.inspect.type_info(python_type)))
-        problem = "" if not unknown else f"{_type_name(unknown[0])} is an ordinary class"
+        problem = "" if not unknown else f"{type_name(unknown[0])} is an ordinary class"
     except TypeError as error:
+        # msgspec knows no unions of several dataclasses or models; pydantic knows no Structs.
+        classes = [part for part in inner_types(python_type) if isinstance(part, type)]
+        if len(members(python_type)) > 1 or any(
+            len(members(part)) > 1 for part in inner_types(python_type)
+        ):
+            return not any(issubclass(part, msgspec.Struct) for part in classes) or _refused(
+                name, str(error)
+            )
         unknown, problem = [], str(error)
     if unknown and all(isinstance(cls, type) and issubclass(cls, BaseModel) for cls in unknown):
         return True
     if problem:
-        raise TopologyError(
-            f"{name}: can't decode into this type ({problem}); use a msgspec.Struct, a dataclass, a TypedDict or a "
-            "pydantic model, or write a Serde(serialize, deserialize)"
-        )
+        raise _undecodable(name, problem)
     return False
+
+
+def _refused(name: str, problem: str) -> bool:
+    raise _undecodable(name, problem)
+
+
+def _undecodable(name: str, problem: str) -> TopologyError:
+    return TopologyError(
+        f"{name}: can't decode into this type ({problem}); use a msgspec.Struct, a dataclass, a TypedDict or a "
+        "pydantic model, or write a Serde(serialize, deserialize)"
+    )
 
 
 def _unknown(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[Any]:
@@ -221,6 +402,33 @@ def _unknown(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[Any]:
         # Types may hold themselves.
         for field in msgspec.structs.fields(info):
             yield from _unknown(getattr(info, field.name), seen | {id(info)})
+
+
+def _msgspec_failure(encode: Callable[[Any], bytes]) -> Callable[[Any, Exception], str]:
+    def failure(value: Any, error: Exception) -> str:
+        return f"at {first_failure(value, encode)}: {_reason(error)}"
+
+    return failure
+
+
+def _pydantic_failure(
+    write_anyway: Callable[[Any], bytes],
+    read: Callable[[bytes], Any],
+    place: Callable[[Any], str],
+) -> Callable[[Any, Exception], str]:
+    def failure(value: Any, error: Exception) -> str:
+        # pydantic's own text quotes the value, so the place is found by reading back.
+        try:
+            data = write_anyway(value)
+        except Exception:  # noqa: BLE001 - models run the user's own code
+            return f"at {place(value)}: {_reason(error)}"
+        try:
+            found = difference(value, read(data))
+        except Exception as unreadable:  # noqa: BLE001 - as above
+            return _reason(unreadable)
+        return found or _reason(error)
+
+    return failure
 
 
 def _reason(error: Exception) -> str:

@@ -483,3 +483,41 @@ def test_a_client_does_not_travel(registry: SchemaRegistry) -> None:
     serde = Serdes.avro(ORDER, SchemaRegistryClient({"url": registry.url}))
     with pytest.raises(TopologyError, match=r"can't be sent to other processes.*give its URL"):
         copy.copy(serde)
+
+
+MESSAGES = message_types("many.proto", Order=[("id", LONG)], Refund=[("id", LONG)])
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"),
+    [("Refund", "Order"), ("Order", "Refund"), ("Order.Inner", "Order"), ("Order", "Order.Inner")],
+)
+def test_a_message_of_another_type_is_refused(writer: str, reader: str) -> None:
+    """Its bytes fit, since the fields have the same numbers; the schema's name does not."""
+    written = Serdes.protobuf(MESSAGES[writer], "mock://messages")
+    data = written.serialize("orders", MESSAGES[writer]())
+    assert written.deserialize("orders", data or b"") == MESSAGES[writer]()
+
+    with pytest.raises(
+        SerializationError,
+        match=rf"a shop\.{writer} wrote them, and this serde reads shop\.{reader}",
+    ):
+        Serdes.protobuf(MESSAGES[reader], "mock://messages").deserialize("orders", data or b"")
+
+
+def test_an_avro_branch_that_holds_the_value_is_written_with_a_registry() -> None:
+    """The registry's serialiser is told the branch, and errors name the field."""
+    schema = {
+        "type": "record",
+        "name": "N",
+        "fields": [
+            {"name": "n", "type": ["null", "double", "long"]},
+            {"name": "f", "type": "float"},
+        ],
+    }
+    serde = Serdes.avro(schema, "mock://branches")
+    value = {"n": 2**53 + 1, "f": 1.5}
+
+    assert serde.deserialize("t", serde.serialize("t", value) or b"") == value
+    with pytest.raises(SerializationError, match=r"at N\.f: expected float"):
+        serde.serialize("t", {"n": None, "f": 1e300})

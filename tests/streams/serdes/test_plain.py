@@ -125,7 +125,6 @@ def test_bytes_are_kafkas(serde: Serde[Any], value: Any, data: bytes) -> None:
         (Serdes.boolean(), 1, "expected bool, got int"),
         (Serdes.uuid(), "x", "expected UUID, got str"),
         (Serdes.json(), object(), "not JSON serializable"),
-        (Serdes.json(), 2**70, "64-bit range"),
         (Serdes.msgpack(), object(), "unsupported"),
     ],
 )
@@ -148,7 +147,7 @@ def test_values_of_another_type_are_refused(serde: Serde[Any], value: Any, reaso
         (Serdes.boolean(), b"\x02", "1 bytes, expected one that is 0 or 1"),
         (Serdes.uuid(), b"{00000000-0000-0000-0000-000000000001}", "expected the 36 characters"),
         (Serdes.uuid(), b"\xff" * 36, "expected the 36 characters"),
-        (Serdes.json(), b"{", "1 bytes, unexpected end of data"),
+        (Serdes.json(), b"{", "1 bytes, Input data was truncated"),
         (Serdes.json(), b"", "0 bytes"),
         (Serdes.msgpack(), b"\x81", "truncated"),
         (Serdes.msgpack(), b"\x01\x01", "trailing"),

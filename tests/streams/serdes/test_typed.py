@@ -57,7 +57,7 @@ class Table(TypedDict):
     name: str
 
 
-FORMATS = [Serdes.json, Serdes.msgpack]
+FORMATS: list[Any] = [Serdes.json, Serdes.msgpack]
 TYPES: list[Any] = [Struct, Data, Model]
 
 
@@ -232,7 +232,7 @@ def test_numbers_that_json_cannot_hold_are_refused(python_type: Any, number: flo
         (Model, {"id": 1, "name": "canary"}, "expected Model, got dict"),
         (int, True, "Expected `int`, got `bool`"),
         (list[int], [1, "canary"], r"Expected `int`, got `str` - at `\$\[1\]`"),
-        (list[Struct], [Data(id=1, name="canary")], "Expected `object`"),
+        (list[Struct], [Data(id=1, name="canary")], r"at \$\[0\]: Data is read back as Struct"),
         (list[Model], [Model(id=1, name="x"), 5], r"model_type at \$\.1"),
         (Table, {"id": 1}, "missing required field `name`"),
         (Color, "green", "Invalid enum value"),
@@ -250,24 +250,6 @@ def test_what_could_not_be_read_is_not_written(
         serde.serialize_batch("topic", [value])
 
     assert "canary" not in str(caught.value)
-
-
-class SubStruct(Struct):
-    more: int = 0
-
-
-@pytest.mark.parametrize("make", FORMATS)
-def test_subclasses_are_values_of_their_type(make: Any) -> None:
-    """An object of a subclass is written, and read as the type that was asked for."""
-    serde: Serde[Any] = make(Struct)
-    data = serde.serialize_batch(
-        "topic", [Struct(id=1, name="x"), SubStruct(id=2, name="y", more=3)]
-    )
-
-    assert serde.deserialize_batch("topic", [item or b"" for item in data]) == [
-        Struct(id=1, name="x"),
-        Struct(id=2, name="y"),
-    ]
 
 
 @pytest.mark.parametrize("make", FORMATS)

@@ -1,0 +1,374 @@
+"""Avro values that read back equal: checks of one value by its schema, with the path of the field that does not fit.
+
+fastavro writes 1.5 as the int 1, 2**53 + 1 as the double before it, 1e300 as an infinite float, a UUID that is none, and leaves
+out fields that the schema does not have. A schema that can't change a value needs fastavro's validation alone; else each
+value is read back. Texts hold paths and types, never data.
+"""
+
+import io
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from importlib import import_module
+from typing import Any, Final
+
+from streams.schema_port import CodecError
+from streams.serdes.read_back import difference, step_to
+
+#: Types whose values fastavro's validation alone proves.
+_EXACT: Final = frozenset({"null", "boolean", "int", "long", "string", "bytes"})
+_NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+_MISSING: Final = object()
+
+
+class AvroValues:
+    """Values of one schema: checks them, and writes and reads them without a header."""
+
+    def __init__(self, schema: str) -> None:
+        fastavro = import_module("fastavro")
+        self._validation = import_module("fastavro.validation")
+        self._write = fastavro.schemaless_writer
+        self._read = fastavro.schemaless_reader
+        self.schema = fastavro.parse_schema(json.loads(schema))
+        self._named = {found["name"]: found for found in _named_types(self.schema)}
+        self._may_change = any(self._changes(part) for part in _parts(self.schema))
+
+    def checked(self, value: Any) -> Any:
+        """Return a value as fastavro must get it to read back equal; raises `CodecError` with the field.
+
+        It is the value itself, or one whose unions name the branch that holds it.
+        """
+        try:
+            self._validation.validate(value, self.schema, raise_errors=True)
+            if not self._may_change or self._reads_back(value, self.schema):
+                return value
+            branched = self._branched(value, self.schema)
+            if self._reads_back(branched, self.schema, value):
+                return branched
+        except Exception:  # noqa: BLE001, S110 - fastavro raises what Python does; the walk below finds the place
+            pass
+        raise CodecError(self.refusal(value))
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a value that was checked."""
+        return self._encoded(value, self.schema)
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of some bytes; bytes that are left over are an error."""
+        source = io.BytesIO(data)
+        try:
+            value = self._read(source, self.schema, None)
+        except Exception as error:  # noqa: BLE001 - the libraries raise what Python does
+            raise CodecError(f"raised {type(error).__name__}") from None
+        left = len(data) - source.tell()
+        if left:
+            raise CodecError(f"{left} bytes are left over behind the value")
+        return value
+
+    def refusal(self, value: Any) -> str:
+        """Return where a value does not fit the schema, and why."""
+        is_record = _is_a(self.schema, dict) and _is_a(value, Mapping)
+        root = self.schema.get("name", "$") if is_record else "$"
+        return self._refusal(value, self.schema, str(root).rpartition(".")[2]) or (
+            f"at {root}: it would not be read back equal"
+        )
+
+    # -- reading back ------------------------------------------------------------------------------------------------
+
+    def _changes(self, schema: Any) -> bool:
+        """Return whether a part of the schema may change a value that fastavro takes for valid."""
+        if _is_a(schema, list):
+            # Two branches may hold one value, and the first that does is written.
+            kinds = [_kind(self._resolved(branch)) for branch in schema]
+            return len([kind for kind in kinds if kind != "null"]) > 1
+        if _is_a(schema, dict):
+            return "logicalType" in schema or schema["type"] == "array"
+        return schema not in _EXACT and schema not in self._named
+
+    def _encoded(self, value: Any, schema: Any) -> bytes:
+        out = io.BytesIO()
+        self._write(out, schema, value, strict_allow_default=True)
+        return out.getvalue()
+
+    def _reads_back(self, value: Any, schema: Any, given: Any = _MISSING) -> bool:
+        back = self._read(io.BytesIO(self._encoded(value, schema)), schema, None)
+        given = value if given is _MISSING else given
+        return bool(back == given) or self._difference(given, back, schema, "$") is None
+
+    def _resolved(self, schema: Any) -> Any:
+        return self._named.get(schema, schema) if _is_a(schema, str) else schema
+
+    def _difference(self, value: Any, back: Any, schema: Any, path: str) -> str | None:
+        """Return where a value differs from the one read back; defaults may be filled in, and floats have 32 bits."""
+        schema = self._resolved(schema)
+        found: str | None = None
+        if _is_a(schema, list):
+            found = self._union_difference(value, back, schema, path)
+        elif _is_a(value, dict) and _is_a(back, dict):
+            fields = {field["name"]: field["type"] for field in schema.get("fields", ())}
+            for key, part in value.items():
+                if key == "-type":
+                    continue
+                inner = fields.get(key, schema.get("values"))
+                found = self._difference(part, back.get(key), inner, path + step_to(key))
+                if found is not None:
+                    break
+        elif _is_a(value, list) and _is_a(back, list):
+            parts = zip(value, back, strict=False)
+            each = (
+                self._difference(part, other, schema["items"], f"{path}[{at}]")
+                for at, (part, other) in enumerate(parts)
+            )
+            found = next((text for text in each if text is not None), None)
+        elif _kind(schema) != "float" or not _is_rounded(value, back):
+            found = difference(value, back, path)
+        return found
+
+    def _union_difference(self, value: Any, back: Any, schema: Any, path: str) -> str | None:
+        name, given = _branch_of(value)
+        kinds = {_kind(self._resolved(branch)) for branch in schema}
+        found: str | None = difference(given, back, path)
+        for branch in schema:
+            resolved = self._resolved(branch)
+            if found is None:
+                break
+            # A float that is rounded although the union has a double is a change.
+            if (name is not None and _name(branch) != name) or (
+                _kind(resolved) == "float" and "double" in kinds
+            ):
+                continue
+            is_container = _is_a(given, dict | list)
+            if is_container == (_kind(resolved) in {"record", "error", "map", "array"}):
+                found = self._difference(given, back, branch, path)
+        return found
+
+    # -- branches of unions ------------------------------------------------------------------------------------------
+
+    def _branched(self, value: Any, schema: Any) -> Any:
+        """Return a value whose unions name the first branch that holds it without a change."""
+        schema = self._resolved(schema)
+        if _is_a(schema, list):
+            if _is_a(value, tuple) or value is None:
+                return value
+            for branch in schema:
+                resolved = self._resolved(branch)
+                if self._fits(value, resolved) and self._refusal(value, branch, "$") is None:
+                    return _name(branch), self._branched(value, branch)
+            return value
+        if _is_a(value, dict):
+            given = value
+            fields = {field["name"]: field["type"] for field in schema.get("fields", ())}
+            return {
+                key: self._branched(part, inner)
+                if (inner := fields.get(key, schema.get("values"))) is not None
+                else part
+                for key, part in given.items()
+            }
+        if _is_a(value, list) and _kind(schema) == "array":
+            return [self._branched(part, schema["items"]) for part in value]
+        return value
+
+    def _fits(self, value: Any, schema: Any) -> bool:
+        """Return whether a branch is of a value's shape; the fields of a dict say which record it is."""
+        kind = _kind(schema)
+        if kind in {"record", "error"} and _is_a(value, dict):
+            given = value
+            return set(given) <= {"-type", *(field["name"] for field in schema["fields"])}
+        if kind == "float" and _is_a(value, float):
+            return bool(struct.unpack("<f", _float_bytes(value))[0] == value)
+        return True
+
+    # -- reasons -----------------------------------------------------------------------------------------------------
+
+    def _refusal(self, value: Any, schema: Any, path: str) -> str | None:  # noqa: PLR0911 - one for each kind of schema
+        """Return where and why a value is none of a schema, or would change; None if it is good."""
+        schema = self._resolved(schema)
+        if _is_a(schema, list):
+            return self._union_refusal(value, schema, path)
+        match _kind(schema):
+            case "record" | "error":
+                return self._record_refusal(value, schema, path)
+            case "map":
+                if not _is_a(value, Mapping):
+                    return _expected(path, "map", value)
+                entries = value.items()
+                return next(
+                    (
+                        found
+                        for key, part in entries
+                        if (
+                            found
+                            := f"at {path}: a map's key is of type {type(key).__name__}, not str"
+                            if not _is_a(key, str)
+                            else self._refusal(part, schema["values"], path + step_to(key))
+                        )
+                    ),
+                    None,
+                )
+            case "array":
+                if not _is_a(value, list):
+                    return _expected(path, "array (a list)", value)
+                items = value
+                each = (
+                    self._refusal(part, schema["items"], f"{path}[{at}]")
+                    for at, part in enumerate(items)
+                )
+                return next((found for found in each if found), None)
+            case _:
+                return self._leaf_refusal(value, schema, path)
+
+    def _record_refusal(self, value: Any, schema: Any, path: str) -> str | None:
+        if not _is_a(value, Mapping):
+            return _expected(path, schema["name"], value)
+        given = value
+        for field in schema["fields"]:
+            name = field["name"]
+            if name not in given and "default" in field:
+                continue
+            found = self._refusal(given.get(name), field["type"], f"{path}.{name}")
+            if found is not None:
+                return found
+        more = [
+            str(key)
+            for key in given
+            if key not in {"-type", *(f["name"] for f in schema["fields"])}
+        ]
+        if more:
+            return f"at {path}: record contains more fields than the schema specifies: {', '.join(more)}"
+        return None
+
+    def _union_refusal(self, value: Any, schema: list[Any], path: str) -> str | None:
+        name, given = _branch_of(value)
+        if name is not None:
+            schema = [branch for branch in schema if _name(branch) == name] or schema
+        reasons: list[tuple[bool, str]] = []
+        for branch in schema:
+            resolved = self._resolved(branch)
+            found = self._refusal(given, branch, path)
+            if found is None:
+                return None
+            if _is_of_shape(given, _kind(resolved)):
+                reasons.append((found.startswith(f"at {path}:"), found))
+        if reasons:  # a branch of this shape that has a wrong field inside says more than the union
+            return min(reasons)[1]
+        return _expected(
+            path, " or ".join(_shown(self._resolved(branch)) for branch in schema), value
+        )
+
+    def _leaf_refusal(self, value: Any, schema: Any, path: str) -> str | None:  # noqa: PLR0911 - one for each reason
+        try:
+            is_valid = bool(self._validation.validate(value, schema, raise_errors=False))
+        except Exception:  # noqa: BLE001 - what prepares dates and decimals raises what Python does
+            if _is_a(value, Decimal):
+                return f"at {path}: expected {_shown(schema)}, got Decimal that does not fit"
+            is_valid = False
+        if not is_valid:
+            return _expected(path, _shown(schema), value, kind=_kind(schema))
+        if _kind(schema) == "float" and _is_a(value, float | int) and not _is_rounded(value, value):
+            try:
+                struct.pack("<f", value)
+            except (OverflowError, struct.error):
+                return f"at {path}: expected float, got {type(value).__name__} out of the range of 32 bits"
+        try:
+            back = self._read(io.BytesIO(self._encoded(value, schema)), schema, None)
+        except Exception as error:  # noqa: BLE001 - fastavro raises what Python does, and its text may quote the value
+            if _is_a(error, UnicodeEncodeError):
+                return f"at {path}: a lone surrogate, which UTF-8 can't hold"
+            return f"at {path}: expected {_shown(schema)}, got {type(value).__name__} that does not fit"
+        if _kind(schema) == "float" and _is_rounded(value, back):
+            return None
+        found = difference(value, back, path)
+        return None if found is None else f"{found}; the field is {_shown(schema)}"
+
+
+def _is_a(value: Any, kinds: Any) -> bool:
+    """Return what `isinstance` does, without a type checker's conclusions: values are whatever users pass."""
+    return isinstance(value, kinds)
+
+
+def _is_of_shape(value: Any, kind: str) -> bool:
+    if _is_a(value, Mapping):
+        return kind in {"record", "error", "map"}
+    if _is_a(value, list | tuple):
+        return kind == "array"
+    return False
+
+
+def _expected(path: str, wanted: str, value: Any, kind: str = "") -> str:
+    got = type(value).__name__
+    if got == "int" and kind in {"int", "long"} and wanted == kind:
+        got = "int out of range"
+    return f"at {path}: expected {wanted}, got {got}"
+
+
+def _branch_of(value: Any) -> tuple[str | None, Any]:
+    """Return the branch that a value names, as fastavro's tuples do, and the value."""
+    if _is_a(value, tuple):
+        parts = value
+        if len(parts) == 2 and _is_a(parts[0], str):  # noqa: PLR2004 - name and value
+            return parts[0], parts[1]
+    return None, value
+
+
+def _is_rounded(value: Any, back: Any) -> bool:
+    """Return whether `back` is a number as 32 bits hold it."""
+    if not _is_a(value, float) or not _is_a(back, float):
+        return False
+    if math.isnan(value):
+        return math.isnan(back)
+    data = _float_bytes(value)
+    return data is not None and bool(struct.unpack("<f", data)[0] == back)
+
+
+def _float_bytes(value: Any) -> Any:
+    try:
+        return struct.pack("<f", value)
+    except (OverflowError, struct.error):
+        return None
+
+
+def _kind(schema: Any) -> str:
+    if _is_a(schema, list):
+        return "union"
+    return str(schema["type"]) if _is_a(schema, dict) else str(schema)
+
+
+def _name(schema: Any) -> Any:
+    """Return what fastavro's tuples call a branch."""
+    if _is_a(schema, dict):
+        return schema["name"] if schema["type"] in _NAMED else schema["type"]
+    return schema
+
+
+def _shown(schema: Any) -> str:
+    """Return what messages call a type."""
+    if not _is_a(schema, dict):
+        return str(schema)
+    part = schema
+    logical = part.get("logicalType")
+    if logical == "decimal":
+        return f"decimal({part.get('precision')}, {part.get('scale', 0)})"
+    return str(logical or part.get("name") or part["type"])
+
+
+def _parts(schema: Any) -> Iterator[Any]:
+    """Yield a parsed schema and all schemas in it."""
+    yield schema
+    if _is_a(schema, list):
+        for branch in schema:
+            yield from _parts(branch)
+    elif _is_a(schema, dict):
+        part = schema
+        for field in part.get("fields", ()):
+            yield from _parts(field["type"])
+        for name in ("items", "values"):
+            if name in part:
+                yield from _parts(part[name])
+
+
+def _named_types(schema: Any) -> Iterator[dict[str, Any]]:
+    for part in _parts(schema):
+        if _is_a(part, dict) and part["type"] in _NAMED:
+            yield part

@@ -1,0 +1,182 @@
+"""Read-back checks: the place where a value and the value read back from its bytes differ. Pure.
+
+These walk values in Python and run only for a value that is about to be refused, or that `==` can't judge (NaN, classes
+with an `__eq__` of their own). Texts name places and types, never data.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import is_dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final, cast
+
+import msgspec
+from pydantic import BaseModel
+
+#: Beyond this depth a value holds itself, or can't be written anyway.
+_MAX_DEPTH: Final = 200
+
+_ABSENT: Final = object()
+
+
+def difference(value: Any, back: Any, path: str = "$", depth: int = 0) -> str | None:
+    """Return where and how a value differs from the one read back, or None if they are equal.
+
+    >>> difference({"at": (1, 2)}, {"at": [1, 2]})
+    'at $.at: tuple is read back as list'
+    >>> difference({"n": [1, float("nan")]}, {"n": [1, float("nan")]})
+    """
+    found: str | None = None
+    kind = cast("object", type(value))
+    if value is back:
+        pass
+    elif depth > _MAX_DEPTH:
+        found = f"at {path}: nested too deeply"
+    elif _is_object(value) or _is_object(back):
+        if kind is type(back):
+            fields = _attributes(value), _attributes(back)
+            found = _first_difference(*fields, path, depth, attributes=True)
+        else:
+            found = _changed(path, value, back)
+    elif _are_both(value, back, (Mapping,)):
+        found = _first_difference(value, back, path, depth)
+    elif _are_both(value, back, (list, tuple)):
+        found = _sequence_difference(value, back, path, depth)
+    elif not _are_equal(value, back):
+        found = _changed(path, value, back)
+    return found
+
+
+def first_failure(
+    value: Any, write: Callable[[Any], object], path: str = "$", depth: int = 0
+) -> str:
+    """Return the path of the innermost part of a value for which `write` raises; it raises for the value itself.
+
+    >>> import json
+    >>> first_failure({"a": [1, {2}]}, json.dumps)
+    '$.a[1]'
+    """
+    if depth <= _MAX_DEPTH:
+        for step, part in parts(value):
+            try:
+                write(part)
+            except Exception:  # noqa: BLE001 - whatever an encoder raises, the place is what is asked
+                return first_failure(part, write, path + step, depth + 1)
+    return path
+
+
+def parts(value: Any) -> Iterable[tuple[str, Any]]:
+    """Return the parts of a value, each with its step of the path; none for a leaf."""
+    whole = value
+    if isinstance(value, Mapping):
+        return [(step_to(key), part) for key, part in cast("Mapping[Any, Any]", whole).items()]
+    if isinstance(value, list | tuple | AbstractSet):
+        return [(f"[{at}]", part) for at, part in enumerate(cast("Iterable[Any]", whole))]
+    if _is_object(value):
+        return [(f".{name}", part) for name, part in _attributes(value).items()]
+    return ()
+
+
+def step_to(key: object) -> str:
+    """Return the step of a path to a dict's entry.
+
+    >>> step_to("city"), step_to(3)
+    ('.city', '[int key]')
+    """
+    return (
+        f".{key}" if isinstance(key, str) and key.isprintable() else f"[{type(key).__name__} key]"
+    )
+
+
+def _is_object(value: Any) -> bool:
+    """Return whether a value has fields: a Struct, a dataclass, an attrs class or a pydantic model."""
+    kind: Any = cast("object", type(value))
+    return (
+        isinstance(value, msgspec.Struct | BaseModel)
+        or (is_dataclass(kind))
+        or hasattr(kind, "__attrs_attrs__")
+    )
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return all attributes an object carries, declared or not, but for cached properties."""
+    kind: Any = cast("object", type(value))
+    names: list[str] = []
+    if isinstance(value, msgspec.Struct):
+        names = list(value.__struct_fields__)
+    elif is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+    elif hasattr(kind, "__attrs_attrs__"):
+        names = [field.name for field in kind.__attrs_attrs__]
+    found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    if isinstance(value, BaseModel):
+        found |= value.__pydantic_extra__ or {}
+        found |= value.__pydantic_private__ or {}
+    for name, part in getattr(value, "__dict__", {}).items():
+        if not isinstance(getattr(kind, name, None), cached_property):
+            found[name] = part
+    return found
+
+
+def _first_difference(
+    value: Mapping[Any, Any],
+    back: Mapping[Any, Any],
+    path: str,
+    depth: int,
+    *,
+    attributes: bool = False,
+) -> str | None:
+    for key, part in value.items():
+        step = f".{key}" if attributes else step_to(key)
+        other = back.get(key, _ABSENT)
+        if other is _ABSENT:
+            return f"at {path}{step}: is lost when it is read back"
+        found = difference(part, other, path + step, depth + 1)
+        if found is not None:
+            return found
+    for key in back:
+        if key not in value:
+            step = f".{key}" if attributes else step_to(key)
+            return f"at {path}{step}: is added when it is read back"
+    if len(value) != len(back):
+        return f"at {path}: {len(value)} entries are read back as {len(back)}"
+    return None
+
+
+def _are_both(value: Any, back: Any, kinds: tuple[Any, ...]) -> bool:
+    return any(isinstance(value, kind) and isinstance(back, kind) for kind in kinds)
+
+
+def _sequence_difference(
+    value: Sequence[Any], back: Sequence[Any], path: str, depth: int
+) -> str | None:
+    if len(value) != len(back):
+        return f"at {path}: {len(value)} items are read back as {len(back)}"
+    for at, (part, other) in enumerate(zip(value, back, strict=True)):
+        found = difference(part, other, f"{path}[{at}]", depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _are_equal(value: Any, back: Any) -> bool:
+    try:
+        if value == back or (value != value and back != back):  # noqa: PLR0124 - NaN
+            return True
+        if isinstance(value, datetime) and isinstance(back, datetime) and type(value) is datetime:
+            # Times of different zones are never equal within a change of the clock, although they are one moment.
+            return bool(value.tzinfo and back.tzinfo) and value.astimezone(UTC) == back.astimezone(
+                UTC
+            )
+    except Exception:  # noqa: BLE001 - an `__eq__` of the user's may raise anything: such values can't be compared
+        return False
+    return False
+
+
+def _changed(path: str, value: Any, back: Any) -> str:
+    wrote, read = type(value).__name__, type(back).__name__
+    if wrote == read:
+        return f"at {path}: {wrote} is read back with another value"
+    return f"at {path}: {wrote} is read back as {read}"

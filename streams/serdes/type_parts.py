@@ -1,0 +1,277 @@
+"""Types taken apart at build time: which classes they are made of, and a sample value to probe a serde with. Pure."""
+
+import types
+import typing
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+#: Says that a type has no sample, or that making one fails.
+NO_SAMPLE: Final = object()
+
+_MAX_DEPTH: Final = 6
+
+# Tame values: a serde that rounds times to seconds is judged when it writes, not when it is built.
+_SAMPLES: Final[dict[object, object]] = {
+    str: "a",
+    int: 1,
+    float: 1.5,
+    bool: True,
+    bytes: b"a",
+    type(None): None,
+    Any: "a",
+    datetime: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    date: date(2026, 1, 2),
+    time: time(1, 2, 3),
+    timedelta: timedelta(seconds=90),
+    Decimal: Decimal("1.10"),
+    uuid.UUID: uuid.UUID(int=1),
+    SecretStr: SecretStr("a"),
+    SecretBytes: SecretBytes(b"a"),
+}
+
+
+def type_name(python_type: Any) -> str:
+    """Return what messages call a type.
+
+    >>> type_name(int), type_name(int | None)
+    ('int', 'int | None')
+    """
+    if isinstance(python_type, type) and not get_args(python_type):
+        return python_type.__name__
+    if get_origin(python_type) in {Union, types.UnionType}:
+        return " | ".join(
+            "None" if part is type(None) else type_name(part) for part in get_args(python_type)
+        )
+    return str(python_type)
+
+
+def is_users_class(python_type: Any) -> bool:
+    """Return whether a type is a Struct, a pydantic model, a dataclass or an attrs class."""
+    if not isinstance(python_type, type):
+        return False
+    kind: Any = python_type
+    is_known = issubclass(kind, msgspec.Struct | BaseModel) or is_dataclass(kind)
+    return is_known or hasattr(kind, "__attrs_attrs__")
+
+
+def type_hints(python_type: Any) -> dict[str, Any]:
+    """Return the types of a class's fields, or nothing where they can't be found out."""
+    try:
+        hints = get_type_hints(python_type, include_extras=True)
+    except Exception:  # noqa: BLE001 - names that only type checkers see
+        return {}
+    return {name: hint for name, hint in hints.items() if get_origin(hint) is not typing.ClassVar}
+
+
+def members(python_type: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type alone.
+
+    >>> members(int | None)
+    (<class 'int'>, <class 'NoneType'>)
+    """
+    if get_origin(python_type) in {Union, types.UnionType}:
+        return get_args(python_type)
+    return (python_type,)
+
+
+def inner_types(python_type: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """Yield a type and all types within it, once each: of containers, unions and fields.
+
+    >>> list(inner_types(dict[str, int]))
+    [dict[str, int], <class 'str'>, <class 'int'>]
+    """
+    seen = set() if seen is None else seen
+    if id(python_type) in seen:
+        return
+    seen.add(id(python_type))
+    yield python_type
+    origin = get_origin(python_type)
+    if origin is Literal:
+        return
+    value = getattr(python_type, "__value__", None)  # a `type` statement's alias
+    if value is not None and not isinstance(python_type, type):
+        yield from inner_types(value, seen)
+    if origin is not None and is_users_class(origin):
+        yield from inner_types(origin, seen)
+    for part in get_args(python_type):
+        yield from inner_types(part, seen)
+    if is_users_class(python_type) or is_typed_dict(python_type) or _is_named_tuple(python_type):
+        for hint in type_hints(python_type).values():
+            yield from inner_types(hint, seen)
+
+
+def is_typed_dict(python_type: object) -> bool:
+    """Return whether a type is a `TypedDict`."""
+    return typing.is_typeddict(python_type)
+
+
+def _is_named_tuple(python_type: Any) -> bool:
+    is_tuple = isinstance(python_type, type) and issubclass(python_type, tuple)
+    return is_tuple and hasattr(cast("object", python_type), "_fields")
+
+
+def holds_sets(python_type: Any) -> bool:
+    """Return whether values of a type may be or hold sets, whose order differs between processes."""
+    return any(_is_subclass(part, AbstractSet) for part in inner_types(python_type))
+
+
+def holds_mappings(python_type: Any) -> bool:
+    """Return whether values of a type may be or hold dicts, whose order is the one they were filled in."""
+    return any(
+        part in {Any, object}
+        or is_typed_dict(part)
+        or _is_subclass(part, Mapping)
+        or _allows_extra(part)
+        for part in inner_types(python_type)
+        if _is_hashable(part)
+    )
+
+
+def _allows_extra(python_type: Any) -> bool:
+    return (
+        isinstance(python_type, type)
+        and issubclass(python_type, BaseModel)
+        and python_type.model_config.get("extra") == "allow"
+    )
+
+
+def _is_hashable(part: Any) -> bool:
+    try:
+        hash(part)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_subclass(part: Any, kind: type[Any]) -> bool:
+    origin = get_origin(part) or part
+    return isinstance(origin, type) and issubclass(origin, kind)
+
+
+def has_own_equality(python_type: Any) -> bool:
+    """Return whether `==` of a class may hold for objects whose fields differ."""
+    if not is_users_class(python_type):
+        return False
+    equals: Any = python_type.__eq__
+    if issubclass(python_type, BaseModel):
+        return equals is not BaseModel.__eq__
+    if issubclass(python_type, msgspec.Struct):
+        return equals is not msgspec.Struct.__eq__ or not python_type.__struct_config__.eq
+    if is_dataclass(python_type):
+        code = getattr(equals, "__code__", None)
+        generated = code is not None and code.co_filename == "<string>"
+        return not generated or not all(field.compare for field in fields(python_type))
+    return True  # attrs has options of each field
+
+
+def sample(python_type: Any, depth: int = 0) -> Any:
+    """Return a value of a type, or `NO_SAMPLE`.
+
+    >>> sample(dict[str, list[int]])
+    {'a': [1]}
+    """
+    if depth > _MAX_DEPTH:
+        return NO_SAMPLE
+    try:
+        return _sample(python_type, depth)
+    except Exception:  # noqa: BLE001 - constructors and validators are the user's: without a sample there is no verdict
+        return NO_SAMPLE
+
+
+def _sample(python_type: Any, depth: int) -> Any:  # noqa: PLR0911 - one for each kind of type
+    if _is_hashable(python_type) and python_type in _SAMPLES:
+        return _SAMPLES[python_type]
+    origin, arguments = get_origin(python_type), get_args(python_type)
+    if origin is Literal:
+        return arguments[0]
+    if origin is typing.Annotated:
+        return sample(arguments[0], depth)
+    if origin in {Union, types.UnionType}:
+        made = (sample(part, depth + 1) for part in arguments if part is not type(None))
+        return next((each for each in made if each is not NO_SAMPLE), NO_SAMPLE)
+    if origin is not None:
+        return _sample_container(origin, arguments, depth)
+    if is_typed_dict(python_type) or is_users_class(python_type):
+        return _sample_object(python_type, depth)
+    if isinstance(python_type, type) and issubclass(python_type, Enum):
+        return next(iter(python_type))
+    return NO_SAMPLE
+
+
+def _sample_container(origin: Any, arguments: tuple[Any, ...], depth: int) -> Any:
+    if origin is tuple:
+        arguments = tuple(part for part in arguments if part is not Ellipsis)
+    inner = [sample(part, depth + 1) for part in arguments]
+    made: Any = NO_SAMPLE
+    if NO_SAMPLE in inner or not isinstance(origin, type):
+        return made
+    if origin is tuple:
+        made = tuple(inner)
+    elif issubclass(origin, Mapping):
+        made = {inner[0]: inner[1]}
+    elif issubclass(origin, AbstractSet):
+        made = (frozenset if origin is frozenset else set)(inner)
+    elif issubclass(origin, Collection):
+        made = inner
+    return made
+
+
+def _sample_object(python_type: Any, depth: int) -> Any:
+    hints = type_hints(python_type)
+    optional = _optional_fields(python_type)
+    given: dict[str, Any] = {}
+    for name in hints if is_typed_dict(python_type) else _settable_fields(python_type):
+        made = sample(hints.get(name, NO_SAMPLE), depth + 1)
+        if made is not NO_SAMPLE:
+            given[name] = made
+        elif name not in optional:
+            return NO_SAMPLE
+    if is_typed_dict(python_type):
+        return given
+    if issubclass(python_type, BaseModel):
+        return python_type.model_validate(given, by_name=True, by_alias=False)
+    if hasattr(python_type, "__attrs_attrs__"):
+        aliases = {field.name: field.alias for field in python_type.__attrs_attrs__}
+        given = {aliases.get(name, name): made for name, made in given.items()}
+    return python_type(**given)
+
+
+def _settable_fields(python_type: Any) -> list[str]:
+    if issubclass(python_type, BaseModel):
+        # Defaults of excluded fields come back.
+        declared = python_type.model_fields
+        return [
+            name for name, field in declared.items() if field.is_required() or not field.exclude
+        ]
+    if issubclass(python_type, msgspec.Struct):
+        return list(python_type.__struct_fields__)
+    if is_dataclass(python_type):
+        return [field.name for field in fields(python_type) if field.init]
+    return [field.name for field in python_type.__attrs_attrs__ if field.init]
+
+
+def _optional_fields(python_type: Any) -> AbstractSet[str]:
+    if is_typed_dict(python_type):
+        return cast("AbstractSet[str]", python_type.__optional_keys__)
+    if issubclass(python_type, BaseModel):
+        declared = python_type.model_fields
+        return {name for name, field in declared.items() if not field.is_required()}
+    if issubclass(python_type, msgspec.Struct):
+        infos = msgspec.structs.fields(python_type)
+        return {field.name for field in infos if not field.required}
+    if is_dataclass(python_type):
+        return {
+            field.name
+            for field in fields(python_type)
+            if field.default is not MISSING or field.default_factory is not MISSING
+        }
+    return set()

@@ -1,0 +1,103 @@
+"""Unions of classes without tags: the bytes of the object's class, and on reading the class that fits best.
+
+A class fits if it decodes. Of several the one whose fields are most of those in the data wins, then the earlier one. A
+field with a `Literal` type decides, because another text does not decode. A value that would be read as another class is
+refused when it is written, as every value that does not read back equal.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+from pydantic import BaseModel
+
+from streams.schema_port import CodecError
+from streams.serdes.type_parts import is_users_class, members, type_name
+
+_Codecs = Mapping[Any, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]]
+
+
+def needs_union_codec(python_type: Any) -> bool:
+    """Return whether a type is a union of classes, one of them a Struct, that msgspec can't tell apart by tags."""
+    parts = [part for part in members(python_type) if part is not type(None)]
+    if len(parts) < 2 or not all(is_users_class(part) for part in parts):  # noqa: PLR2004 - one is no union
+        return False
+    if not any(issubclass(part, msgspec.Struct) for part in parts):
+        return False
+    try:
+        msgspec.inspect.type_info(python_type)
+    except TypeError:
+        return True
+    return any(issubclass(part, BaseModel) for part in parts)
+
+
+class UnionCodec:
+    """Writes an object by its class, and reads into the class that fits best."""
+
+    def __init__(self, codecs: _Codecs, decode_plain: Callable[[bytes], Any]) -> None:
+        self._codecs = codecs
+        self._decode_plain = decode_plain
+        self._fields = {part: _field_names(part) for part in codecs}
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a value; raises `CodecError` if its class is none of the union."""
+        found = self._codecs.get(type(value))
+        if found is None:
+            names = " | ".join(type_name(part) for part in self._codecs)
+            raise CodecError(f"expected {names}, got {type(value).__name__}")
+        return found[0](value)
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of some bytes; raises `CodecError` if no class of the union fits."""
+        plain = self._decode_plain(data)
+        given = _keys(plain)
+        best: tuple[int, Any] | None = None
+        for part, (_, decode) in self._codecs.items():
+            known = len(given & self._fields[part])
+            if best is not None and known <= best[0]:
+                continue
+            try:
+                best = known, decode(data)
+            except Exception:  # noqa: BLE001, S112 - that it does not decode is the answer
+                continue
+        if best is None:
+            raise self._none_fits()
+        return best[1]
+
+    def first_of(self, value: Any, converters: Mapping[Any, Callable[[Any], Any]]) -> Any:
+        """Return a value of the class that fits dicts and lists best."""
+        given = _keys(value)
+        order = sorted(converters, key=lambda part: -len(given & self._fields[part]))
+        for part in order:
+            try:
+                return converters[part](value)
+            except Exception:  # noqa: BLE001, S112 - as above
+                continue
+        raise self._none_fits()
+
+    def _none_fits(self) -> CodecError:
+        names = " or ".join(type_name(part) for part in self._codecs)
+        return CodecError(f"neither {names} can be read from it")
+
+
+def _keys(plain: Any) -> frozenset[Any]:
+    keys: Callable[[], Any] | None = getattr(plain, "keys", None)
+    return frozenset() if keys is None else frozenset(keys())
+
+
+def _field_names(part: Any) -> frozenset[str]:
+    """Return the names of a class's fields in the data."""
+    if not isinstance(part, type):
+        return frozenset()
+    if issubclass(part, msgspec.Struct):
+        tag = part.__struct_config__.tag_field
+        return frozenset((*part.__struct_encode_fields__, *([tag] if tag else [])))
+    if issubclass(part, BaseModel):
+        return frozenset(
+            name
+            for own, field in part.model_fields.items()
+            for name in (own, field.alias, field.serialization_alias)
+            if name is not None
+        )
+    declared: Mapping[str, Any] = getattr(cast("object", part), "__dataclass_fields__", {})
+    return frozenset(declared)

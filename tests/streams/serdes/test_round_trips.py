@@ -1,0 +1,495 @@
+"""The law of all serdes: what is written reads back equal, or is refused when it is written."""
+
+import math
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field, SecretStr
+
+from streams import StreamsBuilder, StreamsConfig
+from streams.errors import SerializationError, TopologyError
+from streams.serdes import Serde, Serdes
+from streams.serdes.serde import for_keys
+from streams.testing import TopologyTestDriver
+from tests.streams.serdes import shapes
+
+FORMATS: list[Any] = [Serdes.json, Serdes.msgpack]
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(-(2**70), 2**260) | st.floats() | st.text()
+    | st.text(st.characters()) | st.binary() | st.uuids() | st.datetimes() | st.timedeltas() | st.dates()
+    | st.decimals() | st.fractions() | st.sampled_from(shapes.Color) | st.sampled_from(shapes.Level)
+    | st.sampled_from(shapes.Word) | st.sampled_from(["\ud800", 2**53 + 1, -(2**63) - 1, 2**64, 1e300, -0.0]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(), inner, max_size=3)
+    | st.tuples(inner, inner) | st.builds(shapes.Point, inner, inner) | st.builds(shapes.Unequal, inner)
+    | st.sets(st.integers(), max_size=2),
+    max_leaves=6,
+)  # fmt: skip
+
+zones = st.none() | st.builds(
+    timezone, st.integers(-14, 14).map(lambda hours: timedelta(hours=hours))
+)
+
+
+def flat(python_type: Any) -> st.SearchStrategy[Any]:
+    return st.builds(
+        python_type,
+        id=st.integers(-(2**63), 2**63 - 1),
+        name=st.text(),
+        size=st.floats(allow_nan=False, allow_infinity=False),
+        ok=st.none() | st.booleans(),
+    )
+
+
+def rich(python_type: Any, inner: Any) -> st.SearchStrategy[Any]:
+    return st.builds(
+        python_type,
+        at=st.datetimes(timezones=zones),
+        day=st.dates(),
+        hour=st.times(),
+        span=st.timedeltas(min_value=timedelta(days=-9999), max_value=timedelta(days=9999)),
+        amount=st.decimals(allow_nan=False, allow_infinity=False),
+        key=st.uuids(),
+        raw=st.text().map(str.encode),  # pydantic writes bytes as text
+        color=st.sampled_from(shapes.Color),
+        level=st.sampled_from(shapes.Level),
+        word=st.sampled_from(shapes.Word),
+        tags=st.sets(st.integers(-(2**63), 2**63 - 1), max_size=3),
+        pair=st.tuples(st.integers(0, 9), st.text()),
+        point=st.builds(shapes.Point, st.integers(0, 9), st.integers(0, 9)),
+        counts=st.dictionaries(st.integers(0, 99), st.text(), max_size=3),
+        either=st.integers(0, 9) | st.text(),
+        inner=flat(inner),
+    )
+
+
+#: Types with values that they hold, each of which most serdes should write.
+SHAPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (shapes.FlatStruct, flat(shapes.FlatStruct)),
+    (shapes.FlatData, flat(shapes.FlatData)),
+    (shapes.FlatModel, flat(shapes.FlatModel)),
+    (shapes.RichStruct, rich(shapes.RichStruct, shapes.FlatStruct)),
+    (shapes.RichData, rich(shapes.RichData, shapes.FlatData)),
+    (shapes.RichModel, rich(shapes.RichModel, shapes.FlatModel)),
+    (shapes.Derived, st.builds(shapes.Derived, st.integers(0, 9), st.integers(0, 9))),
+    (shapes.Unequal, st.builds(shapes.Unequal, st.integers(0, 9), st.lists(st.text()))),
+    (shapes.Lax, st.builds(shapes.Lax, st.integers(0, 9), st.text())),
+    (shapes.Frozen, st.builds(shapes.Frozen, st.integers(0, 9), st.lists(st.text()).map(tuple))),
+    (shapes.Renamed, st.builds(shapes.Renamed, st.integers(0, 9), st.text())),
+    (shapes.Listed, st.builds(shapes.Listed, st.integers(0, 9), st.text())),
+    (shapes.Aliased, st.builds(shapes.Aliased, userId=st.integers(0, 9), homeTown=st.text())),
+    (
+        shapes.AliasedNested,
+        st.builds(shapes.Aliased, userId=st.integers(0, 9)).map(
+            lambda one: shapes.AliasedNested(one=one, many=[one])
+        ),
+    ),
+    (shapes.Computed, st.builds(shapes.Computed, id=st.integers(0, 9))),
+    (shapes.Hidden, st.builds(shapes.Hidden, id=st.integers(0, 9))),
+    (shapes.Validated, st.builds(shapes.Validated, name=st.text())),
+    (shapes.Open, st.integers(0, 9).map(lambda n: shapes.Open.model_validate({"id": n, "more": "x"}))),
+    (shapes.OpenPassword, st.text().map(lambda text: shapes.OpenPassword(secret=SecretStr(text)))),
+    (shapes.Constrained, st.builds(shapes.Constrained, st.integers(0, 9))),
+    (dict[int, list[float]], st.dictionaries(st.integers(0, 9), st.lists(st.floats(allow_nan=False, allow_infinity=False)))),
+    (shapes.Point, st.builds(shapes.Point, st.integers(0, 9), st.integers(0, 9))),
+    (shapes.Row, st.fixed_dictionaries({"id": st.integers(0, 9), "name": st.text()})),
+    (tuple[int, str], st.tuples(st.integers(0, 9), st.text())),
+    (Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
+    (shapes.TaggedA | shapes.TaggedB, st.builds(shapes.TaggedA, st.integers(0, 9)) | st.builds(shapes.TaggedB, st.integers(0, 9))),
+    (shapes.Cat | shapes.Dog, st.builds(shapes.Cat, st.just("cat"), st.integers(0, 9)) | st.builds(shapes.Dog, st.just("dog"), st.integers(0, 9))),
+    (shapes.Circle | shapes.Square, st.builds(shapes.Circle, st.floats(0, 9)) | st.builds(shapes.Square, st.floats(0, 9))),
+    (shapes.DataCat | shapes.DataDog, st.builds(shapes.DataCat, st.integers(0, 9)) | st.builds(shapes.DataDog, st.integers(0, 9))),
+    (shapes.DataCircle | shapes.DataSquare, st.builds(shapes.DataCircle, st.floats(0, 9)) | st.builds(shapes.DataSquare, st.floats(0, 9))),
+    (shapes.ModelCat | shapes.ModelDog, st.builds(shapes.ModelCat, lives=st.integers(0, 9)) | st.builds(shapes.ModelDog, lives=st.integers(0, 9))),
+    (shapes.ModelCircle | shapes.ModelSquare, st.builds(shapes.ModelCircle, radius=st.floats(0, 9)) | st.builds(shapes.ModelSquare, side=st.floats(0, 9))),
+    (Annotated[shapes.ModelCat | shapes.ModelDog, Field(discriminator="kind")], st.builds(shapes.ModelCat, lives=st.integers(0, 9)) | st.builds(shapes.ModelDog, lives=st.integers(0, 9))),
+    (list[shapes.DataCat | shapes.DataDog], st.lists(st.builds(shapes.DataCat, st.integers(0, 9)) | st.builds(shapes.DataDog, st.integers(0, 9)))),
+    (shapes.Cat | shapes.DataDog | shapes.ModelSquare, st.builds(shapes.Cat, st.just("cat"), st.integers(0, 9)) | st.builds(shapes.DataDog, st.integers(0, 9)) | st.builds(shapes.ModelSquare, side=st.floats(0, 9))),
+    (shapes.HolderOfUnion, st.builds(shapes.HolderOfUnion, st.builds(shapes.DataDog, st.integers(0, 9)), st.dictionaries(st.text(), st.builds(shapes.DataSquare, st.floats(0, 9)), max_size=2))),
+]  # fmt: skip
+
+
+def attributes(value: Any) -> Any:
+    return getattr(value, "__dict__", None)
+
+
+def assert_law(serde: Serde[Any], values: list[Any]) -> bool:
+    """Assert that all values read back equal, and return True, or that they are refused."""
+    try:
+        data = serde.serialize_batch("topic", values)
+    except SerializationError:
+        return False
+    assert data == [serde.serialize("topic", value) for value in values]
+    for value, back in zip(
+        values, serde.deserialize_batch("topic", [item or b"" for item in data]), strict=True
+    ):
+        is_nan = isinstance(value, float | Decimal) and value != value  # noqa: PLR0124
+        assert back == value or is_nan or attributes(value) == attributes(back) is not None
+        if attributes(value) is not None and not isinstance(value, str | int | Fraction):
+            assert type(back) is type(value)
+            assert attributes(back) == attributes(value)
+    return True
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(("python_type", "values"), SHAPES, ids=[str(shape) for shape, _ in SHAPES])
+def test_values_of_a_type_read_back_equal(make: Any, python_type: Any, values: Any) -> None:
+    """Every value of a supported type is written, alone and in batches, and reads back equal."""
+    serde = make(python_type)
+
+    @settings(max_examples=12)
+    @given(st.lists(values, max_size=4))
+    def law(batch: list[Any]) -> None:
+        assert assert_law(serde, batch)
+
+    law()
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    ("python_type", "fields"),
+    [
+        (shapes.FlatStruct, ("id", "name", "size", "ok")),
+        (shapes.FlatData, ("id", "name", "size", "ok")),
+        (shapes.Derived, ("id", "total", "tags", "_id")),
+        (shapes.Unequal, ("id", "tags")),
+        (shapes.Lax, ("id", "note")),
+    ],
+)
+def test_fields_of_another_type_are_equal_or_refused(
+    make: Any, python_type: Any, fields: Any
+) -> None:
+    """Classes without checks hold anything in a field: it reads back equal, or the object is not written."""
+    serde = make(python_type)
+
+    @settings(max_examples=40)
+    @given(st.sampled_from(fields), ANYTHING)
+    def law(name: str, part: Any) -> None:
+        value = python_type(**({"name": "x", "size": 1.5} if "size" in fields else {}), id=1)
+        setattr(value, name, part)
+        try:
+            data = serde.serialize("topic", value)
+        except SerializationError:
+            return
+        back = serde.deserialize("topic", data)
+        assert type(back) is python_type
+        assert same(getattr(back, name), part)
+
+    law()
+
+
+def same(back: Any, value: Any) -> bool:
+    """Return whether two values are equal; NaN is equal to NaN."""
+    if isinstance(value, shapes.Unequal):
+        return type(back) is type(value) and same(vars(back), vars(value))
+    kind = cast("object", type(value))
+    if kind is dict:
+        return back.keys() == value.keys() and all(same(back[key], value[key]) for key in value)
+    if isinstance(value, list | tuple):
+        given = cast("Sequence[Any]", value)
+        is_list = isinstance(back, list) == isinstance(value, list)
+        return is_list and len(back) == len(given) and all(map(same, back, given))
+    return bool(back == value) or bool(value != value and back != back)  # noqa: PLR0124
+
+
+@pytest.mark.parametrize(
+    "serde",
+    [
+        Serdes.bytes(), Serdes.string(), Serdes.int32(), Serdes.int64(), Serdes.float64(), Serdes.boolean(), Serdes.uuid(),
+        Serdes.json(), Serdes.msgpack(), for_keys(Serdes.json()), for_keys(Serdes.msgpack()), Serdes.json_schema({}),
+        Serdes.json(Any), Serdes.json(dict[str, Any]), Serdes.json(list[Any]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_anything_reads_back_equal_or_is_refused(serde: Any) -> None:
+    """Whatever a program gives to a serde."""
+
+    @settings(max_examples=100)
+    @given(ANYTHING)
+    def law(value: Any) -> None:
+        try:
+            data = serde.serialize("topic", value)
+        except SerializationError:
+            with pytest.raises(SerializationError):
+                serde.serialize_batch("topic", [value])
+            return
+        assert serde.serialize_batch("topic", [value]) == [data]
+        assert same(serde.deserialize("topic", data), value)
+
+    law()
+
+
+BIG = 2**256 - 1
+
+
+@pytest.mark.parametrize(
+    "serde",
+    [Serdes.json(), Serdes.json_schema({"title": "x"}), Serdes.json(dict[str, Any])],
+    ids=str,
+)
+def test_whole_numbers_beyond_64_bits(serde: Any) -> None:
+    """They are read exactly, wherever they are, and can be written."""
+    for data, value in (
+        (b'{"n": %d}' % BIG, {"n": BIG}),
+        (b'{"n": [-%d, 1.5]}' % BIG, {"n": [-BIG, 1.5]}),
+        (b'{"n": 18446744073709551616}', {"n": 2**64}),
+        (b'{"n": -9223372036854775809}', {"n": -(2**63) - 1}),
+    ):
+        assert serde.deserialize("topic", data) == value
+        assert serde.deserialize_batch("topic", [data, b'{"n": 1}']) == [value, {"n": 1}]
+        assert serde.deserialize("topic", serde.serialize("topic", value)) == value
+        assert type(serde.deserialize("topic", b'{"n": 1e30}')["n"]) is float
+
+
+@dataclass
+class Plain:
+    id: int
+    _id: int = 5
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"a": (1, 2)}, r"at \$\.a: tuple is read back as list"),
+        ({"a": [Plain(1)]}, r"at \$\.a\[0\]"),
+        (Plain(1), r"at \$: Plain is read back as dict"),
+        ({"at": datetime(2026, 1, 2, tzinfo=UTC)}, r"at \$\.at: datetime is read back as str"),
+        ({"id": uuid.UUID(int=1)}, r"at \$\.id: UUID is read back as str"),
+        ({"c": shapes.Color.RED}, r"at \$\.c: Color is read back as str"),
+        ({"p": {"q": shapes.Point(1, 2)}}, r"at \$\.p\.q"),
+        ({"s": {1, 2}}, r"at \$\.s"),
+        ({"b": b"canary"}, r"at \$\.b"),
+        ({"t": "canary\ud800"}, r"at \$\.t"),
+        ({"d": {1: "canary"}}, r"at \$\.d: Dict key must be str"),
+        ({"big": 2**70, "s": [{"canary"}]}, r"at \$\.s\[0\]: set is read back as list"),
+    ],
+)  # fmt: skip
+def test_untyped_json_names_the_place(value: Any, place: str) -> None:
+    """The path of the field and its type are named, never its value."""
+    for serde in (Serdes.json(), for_keys(Serdes.json())):
+        with pytest.raises(SerializationError, match=place) as caught:
+            serde.serialize("topic", value)
+        with pytest.raises(SerializationError, match=place):
+            serde.serialize_batch("topic", [{"a": 1}, value])
+        assert "canary" not in str(caught.value)
+
+
+class SubStruct(shapes.FlatStruct):
+    more: int = 0
+
+
+class SubModel(shapes.FlatModel):
+    more: int = 0
+
+
+@dataclass
+class SubData(shapes.FlatData):
+    more: int = 0
+
+
+def hidden(cache: int) -> shapes.Hidden:
+    made = shapes.Hidden(id=1)
+    made.remember(cache)
+    return made
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    ("python_type", "value", "reason"),
+    [
+        (shapes.FlatStruct, SubStruct(1, "canary", 1.0), "got SubStruct, a subclass"),
+        (shapes.FlatModel, SubModel(id=1, name="canary", size=1.0), "got SubModel, a subclass"),
+        (shapes.FlatData, SubData(1, "canary", 1.0), "got SubData, a subclass"),
+        (list[shapes.FlatStruct], [SubStruct(1, "canary", 1.0)], r"at \$\[0\]: SubStruct is read back as FlatStruct"),
+        (list[shapes.FlatModel], [SubModel(id=1, name="canary", size=1.0)], r"at \$\[0\]: SubModel is read back as FlatModel"),
+        (dict[str, shapes.FlatData], {"a": SubData(1, "canary", 1.0)}, r"at \$\.a: SubData is read back as FlatData"),
+        (shapes.Hidden, shapes.Hidden.model_validate({"id": 1, "secret": "canary"}), r"at \$\.secret"),
+        (shapes.Hidden, hidden(5), r"at \$\._cache"),
+        (shapes.Row, {"id": 1, "name": "x", "more": "canary"}, r"at \$\.more: is lost"),
+        (shapes.Serialised, shapes.Serialised(at=datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)), r"at \$\.at: datetime is read back with another value"),
+        (shapes.FlatStruct, shapes.FlatStruct(id=True, name="x", size=1.0), r"\$\.id"),
+        (shapes.FlatStruct, shapes.FlatStruct(id=1, name="x", size=2**53 + 1), r"\$\.size"),
+        (shapes.FlatData, shapes.FlatData(id=1, name="canary\ud800", size=1.0), r"at \$\.name"),
+        (shapes.Constrained, shapes.Constrained(size=-5), r"\$\.size"),
+        (shapes.Unequal, shapes.Unequal(1, [(1, 2)]), r"at \$\.tags\[0\]: tuple is read back as list"),
+        (shapes.Lax, shapes.Lax(1, (1, 2)), r"at \$\.note: tuple is read back as list"),
+        (shapes.Circle | shapes.Dog, shapes.Square(1.0), r"expected Circle \| Dog, got Square"),
+    ],
+)  # fmt: skip
+def test_what_would_be_lost_is_refused(
+    make: Any, python_type: Any, value: Any, reason: str
+) -> None:
+    """The field that would vanish or change is named, alone and in a batch."""
+    serde = make(python_type)
+    with pytest.raises(SerializationError, match=reason) as caught:
+        serde.serialize("topic", value)
+    with pytest.raises(SerializationError, match=reason):
+        serde.serialize_batch("topic", [value])
+    assert "canary" not in str(caught.value)
+
+
+def test_ambiguous_unions_are_refused_when_written() -> None:
+    """An object that would be read as another class of its union is not written."""
+
+    @dataclass
+    class Left:
+        id: int
+
+    @dataclass
+    class Right:
+        id: int
+
+    for make in FORMATS:
+        serde: Any = make(Left | Right)
+        assert serde.deserialize("topic", serde.serialize("topic", Left(1))) == Left(1)
+        with pytest.raises(SerializationError, match=r"at \$: Right is read back as Left"):
+            serde.serialize("topic", Right(1))
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    ("python_type", "reason"),
+    [
+        (shapes.Password, r"at \$\.secret"),
+        (shapes.OneWay, r"at \$\.user_id"),
+        (shapes.ForbiddenExtra, r"at \$\.double"),
+    ],
+)
+def test_classes_that_never_read_back_are_refused_when_built(
+    make: Any, python_type: Any, reason: str
+) -> None:
+    """The program ends where it is built, with the field's name, not at its first record."""
+    with pytest.raises(TopologyError, match=reason):
+        make(python_type)
+
+
+def test_an_aliased_model_is_written_by_alias_and_read_by_both() -> None:
+    """Rows of earlier versions have the fields' own names."""
+    serde = Serdes.json(shapes.Aliased)
+    value = shapes.Aliased(userId=1, homeTown="Ulm")
+
+    assert serde.serialize("topic", value) == b'{"userId":1,"homeTown":"Ulm"}'
+    assert serde.deserialize("topic", b'{"user_id":1,"home_town":"Ulm"}') == value
+    assert serde.from_plain({"user_id": 1}) == value
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    "python_type",
+    [None, dict[str, int], shapes.HolderOfUnion, shapes.Open, dict[str, Any], shapes.Row],
+)
+def test_equal_keys_have_equal_bytes(make: Any, python_type: Any) -> None:
+    """The order in which a dict was filled is no part of a key."""
+    serde: Any = for_keys(make(python_type))
+    one: Any = {"id": 1, "name": "x"}
+    other: Any = {"name": "x", "id": 1}
+    if python_type == dict[str, int]:
+        one, other = {"id": 1, "name": 2}, {"name": 2, "id": 1}
+    elif python_type is shapes.HolderOfUnion:
+        left, right = shapes.DataSquare(1.0), shapes.DataCircle(2.0)
+        one = shapes.HolderOfUnion(shapes.DataDog(1), {"a": left, "b": right})
+        other = shapes.HolderOfUnion(shapes.DataDog(1), {"b": right, "a": left})
+    elif python_type is shapes.Open:
+        extra: Any = {"a": 1, "b": 2}
+        one = shapes.Open(id=1, **extra)
+        other = shapes.Open(id=1, **dict(reversed(extra.items())))
+
+    data = serde.serialize("topic", one)
+    assert data == serde.serialize("topic", other)
+    assert serde.serialize_batch("topic", [one, other]) == [data, data]
+    assert serde.deserialize("topic", data) == one
+    assert for_keys(serde) is serde
+
+
+def test_values_keep_the_order_they_were_given() -> None:
+    """Only keys are put in order."""
+    assert Serdes.json().serialize("topic", {"b": 1, "a": 2}) == b'{"b":1,"a":2}'
+    assert (
+        for_keys(Serdes.json()).serialize("topic", {"b": [{"d": 1, "c": 2}], "a": 2})
+        == b'{"a":2,"b":[{"c":2,"d":1}]}'
+    )
+    assert (
+        for_keys(Serdes.json(sort_keys=False)).serialize("topic", {"b": 1, "a": 2})
+        == b'{"b":1,"a":2}'
+    )
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    "python_type",
+    [set[str], shapes.RichStruct, frozenset[int], dict[str, set[int]], shapes.RichModel],
+)
+def test_sets_are_refused_as_keys(make: Any, python_type: Any) -> None:
+    """A set of texts has another order in each process."""
+    with pytest.raises(TopologyError, match="a set has no order"):
+        for_keys(make(python_type))
+
+
+@pytest.mark.parametrize(
+    ("serde", "value"),
+    [
+        (Serdes.float64(), 2**53 + 1), (Serdes.float64(), Decimal("0.1")), (Serdes.float64(), Fraction(1, 3)),
+        (Serdes.int64(), 1.5), (Serdes.int32(), 2**31), (Serdes.bytes(), memoryview(b"abcd").cast("I")),
+    ],
+)  # fmt: skip
+def test_plain_serdes_refuse_what_they_would_change(serde: Any, value: Any) -> None:
+    """`struct` rounds numbers that are no floats."""
+    with pytest.raises(SerializationError, match="can't serialise"):
+        serde.serialize("topic", value)
+    with pytest.raises(SerializationError):
+        serde.serialize_batch("topic", [value])
+
+
+def test_numbers_that_are_equal_are_written() -> None:
+    """A whole number is a float where no digit is lost, and NaN is itself."""
+    assert Serdes.float64().deserialize("t", Serdes.float64().serialize("t", 5) or b"") == 5
+    assert Serdes.int64().serialize("t", True) == Serdes.int64().serialize("t", 1)
+    assert math.isnan(
+        Serdes.float64().deserialize("t", Serdes.float64().serialize("t", math.nan) or b"")
+    )
+
+
+def test_json_null_is_a_tombstone() -> None:
+    """`null` is read as None: a table deletes the key, and a sink writes no value."""
+    builder = StreamsBuilder()
+    table = builder.table("rows", key_serde=str, value_serde=Serdes.json(), store="rows")
+    table.to_stream().to("changes", key_serde=str, value_serde=Serdes.json())
+    config = StreamsConfig(application_id="nulls", bootstrap_servers="unused:9092")
+    with TopologyTestDriver(builder.build(), config) as driver:
+        rows = driver.create_input_topic("rows", key_serde=str, value_serde=bytes)
+        changes = driver.create_output_topic("changes", key_serde=str, value_serde=bytes)
+        rows.pipe_input("a", b'{"n": null}')
+        rows.pipe_input("a", b"null")
+
+        assert [record.value for record in changes.read_records()] == [b'{"n":null}', None]
+        assert driver.get_state_store("rows").get("a") is None
+
+
+def test_equal_dicts_are_one_key_in_operators() -> None:
+    """The order in which a program fills a dict does not make two counts, also behind a repartition topic."""
+    builder = StreamsBuilder()
+    events = builder.stream("events", key_serde=str, value_serde=Serdes.json())
+    by_place = events.select_key(lambda event: dict(event["place"]))
+    counts = by_place.group_by_key(key_serde=Serdes.json()).count(store="counts")
+    counts.to_stream().to("counts", key_serde=Serdes.json(), value_serde=int)
+    config = StreamsConfig(application_id="orders", bootstrap_servers="unused:9092")
+    with TopologyTestDriver(builder.build(), config) as driver:
+        given = driver.create_input_topic("events", key_serde=str, value_serde=Serdes.json())
+        counted = driver.create_output_topic("counts", key_serde=bytes, value_serde=int)
+        given.pipe_input("x", {"place": {"city": "Ulm", "country": "DE"}})
+        given.pipe_input("x", {"place": {"country": "DE", "city": "Ulm"}})
+
+        records = counted.read_records()
+        assert [(record.key, record.value) for record in records] == [
+            (b'{"city":"Ulm","country":"DE"}', 1),
+            (b'{"city":"Ulm","country":"DE"}', 2),
+        ]
+        assert driver.get_state_store("counts").get({"country": "DE", "city": "Ulm"}).value == 2
