@@ -23,10 +23,12 @@ from operator import is_, is_not, itemgetter
 from typing import Any, Final, cast
 
 from state_stores.envelope import seal_batch, unseal, unseal_batch
+from state_stores.errors import StoredRowError
 from state_stores.headers import Headers
 from state_stores.ports import Database, SerdePort
 from state_stores.rows import SortedRows, column_bytes
 from state_stores.spec import StoreSpec
+from state_stores.stored_values import StoredValues, key_hash
 
 #: Types whose values nobody can change, so that one object may stand in the store and travel downstream.
 _SHAREABLE = frozenset(
@@ -152,7 +154,7 @@ class CommitBuffer:
         self.spec = spec
         self._database = database
         self._family = spec.name
-        self._serde: SerdePort = spec.value_serde
+        self._serde: SerdePort = StoredValues(spec.value_serde, spec.name)
         #: Topic name the serdes are told.
         self.topic = topic
         self._keep_bytes = keep_bytes
@@ -224,12 +226,11 @@ class CommitBuffer:
             return
         payloads, timestamps = self._unseal_batch([data for data in stored if data is not None])
         if max(map(len, payloads)) <= _LARGE:
-            values = self._decoded(payloads)
+            values = self._decoded(keys, payloads)
         else:
-            decode = self._serde.deserialize
             values = [
-                decode(self.topic, payload) if len(payload) <= _LARGE else _ABSENT
-                for payload in payloads
+                self._read(key, payload) if len(payload) <= _LARGE else _ABSENT
+                for key, payload in zip(keys, payloads, strict=True)
             ]
         if _SHAREABLE.issuperset(map(type, values)):
             self.values.update(zip(keys, values, strict=True))
@@ -240,14 +241,20 @@ class CommitBuffer:
             self._remember_raw({key: payload for key, payload, shared in kept if not shared})
         self._remember_timestamps(keys, timestamps)
 
-    def _decoded(self, payloads: Sequence[bytes]) -> list[Any]:
+    def _read(self, key: bytes, payload: bytes) -> Any:
+        try:
+            return self._serde.deserialize(self.topic, payload)
+        except StoredRowError as error:
+            raise error.of_key(key_hash(key)) from error.__cause__
+
+    def _decoded(self, keys: Sequence[bytes], payloads: Sequence[bytes]) -> list[Any]:
         try:
             values = list(self._serde.deserialize_batch(self.topic, payloads))
         except Exception:  # noqa: BLE001 - whatever a serde raises for many, for one it tells the reason
             values = []
         if len(values) == len(payloads):
             return values
-        return list(map(self._serde.deserialize, repeat(self.topic), payloads))
+        return list(map(self._read, keys, payloads))
 
     def _remember_raw(self, rows: Mapping[bytes, bytes]) -> None:
         self._raw.update(rows)
@@ -268,7 +275,7 @@ class CommitBuffer:
             raw = self._raw.get(key)
             if raw is None:
                 return self.values[key]
-        return self._serde.deserialize(self.topic, raw)
+        return self._read(key, raw)
 
     #: The value as the store shows it; stores where time or use matter have their own.
     get = peek
@@ -325,7 +332,7 @@ class CommitBuffer:
         hidden = frozenset(changed)
         buffered = [(key, self.peek(key), self.timestamps[key]) for key in changed]
         disk = (
-            (key, *self._decode(data))
+            (key, *self._decode(key, data))
             for key, data in self._database.iterate(self._family, lower, upper, reverse=reverse)
             if key not in hidden
         )
@@ -353,9 +360,9 @@ class CommitBuffer:
         """Return the dirty keys but the first `seen` ones; those that became dirty last stand at the end."""
         return list(islice(reversed(self.dirty), len(self.dirty) - seen))
 
-    def _decode(self, data: bytes) -> tuple[Any, int]:
+    def _decode(self, key: bytes, data: bytes) -> tuple[Any, int]:
         payload, timestamp = self._unseal(data)
-        return self._serde.deserialize(self.topic, payload), timestamp
+        return self._read(key, payload), timestamp
 
     def approximate_num_entries(self) -> int:
         """Return about how many keys there are: the database's estimate with the uncommitted changes, as far as known.

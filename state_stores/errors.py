@@ -61,5 +61,30 @@ class InvalidStateStoreError(StateStoreError):
     """
 
 
+class StoredRowError(StateStoreError):
+    """A stored row can't be read by the store's serde, usually because the class of its values has changed.
+
+    No record is at fault, so no exception handler is asked, and a restart would not help: the worker ends with exit code 15.
+
+    >>> StoredRowError("orders", "Object missing required field `currency`").store
+    'orders'
+    """
+
+    def __init__(self, store: str, fact: str, *, key_hash: str | None = None) -> None:
+        row = "a stored row" if key_hash is None else f"the stored row of key {key_hash}"
+        super().__init__(
+            f"store {store}: {row} can't be read ({fact}); it was written by another class or serde: give new fields a default, "
+            "or give the store a serde that reads both forms (docs/state.md, 'When the class of a store changes'); nothing "
+            "was changed"
+        )
+        self.store = store
+        self.fact = fact
+        self.key_hash = key_hash
+
+    def of_key(self, key_hash: str) -> "StoredRowError":
+        """Return the same error with the hash of its key."""
+        return StoredRowError(self.store, self.fact, key_hash=key_hash)
+
+
 class StoreCorruptedError(StateStoreError):
     """A database failed its own checks; its task directory is wiped and restored."""

@@ -1,6 +1,7 @@
 """Which class a store is, by its spec: for its task, and for queries of what is committed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from state_stores.commit_buffer import CommitBuffer
@@ -30,6 +31,7 @@ from state_stores.session_store import (
     committed_session_store,
 )
 from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stored_values import StoredValues
 from state_stores.ttl_buffer import TtlBuffer
 from state_stores.versioned_buffer import VersionedBuffer
 from state_stores.versioned_store import (
@@ -143,6 +145,7 @@ def committed_store(
     Raises:
         InvalidStateStoreError: It is a custom store, or keeps no headers.
     """
+    spec = replace(spec, value_serde=StoredValues(spec.value_serde, spec.name))
     if with_headers:
         return _committed_with_headers(spec, topic, databases)
     match spec.kind:

@@ -28,6 +28,7 @@ from state_stores.ports import Database
 from state_stores.rows import SortedRows
 from state_stores.segmented_buffer import SegmentedBuffer
 from state_stores.spec import StoreSpec
+from state_stores.stored_values import StoredValues
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class HeadersBuffer(CommitBuffer):
 
     def __init__(self, spec: StoreSpec, database: Database, **options: Any) -> None:
         super().__init__(spec, database, **options)
-        self._serde = HeadersSerde(spec.value_serde)
+        self._serde = HeadersSerde(StoredValues(spec.value_serde, spec.name))
         self.record_headers: Headers = ()
         #: Headers of the records that deleted a key, for the changelog.
         self._of_deletes: dict[bytes, Headers] = {}

@@ -10,13 +10,14 @@ from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.envelope import unseal
-from state_stores.errors import InvalidStateStoreError, SerdeError
+from state_stores.errors import InvalidStateStoreError, SerdeError, StoredRowError
 from state_stores.frozen import settled
 from state_stores.headers import Headers
 from state_stores.headers_buffer import tell_headers
 from state_stores.key_schema import after, key_bytes, prefix_end
 from state_stores.ports import Database, SerdePort
 from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stored_values import key_hash
 from state_stores.task_store import TaskStore
 from state_stores.timed_buffer import TimedBuffer, read_note
 
@@ -409,12 +410,15 @@ class CommittedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
             )
         return databases
 
-    def _decode(self, data: bytes, ended_at: int) -> Any:
+    def _decode(self, key: bytes, data: bytes, ended_at: int) -> Any:
         """Return the value of a row; None if its timestamp is `ended_at` or before."""
         payload, timestamp = unseal(data)
         if timestamp <= ended_at:
             return None
-        value = self._spec.value_serde.deserialize(self._topic, payload)
+        try:
+            value = self._spec.value_serde.deserialize(self._topic, payload)
+        except StoredRowError as error:
+            raise error.of_key(key_hash(key)) from error.__cause__
         return (
             ValueAndTimestamp(value, timestamp)
             if self._spec.kind is StoreKind.TIMESTAMPED_KEY_VALUE
@@ -425,7 +429,7 @@ class CommittedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
         for database in self._open():
             (data,) = database.get_many(self.name, [key])
             if data is not None:
-                value: V | None = self._decode(data, self._ended_at(database))
+                value: V | None = self._decode(key, data, self._ended_at(database))
                 return value
         return None
 
@@ -441,7 +445,7 @@ class CommittedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
         for database in self._open():
             ended_at = self._ended_at(database)
             for key, data in database.iterate(self.name, lower, upper, reverse=reverse):
-                value = self._decode(data, ended_at)
+                value = self._decode(key, data, ended_at)
                 if value is not None:
                     yield key, value
 

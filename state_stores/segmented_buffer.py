@@ -195,7 +195,7 @@ class SegmentedBuffer(TimedBuffer):
         # Opened now, so that it shows what is there now.
         rows = self._database.iterate(self._family, lower, upper, reverse=reverse)
         return (
-            (disk_key, *self._decode(data))
+            (disk_key, *self._decode(disk_key, data))
             for disk_key, data in rows
             if disk_key not in hidden and (length is None or len(disk_key) == length)
         )

@@ -19,6 +19,7 @@ from state_stores.envelope import seal_batch, unseal
 from state_stores.ports import Database
 from state_stores.rows import SortedRows
 from state_stores.spec import StoreSpec
+from state_stores.stored_values import StoredValues
 from state_stores.timed_buffer import TimedBuffer, read_note
 from state_stores.versions import TAIL, TOMBSTONE, VersionSerde, key_bounds, time_of, version_key
 
@@ -61,7 +62,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
 
     def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
         super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
-        self._serde = VersionSerde(spec.value_serde)
+        self._serde = VersionSerde(StoredValues(spec.value_serde, spec.name))
         self._index = DirtyIndex(slice(None, -TAIL), self._dirty_since)
         #: Timestamp of the latest version of some keys, -1 where there is none.
         self._latest: dict[bytes, int] = {}
@@ -101,7 +102,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         # Opened now, so that it shows what is there now.
         rows = self._database.iterate(self._family, lower, upper, reverse=reverse)
         disk = (
-            (disk_key, self._decode(data)[0])
+            (disk_key, self._decode(disk_key, data)[0])
             for disk_key, data in rows
             if len(disk_key) == length and disk_key not in hidden
         )

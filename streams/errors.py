@@ -8,6 +8,7 @@
     ├── StateStoreError            a store could not be opened, read or written
     │   ├── StoreLockedError       another process holds the state directory
     │   ├── InvalidStateStoreError the store is closed, elsewhere, or not open yet
+    │   ├── StoredRowError         a stored row can't be read by the serde of its store
     │   └── StoreCorruptedError    the database failed its own checks and is restored
     ├── TaskCorruptedError         a task's state can't be trusted and is restored
     ├── FencedError                another live worker took over; never retried
@@ -28,6 +29,7 @@ from state_stores.errors import (
     InvalidStateStoreError,
     StateStoreError,
     StoreCorruptedError,
+    StoredRowError,
     StoreLockedError,
     StreamsError,
 )
@@ -59,6 +61,7 @@ __all__ = [
     "StateStoreError",
     "StoreCorruptedError",
     "StoreLockedError",
+    "StoredRowError",
     "StreamsError",
     "TaskCorruptedError",
     "TopologyError",

@@ -17,6 +17,7 @@ from streams.errors import (
     MissingOutputTopicError,
     MissingSourceTopicError,
     RecordFailedError,
+    StoredRowError,
     StoreLockedError,
     TopologyError,
 )
@@ -40,6 +41,7 @@ class ExitCode(IntEnum):
     APPLICATION_SHUTDOWN = 12
     INTERNAL_TOPICS = 13
     COPARTITIONING = 14
+    STORED_ROW = 15
     INTERRUPTED = 130
 
     @property
@@ -69,6 +71,7 @@ _MEANINGS: Final = {
     ExitCode.APPLICATION_SHUTDOWN: "a worker's uncaught exception handler has ended the whole application; never restarted",
     ExitCode.INTERNAL_TOPICS: "an internal topic has another number of partitions than is needed now; never restarted",
     ExitCode.COPARTITIONING: "topics whose keys come together have different numbers of partitions (run: only with --no-restart)",
+    ExitCode.STORED_ROW: "a stored row can't be read by the serde of its store; never restarted",
     ExitCode.INTERRUPTED: "a Ctrl-C while it was stopping ended it at once",
 }
 
@@ -83,6 +86,7 @@ _FINAL: Final = frozenset(
         ExitCode.INCOMPATIBLE_MEMBER,
         ExitCode.APPLICATION_SHUTDOWN,
         ExitCode.INTERNAL_TOPICS,
+        ExitCode.STORED_ROW,
     }
 )
 
@@ -90,6 +94,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (ConfigError, ExitCode.USAGE),
     (TopologyError, ExitCode.USAGE),
     (RecordFailedError, ExitCode.RECORD_FAILED),
+    (StoredRowError, ExitCode.STORED_ROW),
     (FencedError, ExitCode.FENCED),
     (IncompatibleMemberError, ExitCode.INCOMPATIBLE_MEMBER),
     (ApplicationShutdownError, ExitCode.APPLICATION_SHUTDOWN),

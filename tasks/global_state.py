@@ -23,6 +23,7 @@ from state_stores.key_value_store import CommittedKeyValueStore
 from state_stores.ports import Database
 from state_stores.position import Position
 from state_stores.restore import fold, position_name
+from state_stores.stored_values import StoredValues
 from tasks.errors import GlobalStoreDamagedError
 from tasks.processing.app_configs import NO_CONFIGS, AppConfigs
 from tasks.processing.coroutines import close_loop
@@ -157,7 +158,8 @@ class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
         with _watched(self.name):
             (database,) = self._open()
             found = database.get_many(self.name, keys)
-            decode, topic = self._spec.value_serde.deserialize, self._topic
+            decode = StoredValues(self._spec.value_serde, self.name).deserialize
+            topic = self._topic
             return [None if data is None else decode(topic, unseal(data)[0]) for data in found]
 
     def _refuse(self, *_arguments: Any) -> NoReturn:

@@ -13,7 +13,9 @@ from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from state_stores.ports import SerdePort
+from state_stores.stored_values import unreadable
 from streams.serdes.buffered import Buffered, Context, decode_buffered, encode_buffered
+from tasks.processing.handlers import FAILURES
 from tasks.processing.record import Headers, RecordMetadata
 
 _PREFIX: Final = b"\x00"
@@ -129,7 +131,10 @@ class JoinBuffer:
         topic = self._rows.topic
         held = decode_buffered(self._rows.get(row))
         key = self._key_serde.deserialize(topic, row[_KEY_BEGIN : -_INT.size])
-        value = self._value_serde.deserialize(topic, held.new or b"")
+        try:
+            value = self._value_serde.deserialize(topic, held.new or b"")
+        except FAILURES as error:  # a serde of the user's may raise anything
+            raise unreadable(self._rows.spec.name, error, row[_KEY_BEGIN : -_INT.size]) from error
         return Waiting(key, value, held.context.timestamp, held.context.headers)
 
 

@@ -16,6 +16,8 @@ import msgspec
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.key_value_store import KeyValueStore
 from state_stores.ports import SerdePort
+from state_stores.stored_values import unreadable
+from tasks.processing.handlers import FAILURES
 
 _KEY: Final = struct.Struct(">q?")
 _SIDE: Final = struct.Struct("?")
@@ -181,7 +183,10 @@ class NonJoinedStore:
         topic = self._buffer.topic
         key_bytes = row[_KEY.size :]
         (is_left,) = _SIDE.unpack_from(entry)
-        value = self._value_serde(is_left=is_left).deserialize(topic, entry[_SIDE.size :])
+        try:
+            value = self._value_serde(is_left=is_left).deserialize(topic, entry[_SIDE.size :])
+        except FAILURES as error:  # a serde of the user's may raise anything
+            raise unreadable(self._buffer.spec.name, error, key_bytes) from error
         return NonJoined(
             key_bytes,
             self._serdes[0].deserialize(topic, key_bytes),

@@ -10,6 +10,7 @@ the one the table had last, so that an aggregation below subtracts what it added
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -192,7 +193,8 @@ class Suppress(MaterializedOperator):
         taken = emitted.taken
         if not taken:
             return None
-        spec, topic, value = self.buffer.spec, self.buffer.topic, self._serde.value
+        spec, topic = self.buffer.spec, self.buffer.topic
+        value = partial(self._serde.stored, spec.name)
         output = batch.take(emitted.indices)
         key_bytes = [item.key_bytes for item in taken]
         headers = [item.row.context.headers for item in taken]
@@ -268,7 +270,7 @@ class _SuppressedRows(BoundView):
                 data = self._rows.spec.key_serde.serialize(topic, key)
                 held: Buffered | None = None if data is None else self._rows.get(data)
                 if held is not None:
-                    values[index] = serde.value(topic, held.prior)
+                    values[index] = serde.stored(self._rows.spec.name, topic, held.prior)
                     timestamps[index] = NO_TIMESTAMP  # nobody knows when it was sent
             except FAILURES as error:
                 if failed is None:

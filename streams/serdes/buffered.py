@@ -13,6 +13,7 @@ import struct
 from typing import Any, Final, NamedTuple
 
 from state_stores.ports import SerdePort
+from state_stores.stored_values import unreadable
 from streams.serdes.serde import Serde
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -128,6 +129,13 @@ class BufferedSerde(Serde[Buffered]):
     def value(self, topic: str, data: bytes | None) -> Any:
         """Return the table's value of some bytes."""
         return None if data is None else self.inner.deserialize(topic, data)
+
+    def stored(self, store: str, topic: str, data: bytes | None) -> Any:
+        """Return the table's value of some bytes in a store's row; raises `StoredRowError` if they can't be read."""
+        try:
+            return self.value(topic, data)
+        except Exception as error:
+            raise unreadable(store, error) from error
 
     def value_bytes(self, topic: str, value: Any) -> bytes | None:
         """Return the bytes of a value of the table's."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
+from state_stores.errors import StoredRowError
 from state_stores.headers import as_headers
 from tasks.errors import LateRecordError, RecordFailedError, SchemaRegistryError
 from tasks.processing.handlers import (
@@ -107,11 +108,11 @@ class ErrorPolicy:
         to be had.
         An `internal` record belongs to the application's own state and never passes as skipped. "retry" counts only
         where it may help (`retriable`). For a `dead_letter` no other one is written, which would fail the same way.
-        A `SchemaRegistryError` is raised as it is.
+        A `SchemaRegistryError` and a `StoredRowError` are raised as they are.
         """
         if isinstance(error, SystemExit):
             error = exited(error)
-        if isinstance(error, SchemaRegistryError):
+        if isinstance(error, SchemaRegistryError | StoredRowError):
             raise error  # the record is as good as the others, and skipping it would lose it
         setting = (
             self._handlers.production

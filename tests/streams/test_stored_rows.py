@@ -1,0 +1,167 @@
+"""A stored row that the new class can't read: the store is named, no handler is asked, a restart is no help."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from state_stores.stored_values import key_hash
+from streams import (
+    Processor,
+    Record,
+    Serde,
+    Serdes,
+    SerializationError,
+    SessionWindows,
+    StoredRowError,
+    Stores,
+    StreamsBuilder,
+    StreamsConfig,
+    TimeWindows,
+)
+from streams.exit_codes import ExitCode, exit_code_of
+from streams.testing import TopologyTestDriver
+
+
+@dataclass
+class Order:
+    cents: int
+
+
+@dataclass
+class NewOrder:
+    cents: int
+    currency: str
+
+
+class Changing(Serde[Any]):
+    """Writes orders, and reads them until the class changes: then it reads what it would after an upgrade."""
+
+    name = "changing"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_changed = False
+
+    def serialize(self, topic: str, value: Any, /) -> bytes | None:
+        return Serdes.json(Order).serialize(topic, value)
+
+    def deserialize(self, topic: str, data: bytes, /) -> Any:
+        if self.has_changed:
+            return Serdes.json(NewOrder).deserialize(topic, data)
+        return Serdes.json(Order).deserialize(topic, data)
+
+
+def add(order: Order, total: Order) -> Order:
+    return Order(order.cents + total.cents)
+
+
+class Summing(Processor[str, Order, None, None]):
+    """Adds to a store of its own."""
+
+    def process(self, record: Record[str, Order]) -> None:
+        store = self.context.get_state_store("rows")
+        store.put(record.key, add(record.value, store.get(record.key) or Order(0)))
+
+
+def aggregated(builder: StreamsBuilder, serde: Serde[Any]) -> None:
+    stream = builder.stream("in", key_serde=str, value_serde=Serdes.json(Order))
+    stream.group_by_key(value_serde=serde).reduce(add, store="rows")
+
+
+def windowed(windows: Any) -> Callable[[StreamsBuilder, Serde[Any]], None]:
+    def build(builder: StreamsBuilder, serde: Serde[Any]) -> None:
+        stream = builder.stream("in", key_serde=str, value_serde=Serdes.json(Order))
+        stream.group_by_key(value_serde=serde).windowed_by(windows).reduce(add, store="rows")
+
+    return build
+
+
+def table(builder: StreamsBuilder, serde: Serde[Any]) -> None:
+    rows = builder.table("rows", key_serde=str, value_serde=serde, store="rows")
+    stream = builder.stream("in", key_serde=str, value_serde=Serdes.json(Order))
+    stream.join(rows, add).to("out", key_serde=str, value_serde=Serdes.json(Order))
+
+
+def processor(builder: StreamsBuilder, serde: Serde[Any]) -> None:
+    builder.add_state_store(Stores.key_value("rows", key_serde=str, value_serde=serde))
+    stream = builder.stream("in", key_serde=str, value_serde=Serdes.json(Order))
+    stream.process(Summing, stores=["rows"])
+
+
+@pytest.mark.parametrize("handler", ["continue", "fail"])
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(aggregated, id="aggregate"),
+        pytest.param(windowed(TimeWindows(timedelta(hours=1))), id="time windows"),
+        pytest.param(windowed(SessionWindows(timedelta(hours=1))), id="sessions"),
+        pytest.param(processor, id="processor"),
+        pytest.param(table, id="table"),
+    ],
+)
+def test_a_row_of_an_older_class_ends_the_worker(build: Any, handler: Any) -> None:
+    """The error names the store, the key's hash and the missing field, and holds nothing of the data."""
+    serde = Changing()
+    builder = StreamsBuilder()
+    build(builder, serde)
+    config = StreamsConfig(
+        application_id="rows",
+        bootstrap_servers="unused:9092",
+        processing_exception_handler=handler,
+        deserialization_exception_handler=handler,
+        production_exception_handler=handler,
+        statestore_cache_max_bytes=0,
+    )
+    with TopologyTestDriver(builder.build(), config) as driver:
+        given = driver.create_input_topic("in", key_serde=str, value_serde=Serdes.json(Order))
+        if build is table:
+            rows = driver.create_input_topic("rows", key_serde=str, value_serde=Serdes.json(Order))
+            rows.pipe_input("canary", Order(7), 1_000)
+        given.pipe_input("canary", Order(7), 1_000)
+        serde.has_changed = True
+
+        with pytest.raises(StoredRowError, match=r"store rows: .*`currency`") as caught:
+            given.pipe_input("canary", Order(5), 2_000)
+
+        assert caught.value.store == "rows"
+        assert "canary" not in str(caught.value)
+        assert "sha256:" in str(caught.value)
+        serde.has_changed = False
+
+
+def test_the_keys_hash_is_that_of_its_bytes() -> None:
+    """Who knows the key can find the row."""
+    serde = Changing()
+    builder = StreamsBuilder()
+    aggregated(builder, serde)
+    config = StreamsConfig(
+        application_id="rows", bootstrap_servers="unused:9092", statestore_cache_max_bytes=0
+    )
+    with TopologyTestDriver(builder.build(), config) as driver:
+        given = driver.create_input_topic("in", key_serde=str, value_serde=Serdes.json(Order))
+        given.pipe_input("ann", Order(7))
+        serde.has_changed = True
+        with pytest.raises(StoredRowError) as caught:
+            driver.get_state_store("rows").get("ann")
+        assert caught.value.key_hash == key_hash(b"ann")
+        with pytest.raises(StoredRowError) as caught:
+            list(driver.get_state_store("rows").all())
+        assert caught.value.key_hash == key_hash(b"ann")
+        serde.has_changed = False
+
+
+def test_it_has_an_exit_code_of_its_own() -> None:
+    """A supervisor does not start the worker again."""
+    code = exit_code_of(StoredRowError("rows", "missing field"))
+
+    assert code is ExitCode.STORED_ROW
+    assert code.is_final
+
+
+def test_a_bad_record_is_still_the_records_fault() -> None:
+    """Only rows of a store count: bytes of an input topic go to the handler as ever."""
+    with pytest.raises(SerializationError):
+        Serdes.json(NewOrder).deserialize("in", b'{"cents": 1}')
