@@ -70,12 +70,16 @@ class StoredRowError(StateStoreError):
     'orders'
     """
 
-    def __init__(self, store: str, fact: str, *, key_hash: str | None = None) -> None:
+    def __init__(
+        self, store: str, fact: str, *, key_hash: str | None = None, advice: str | None = None
+    ) -> None:
         row = "a stored row" if key_hash is None else f"the stored row of key {key_hash}"
+        step = advice or (
+            "it was written by another class or serde: give new fields a default, or give the store a serde that reads both "
+            "forms (docs/state.md, 'When the class of a store changes')"
+        )
         super().__init__(
-            f"store {store}: {row} can't be read ({fact}); it was written by another class or serde: give new fields a default, "
-            "or give the store a serde that reads both forms (docs/state.md, 'When the class of a store changes'); nothing "
-            "was changed"
+            f"store {store}: {row} can't be read ({fact}); {step}; nothing was changed"
         )
         self.store = store
         self.fact = fact

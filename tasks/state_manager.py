@@ -23,11 +23,15 @@ from state_stores.errors import StoreCorruptedError
 from state_stores.expiry import slowest_time
 from state_stores.factory import Store, make_store
 from state_stores.in_flight import InFlightView
+from state_stores.key_order import refuse_unsorted_keys
+from state_stores.key_value_store import KeyValueStore
 from state_stores.ports import Database
 from state_stores.position import Position
 from state_stores.restore import StoreTime, position_name
+from state_stores.session_store import SessionStore
 from state_stores.spec import StoreKind, StoreSpec
 from state_stores.timed_buffer import TimedBuffer, note_name
+from state_stores.window_store import WindowStore
 from tasks.errors import TaskCorruptedError
 from tasks.internal_topics import changelog_topic
 
@@ -184,6 +188,20 @@ class StateManager:
             )
             for spec in self.specs.values()
         }
+
+    def refuse_unsorted_keys(self) -> None:
+        """Raise `StoredRowError` for a store whose rows are under other bytes than their keys have now."""
+        for spec in self.specs.values():
+            store = self.stores[spec.name]
+            if isinstance(store, KeyValueStore):
+                refuse_unsorted_keys(
+                    spec, self.database(spec.name), self.serde_topic(spec.name), bytes
+                )
+            elif isinstance(store, WindowStore | SessionStore):
+                key_of = store.buffer.layout.key_of
+                refuse_unsorted_keys(
+                    spec, self.database(spec.name), self.serde_topic(spec.name), key_of
+                )
 
     @contextmanager
     def trusted(self) -> Generator[None]:

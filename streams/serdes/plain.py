@@ -233,6 +233,8 @@ class _Json(Serde[Any]):
     def __init__(self, *, is_key: bool = False, sort_keys: bool = True) -> None:
         super().__init__()
         self._sort = is_key and sort_keys
+        #: Whether equal keys have equal bytes, which rows of older versions may not (ADR 14).
+        self.sorts_keys = self._sort
         self._key: Serde[Any] | None = None if sort_keys and not is_key else self
 
     def __reduce__(self) -> tuple[Any, ...]:

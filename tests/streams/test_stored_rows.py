@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,3 +166,32 @@ def test_a_bad_record_is_still_the_records_fault() -> None:
     """Only rows of a store count: bytes of an input topic go to the handler as ever."""
     with pytest.raises(SerializationError):
         Serdes.json(NewOrder).deserialize("in", b'{"cents": 1}')
+
+
+@pytest.mark.parametrize("windows", [None, TimeWindows(10), SessionWindows(10)])
+@pytest.mark.parametrize("upgraded", [True, False])
+def test_rows_under_unsorted_keys_are_refused(tmp_path: Path, windows: Any, upgraded: bool) -> None:
+    """An application of before sorted keys is told, with both ways out, before it counts from nothing."""
+
+    def run(serde: Serde[Any], key: dict[str, int]) -> None:
+        builder = StreamsBuilder()
+        grouped = builder.stream("in", key_serde=serde, value_serde=str).group_by_key()
+        if windows is None:
+            grouped.count(store="rows")
+        else:
+            grouped.windowed_by(windows).count(store="rows")
+        config = StreamsConfig(
+            application_id="rows", bootstrap_servers="unused:9092", state_dir=tmp_path
+        )
+        with TopologyTestDriver(builder.build(), config) as driver:
+            given = driver.create_input_topic("in", key_serde=serde, value_serde=str)
+            given.pipe_input(key, "x", 1)
+
+    before = Serdes.json(sort_keys=False)
+    run(before, {"b": 1, "a": 2} if upgraded else {"a": 2, "b": 1})
+    if upgraded:
+        with pytest.raises(StoredRowError, match=r"store rows: .*sort_keys=False"):
+            run(Serdes.json(), {"a": 2, "b": 1})
+        run(before, {"b": 1, "a": 2})
+    else:
+        run(Serdes.json(), {"b": 1, "a": 2})
