@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from state_stores.envelope import unseal_with_headers
+from state_stores.errors import StoredRowError
 from state_stores.headers import HeadersSerde
 from state_stores.key_value_store import CommittedKeyValueStore, ValueTimestampHeaders
 from state_stores.ports import Database
@@ -11,6 +12,7 @@ from state_stores.segmented_buffer import CommittedSegments, SegmentRow
 from state_stores.segmented_store import Segments, committed_sources
 from state_stores.session_store import AggregationWithHeaders, ReadOnlySessionStore
 from state_stores.spec import StoreSpec
+from state_stores.stored_values import key_hash
 from state_stores.window_store import ReadOnlyWindowStore
 
 K = TypeVar("K")
@@ -20,11 +22,14 @@ V = TypeVar("V")
 class CommittedKeyValueStoreWithHeaders(CommittedKeyValueStore[K, ValueTimestampHeaders[V]]):
     """A committed key-value store whose values are `ValueTimestampHeaders`."""
 
-    def _decode(self, data: bytes, ended_at: int) -> ValueTimestampHeaders[V] | None:
+    def _decode(self, key: bytes, data: bytes, ended_at: int) -> ValueTimestampHeaders[V] | None:
         payload, timestamp = unseal_with_headers(data)
         if timestamp <= ended_at:
             return None
-        found = HeadersSerde(self._spec.value_serde).deserialize(self._topic, payload)
+        try:
+            found = HeadersSerde(self._spec.value_serde).deserialize(self._topic, payload)
+        except StoredRowError as error:
+            raise error.of_key(key_hash(key)) from error.__cause__
         return ValueTimestampHeaders(found.value, timestamp, found.headers)
 
 

@@ -82,4 +82,5 @@ def test_only_what_a_restart_cannot_help_is_final() -> None:
         ExitCode.INCOMPATIBLE_MEMBER,
         ExitCode.APPLICATION_SHUTDOWN,
         ExitCode.INTERNAL_TOPICS,
+        ExitCode.STORED_ROW,
     }
