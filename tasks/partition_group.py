@@ -14,6 +14,7 @@ from typing import Final
 
 from rebalance.model import TopicPartition
 from state_stores.rows import column_bytes
+from tasks.java_queue import JavaQueue
 from tasks.processing.record_batch import SourceRecords
 from tasks.processing.source import DecodedRecords
 
@@ -122,6 +123,8 @@ class PartitionGroup:
     Attributes:
         enforcing: Whether the last `ready` gave up waiting for an input that is empty.
         enforced: How many runs were taken so.
+        queue: The partitions with records, in the order of Kafka Streams' PartitionGroup, where equal head timestamps go by
+            arrival. Only where arrivals are the same in every run: in the test driver. None: they go by name.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class PartitionGroup:
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
         self.enforcing = False
         self.enforced = 0
+        self.queue: JavaQueue[TopicPartition] | None = None
         self._max_task_idle_ms = max_task_idle_ms
         self._lags: Mapping[TopicPartition, int] = {}
         #: Per empty input whose lag is 0: how long it is waited for.
@@ -144,7 +148,12 @@ class PartitionGroup:
 
     def add(self, chunk: SourceRecords) -> None:
         """Buffer a run of records of one of the task's partitions."""
-        self.buffers[TopicPartition(chunk.topic, chunk.partition)].add(chunk)
+        partition = TopicPartition(chunk.topic, chunk.partition)
+        buffer = self.buffers[partition]
+        is_empty = not buffer.records
+        buffer.add(chunk)
+        if self.queue is not None and is_empty:
+            self.queue.offer(partition)
 
     def add_partition(self, partition: TopicPartition) -> None:
         """Buffer one more partition."""
@@ -198,13 +207,20 @@ class PartitionGroup:
 
     def put_back(self, chunk: SourceRecords) -> None:
         """Put records back in front that `take` gave and that were not processed."""
-        self.buffers[TopicPartition(chunk.topic, chunk.partition)].put_back(chunk)
+        partition = TopicPartition(chunk.topic, chunk.partition)
+        buffer = self.buffers[partition]
+        is_empty = not buffer.records
+        buffer.put_back(chunk)
+        if self.queue is not None and is_empty:
+            self.queue.offer(partition)
 
     def take(self, limit: int) -> SourceRecords | None:
         """Remove and return the next run of at most `limit` records, or None if nothing is buffered.
 
         Equal head timestamps go by partition name, so that the same input gives the same order.
         """
+        if self.queue is not None:
+            return self._take_by_arrival(self.queue, limit)
         if len(self.buffers) == 1:
             (buffer,) = self.buffers.values()
             return buffer.take(limit, None) if buffer.records else None
@@ -224,6 +240,24 @@ class PartitionGroup:
             before_ms = next_ms + 1 if partition < next_partition else next_ms
         return self.buffers[partition].take(limit, before_ms)
 
+    def order_by_arrival(self) -> None:
+        """Let equal head timestamps go by arrival; nothing may be buffered yet."""
+        self.queue = JavaQueue(lambda partition: self.buffers[partition].head_timestamp() or 0)
+
+    def _take_by_arrival(
+        self, queue: JavaQueue[TopicPartition], limit: int
+    ) -> SourceRecords | None:
+        if not queue:
+            return None
+        self.enforced += self.enforcing
+        partition = queue.poll()
+        buffer = self.buffers[partition]
+        before_ms = self.buffers[queue.peek()].head_timestamp(limit) if queue else None
+        records = buffer.take(limit, before_ms)
+        if buffer.records:
+            queue.offer(partition)
+        return records
+
     def take_together(self, limit: int) -> list[tuple[SourceRecords, Sequence[int]]]:
         """Remove and return what several calls of `take` would, by partition, with the place of each record among all.
 
@@ -234,7 +268,7 @@ class PartitionGroup:
             for partition in sorted(self.buffers)
             if self.buffers[partition].head_timestamp(limit) is not None
         ]
-        if len(buffers) < 2:  # noqa: PLR2004 - nothing to put together
+        if len(buffers) < 2 or self.queue is not None:  # noqa: PLR2004 - nothing to put together
             records = self.take(limit)
             return [] if records is None else [(records, range(len(records)))]
         self.enforced += self.enforcing

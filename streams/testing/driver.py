@@ -201,6 +201,7 @@ class TopologyTestDriver:
                 partition.topic: bytes(16) for partition in task.stores.changelogs
             }
             task.start(dict.fromkeys(task.inputs, 0), {})
+            task.group.order_by_arrival()
             tasks.append(task)
         self._settle(tasks)
         return tasks

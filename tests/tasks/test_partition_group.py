@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rebalance.model import TopicPartition
+from tasks.java_queue import JavaQueue
 from tasks.partition_group import PartitionGroup
 from tasks.processing.record_batch import SourceRecords
 
@@ -196,3 +197,14 @@ def test_an_empty_group_gives_nothing() -> None:
     """None, not an empty run."""
     assert PartitionGroup(PARTITIONS).take(10) is None
     assert PartitionGroup([]).take(10) is None
+
+
+# -- ties of the test driver -------------------------------------------------------------------------------------------
+
+
+def test_a_queue_sifts_as_java_does() -> None:
+    """Of equal elements the last one comes second: java.util.PriorityQueue, as OpenJDK 17 has it."""
+    queue: JavaQueue[str] = JavaQueue(len)
+    for name in ("a", "b", "c", "dd", "e"):
+        queue.offer(name)
+    assert [queue.poll() for _ in range(len(queue))] == ["a", "e", "b", "c", "dd"]

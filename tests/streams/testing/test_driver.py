@@ -350,3 +350,21 @@ def test_times_that_can_not_be_are_refused() -> None:
                 StreamsError, match=rf"timestamp={time!r}: .* int ms since the epoch"
             ):
                 source.pipe_input("k", "v", time)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+@pytest.mark.parametrize("agg_first", [False, True])
+def test_records_of_equal_time_in_repartition_topics_go_in_the_order_they_came(
+    agg_first: bool, record_by_record: bool
+) -> None:
+    """As in Kafka Streams' driver: a stream joined with its own aggregate finds itself, where that was made first."""
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    keyed = builder.stream("in", **text).select_key(lambda key, value: value)
+    other = keyed.repartition(name="a-first", **text) if not agg_first else keyed
+    table = keyed.group_by_key(**text).reduce(lambda old, new: old + new)
+    other.left_join(table, lambda left, right: f"{left}-{right}", **text).to("out", **text)
+    with TopologyTestDriver(builder.build(), record_by_record=record_by_record) as driver:
+        driver.create_input_topic("in", **text).pipe_input("a", "x", 1)
+        output = driver.create_output_topic("out", **text)
+        assert output.read_key_values() == [("x", "x-x" if agg_first else "x-None")]

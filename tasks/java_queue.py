@@ -1,0 +1,56 @@
+"""The order in which Java's `PriorityQueue` gives elements back that compare as equal. Pure."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class JavaQueue(Generic[T]):
+    """A binary heap that sifts as `java.util.PriorityQueue` does; `rank` gives what elements are ordered by.
+
+    >>> queue = JavaQueue(lambda name: 0)
+    >>> for name in "abc":
+    ...     queue.offer(name)
+    >>> queue.poll(), queue.poll(), queue.poll()
+    ('a', 'c', 'b')
+    """
+
+    def __init__(self, rank: Callable[[T], int]) -> None:
+        self._rank = rank
+        self._heap: list[T] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def peek(self) -> T:
+        """Return the first element."""
+        return self._heap[0]
+
+    def offer(self, item: T) -> None:
+        """Add an element."""
+        heap, rank = self._heap, self._rank(item)
+        heap.append(item)
+        place = len(heap) - 1
+        while place and rank < self._rank(heap[above := (place - 1) // 2]):
+            heap[place], place = heap[above], above
+        heap[place] = item
+
+    def poll(self) -> T:
+        """Remove and return the first element."""
+        heap = self._heap
+        first, item = heap[0], heap.pop()
+        if heap:
+            self._sift_down(item)
+        return first
+
+    def _sift_down(self, item: T) -> None:
+        heap, rank, place = self._heap, self._rank(item), 0
+        while place < len(heap) // 2:
+            child = 2 * place + 1
+            if child + 1 < len(heap) and self._rank(heap[child]) > self._rank(heap[child + 1]):
+                child += 1
+            if rank <= self._rank(heap[child]):
+                break
+            heap[place], place = heap[child], child
+        heap[place] = item
