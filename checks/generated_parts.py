@@ -47,6 +47,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
         "acceptable_recovery_lag", "settling_ms", "task_move_interval_ms", "task_assignor", "rack_id", "client_tags",
         "application_server",
         "heartbeat_interval_ms", "session_timeout_ms", "worker_hang_timeout_ms",
+        "max_call_ms",
     ),
     "Kafka clients": ("consumer", "producer", "admin"),
 }  # fmt: skip

@@ -106,7 +106,7 @@ class Member:
         self._book = OrderBook(join.incarnation)
         self._rows = StatusRows()
         # How it goes on.
-        self._alive = True
+        self._alive, self._in_call = True, False
         self._was_in = False
         self._leaving = False
         self._left = False
@@ -190,9 +190,12 @@ class Member:
                 self._closed = True
                 self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
 
-    def vouch(self, alive: bool, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment; the verb says what it is
-        """Take in whether the worker's progress counter moves; while it does not, nothing is said in its name."""
-        self._alive = alive
+    def vouch(self, alive: bool, now_ms: int, *, in_call: bool = False) -> None:  # noqa: ARG002 - every input has its moment; the verb says what it is
+        """Take in whether the worker lives; while it does not, nothing is said in its name.
+
+        It does while its progress counter moves, and while it is in a long call of user code (`in_call`) within its bound.
+        """
+        self._alive, self._in_call = alive, in_call
 
     def died(self, reason: str, now_ms: int) -> None:
         """Take in that the worker's process is gone."""
@@ -304,6 +307,7 @@ class Member:
             leader_epoch=self._group.leader_epoch,
             state_offset=self._state_offset,
             full=full,
+            in_call=self._in_call,
             tasks=rows,
         )
 

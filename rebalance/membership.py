@@ -148,16 +148,7 @@ def bury(draft: Draft) -> None:
         reason = _death(draft, record)
         if reason:
             _begin_fence(draft, record, reason)
-    revoking, revoked_ms = TaskPhase.REVOKING, draft.seen.revoked_ms
-    for task, state in draft.group.states.items():
-        if state.phase != revoking:
-            revoked_ms.pop(task, None)
-            continue
-        since_ms = revoked_ms.setdefault(task, draft.now_ms)
-        owner = draft.group.members.get(state.owner or "")
-        if owner and owner.phase in LIVE and draft.due(since_ms + state.deadline_ms):
-            limit = f"did not let go of {task} within {state.deadline_ms} ms"
-            _begin_fence(draft, owner, limit)
+    _bury_slow_owners(draft)
     for record in list(draft.group.members.values()):
         done = record.incarnation in draft.seen.fenced or record.phase == MemberPhase.FENCED
         if record.phase in (MemberPhase.FENCING, MemberPhase.FENCED) and done:
@@ -166,6 +157,24 @@ def bury(draft: Draft) -> None:
             since_ms = draft.seen.phase_ms.get(record.incarnation, draft.seen.claimed_ms)
             if draft.due(since_ms + record.rejoin_ms):
                 _forget(draft, record, f"did not come back within {record.rejoin_ms} ms")
+
+
+def _bury_slow_owners(draft: Draft) -> None:
+    """Begin to fence owners that don't let go of a task in time."""
+    revoking, revoked_ms = TaskPhase.REVOKING, draft.seen.revoked_ms
+    for task, state in draft.group.states.items():
+        if state.phase != revoking:
+            revoked_ms.pop(task, None)
+            continue
+        since_ms = revoked_ms.setdefault(task, draft.now_ms)
+        owner = draft.group.members.get(state.owner or "")
+        if not owner or owner.phase not in LIVE:
+            continue
+        # In a call it can't obey, and that has a bound of its own.
+        since_ms = max(since_ms, draft.seen.of(owner.incarnation).in_call_ms)
+        if draft.due(since_ms + state.deadline_ms):
+            limit = f"did not let go of {task} within {state.deadline_ms} ms"
+            _begin_fence(draft, owner, limit)
 
 
 def _death(draft: Draft, record: MemberRecord) -> str:

@@ -120,12 +120,14 @@ class Beat(Message, frozen=True, kw_only=True, tag="BEAT"):
         leader_epoch: Newest it has seen.
         state_offset: End of the group log as it has read it.
         full: Whether `tasks` has every task.
+        in_call: Whether the worker's loop is in a long call of user code, so that orders wait.
     """
 
     seq: Sequence
     leader_epoch: Epoch = 0
     state_offset: Offset = 0
     full: bool = False
+    in_call: bool = False
     tasks: tuple[TaskStatus, ...] = ()
 
 

@@ -113,6 +113,7 @@ class Heard(msgspec.Struct, kw_only=True):
         admitted_ms: When this leader took it in, or found it without a task: settling counts from then. None: it is settled if
             it was heard since the claim.
         awaited: Its next beat decides something: whether it is still there after settling, or after the claim.
+        in_call_ms: When it last said that its worker is in a long call of user code.
         died: Why it is to be fenced, or "".
         leave: Its wish to leave.
         shutdown: Why it wants the whole application to end, or "".
@@ -126,6 +127,7 @@ class Heard(msgspec.Struct, kw_only=True):
     sequence: int = -1
     admitted_ms: int | None = None
     awaited: bool = False
+    in_call_ms: int = 0
     died: str = ""
     leave: Leave | None = None
     shutdown: str = ""
@@ -320,6 +322,8 @@ class Observations(msgspec.Struct, kw_only=True):
         heard.sequence = beat.seq
         heard.heard_ms = now_ms
         changed, heard.awaited = heard.awaited, False
+        if beat.in_call:
+            heard.in_call_ms = now_ms
         if beat.full:
             heard.rows = {}
         for row in beat.tasks:

@@ -166,3 +166,10 @@ class MemberLine(Protocol):
     def progress(self) -> int:
         """Return how often the worker's loop has turned."""
         ...
+
+    def call_since_ms(self, silent_ms: int) -> int | None:
+        """Return since when the worker's loop has been in a call of user code, by the runtime's clock; None: it is in none.
+
+        Who watches over that in the worker may be silent for `silent_ms` before some call counts as keeping it from it.
+        """
+        ...

@@ -85,6 +85,7 @@ class _Hosted:
         *,
         heartbeat_interval_ms: int,
         hang_timeout_ms: int,
+        max_call_ms: int | None,
         welcomed: bool,
     ) -> None:
         self.join = join
@@ -97,6 +98,9 @@ class _Hosted:
         self._said: dict[type[AnyReport], AnyReport] = {}
         self._death: str | None = None
         self._hang_timeout_ms = hang_timeout_ms
+        self._max_call_ms = max_call_ms
+        self._told_of_call = False
+        self.in_call = False
         self._progress = -1
         self._moved_ms = 0
         self._lease_ms: int | None = None
@@ -140,13 +144,34 @@ class _Hosted:
             member.died(self._death, now_ms)
         return member
 
-    def is_alive(self, now_ms: int) -> bool:
-        """Return whether the worker's loop has turned lately."""
+    def is_alive(self, now_ms: int, *, alone: Callable[[], bool]) -> bool:
+        """Return whether the worker's loop has turned lately, or is in a call of user code that does not take too long.
+
+        `alone`: nobody else could take its tasks over, so no call takes too long.
+        """
         progress = self.line.progress()
         if progress != self._progress:
             self._progress = progress
             self._moved_ms = now_ms
-        return now_ms - self._moved_ms < self._hang_timeout_ms
+        if now_ms - self._moved_ms < self._hang_timeout_ms:
+            self._told_of_call = self.in_call = False
+            return True
+        since_ms = self.line.call_since_ms(self._hang_timeout_ms // 2)
+        self.in_call = since_ms is not None
+        if since_ms is None:
+            return False
+        if self._max_call_ms is None or now_ms - since_ms < self._max_call_ms or alone():
+            return True
+        if not self._told_of_call:
+            self._told_of_call = True
+            _log.error(
+                "member %s is in a call of user code for %d s, longer than max_call_ms (%d ms): its tasks move to other members, "
+                "which begin the record again; its own log names the function and the record",
+                self.join.member,
+                (now_ms - since_ms) // 1000,
+                self._max_call_ms,
+            )
+        return False
 
     def lease(self, until_ms: int | None) -> None:
         """Pass a lease on if it is a new one."""
@@ -222,6 +247,7 @@ class GroupRuntime:
         *,
         heartbeat_interval_ms: int,
         hang_timeout_ms: int,
+        max_call_ms: int | None = None,
         welcomed: bool = False,
     ) -> None:
         """Speak for a worker from now on.
@@ -231,6 +257,7 @@ class GroupRuntime:
             line: The way to it.
             heartbeat_interval_ms: Between its beats.
             hang_timeout_ms: How long it may make no progress and still be vouched for.
+            max_call_ms: The same while its loop is in a call of user code; None: for ever.
             welcomed: The log had this incarnation once: if it has gone from there, it is over.
         """
         hosted = _Hosted(
@@ -239,6 +266,7 @@ class GroupRuntime:
             line,
             heartbeat_interval_ms=heartbeat_interval_ms,
             hang_timeout_ms=hang_timeout_ms,
+            max_call_ms=max_call_ms,
             welcomed=welcomed,
         )
         self._calls.put(lambda _: self._hosted.update({join.incarnation: hosted}))
@@ -350,7 +378,8 @@ class GroupRuntime:
         member = self._member(incarnation, now_ms)
         if member is None:
             return now_ms + _LOOK_MS
-        member.vouch(hosted.is_alive(now_ms), now_ms)
+        alive = hosted.is_alive(now_ms, alone=lambda: self._group.live().keys() <= {incarnation})
+        member.vouch(alive, now_ms, in_call=hosted.in_call)
         decision = member.decide(now_ms)
         said += decision.messages
         hosted.lease(decision.lease_until_ms)  # first: no order is to be found without one

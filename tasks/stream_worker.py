@@ -24,6 +24,7 @@ from rebalance.orders import EndIncarnation, Leaveable, WorkerClosed, WorkerStat
 from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
 from tasks.beside import at_once
+from tasks.call_watch import CallWatch, Limits
 from tasks.commit import Committer, RolledBackError
 from tasks.commit_facts import encode_operators, facts_bytes
 from tasks.commit_round import CommitRound
@@ -71,6 +72,8 @@ _EARLY_BYTES_MAX = 4 * 1024 * 1024
 _SHORT = 0.5
 #: So much later than it was due a commit may begin without the next interval beginning later, too.
 _LATE_S = 0.005
+#: The call watch looks at threads of key ranges that have been at one unit of work for so long.
+_LONG_UNIT_S = 1.0
 #: How long the workers of one program may take to start.
 _SIBLINGS_START_S = 60.0
 #: How often one of them may fence another. Where a transaction is open, the broker aborts it, which is one epoch, and has the
@@ -152,7 +155,8 @@ class StreamWorker:
             lambda: self._manager.is_restoring,
             None if settings.threads > 1 else ports.on_record,  # nobody knows which thread dies
         )
-        self._sequence, self._fenced = 0, 0
+        #: `_turns`: rounds of the loop, for the call watch.
+        self._sequence, self._fenced, self._turns = 0, 0, 0
         self._born_s = ports.clock.monotonic_s()
         #: Number of commits when a task's state was wiped last.
         self._wiped: dict[TaskId, int] = {}
@@ -212,11 +216,26 @@ class StreamWorker:
             StreamsError: Something else that needs a decision.
         """
         with ExitStack() as stack:
+            watch = self._call_watch()
+            watch.start()
+            stack.callback(watch.close)
             stack.callback(self._close_committer)
             while not self._stop.is_set():
                 self._begin_tasks()
         if self._membership is not None:
             self._membership.say(WorkerClosed())
+
+    def _call_watch(self) -> CallWatch:
+        settings = self._settings
+        return CallWatch(
+            lambda: self._turns,
+            others=lambda: [] if self._pool is None else self._pool.long_turns(_LONG_UNIT_S),
+            shows=self._membership,
+            limits=Limits(
+                settings.hang_timeout_ms / 1000,
+                settings.max_call_ms / 1000 if settings.max_call_ms else None,
+            ),
+        )
 
     def _begin_tasks(self) -> None:
         """Run the tasks until the worker stops, or until they have to begin anew."""
@@ -408,6 +427,7 @@ class StreamWorker:
 
     def _turn(self) -> None:
         """One round: orders, tasks that are ready to run, input, a slice of each task, punctuations, commits."""
+        self._turns += 1
         self._watch()
         if self._commits.committer.is_answered:
             self._end_commit()

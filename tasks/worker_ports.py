@@ -60,6 +60,13 @@ class Membership(Protocol):
         """Tell that the worker's loop turns; standing still for `worker_hang_timeout_ms` counts as hanging."""
         ...
 
+    def show_call(self, since_ns: int) -> None:
+        """Show since when (`time.monotonic_ns`) the loop has been in its present call of user code; 0: it is in none.
+
+        Called by the thread of the call watch, at every look: while it does, `worker_hang_timeout_ms` does not count.
+        """
+        ...
+
     def lease_left_s(self) -> float:
         """Return for how long input may still be taken, in seconds; infinite before the first lease, below 0 after one."""
         ...
@@ -98,6 +105,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     recommit_ms: int = RECOMMIT_MS_MAX
     #: How long a clean stop waits for calls in hand.
     drain_timeout_ms: int = 25_000
+    #: The loop counts as hanging after this without a turn, unless user code runs.
+    hang_timeout_ms: int = 30_000
+    #: Longest call of user code; 0: no bound.
+    max_call_ms: int = 300_000
     handlers: ErrorHandlers = msgspec.field(default_factory=ErrorHandlers)
 
     @property

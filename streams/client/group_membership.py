@@ -138,6 +138,10 @@ class GroupMembership:
         """Show that the loop turns."""
         self._link.progress()
 
+    def show_call(self, since_ns: int) -> None:
+        """Show since when the loop has been in its present call of user code."""
+        self._link.show_call(since_ns)
+
     def lease_left_s(self) -> float:
         """Return for how long input may still be taken."""
         return self._link.lease_left_s()

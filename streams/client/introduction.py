@@ -62,6 +62,7 @@ def introduce(
         replication_factor=config.replication_factor,
         heartbeat_interval_ms=config.heartbeat_interval_ms,
         worker_hang_timeout_ms=config.worker_hang_timeout_ms,
+        max_call_ms=config.max_call_ms,
         coordinator=CoordinatorSettings(
             acceptable_recovery_lag=config.acceptable_recovery_lag,
             max_warmup_replicas=config.max_warmup_replicas,

@@ -139,6 +139,8 @@ def worker_settings(
         threads=range_threads(config),
         recommit_ms=recommit_ms,
         drain_timeout_ms=config.drain_timeout_ms,
+        hang_timeout_ms=config.worker_hang_timeout_ms,
+        max_call_ms=config.max_call_ms,
         handlers=error_handlers(config),
     )
 

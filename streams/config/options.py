@@ -43,6 +43,7 @@ class StreamsOptions(TypedDict, total=False):
     heartbeat_interval_ms: DurationOption
     session_timeout_ms: DurationOption
     worker_hang_timeout_ms: DurationOption
+    max_call_ms: DurationOption
     rejoin_timeout_ms: DurationOption
     task_move_interval_ms: DurationOption
     settling_ms: DurationOption

@@ -117,8 +117,14 @@ class StreamsConfig(BaseModel, frozen=True):
     """Milliseconds without a heartbeat after which a member counts as dead, from 300 and at least 3 heartbeats."""
 
     worker_hang_timeout_ms: types.PositiveDuration = 30_000
-    """Milliseconds without progress after which a worker is no longer vouched for and its tasks move. The producer's
-    `transaction.timeout.ms` is this plus 30 s, which the broker must allow (`transaction.max.timeout.ms`)."""
+    """Milliseconds without progress after which a worker is no longer vouched for and its tasks move, unless user code
+    runs (`max_call_ms`). The producer's `transaction.timeout.ms` is this plus 30 s, which the broker must allow
+    (`transaction.max.timeout.ms`)."""
+
+    max_call_ms: types.AnyDuration = 300_000
+    """Milliseconds that one call of user code may take (a mapper, a serde, `init()`, a punctuation) before the worker
+    counts as hanging; 0 for no bound. Past it an error names the function, its line and the record, and other members
+    take the tasks over. The only member of a group goes on waiting."""
 
     rejoin_timeout_ms: types.AnyDuration = 60_000
     """Milliseconds the tasks of a static or cleanly restarting member wait for it, unless a caught-up copy exists."""

@@ -22,6 +22,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         replication_factor: Of the two control topics; -1 is the cluster's default.
         heartbeat_interval_ms: Between two beats of this member.
         worker_hang_timeout_ms: How long the progress counter may stand still before the member is not vouched for.
+        max_call_ms: The same while user code runs; 0: no bound.
         coordinator: Group-wide settings, which count while this process leads.
         assignor_timeout_ms: How long a user's assignor ("module:name") may take; it runs in a child process.
         import_path: Where a user's objects are imported from: `sys.path` of the worker.
@@ -42,6 +43,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replication_factor: int = -1
     heartbeat_interval_ms: int = 500
     worker_hang_timeout_ms: int = 30_000
+    max_call_ms: int = 300_000
     coordinator: CoordinatorSettings = CoordinatorSettings()
     assignor_timeout_ms: int = 10_000
     import_path: tuple[str, ...] = ()

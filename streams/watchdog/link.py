@@ -143,6 +143,10 @@ class WatchdogLink:
         """Count one turn of the worker's loop."""
         self._memory.bump()
 
+    def show_call(self, since_ns: int) -> None:
+        """Show since when the loop has been in its present call of user code; called by the worker's call watch."""
+        self._memory.show_call(since_ns, time.monotonic_ns())
+
     def lease_left_s(self) -> float:
         """Return for how long new work may begin; infinite before the first lease, not positive when it is over."""
         until_ns = self._memory.lease_ns

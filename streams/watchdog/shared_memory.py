@@ -1,6 +1,6 @@
-"""64 bytes that worker and watchdog both see: how far the worker's loop has turned, and until when it may begin work.
+"""64 bytes that worker and watchdog both see: the worker's progress, its lease, and its present call of user code.
 
-Both fields have one writer each and are 8 bytes at a multiple of 8, which processors write whole. The memory has no
+Each field has one writer and is 8 bytes at a multiple of 8, which processors write whole. The memory has no
 name: the worker makes it and hands its file descriptor over the socket, so it ends with the last of the two.
 """
 
@@ -11,6 +11,8 @@ from typing import Final, Self
 _BYTES: Final = 64
 _PROGRESS: Final = 0
 _LEASE_NS: Final = 1
+_PULSE_NS: Final = 2
+_CALL_NS: Final = 3
 
 
 class SharedMemory:
@@ -63,6 +65,21 @@ class SharedMemory:
     @lease_ns.setter
     def lease_ns(self, value: int) -> None:
         self._words[_LEASE_NS] = value
+
+    @property
+    def pulse_ns(self) -> int:
+        """Return when the worker's call watch looked last, by `time.monotonic_ns`; 0: it has none."""
+        return self._words[_PULSE_NS]
+
+    @property
+    def call_ns(self) -> int:
+        """Return since when the worker's loop has been in its present call of user code, by the same clock; 0: in none."""
+        return self._words[_CALL_NS]
+
+    def show_call(self, since_ns: int, now_ns: int) -> None:
+        """Store what the worker's call watch has seen; only its thread does."""
+        self._words[_CALL_NS] = since_ns
+        self._words[_PULSE_NS] = now_ns
 
     def close(self) -> None:
         """Let go; idempotent."""

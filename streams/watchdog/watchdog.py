@@ -150,6 +150,7 @@ class Watchdog:
             line,
             heartbeat_interval_ms=hello.heartbeat_interval_ms,
             hang_timeout_ms=hello.worker_hang_timeout_ms,
+            max_call_ms=hello.max_call_ms or None,
             welcomed=hello.welcomed,
         )
         if line.pid_fd is not None:

@@ -6,7 +6,9 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -79,6 +81,23 @@ class WorkerLine:
         assert self._memory is not None, "its worker has said who it is"
         return self._memory.progress
 
+    def call_since_ms(self, silent_ms: int) -> int | None:
+        """Return since when the worker's loop has been in user code, by the machine's clock.
+
+        Its call watch tells. Where that has been silent for `silent_ms`, some code keeps the interpreter's lock, since
+        the last look at least, unless the process was stopped.
+        """
+        assert self._memory is not None, "its worker has said who it is"
+        assert self.hello is not None, "its worker has said who it is"
+        pulse_ns, call_ns = self._memory.pulse_ns, self._memory.call_ns
+        if not pulse_ns:
+            return None
+        if time.monotonic_ns() - pulse_ns < silent_ms * 1_000_000:
+            return call_ns // 1_000_000 if call_ns else None
+        if not _may_run(self.hello.join.pid):
+            return None
+        return min(call_ns or pulse_ns, pulse_ns) // 1_000_000
+
     # -- what the main thread does ---------------------------------------------------------------------------------
 
     @property
@@ -140,6 +159,15 @@ def _memory_of(connection: socket.socket) -> SharedMemory | None:
         if data and fds:
             return SharedMemory.adopt(fds[0])
     return None
+
+
+def _may_run(pid: int) -> bool:
+    """Return whether a process is there and not stopped; False where the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in {"T", "t", "Z", "X"}
 
 
 def _pid_fd(pid: int) -> int | None:

@@ -248,6 +248,7 @@ class FakeLine:
         self.orders: list[AnyOrder] = []
         self.leases: list[int] = []
         self.hangs = False
+        self.call_ms: int | None = None
         self._progress = 0
 
     def order(self, orders: Sequence[AnyOrder]) -> None:
@@ -262,6 +263,10 @@ class FakeLine:
         """Return a counter."""
         self._progress += not self.hangs
         return self._progress
+
+    def call_since_ms(self, silent_ms: int) -> int | None:
+        """Return what the test said."""
+        return self.call_ms
 
 
 class InlineExecutor(Executor):

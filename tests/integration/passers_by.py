@@ -51,6 +51,9 @@ class _Line:
         self._progress += 1
         return self._progress
 
+    def call_since_ms(self, silent_ms: int) -> int | None:
+        return None
+
 
 @dataclass(slots=True, kw_only=True)
 class _Visit:

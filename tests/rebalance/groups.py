@@ -77,7 +77,13 @@ class Process:
         )
 
     def start_worker(
-        self, member: str, *, tasks: int = 4, welcomed: bool = False, incarnation: str = ""
+        self,
+        member: str,
+        *,
+        tasks: int = 4,
+        welcomed: bool = False,
+        incarnation: str = "",
+        max_call_ms: int | None = None,
     ) -> Worker:
         """Start a worker that sees some stateless tasks."""
         worker = Worker(incarnation or f"{member}-1")
@@ -97,6 +103,7 @@ class Process:
             worker.line,
             heartbeat_interval_ms=HEARTBEAT_MS,
             hang_timeout_ms=400,
+            max_call_ms=max_call_ms,
             welcomed=welcomed,
         )
         self.workers.append(worker)

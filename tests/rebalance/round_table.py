@@ -69,6 +69,7 @@ class Worker:
         running: Task epochs by task.
         copies: Learn epochs by task.
         mute: Tasks it gives no answer about.
+        in_call: Whether it is in a long call of user code.
         catches_up: Whether its copies catch up.
         ended: The last word to it.
     """
@@ -78,6 +79,7 @@ class Worker:
     running: dict[str, int] = field(default_factory=dict[str, int])
     copies: dict[str, int] = field(default_factory=dict[str, int])
     mute: set[str] = field(default_factory=set[str])
+    in_call: bool = False
     catches_up: bool = True
     alive: bool = True
     ended: EndIncarnation | None = None
@@ -234,6 +236,7 @@ class RoundTable:
         moved = False
         for incarnation, worker in list(self.workers.items()):
             worker.member.follow(self.group, len(self.log), self.now_ms)
+            worker.member.vouch(True, self.now_ms, in_call=worker.in_call)
             decision: MemberDecision = worker.member.decide(self.now_ms)
             for order in decision.orders:
                 moved = True

@@ -383,6 +383,24 @@ def test_an_owner_that_does_not_let_go_is_fenced_in_the_end() -> None:
     assert set(table.owners().values()) == {"a-1"}
 
 
+def test_an_owner_in_a_long_call_is_not_fenced_for_not_letting_go() -> None:
+    """B.9: it can't obey before its call has ended, which has a bound of its own; then the deadline begins."""
+    table = RoundTable(with_settings(revoke_timeout_ms=10_000))
+    table.start("b")
+    table.run(1_000)
+    slow = table.workers["b-1"]
+    slow.mute.update(table.owners())
+    slow.in_call = True
+    table.start("a")
+    table.run(60_000)
+    assert table.fenced == []
+    slow.in_call = False
+    table.run(9_000)
+    assert table.fenced == []
+    table.run(3_000)
+    assert table.fenced == ["b-1"]
+
+
 # -- one name, two lives ----------------------------------------------------------------------------------------------
 
 

@@ -193,6 +193,39 @@ def test_H21_a_worker_that_hangs_is_not_vouched_for() -> None:
     assert lost <= first.running
 
 
+def test_a_worker_in_a_long_call_is_vouched_for_up_to_its_bound() -> None:
+    """B.9: it keeps its tasks beyond the hang time-out; past `max_call_ms` others get them."""
+    world = World()
+    first = world.start("p1").start_worker("a")
+    world.run(1_000)
+    second = world.start("p2").start_worker("b", max_call_ms=5_000)
+    world.run(3_000)
+    kept = set(second.running)
+    assert kept
+    second.line.hangs, second.line.call_ms = True, world.clock.now_ms()
+    second.answers = False
+    world.run(4_500)
+    assert second.running == kept
+    assert not first.running & kept
+    world.run(1_000 + 2 * SESSION_MS)
+    assert kept <= first.running
+
+
+def test_a_lone_worker_is_never_fenced_in_a_call_but_in_a_hang() -> None:
+    """B.9: nobody else could take its tasks over; a newcomer gets them."""
+    world = World()
+    process = world.start("p1")
+    lone = process.start_worker("a", max_call_ms=1_000)
+    world.run(1_500)
+    lone.line.hangs, lone.line.call_ms = True, world.clock.now_ms()
+    world.run(20_000)
+    assert lone.running == {"0_0", "0_1", "0_2", "0_3"}
+    assert [ids for each in world.processes for ids in each.admin.fenced] == []
+    newcomer = world.start("p2").start_worker("b")
+    world.run(3_000 + 2 * SESSION_MS)
+    assert newcomer.running == {"0_0", "0_1", "0_2", "0_3"}
+
+
 def test_an_unknown_outcome_ends_a_term_and_nothing_is_decided_twice() -> None:
     """The next claim finds in the log what became of the transaction."""
     world = World()

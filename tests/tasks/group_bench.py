@@ -64,6 +64,7 @@ class FakeMembership:
         self.reports: list[AnyReport] = []
         self.lease_s = float("inf")
         self.turns = 0
+        self.call_ns = 0
         self.wake: Callable[[], None] = lambda: None
         #: Whether a wish for another transactional id is granted at once.
         self.gives_ids = True
@@ -86,6 +87,9 @@ class FakeMembership:
 
     def progress(self) -> None:
         self.turns += 1
+
+    def show_call(self, since_ns: int) -> None:
+        self.call_ns = since_ns
 
     def lease_left_s(self) -> float:
         return self.lease_s

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streams import Materialized, Serdes, StreamsBuilder
+from tests.integration.programs import slow_calls
 from tests.integration.programs.smoke import smoke
 
 #: Name of the store of every job that has one.
@@ -62,5 +63,18 @@ def copy(source: str, sink: str) -> StreamsBuilder:
 
 
 JOBS: Final[dict[str, Callable[[str, str], StreamsBuilder]]] = {
-    job.__name__: job for job in (count_by_key, word_count, count_in_memory, copy, smoke)
+    job.__name__: job
+    for job in (
+        count_by_key,
+        word_count,
+        count_in_memory,
+        copy,
+        smoke,
+        slow_calls.slow_async,
+        slow_calls.slow_call,
+        slow_calls.slow_holding,
+        slow_calls.slow_init,
+        slow_calls.slow_punctuation,
+        slow_calls.slow_serde,
+    )
 }

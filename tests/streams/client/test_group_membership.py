@@ -36,6 +36,7 @@ class FakeLink:
         self.orders: list[AnyOrder] = []
         self.said: list[AnyReport] = []
         self.turns = 0
+        self.call_ns = 0
 
     def take(self) -> list[AnyOrder]:
         taken, self.orders = self.orders, []
@@ -46,6 +47,9 @@ class FakeLink:
 
     def progress(self) -> None:
         self.turns += 1
+
+    def show_call(self, since_ns: int) -> None:
+        self.call_ns = since_ns
 
     def lease_left_s(self) -> float:
         return math.inf

@@ -1,0 +1,200 @@
+"""The call watch of a worker: a thread that sees which user code runs for long, shows it to the watchdog, and logs it.
+
+A worker whose loop does not turn because user code runs is slow, not dead. The watch reads the loop's stack while the loop
+does not turn, and shows since when the present call has run. Where user code keeps the interpreter's lock, the watch does not
+run either; the watchdog sees that its pulse has stopped.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol
+
+from tasks.long_calls import UserCall, call_of
+
+_log = logging.getLogger(__name__)
+
+#: Longest time between two looks, and their number in a `worker_hang_timeout_ms`.
+_TICK_S: Final = 0.25
+_TICKS: Final = 10
+#: A call beyond its bound is logged again after this time, doubled each time.
+_AGAIN_S: Final = 60.0
+
+
+class ShowsCalls(Protocol):
+    """Where the watch shows what it sees: the line to the watchdog."""
+
+    def show_call(self, since_ns: int) -> None:
+        """Show since when (`time.monotonic_ns`) the loop has been in its present call of user code; 0: it is in none."""
+        ...
+
+
+class Limits(NamedTuple):
+    """How long a call may take.
+
+    Attributes:
+        hang_s: The worker is only kept in its group after this because user code runs.
+        call_s: Longest call; None for no bound.
+    """
+
+    hang_s: float
+    call_s: float | None
+
+
+class _Watched:
+    """A call that was seen, and what was logged of it."""
+
+    def __init__(self, call: UserCall, since_ns: int) -> None:
+        self.call = call
+        self.since_ns = since_ns
+        self.warned = False
+        self.next_error_s: float | None = None
+
+
+class CallWatch:
+    """Watches the threads of one worker that run user code.
+
+    Args:
+        turns: How often the loop has turned.
+        others: Threads beside the loop's that may be in a call, with what they run; for key ranges.
+        shows: The line to the watchdog, None without a group.
+        limits: How long a call may take.
+        find: Finds the call of a thread; for tests.
+    """
+
+    def __init__(
+        self,
+        turns: Callable[[], int],
+        *,
+        others: Callable[[], Iterable[int]],
+        shows: ShowsCalls | None,
+        limits: Limits,
+        find: Callable[[int], UserCall | None] = call_of,
+    ) -> None:
+        self._turns = turns
+        self._others = others
+        self._shows = shows
+        self._limits = limits
+        self._find = find
+        self._loop = threading.get_ident()
+        self._seen_turns = -1
+        self._looked_ns = time.monotonic_ns()
+        self._watched: dict[int, _Watched] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tidewheel-calls", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the thread that has made the watch is the loop's."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; returns when the thread has ended."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        tick_s = min(_TICK_S, self._limits.hang_s / _TICKS)
+        while not self._closed.wait(tick_s):
+            try:
+                self.look(time.monotonic_ns())
+            except Exception:  # noqa: BLE001 - logged; a watch that ends would have a slow worker taken for a dead one
+                _log.exception("looking for long calls failed; trying again")
+
+    def look(self, now_ns: int) -> None:
+        """See which calls run, show that of the loop, and log those that take long."""
+        turns, threads = self._turns(), set(self._others())
+        since_ns, self._looked_ns = self._looked_ns, now_ns
+        held_s = (now_ns - since_ns) / 1e9
+        # Nobody but the thread that held the interpreter's lock can have come on since the look before.
+        was_held = held_s >= self._limits.hang_s / 2
+        if turns == self._seen_turns or was_held:
+            threads.add(self._loop)
+        self._seen_turns = turns
+        for gone in self._watched.keys() - threads:
+            self._end(self._watched.pop(gone), now_ns)
+        for thread in threads:
+            self._look_at(thread, since_ns, now_ns, was_held=was_held)
+        if self._shows is not None:
+            in_loop = self._watched.get(self._loop)
+            self._shows.show_call(0 if in_loop is None else in_loop.since_ns)
+
+    def _look_at(self, thread: int, since_ns: int, now_ns: int, *, was_held: bool) -> None:
+        call = self._find(thread)
+        if was_held and thread == self._loop:
+            self._tell_held(call, (now_ns - since_ns) / 1e9)
+        before = self._watched.get(thread)
+        if before is not None and (call is None or before.call.key != call.key):
+            self._end(self._watched.pop(thread), now_ns)
+            before = None
+        if call is None:
+            return
+        if before is None:
+            # It was not there at the look before, and may have begun right behind it, unless others may have run meanwhile.
+            before = self._watched[thread] = _Watched(call, now_ns if was_held else since_ns)
+        before.call = call
+        self._tell(before, (now_ns - before.since_ns) / 1e9, in_loop=thread == self._loop)
+
+    def _tell_held(self, call: UserCall | None, held_s: float) -> None:
+        """Log that the interpreter's lock was kept; which record it was for can't be told: others may have followed by now."""
+        limit_s = self._limits.call_s
+        is_over = limit_s is not None and held_s >= limit_s
+        where = "a call that is over" if call is None else f"{call.text_up_to_here}, or just before"
+        _log.log(
+            logging.ERROR if is_over else logging.WARNING,
+            "%s has kept the interpreter's lock for %.0f s%s, so that nothing else of this worker ran, commits and range threads "
+            "included; have it give the lock away, run it in a process of its own, or raise max_call_ms (0: no bound)",
+            where,
+            held_s,
+            f", longer than max_call_ms ({limit_s * 1000:,.0f} ms)"
+            if is_over and limit_s is not None
+            else "",
+        )
+
+    def _tell(self, watched: _Watched, took_s: float, *, in_loop: bool) -> None:
+        text, limit_s = watched.call.text, self._limits.call_s
+        if limit_s is not None and took_s >= limit_s:
+            if watched.next_error_s is None or took_s >= watched.next_error_s:
+                watched.next_error_s = (
+                    took_s + _AGAIN_S if watched.next_error_s is None else 2 * took_s
+                )
+                _log.error("%s", too_long(text, took_s, limit_s, in_loop=in_loop))
+        elif took_s >= self._limits.hang_s and not watched.warned:
+            watched.warned = True
+            bound = (
+                "without a bound (max_call_ms=0)"
+                if limit_s is None
+                else f"for {limit_s:,.0f} s at most (max_call_ms)"
+            )
+            _log.warning(
+                "%s has run for %.0f s: user code is waited for %s%s",
+                text,
+                took_s,
+                bound,
+                "; the other tasks of this worker wait as well, unless parallelising_factor or num_stream_threads is above 1"
+                if in_loop
+                else "; its key range waits, the others go on",
+            )
+
+    def _end(self, watched: _Watched, now_ns: int) -> None:
+        if watched.warned or watched.next_error_s is not None:
+            _log.warning(
+                "%s has ended after %.0f s", watched.call.text, (now_ns - watched.since_ns) / 1e9
+            )
+
+
+def too_long(text: str, took_s: float, limit_s: float, *, in_loop: bool) -> str:
+    """Return the error for a call beyond its bound. Pure.
+
+    >>> too_long("enrich (app.py:3) at map (task 0_0), orders-0 offset 5", 301.0, 300.0, in_loop=False)
+    'enrich (app.py:3) at map (task 0_0), orders-0 offset 5 has run for 301 s, longer than max_call_ms (300,000 ms): its key range stands still, the others go on; give what it calls a time-out, make the call shorter, or raise max_call_ms (0: no bound)'
+    """
+    effect = (
+        "other members take this worker's tasks over and begin the record again; a worker without others goes on waiting"
+        if in_loop
+        else "its key range stands still, the others go on"
+    )
+    return (
+        f"{text} has run for {took_s:.0f} s, longer than max_call_ms ({limit_s * 1000:,.0f} ms): {effect}; give what it calls "
+        "a time-out, make the call shorter, or raise max_call_ms (0: no bound)"
+    )

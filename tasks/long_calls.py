@@ -1,0 +1,286 @@
+"""Long calls of user code: finds the call that a thread is in, and the record it is for.
+
+Nothing is written per record. Whoever wants to know reads the stack of the thread that has not come on.
+"""
+
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType, CoroutineType, FrameType
+from typing import Any, Final, NamedTuple, TypeGuard
+
+from rebalance.model import TaskId
+from tasks.processing.graph import Node
+from tasks.processing.operator import Operator
+from tasks.processing.record import RecordMetadata
+from tasks.processing.record_batch import RecordBatch, SourceRecords
+from tasks.processing.source import SourceNode
+
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_OURS: Final = tuple(
+    f"{_ROOT / name}/" for name in ("streams", "tasks", "state_stores", "rebalance")
+)
+#: Functions written in C have no frame: while one of these modules is innermost, the function is the user's.
+_CALLERS: Final = tuple(
+    f"{_ROOT / name}"
+    for name in (
+        "streams/operators/",
+        "streams/serdes/",
+        "streams/functions.py",
+        "streams/retries.py",
+        "tasks/processing/",
+    )
+)
+#: Code that user code and this project call alike, so that it tells nothing by itself.
+_LIBRARIES: Final = (
+    *{f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "platstdlib")},
+    "<frozen ",
+    "<string>",
+)
+_PACKAGES: Final = ("confluent_kafka", "msgspec", "rocksdict")
+_SITE: Final = tuple({f"{sysconfig.get_path(kind)}/" for kind in ("purelib", "platlib")})
+
+
+class UserCall(NamedTuple):
+    """A call of a user's function.
+
+    Attributes:
+        function: Its name, and where it is now: "enrich (app.py:12)".
+        node: The node that calls it, empty if that is not known.
+        task: The task of that node, empty if that is not known.
+        record: The input record that it is for, None if there is none (init, a punctuation) or several.
+        records: The first and the last one of those it is among, None if there is none.
+        key: Differs between two calls that follow each other, as far as that can be told.
+    """
+
+    function: str
+    node: str
+    task: str
+    record: RecordMetadata | None
+    records: tuple[RecordMetadata, RecordMetadata] | None
+    key: tuple[object, ...]
+
+    @property
+    def text(self) -> str:
+        """Return the call in words, without the record's data."""
+        where = f" at {self.node}" if self.node else ""
+        where += f" (task {self.task})" if self.task else ""
+        return f"{self.function}{where}, {self._place}"
+
+    @property
+    def text_up_to_here(self) -> str:
+        """Return the same with all records that it may have been for: those of the batch so far."""
+        if self.record is None or self.records is None:
+            return self.text
+        return self._replace(record=None, records=(self.records[0], self.record)).text
+
+    @property
+    def _place(self) -> str:
+        if self.record is not None:
+            return f"{self.record.topic}-{self.record.partition} offset {self.record.offset}"
+        if self.records is not None:
+            first, last = self.records
+            return f"a record of {first.topic}-{first.partition} from offset {first.offset} to {last.offset}"
+        return "without an input record (init, close, a punctuation or a listener)"
+
+
+def call_of(thread: int) -> UserCall | None:
+    """Return the call of user code that a thread is in now, by its ident; None if it is in none."""
+    frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] # there is no other way
+    innermost = frames.get(thread)
+    del frames
+    return None if innermost is None else find_call(innermost)
+
+
+def find_call(innermost: FrameType) -> UserCall | None:
+    """Return the call of user code on a stack, None if there is none.
+
+    User code is what is neither this project's nor the standard library's. A function written in C has no frame, nor has
+    a coroutine that awaits: then the stack ends in a module that calls them.
+    """
+    stack = [frame for frame in _outwards(innermost) if not _is_library(frame.f_code)]
+    if stack and stack[0].f_code.co_filename.startswith(_CALLERS):
+        return _described(_without_frame(stack), stack, ())
+    begin = next((place for place, frame in enumerate(stack) if not _is_ours(frame)), None)
+    if begin is None:
+        return None
+    # What the user's function calls of the user's own is a part of the call.
+    end = next((place for place in range(begin, len(stack)) if _is_ours(stack[place])), len(stack))
+    innermost, outermost = stack[begin], stack[end - 1]
+    function = _text(outermost)
+    if innermost is not outermost:
+        function += f", now in {_text(innermost)}"
+    return _described(
+        function,
+        stack[end:],
+        [value for frame in stack[begin:end] for value in frame.f_locals.values()],
+    )
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_library(code: CodeType) -> bool:
+    path = code.co_filename
+    for site in _SITE:  # below the standard library's own directory
+        if path.startswith(site):
+            return path.removeprefix(site).startswith(_PACKAGES)
+    return path.startswith(_LIBRARIES)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_OURS)
+
+
+def _text(frame: FrameType) -> str:
+    code = frame.f_code
+    return f"{code.co_qualname} ({_relative(code.co_filename)}:{frame.f_lineno})"
+
+
+def _relative(path: str) -> str:
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except (ValueError, OSError):  # elsewhere, or the working directory is gone
+        return path
+
+
+def _without_frame(stack: Sequence[FrameType]) -> str:
+    """Return the name of what the innermost frame of this project calls or waits for."""
+    for each in stack:
+        if not _is_ours(each):
+            break
+        found = each.f_locals
+        coroutine = found.get("coroutine")
+        if _is_coroutine(coroutine):
+            return _awaiting(coroutine)
+        for name in ("function", "joiner"):
+            shown = getattr(found.get(name), "shown", None)
+            if isinstance(shown, str):
+                return shown
+    return "a function written in C"
+
+
+def _is_coroutine(value: object) -> "TypeGuard[CoroutineType[Any, Any, Any]]":
+    return isinstance(value, CoroutineType)
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def _is_set(value: object) -> TypeGuard[set[Any]]:
+    return isinstance(value, set)
+
+
+def _awaiting(coroutine: "CoroutineType[Any, Any, Any]") -> str:
+    """Return the user's coroutine that is awaited furthest in."""
+    text = coroutine.__qualname__
+    inner: Any = coroutine
+    while _is_coroutine(inner):
+        frame: FrameType | None = inner.cr_frame
+        if frame is not None and not _is_ours(frame) and not _is_library(frame.f_code):
+            text = _text(frame)
+        inner = inner.cr_await
+    return text
+
+
+def _described(function: str, ours: Sequence[FrameType], arguments: Sequence[object]) -> UserCall:
+    node = task = ""
+    record: RecordMetadata | None = None
+    records: tuple[RecordMetadata, RecordMetadata] | None = None
+    batch = 0
+    for frame in filter(_is_ours, ours):
+        found = frame.f_locals
+        node = node or _node_of(found)
+        task = task or _task_of(found)
+        if record is None and records is None:
+            index = _index_in(found)
+            columns = _columns_in(found)
+            if columns is not None and len(columns):
+                batch = id(columns)
+                record, records = _record_in(columns, index, arguments)
+        if node and task and (record is not None or records is not None):
+            break
+    called = function.partition(" (")[0]  # without the line, which changes during the call
+    return UserCall(function, node, task, record, records, (called, node, task, batch, record))
+
+
+def _node_of(found: dict[str, Any]) -> str:
+    for name in ("operator", "self"):
+        node = found.get(name)
+        if isinstance(node, Operator) and hasattr(node, "context"):
+            return node.context.node_name
+        if isinstance(node, SourceNode):
+            return node.spec.name
+    node = found.get("node")
+    return node.name if isinstance(node, Node) else ""
+
+
+def _task_of(found: dict[str, Any]) -> str:
+    for name in ("operator", "self"):
+        each = found.get(name)
+        if isinstance(each, Operator) and hasattr(each, "context"):
+            return each.context.task_id
+        task = getattr(each, "task_id", "")
+        if isinstance(task, str | TaskId) and str(task):
+            return str(task)
+    return ""
+
+
+def _columns_in(found: dict[str, Any]) -> RecordBatch | SourceRecords | None:
+    for name in ("batch", "records"):
+        columns = found.get(name)
+        if isinstance(columns, RecordBatch | SourceRecords):
+            return columns
+    return None
+
+
+def _index_in(found: dict[str, Any]) -> int | None:
+    """Return which record of the batch is at hand, by the names that loops over a batch use."""
+    results, failed = found.get("results"), found.get("failed")
+    if _is_list(results) and _is_list(failed):
+        return len(results) + len(failed)
+    left_out, indices = found.get("left_out"), found.get("indices")
+    if _is_list(results) and _is_set(left_out) and _is_list(indices):
+        place = len(results) + len(left_out)
+        return indices[place] if place < len(indices) else None
+    for name in ("index", "row"):
+        index = found.get(name)
+        if isinstance(index, int):
+            return index
+    return None
+
+
+def _record_in(
+    columns: RecordBatch | SourceRecords, index: int | None, arguments: Sequence[object]
+) -> tuple[RecordMetadata | None, tuple[RecordMetadata, RecordMetadata] | None]:
+    """Return the record at hand, or the first and the last one of those that it is among."""
+    source = columns.source if isinstance(columns, RecordBatch) else columns
+    if source is None or not len(source):
+        return None, None
+    rows = columns.rows if isinstance(columns, RecordBatch) else range(len(columns))
+    among = (source.metadata(rows[0]), source.metadata(rows[-1]))
+    if index is None:
+        index = _given(columns, arguments)
+    if index is not None and 0 <= index < len(rows):
+        return source.metadata(rows[index]), among
+    return (among[0] if len(rows) == 1 else None), among
+
+
+def _given(columns: RecordBatch | SourceRecords, arguments: Sequence[object]) -> int | None:
+    """Return the record whose key or value the function was given, if only one has that very object."""
+    given = {id(each) for each in arguments if each is not None}
+    by_column = (
+        (columns.values, columns.keys)
+        if isinstance(columns, RecordBatch)
+        else (columns.raw_values, columns.raw_keys)
+    )
+    for column in by_column:
+        places = [place for place, each in enumerate(column) if id(each) in given]
+        if len(places) == 1:
+            return places[0]
+    return None

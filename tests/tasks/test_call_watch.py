@@ -1,0 +1,133 @@
+"""The call watch: what it shows to the watchdog and what it logs, look by look."""
+
+import logging
+import threading
+
+import pytest
+
+from tasks.call_watch import CallWatch, Limits
+from tasks.long_calls import UserCall
+from tasks.processing.record import RecordMetadata
+
+S = 1_000_000_000
+ME = threading.get_ident()
+OTHER = ME + 1
+
+
+def _call(offset: int) -> UserCall:
+    record = RecordMetadata("orders", 0, offset)
+    return UserCall("enrich (app.py:3)", "map", "0_0", record, None, (offset,))
+
+
+class Stage:
+    """A worker whose loop turns, and is in calls, as the test says."""
+
+    def __init__(self, hang_s: float = 10.0, call_s: float | None = 60.0) -> None:
+        self.turns = 0
+        self.calls: dict[int, UserCall] = {}
+        self.others: list[int] = []
+        self.shown: list[int] = []
+        self.watch = CallWatch(
+            lambda: self.turns,
+            others=lambda: self.others,
+            shows=self,
+            limits=Limits(hang_s, call_s),
+            find=self.calls.get,
+        )
+        self.watch._looked_ns = 0
+        self.now_s = 0.0
+
+    def show_call(self, since_ns: int) -> None:
+        self.shown.append(since_ns)
+
+    def look(self, seconds: float, step_s: float = 1.0) -> None:
+        """Look once a second for so long."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.now_s += step_s
+            self.watch.look(int(self.now_s * S))
+
+
+def test_a_call_is_shown_while_the_loop_does_not_turn() -> None:
+    """Since when it runs, from the look before it was first seen; 0 once the loop turns."""
+    stage = Stage()
+    stage.turns = 1
+    stage.look(1)
+    stage.calls[ME] = _call(5)
+    stage.look(3)
+    assert stage.shown == [0, S, S, S]
+    stage.turns = 2
+    stage.look(1)
+    assert stage.shown[-1] == 0
+
+
+def test_many_calls_are_not_one_long_call() -> None:
+    """A slice of slow records: each call counts from its own beginning."""
+    stage = Stage()
+    for offset in range(5):
+        stage.calls[ME] = _call(offset)
+        stage.look(3)
+    assert stage.shown[-1] >= 12 * S
+
+
+def test_the_loop_without_a_call_shows_none() -> None:
+    """It hangs, or waits for brokers: the hang time-out counts."""
+    stage = Stage()
+    stage.look(5)
+    assert set(stage.shown) == {0}
+
+
+def test_long_calls_are_logged_with_their_record(caplog: pytest.LogCaptureFixture) -> None:
+    """A warning at the hang time-out, an error at the bound, and how long it took."""
+    caplog.set_level(logging.WARNING)
+    stage = Stage()
+    stage.calls[ME] = _call(5)
+    stage.look(9)
+    assert caplog.records == []
+    stage.look(3)
+    (warning,) = caplog.records
+    assert warning.levelno == logging.WARNING
+    stage.look(60)
+    error = caplog.records[-1]
+    assert error.levelno == logging.ERROR
+    for word in ("enrich (app.py:3)", "orders-0 offset 5", "max_call_ms"):
+        assert word in error.getMessage()
+    assert len(caplog.records) == 2
+    stage.calls.clear()
+    stage.turns += 1
+    stage.look(1)
+    assert "has ended" in caplog.records[-1].getMessage()
+
+
+def test_a_call_that_kept_the_interpreter_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """No look for long: the call that is there then has run since the last one, though the loop has turned."""
+    caplog.set_level(logging.WARNING)
+    stage = Stage()
+    stage.look(1)
+    stage.turns += 1
+    stage.calls[ME] = _call(5)
+    stage.look(45, step_s=45.0)
+    (warning,) = caplog.records
+    assert "orders-0 offset 5" in warning.getMessage()
+    stage.look(45, step_s=1.0)
+    assert "orders-0 offset 5 has run" in caplog.text, "and still runs, giving the lock away"
+
+
+def test_calls_of_key_ranges_do_not_count_against_the_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They are logged past the bound; the loop, which turns, is in no call."""
+    stage = Stage(call_s=None)
+    bounded = Stage(call_s=30.0)
+    for each in (stage, bounded):
+        each.others = [OTHER]
+        each.calls[OTHER] = _call(7)
+        for _ in range(40):
+            each.turns += 1
+            each.look(1)
+        assert set(each.shown) == {0}
+    assert [each.levelno for each in caplog.records] == [
+        logging.WARNING,
+        logging.WARNING,
+        logging.ERROR,
+    ]
