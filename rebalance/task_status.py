@@ -58,6 +58,9 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         range_count: Key ranges of an active task; their map is in the metadata of its commits.
         busiest: Key ranges of an active task that were at work, the busiest first: (first hash, percent of some seconds).
         waits: Why its restore does not go on; empty while it does.
+        dropped: Records that an active task has dropped by a rule (null keys, late records) since its owner began it.
+        drop: The most frequent of them in words: how many, where, why, and the first one's position.
+        skipped: Records that an active task's exception handlers have skipped.
         blocking: The coroutine of an active task that blocks its worker's event loop, if one has done so for long.
     """
 
@@ -76,3 +79,6 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     busiest: tuple[tuple[KeyHash, Count], ...] = ()
     blocking: BlockingCoroutine | None = None
     waits: str = ""
+    dropped: int = 0
+    drop: str = ""
+    skipped: int = 0

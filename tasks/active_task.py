@@ -24,8 +24,10 @@ from tasks.parallel.skipping import OldMap
 from tasks.partition_group import NEVER_IDLE, PartitionGroup
 from tasks.processing.app_configs import NO_CONFIGS, AppConfigs
 from tasks.processing.coroutines import close_loop
+from tasks.processing.drops import Drop
 from tasks.processing.error_policy import ErrorPolicy, input_failure
 from tasks.processing.graph import TaskGraph
+from tasks.processing.record import RecordMetadata
 from tasks.processing.record_batch import JointRecords, RecordBatch, SourceRecords
 from tasks.processing.sink import Collector
 from tasks.processing.source import SourceNode
@@ -36,6 +38,8 @@ from tasks.task_processing import TaskCounters, TaskProcessing, TaskSetting
 
 _log = logging.getLogger(__name__)
 
+#: Why a store drops a processor's put.
+_EXPIRED_PUT: Final = "put with a time that its store does not keep any more"
 _NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
 
 
@@ -93,6 +97,8 @@ class ActiveTask:
         self._catches_up = False
         self._clock: PositionClock | None = None
         self._restores: list[SourceRestore] = []
+        #: Dropped puts that were looked at, and how many of them were of processors.
+        self._expired_reported = self._expired_of_processors = 0
         self.inputs = plan.inputs(task_id.partition)
         self.group = PartitionGroup(self.inputs, max_task_idle_ms=max_task_idle_ms)
         self._sources = {
@@ -228,6 +234,7 @@ class ActiveTask:
         """Close the processors and be over; the stores stay open, for a copy or for whoever closes them elsewhere."""
         if self.state in (TaskState.RESTORING, TaskState.RUNNING):
             self.suspend()
+        self.report_expired_puts()
         try:
             self._end_restores()
             if self.next_offsets:
@@ -518,14 +525,34 @@ class ActiveTask:
         """Return the timestamp that plain key-value stores give their changelog records."""
         return self.processing.record_timestamp()
 
+    @property
+    def dropped(self) -> int:
+        """Return how many records rules have dropped, and puts that came too late for their store."""
+        return self.counters.dropped + self.expired_puts
+
+    @property
+    def skipped(self) -> int:
+        """Return how many records exception handlers have skipped, outputs included."""
+        return self.counters.skipped + self._policy.skipped_outputs[str(self.task_id)]
+
+    def report_expired_puts(self) -> None:
+        """Report puts of processors that stores have dropped since the last call; operators report their own."""
+        expired = self.expired_puts
+        if expired == self._expired_reported:
+            return
+        own = expired - self.counters.expired - self._expired_of_processors
+        self._expired_reported = expired
+        if own > 0:
+            self._expired_of_processors += own
+            drop = Drop(own, None)
+            self._policy.drops.add(f"a processor of task {self.task_id}", _EXPIRED_PUT, drop)
+
     def metrics(self) -> dict[str, float]:
         """Return the task's figures."""
         return {
             "process-total": float(self.counters.processed),
-            "dropped-records-total": float(self.counters.dropped + self.expired_puts),
-            "skipped-records-total": float(
-                self.counters.skipped + self._policy.skipped_outputs[str(self.task_id)]
-            ),
+            "dropped-records-total": float(self.dropped),
+            "skipped-records-total": float(self.skipped),
             "punctuate-total": float(self.counters.punctuations),
             "buffered-records": float(self.group.records),
             "enforced-processing-total": float(self.group.enforced),
@@ -545,5 +572,17 @@ class ActiveTask:
         context, record = input_failure(records, row, node=node, task_id=str(self.task_id))
         policy.apply(context, record, error, raw=(context.raw_key, context.raw_value))
 
-    def _dropped(self, count: int, _reason: str) -> None:
-        self.counters.dropped += count
+    def _dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+        self._count_dropped(self.counters, node, count, reason, first)
+
+    def _count_dropped(
+        self,
+        counters: TaskCounters,
+        node: str,
+        count: int,
+        reason: str,
+        first: RecordMetadata | None,
+    ) -> None:
+        counters.dropped += count
+        counters.note_drop(node, reason, Drop(count, first))
+        self._policy.drops.add(node, reason, Drop(count, first))

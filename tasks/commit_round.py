@@ -188,11 +188,18 @@ class CommitRound:
         Raises what `Committer.begin` raises.
         """
         assert self._round is None, "one commit at a time: end the one that is under way"
+        self._report_drops(tasks)
         done = self._taken(tasks, force=force)
         if done is None:
             return False
         self._begin(replace(done, awaits_more=opens), beside)
         return True
+
+    def _report_drops(self, tasks: Sequence[ActiveTask]) -> None:
+        for task in tasks:
+            task.report_expired_puts()
+        if self.collector.policy is not None:
+            self.collector.policy.drops.report()
 
     def _begin(self, done: _Round, beside: Beside) -> None:
         self.committer.begin(done.commit, beside, opens=done.awaits_more)

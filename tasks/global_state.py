@@ -27,6 +27,7 @@ from state_stores.stored_values import StoredValues
 from tasks.errors import GlobalStoreDamagedError
 from tasks.processing.app_configs import NO_CONFIGS, AppConfigs
 from tasks.processing.coroutines import close_loop
+from tasks.processing.drops import Drop
 from tasks.processing.error_policy import (
     ErrorHandlers,
     ErrorPolicy,
@@ -39,8 +40,8 @@ from tasks.processing.output import OutputColumns
 from tasks.processing.processor import PunctuationType
 from tasks.processing.processor_node import ProcessorNode
 from tasks.processing.punctuation import Schedule
-from tasks.processing.record import Record
-from tasks.processing.record_batch import RecordBatch, SourceRecords, has_none
+from tasks.processing.record import Record, RecordMetadata
+from tasks.processing.record_batch import RecordBatch, SourceRecords, first_none, has_none
 from tasks.processing.source import SourceNode
 from tasks.processing.supplied import checked_processor
 from tasks.processing.topology_spec import GlobalStoreSpec
@@ -286,15 +287,18 @@ class GlobalStores:
                     self._processors[records.topic].process(batch)
                 self.commit(positions, known_ms=known_ms)
         self.counters.applied += len(batch)
+        self._policy.drops.report()
 
     def _rows(
         self, spec: GlobalStoreSpec, records: SourceRecords, batch: RecordBatch
     ) -> list[tuple[bytes, bytes | None]]:
         """Return what the records of a table do to its rows: values as they came, keys as look-ups spell them."""
         if has_none(batch.keys):
-            count = len(batch)
+            before = batch
             batch = batch.select([key is not None for key in batch.keys])
-            self._dropped(count - len(batch), "null key of a table")
+            first = before.metadata_of(first_none(before.keys))
+            node = self._sources[records.topic].spec.name
+            self._dropped(node, len(before) - len(batch), "null key of a table", first)
         keys = batch.key_bytes
         if keys is None:
             keys, kept = self._serialized(spec, records, batch)
@@ -346,8 +350,13 @@ class GlobalStores:
         self._policy.apply(context, record, error, raw=(context.raw_key, context.raw_value))
         self.counters.skipped += 1
 
-    def _dropped(self, count: int, _reason: str) -> None:
+    def _dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
         self.counters.dropped += count
+        self.note_drop(node, count, reason, first)
+
+    def note_drop(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+        """Report dropped records that are counted elsewhere."""
+        self._policy.drops.add(node, reason, Drop(count, first))
 
 
 class _NodeContext:
@@ -371,8 +380,12 @@ class _NodeContext:
     def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
         self._stores.failed(self.node_name, batch, index, error)
 
-    def dropped(self, count: int, reason: str) -> None:  # noqa: ARG002 - the protocol's signature
+    def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
         self._stores.counters.dropped += count
+        self._stores.note_drop(self.node_name, count, reason, batch.metadata_of(first))
+
+    def expired(self, reason: str, batch: RecordBatch, index: int) -> None:
+        self._stores.note_drop(self.node_name, 1, reason, batch.metadata_of(index))
 
     @property
     def late_letter(self) -> None:

@@ -188,6 +188,8 @@ class OutputCollector:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         """Close its clients. What a record that failed leaves, its dead letter, is waited for: nobody sends it again."""
+        if self.policy is not None:
+            self.policy.drops.report(at_end=True)
         if self._inputs is not None:
             self._inputs.close()
         if self.sink_producer is not None:

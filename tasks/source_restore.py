@@ -57,7 +57,9 @@ class SourceRestore:
         self._store = store
         self._policy = policy.without_dead_letters()
         self._partition_time_ms = -1
-        self._source = SourceNode(source, self._corrupt, self.dropped, default_timestamp_extractor)
+        self._source = SourceNode(
+            source, self._corrupt, lambda *_: None, default_timestamp_extractor
+        )
         self._table = table
         #: Made with the first record: most starts have nothing to restore.
         self._operator: Operator | None = None
@@ -114,8 +116,11 @@ class SourceRestore:
         assert name == self._store.name, "a table's source has one store"
         return self._store
 
-    def dropped(self, count: int, reason: str) -> None:
+    def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
         """Count nothing: the record was counted when it was processed."""
+
+    def expired(self, reason: str, batch: RecordBatch, index: int) -> None:
+        """Report nothing, for the same reason."""
 
     @property
     def late_letter(self) -> None:

@@ -35,6 +35,7 @@ from tasks.errors import OutdatedGrantError
 from tasks.internal_topics import ApplicationPlan
 from tasks.learner_task import LearnerTask
 from tasks.lifecycle import TaskState
+from tasks.processing.drops import most_frequent
 from tasks.ranges.in_hand import blocking, busiest, long_in_hand, range_count
 from tasks.restore_results import Broken, Closed, Refused, Restored
 from tasks.start_positions import Grant, StartPosition, old_maps, operator_times
@@ -540,6 +541,7 @@ class TaskManager:
         for task_id, task in sorted(self.tasks.items()):
             known = [lags[each] for each in task.inputs if each in lags]
             is_restoring = task.state is TaskState.RESTORING
+            counters = task.counters
             rows.append(
                 TaskStatus(
                     task=str(task_id),
@@ -556,6 +558,9 @@ class TaskManager:
                     busiest=busiest(task),
                     blocking=blocking(task),
                     waits=self._updater.waits.get(task_id, "") if is_restoring else "",
+                    dropped=counters.dropped + task.expired_puts,
+                    drop=most_frequent(counters.drops),
+                    skipped=task.skipped,
                 )
             )
         waits = self._updater.waits

@@ -16,12 +16,14 @@ from state_stores.custom_slot import as_given
 from state_stores.factory import Store
 from tasks.operator_times import KeepsTimes, OperatorTimes
 from tasks.processing.app_configs import AppConfigs
+from tasks.processing.drops import Drop, Drops
 from tasks.processing.error_policy import ErrorPolicy, node_failure
 from tasks.processing.graph import TaskGraph
 from tasks.processing.operator import LateLetter, Operator
 from tasks.processing.processor import PunctuationType
 from tasks.processing.processor_node import DownstreamError
 from tasks.processing.punctuation import Punctuated, PunctuationQueue, Schedule
+from tasks.processing.record import RecordMetadata
 from tasks.processing.record_batch import RecordBatch
 from tasks.processing.sink import Collector, Sink
 from tasks.processing.topology_spec import SinkSpec, SubtopologySpec
@@ -30,9 +32,13 @@ from tasks.processing.topology_spec import SinkSpec, SubtopologySpec
 class TaskCounters:
     """What a task has done since it was created; read by the metrics."""
 
-    __slots__ = ("dropped", "processed", "punctuations", "skipped")
+    __slots__ = ("dropped", "drops", "expired", "processed", "punctuations", "skipped")
 
     def __init__(self) -> None:
+        #: Copied when it changes: other threads read it.
+        self.drops: Drops = {}
+        #: Of the puts that stores have dropped, those that operators reported.
+        self.expired = 0
         self.processed = 0
         self.dropped = 0
         self.skipped = 0
@@ -44,6 +50,16 @@ class TaskCounters:
         self.dropped += other.dropped
         self.skipped += other.skipped
         self.punctuations += other.punctuations
+        self.expired += other.expired
+        for (node, reason), drop in other.drops.items():
+            self.note_drop(node, reason, drop)
+
+    def note_drop(self, node: str, reason: str, drop: Drop) -> None:
+        """Keep why records were dropped, and where the first is."""
+        drops = dict(self.drops)
+        known = drops.get((node, reason))
+        drops[node, reason] = drop if known is None else Drop(known.count + drop.count, known.first)
+        self.drops = drops
 
 
 class TaskSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,6 +288,16 @@ class TaskProcessing:
         self._policy.apply(context, record, error, raw=raw, internal=internal)
         self.counters.skipped += 1
 
+    def dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+        """Count records that a rule has dropped."""
+        self.counters.dropped += count
+        self.note_drop(node, count, reason, first)
+
+    def note_drop(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+        """Report dropped records that are counted elsewhere."""
+        self.counters.note_drop(node, reason, Drop(count, first))
+        self._policy.drops.add(node, reason, Drop(count, first))
+
     def late_letter(self, node: str) -> LateLetter | None:
         """Return what keeps records that come too late for a node; None if that was not asked for."""
         return partial(self._late, node) if self._policy.keeps_late_records else None
@@ -319,8 +345,12 @@ class _NodeContext:
     def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
         self._processing.failed(self._node, batch, index, error)
 
-    def dropped(self, count: int, reason: str) -> None:  # noqa: ARG002 - reasons get metrics of their own later
-        self._processing.counters.dropped += count
+    def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
+        self._processing.dropped(self._node, count, reason, batch.metadata_of(first))
+
+    def expired(self, reason: str, batch: RecordBatch, index: int) -> None:
+        self._processing.counters.expired += 1
+        self._processing.note_drop(self._node, 1, reason, batch.metadata_of(index))
 
     @property
     def late_letter(self) -> LateLetter | None:

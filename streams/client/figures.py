@@ -1,9 +1,10 @@
 """The figures of a process: what `KafkaStreams.metrics()` says."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from streams.client.stream_thread import StreamThread
+from tasks.active_task import ActiveTask
 from tasks.stream_worker import StreamWorker
 
 
@@ -23,6 +24,16 @@ def figures_of(threads: Sequence[StreamThread], elapsed_s: float) -> dict[str, A
     if workers:
         figures |= _loops(workers, elapsed_s)
     return figures
+
+
+def _drops(tasks: Iterable[ActiveTask]) -> dict[str, dict[str, int]]:
+    """Return how many records were dropped, by operator and reason."""
+    counts: dict[str, dict[str, int]] = {}
+    for task in tasks:
+        for (node, reason), drop in task.counters.drops.items():
+            reasons = counts.setdefault(node, {})
+            reasons[reason] = reasons.get(reason, 0) + drop.count
+    return counts
 
 
 def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
@@ -53,6 +64,9 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
         "restore-waits": {
             str(task_id): text for each in updaters for task_id, text in sorted(each.waits.items())
         },
+        "dropped-records-total": sum(task.dropped for task in tasks.values()),
+        "skipped-records-total": sum(task.skipped for task in tasks.values()),
+        "dropped-records": _drops(tasks.values()),
         "tasks": {str(task_id): task.metrics() for task_id, task in sorted(tasks.items())},
         "lag": {str(partition): lag for partition, lag in sorted(lags.items())},
     }

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from rebalance.describe import GroupPhase
+from rebalance.model import TaskRole
 from streams.dashboard.looks import Look
 from streams.group.status import GroupStatus, TaskFigures
 
@@ -67,6 +69,13 @@ class _Figures(Collector):
         yield self._gauge("task_lag_records", "Records to process or to restore", lags, labels)
         rates = {_labels(each): each.rate for each in fresh if each.rate is not None}
         yield self._gauge("task_records_per_second", "Processed or restored", rates, labels)
+        active = [each for each in fresh if each.role == TaskRole.ACTIVE]
+        for name, text, of in (
+            ("dropped", "Dropped by a rule (null keys, late records)", attrgetter("dropped")),
+            ("skipped", "Skipped by exception handlers", attrgetter("skipped")),
+        ):
+            counts = {_labels(each): float(of(each)) for each in active}
+            yield self._gauge(f"task_{name}_records", text, counts, labels)
         stuck = {
             _labels(each): max(record.age_ms for record in each.ranges) / 1000
             for each in fresh

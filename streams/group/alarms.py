@@ -107,6 +107,7 @@ def alarms(sight: Sight) -> tuple[Alarm, ...]:
             _subscribers,
             _unfit,
             _failed,
+            _left_out,
             _not_asked,
         )
         for alarm in find(sight)
@@ -343,6 +344,32 @@ def _failed(sight: Sight) -> Iterator[Alarm]:
         yield Alarm(
             name="task-failed",
             text=f"{task} could not be opened at {failure.member} as {failure.role}: {failure.detail}",
+        )
+
+
+def _left_out(sight: Sight) -> Iterator[Alarm]:
+    """Yield an alarm for records that were dropped by rules, and one for those that handlers have skipped."""
+    rows = [
+        row
+        for incarnation in sight.group.live()
+        for (_, role), (_, row) in sorted(sight.inbox.tasks.get(incarnation, {}).items())
+        if role == TaskRole.ACTIVE
+    ]
+    dropping = [row for row in rows if row.dropped]
+    if dropping:
+        most = max(dropping, key=lambda row: row.dropped)
+        yield Alarm(
+            name="dropped-records",
+            text=f"{_names(row.task for row in dropping)} dropped {sum(row.dropped for row in dropping):,} records by a rule "
+            f"since their owners began: {most.drop or 'puts with times that stores do not keep any more'}; give late records "
+            "more grace, and records keys and times that are right",
+        )
+    skipping = [row for row in rows if row.skipped]
+    if skipping:
+        yield Alarm(
+            name="skipped-records",
+            text=f"exception handlers have skipped {sum(row.skipped for row in skipping):,} records of "
+            f"{_names(row.task for row in skipping)} since their owners began; the log names each",
         )
 
 

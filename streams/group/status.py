@@ -118,6 +118,8 @@ class TaskFigures:
         stale: Whether the figures are older than the member's session timeout.
         range_count: Of an active task: its key ranges.
         ranges: Records that its key ranges have had in hand for long, the longest first.
+        dropped: Of an active task: records dropped by a rule since its owner began it.
+        skipped: Of an active task: records that its exception handlers have skipped.
         blocked: The coroutine of an active task that blocks the event loop of its worker; None if none does.
     """
 
@@ -140,6 +142,8 @@ class TaskFigures:
     range_count: int = 1
     ranges: tuple[RecordInHand, ...] = ()
     blocked: BlockedLoop | None = None
+    dropped: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,4 +401,6 @@ def _figures(told: TaskStatus | None) -> dict[str, Any]:
         "state": told.state,
         "lag": told.lag if told.lag >= 0 else None,
         "rate": told.rate,
+        "dropped": told.dropped,
+        "skipped": told.skipped,
     }

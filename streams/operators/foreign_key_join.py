@@ -70,7 +70,8 @@ class ForeignKeyOperator(Operator):
         if all(flags):
             return batch
         kept = batch.select(flags)
-        self.context.dropped(len(batch) - len(kept), reason)
+        first = next(index for index, flag in enumerate(flags) if not flag)
+        self.context.dropped(len(batch) - len(kept), reason, batch, first)
         return kept
 
     def each(self, batch: RecordBatch, work: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
@@ -166,6 +167,8 @@ class SubscriptionSend(ForeignKeyOperator):
             [] if index in failed else self._messages(*change)
             for index, change in enumerate(changes)
         ]
+        if not self._left_join and has_none(after):
+            self._drop_null_targets(batch, after, failed)
         return self._subscriptions(batch, lists, failed)
 
     @staticmethod
@@ -229,6 +232,16 @@ class SubscriptionSend(ForeignKeyOperator):
         output = spread(batch, lists).with_keys([target for target, _, _ in flat], subscriptions)
         return self._foreign_key.note_keys(output, [data for _, data, _ in flat])
 
+    def _drop_null_targets(self, batch: RecordBatch, after: Sequence[Any], failed: Failed) -> None:
+        """Count the rows whose foreign key is None."""
+        without = [
+            index
+            for index, (value, target) in enumerate(zip(batch.values, after, strict=True))
+            if value is not None and target is None and index not in failed
+        ]
+        if without:
+            self.context.dropped(len(without), "null foreign key", batch, without[0])
+
     def _messages(
         self,
         old: Any,
@@ -246,8 +259,6 @@ class SubscriptionSend(ForeignKeyOperator):
         if self._left_join:
             asked = (after, after_bytes, self._asks)
             return [forget, asked] if moved else [asked]
-        if new is not None and after is None:
-            self.context.dropped(1, "null foreign key")
         if after is None:
             gone = (before, before_bytes, Instruction.DELETE_KEY_AND_PROPAGATE)
             return [] if before is None else [gone]

@@ -56,7 +56,12 @@ class GlobalTableJoin(Operator):
         return batch.with_values(results)
 
     def _without(self, batch: RecordBatch, left_out: list[bool], reason: str) -> RecordBatch:
-        self.context.dropped(sum(left_out), f"{reason} in a join with a global table")
+        self.context.dropped(
+            sum(left_out),
+            f"{reason} in a join with a global table",
+            batch,
+            left_out.index(True),
+        )
         return batch.select([not each for each in left_out])
 
     def _rows(

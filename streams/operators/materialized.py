@@ -149,6 +149,9 @@ class MaterializedOperator(TableOperator):
                 continue
             if valid_to == NOT_PUT:  # which the store counts
                 left_out.add(index)
+                self.context.expired(
+                    f"older than the history of store {self._store_name}", batch, index
+                )
                 self.tell_late(
                     batch, index, f"is older than the history of store {self._store_name}"
                 )
@@ -298,7 +301,8 @@ class MaterializedOperator(TableOperator):
         if keep is None:
             return batch
         kept = batch.select(keep)
-        self.context.dropped(len(batch) - len(kept), "null key or value")
+        reason = "null key or value" if values else "null key"
+        self.context.dropped(len(batch) - len(kept), reason, batch, keep.index(False))
         return kept
 
 

@@ -81,7 +81,7 @@ class SessionWindowAggregate(WindowedOperator):
                     if found_end > end:  # noqa: PLR1730 - as above
                         end = found_end
                 if end + closes_after <= time:
-                    self.late(1)
+                    self.late(1, batch, index)
                     continue
                 aggregate = start_of()
                 for session in found:
@@ -122,7 +122,7 @@ class SessionWindowAggregate(WindowedOperator):
         start = min([timestamp, *(session[0] for session in found)])
         end = max([timestamp, *(session[1] for session in found)])
         if self.is_closed(end):
-            self.late(1)
+            self.late_in_turn()
             return []
         new = self._merged(key, value, [session[2] for session in found])
         changes = [self._deleted(key, data, session[0], session[1]) for session in found]

@@ -76,7 +76,7 @@ class SlidingWindowAggregate(WindowedOperator):
 
     def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[Change]:
         if self.is_closed(timestamp + self._difference):
-            self.late(1)
+            self.late_in_turn()
             return []
         early = timestamp < self._difference
         look_around = self._look_around_early if early else self._look_around
@@ -182,7 +182,7 @@ class SlidingWindowAggregate(WindowedOperator):
         """Return a window with the record in it, or None if it is closed."""
         end = row.start + self._difference
         if self.is_closed(end):
-            self.late(1)
+            self.late_in_turn()
             return None
         at = self._store.disk_key(data, row.start)
         old = self.old_value(at)

@@ -14,7 +14,7 @@ import msgspec
 from streams.functions import UserFunction
 from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import Operator, Output
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.record_batch import RecordBatch, first_none, has_none
 
 
 def call_each(
@@ -130,7 +130,12 @@ class DropNullKeys(StatelessOperator):
         if not has_none(batch.keys):
             return batch
         kept = batch.select([key is not None for key in batch.keys])
-        self.context.dropped(len(batch) - len(kept), "null key before a repartition")
+        self.context.dropped(
+            len(batch) - len(kept),
+            "null key before a repartition",
+            batch,
+            first_none(batch.keys),
+        )
         return kept
 
 

@@ -131,6 +131,9 @@ class _OverWindows(MaterializedOperator):
             self.context.failed(batch, index, error)
             return False
         if not kept:  # which the store counts
+            self.context.expired(
+                f"too late to be kept for later partners in store {self._store_name}", batch, index
+            )
             seen = self.store.observed_stream_time_ms
             self.tell_late(
                 batch,
@@ -296,13 +299,18 @@ class StreamJoin(_OverWindows):
         asking = _asking(batch, key_bytes)
         pairs = self._pairs(batch, key_bytes, asking)
         if self._non_joined is None:
-            output, dropped = self._join_found(batch, pairs), len(batch) - len(asking)
+            output = self._join_found(batch, pairs)
+            dropped = (
+                sorted(set(range(len(batch))).difference(asking))
+                if len(asking) < len(batch)
+                else []
+            )
         else:
             partners, results = self._partners(batch, pairs), _Results()
             dropped = self._join_waiting(self._non_joined, batch, key_bytes, partners, results)
             output = results.batch(batch, self.buffer.spec.key_serde)
         if dropped:
-            self.context.dropped(dropped, "null key or value")
+            self.context.dropped(len(dropped), "null key or value", batch, dropped[0])
         return output
 
     def _join_waiting(
@@ -312,8 +320,8 @@ class StreamJoin(_OverWindows):
         key_bytes: Sequence[bytes | None],
         partners: Sequence[Partners],
         results: _Results,
-    ) -> int:
-        """Add the results of records that may wait for a partner; return how many joins drop."""
+    ) -> list[int]:
+        """Add the results of records that may wait for a partner; return those that joins drop."""
         waiting.begin()
         waiting.prefetch(
             (data, start)
@@ -321,10 +329,11 @@ class StreamJoin(_OverWindows):
             if data is not None
             for start, _ in found
         )
-        dropped = 0
+        dropped: list[int] = []
         for index, found in enumerate(partners):
             try:
-                dropped += not self._join(waiting, batch, index, key_bytes[index], found, results)
+                if not self._join(waiting, batch, index, key_bytes[index], found, results):
+                    dropped.append(index)
             except FAILURES as error:  # user code or a serde: the processing handler decides
                 self.context.failed(batch, index, error)
         return dropped
@@ -531,7 +540,7 @@ class SelfJoin(_OverWindows):
         for index, data in enumerate(key_bytes):
             key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
             if value is None or (data is None and not any(self._keeps)):
-                self.context.dropped(1, "null key or value")
+                self.context.dropped(1, "null key or value", batch, index)
                 if data is not None:
                     self.put(batch, index, data)  # in memory it moves the store's time
                 continue

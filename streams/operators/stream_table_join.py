@@ -55,13 +55,12 @@ class StreamTableJoin(Operator):
         null_keys = not self._left and has_none(batch.keys)
         if not null_keys and not has_none(batch.values):
             return batch
-        kept = batch.select(
-            [
-                value is not None and (self._left or key is not None)
-                for key, value in zip(batch.keys, batch.values, strict=True)
-            ]
-        )
-        self.context.dropped(len(batch) - len(kept), "null key or value")
+        flags = [
+            value is not None and (self._left or key is not None)
+            for key, value in zip(batch.keys, batch.values, strict=True)
+        ]
+        kept = batch.select(flags)
+        self.context.dropped(len(batch) - len(kept), "null key or value", batch, flags.index(False))
         return kept
 
     def joined(self, batch: RecordBatch) -> RecordBatch:

@@ -16,7 +16,7 @@ from streams.operators.materialized import TableOperator
 from streams.operators.table_view import NO_TIMESTAMP, BoundView, Failed, Rows, TableView, look_up
 from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.record_batch import RecordBatch, first_none, has_none
 
 
 class JoinType(NamedTuple):
@@ -61,10 +61,16 @@ def joinable(operator: Operator, batch: RecordBatch, *, versioned: bool) -> Reco
     kept = batch
     if has_none(kept.keys):
         kept = kept.select([key is not None for key in kept.keys])
-        operator.context.dropped(len(batch) - len(kept), "null key")
+        operator.context.dropped(len(batch) - len(kept), "null key", batch, first_none(batch.keys))
     if versioned and kept.latest is not None:
         newest = kept.select(kept.latest)
-        operator.context.dropped(len(kept) - len(newest), "older than the versioned table's row")
+        if len(newest) < len(kept):
+            operator.context.dropped(
+                len(kept) - len(newest),
+                "older than the versioned table's row",
+                kept,
+                kept.latest.index(False),
+            )
         kept = newest
     return kept
 

@@ -77,7 +77,7 @@ class TimeWindowAggregate(WindowedOperator):
 
     def _open_starts(self, batch: RecordBatch) -> list[Sequence[int]]:
         """Return the starts of each record's windows that are open at its turn."""
-        windows, late = self._windows, 0
+        windows, late, first_late = self._windows, 0, 0
         letters = self.context.late_letter is not None
         column: list[Sequence[int]] = []
         turns = zip(batch.timestamps, self.times_of(batch), strict=True)
@@ -91,12 +91,14 @@ class TimeWindowAggregate(WindowedOperator):
                 open_ones = [
                     start for start in starts if windows.closes_at(windows.end_of(start)) > time
                 ]
+                first_late = first_late if late else index
                 late += len(starts) - len(open_ones)
                 if letters:
                     self.tell_windows(batch, index, len(starts) - len(open_ones), time)
                 starts = open_ones
             column.append(starts)
-        self.late(late)
+        if late:
+            self.late(late, batch, first_late)
         return column
 
     def _change(self, batch: RecordBatch, index: int, start: int, data: bytes) -> Change:
@@ -152,7 +154,7 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
             closed = size + windows.grace_ms
             open_ones = [start + closed > time for start, time in zip(starts, times, strict=True)]
             if not all(open_ones):
-                self.late(open_ones.count(False))
+                self.late(open_ones.count(False), batch, open_ones.index(False))
                 if self.context.late_letter is not None:
                     for index in [at for at, is_open in enumerate(open_ones) if not is_open]:
                         self.tell_windows(batch, index, 1, times[index])

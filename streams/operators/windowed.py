@@ -123,6 +123,9 @@ class WindowedOperator(MaterializedOperator):
         self._late_windows = 0
         #: The stream time up to which results of closed windows were emitted.
         self._emitted_time = NO_TIME
+        #: The batch that `each` goes through, and the record at its turn.
+        self._batch: RecordBatch | None = None
+        self._turn = 0
         self._next_emit_ms = 0
 
     def init(self, context: NodeContext) -> None:
@@ -182,7 +185,9 @@ class WindowedOperator(MaterializedOperator):
         if isinstance(self.buffer, HeadersBuffer):
             changes_of = self.buffer.following(batch.headers, changes_of)
         results: list[list[Change]] = []
+        self._batch = batch
         for index, time in enumerate(self.times_of(batch)):
+            self._turn = index
             noted: list[Change] = []
             results.append(noted)
             self._stream_time = time
@@ -192,6 +197,7 @@ class WindowedOperator(MaterializedOperator):
             except FAILURES as error:  # user code, or a serde: the processing handler decides
                 self.context.failed(batch, index, error)
             self.emit_closed(noted)
+        self._batch = None
         return self.forwarded(batch, results)
 
     def each_record(
@@ -273,11 +279,15 @@ class WindowedOperator(MaterializedOperator):
         cut = slice(SEGMENT_BYTES, -self._bytes_left_out or None)
         return [key[cut] for key in data], serde
 
-    def late(self, windows: int) -> None:
-        """Count windows that records came too late for."""
-        if windows:
-            self._late_windows += windows
-            self.context.dropped(windows, "late record for a closed window")
+    def late(self, windows: int, batch: RecordBatch, first: int) -> None:
+        """Count windows that records came too late for; `first` is the first of them in the batch."""
+        self._late_windows += windows
+        self.context.dropped(windows, "late record for a closed window", batch, first)
+
+    def late_in_turn(self) -> None:
+        """Count a window that the record at its turn came too late for (`each`)."""
+        assert self._batch is not None, "called while a record has its turn"
+        self.late(1, self._batch, self._turn)
 
     def tell_windows(self, batch: RecordBatch, index: int, windows: int, time: int) -> None:
         """Have a record that came too late for some windows kept, if somebody wants that."""

@@ -375,6 +375,7 @@ class TopologyTestDriver:
     def _commit(self, task: ActiveTask) -> None:
         task.flush_caches()
         task.commit_requested = False
+        self._policy.drops.report()
         drained = task.stores.drain()
         published: dict[str, list[_Raw]] = {}
         for columns in self._collector.take_staged():
@@ -431,6 +432,7 @@ class TopologyTestDriver:
         self._closed = True
         stores = [store for task in self._tasks for store in task.stores.stores.values()]
         self._stack.close()
+        self._policy.drops.report(at_end=True)
         for store in stores:
             if isinstance(store, TaskStore):
                 store.close()

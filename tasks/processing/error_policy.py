@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 from state_stores.errors import StoredRowError
 from state_stores.headers import as_headers
 from tasks.errors import LateRecordError, RecordFailedError, SchemaRegistryError
+from tasks.processing.drops import DropLog
 from tasks.processing.handlers import (
     FAILURES,
     DeadLetter,
@@ -56,7 +57,14 @@ class ErrorPolicy:
     `emit` stages a dead letter. Counts are read by the metrics.
     """
 
-    def __init__(self, handlers: ErrorHandlers, emit: Callable[[OutputColumns], None]) -> None:
+    def __init__(
+        self,
+        handlers: ErrorHandlers,
+        emit: Callable[[OutputColumns], None],
+        drops: DropLog | None = None,
+    ) -> None:
+        #: Warns of records that rules drop, for all tasks of the worker.
+        self.drops = DropLog() if drops is None else drops
         self._handlers = handlers
         self._emit = emit
         self.skipped = 0
@@ -85,11 +93,11 @@ class ErrorPolicy:
 
     def without_dead_letters(self) -> "ErrorPolicy":
         """Return a policy with the same handlers that writes nothing, for records that are processed again."""
-        return ErrorPolicy(self._handlers, lambda _columns: None)
+        return ErrorPolicy(self._handlers, lambda _columns: None, self.drops)
 
     def emitting(self, emit: Callable[[OutputColumns], None]) -> "ErrorPolicy":
         """Return a policy with the same handlers that stages dead letters elsewhere, for a key range."""
-        return ErrorPolicy(self._handlers, emit)
+        return ErrorPolicy(self._handlers, emit, self.drops)
 
     def apply(
         self,

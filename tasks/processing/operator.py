@@ -61,8 +61,12 @@ class NodeContext(Protocol):
         """
         ...
 
-    def dropped(self, count: int, reason: str) -> None:
-        """Count records that were dropped by a rule (null keys, late records)."""
+    def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
+        """Count records that were dropped by a rule (null keys, late records); `first` is the first one's index in a batch."""
+        ...
+
+    def expired(self, reason: str, batch: RecordBatch, index: int) -> None:
+        """Report a record whose put a store has dropped and counted."""
         ...
 
     @property

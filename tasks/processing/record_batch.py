@@ -22,6 +22,15 @@ def has_none(column: Iterable[Any]) -> bool:
     return any(map(is_, column, repeat(None)))
 
 
+def first_none(column: Iterable[Any]) -> int:
+    """Return the place of the first None; one is there.
+
+    >>> first_none([1, None, None])
+    1
+    """
+    return next(place for place, value in enumerate(column) if value is None)
+
+
 class SourceRecords:
     """The raw records a batch came from: for error contexts, dead letters and dynamic topic names.
 

@@ -145,7 +145,7 @@ class Sink(Operator):
                 self._on_unserializable(self.spec.name, batch, index, error)
                 continue
             if not chosen:
-                self.context.dropped(1, "the partitioner chose no partition")
+                self.context.dropped(1, "the partitioner chose no partition", batch, index)
             indices.extend([index] * len(chosen))
             partitions.extend(chosen)
         if indices:

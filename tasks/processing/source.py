@@ -7,7 +7,7 @@ from typing import Any
 from state_stores.ports import SerdePort
 from tasks.errors import RecordFailedError
 from tasks.processing.handlers import FAILURES
-from tasks.processing.record import TIMESTAMP_MAX_MS, ConsumedRecord
+from tasks.processing.record import TIMESTAMP_MAX_MS, ConsumedRecord, RecordMetadata
 from tasks.processing.record_batch import RecordBatch, SourceRecords, has_none
 from tasks.processing.timestamps import FailOnInvalidTimestamp
 from tasks.processing.topology_spec import SourceSpec, TimestampExtractor
@@ -15,8 +15,8 @@ from tasks.processing.topology_spec import SourceSpec, TimestampExtractor
 #: Told of a record that does not deserialise: (records, row, error). Returns to skip it, raises to stop.
 OnCorrupt = Callable[[SourceRecords, int, Exception], None]
 
-#: Told how many records were dropped, and why.
-OnDropped = Callable[[int, str], None]
+#: Told of records that were dropped: (node, count, reason, the first of them).
+OnDropped = Callable[[str, int, str, RecordMetadata | None], None]
 
 
 class InvalidTimestampError(ValueError):
@@ -289,7 +289,10 @@ class SourceNode:
         if not batch.timestamps or min(batch.timestamps) >= 0:
             return batch
         kept = batch.select([timestamp >= 0 for timestamp in batch.timestamps])
-        self._on_dropped(len(batch) - len(kept), "negative timestamp")
+        first = next(index for index, time_ms in enumerate(batch.timestamps) if time_ms < 0)
+        self._on_dropped(
+            self.spec.name, len(batch) - len(kept), "negative timestamp", batch.metadata_of(first)
+        )
         return kept
 
     def _refuse(self, batch: RecordBatch, index: int) -> None:

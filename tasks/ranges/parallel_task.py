@@ -27,6 +27,7 @@ from tasks.parallel.own_keys import OwnKeys
 from tasks.parallel.position_clock import Counted, PositionClock
 from tasks.parallel.progress_vector import AHEAD_MAX, RangeProgress
 from tasks.processing.output import OutputColumns, OutputRuns
+from tasks.processing.record import RecordMetadata
 from tasks.processing.record_batch import SourceRecords
 from tasks.ranges.bounds import RangeBounds
 from tasks.ranges.hand_out import Dealer, Share, noting_passed, time_passes
@@ -420,8 +421,8 @@ class ParallelTask(ActiveTask):
         self._letters[row] = letters
         self._own_counters.skipped += 1
 
-    def _dropped(self, count: int, _reason: str) -> None:
-        self._own_counters.dropped += count
+    def _dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+        self._count_dropped(self._own_counters, node, count, reason, first)
 
     def punctuate_wall_clock(self, now_ms: int) -> bool:
         """Have the ranges call what is due by the wall clock; return whether anything is."""

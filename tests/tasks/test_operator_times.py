@@ -36,7 +36,9 @@ class OnTime(Operator):
             self.observed_ms = max(self.observed_ms, timestamp)
             if timestamp >= self.observed_ms - 10:
                 kept.append(index)
-        self.context.dropped(len(batch) - len(kept), "late")
+        if len(kept) < len(batch):
+            first = next(index for index in range(len(batch)) if index not in kept)
+            self.context.dropped(len(batch) - len(kept), "late", batch, first)
         return batch.take(kept)
 
     def times(self) -> tuple[int, ...]:

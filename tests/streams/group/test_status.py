@@ -320,6 +320,22 @@ def test_alarms_of_the_inbox() -> None:
     ]
 
 
+def test_what_is_dropped_and_skipped_is_an_alarm() -> None:
+    """A.5: with the count of all tasks, and where and why most of it is."""
+    book = two_members()
+    few = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", dropped=1, drop="few")
+    most = "249 records at AGGREGATE: late (first in-0 offset 1)"
+    many = TaskStatus(
+        task="0_1", role="active", epoch=1, state="RUNNING", dropped=249, drop=most, skipped=3
+    )
+    status = _status(book, (100, LEADER), (100, beat("a", few)), (100, beat("b", many)))
+    assert _names(status) == ["dropped-records", "skipped-records"]
+    assert "250 records" in status.alarms[0].text
+    assert most in status.alarms[0].text
+    assert "3 records of 0_1" in status.alarms[1].text
+    assert {each.task: each.dropped for each in status.tasks} == {"0_0": 1, "0_1": 249}
+
+
 def test_N12_tasks_whose_topics_are_gone_are_shown_only_while_somebody_has_them() -> None:
     """Nobody is told to start a member for them, nor that they could not be opened."""
     book = two_members().about("0_0", "0_2").after(10)

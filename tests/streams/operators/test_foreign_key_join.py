@@ -42,7 +42,7 @@ class Context(SimpleNamespace):
     def internal_topic(self, name: str) -> str:
         return f"app-{name}"
 
-    def dropped(self, count: int, reason: str) -> None:
+    def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
         self.drops += [reason] * count
 
     def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:

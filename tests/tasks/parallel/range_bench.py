@@ -82,7 +82,7 @@ class RangeBench:
         assert cutting(self.spec).keyed, cutting(self.spec).reason
         self.database = InMemoryDatabase([store.name for store in self.spec.stores])
         self.sources = {
-            topic: SourceNode(source, self._refused, lambda _count, _reason: None)
+            topic: SourceNode(source, self._refused, lambda *_: None)
             for source in self.spec.sources
             for topic in source.topics
         }

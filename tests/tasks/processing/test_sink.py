@@ -30,7 +30,7 @@ class Context:
         self.drops: list[tuple[int, str]] = []
         self.said: list[str] = []
 
-    def dropped(self, count: int, reason: str) -> None:
+    def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
         self.drops.append((count, reason))
 
     def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:

@@ -47,7 +47,9 @@ class Decoder:
             timestamp_extractor=extractor,
         )
         self.node = SourceNode(
-            spec, self.on_corrupt, lambda count, reason: self.dropped.append((count, reason))
+            spec,
+            self.on_corrupt,
+            lambda _node, count, reason, _first: self.dropped.append((count, reason)),
         )
 
     def on_corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
