@@ -44,7 +44,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Groups": (
         "group_instance_id", "rejoin_timeout_ms", "drain_timeout_ms", "num_standby_replicas", "max_warmup_replicas",
-        "acceptable_recovery_lag", "settling_ms", "task_move_interval_ms", "task_assignor", "rack_id", "client_tags",
+        "acceptable_recovery_lag", "settling_ms", "task_move_interval_ms", "task_assignor", "rack_id", "client_tags", "input_partitioners",
         "application_server",
         "heartbeat_interval_ms", "session_timeout_ms", "worker_hang_timeout_ms",
         "max_call_ms",

@@ -61,6 +61,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         dropped: Records that an active task has dropped by a rule (null keys, late records) since its owner began it.
         drop: The most frequent of them in words: how many, where, why, and the first one's position.
         skipped: Records that an active task's exception handlers have skipped.
+        misplaced: What is wrong with where the keys of an active task's inputs are; empty if nothing was found.
         blocking: The coroutine of an active task that blocks its worker's event loop, if one has done so for long.
     """
 
@@ -82,3 +83,4 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dropped: int = 0
     drop: str = ""
     skipped: int = 0
+    misplaced: str = ""

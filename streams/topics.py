@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from rebalance.model import TaskId
 from streams.config import StreamsConfig
 from streams.errors import ConfigError, StreamsError, TopologyError
+from streams.key_placement import with_input_partitioners
 from streams.names import where
 from streams.run_options import RunOptions
 from streams.topology import Topology
@@ -39,7 +40,7 @@ def spec_of(topology: Topology, config: StreamsConfig) -> TopologySpec:
     Raises what `Topology.spec` does, and `TopologyError` if the name of an internal topic is longer than Kafka allows, or
     if a sink names one.
     """
-    spec = topology.spec(config)
+    spec = with_input_partitioners(topology.spec(config), config.input_partitioners)
     prefix = internal_prefix(config.application_id)
     internal: dict[str, str] = {}
     for sub in spec.subtopologies:

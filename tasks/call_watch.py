@@ -41,6 +41,11 @@ class Limits(NamedTuple):
     hang_s: float
     call_s: float | None
 
+    @classmethod
+    def of(cls, hang_ms: int, call_ms: int) -> "Limits":
+        """Return the limits that settings give; a `call_ms` of 0 is no bound."""
+        return cls(hang_ms / 1000, call_ms / 1000 if call_ms else None)
+
 
 class _Watched:
     """A call that was seen, and what was logged of it."""

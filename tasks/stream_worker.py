@@ -72,8 +72,6 @@ _EARLY_BYTES_MAX = 4 * 1024 * 1024
 _SHORT = 0.5
 #: So much later than it was due a commit may begin without the next interval beginning later, too.
 _LATE_S = 0.005
-#: The call watch looks at threads of key ranges that have been at one unit of work for so long.
-_LONG_UNIT_S = 1.0
 #: How long the workers of one program may take to start.
 _SIBLINGS_START_S = 60.0
 #: How often one of them may fence another. Where a transaction is open, the broker aborts it, which is one epoch, and has the
@@ -226,15 +224,11 @@ class StreamWorker:
             self._membership.say(WorkerClosed())
 
     def _call_watch(self) -> CallWatch:
-        settings = self._settings
         return CallWatch(
             lambda: self._turns,
-            others=lambda: [] if self._pool is None else self._pool.long_turns(_LONG_UNIT_S),
+            others=lambda: [] if self._pool is None else self._pool.long_turns(),
             shows=self._membership,
-            limits=Limits(
-                settings.hang_timeout_ms / 1000,
-                settings.max_call_ms / 1000 if settings.max_call_ms else None,
-            ),
+            limits=Limits.of(self._settings.hang_timeout_ms, self._settings.max_call_ms),
         )
 
     def _begin_tasks(self) -> None:
@@ -295,7 +289,13 @@ class StreamWorker:
         stack.callback(source.close)
         # Under exactly_once results come with the commit only.
         waits_for_commits = self._ports.make_sink_producer is None
-        self._work = WorkerInput(source, self._settings, self._clock, gathers=waits_for_commits)
+        self._work = WorkerInput(
+            source,
+            self._settings,
+            self._clock,
+            gathers=waits_for_commits,
+            check=self._ports.input_check,
+        )
         self._early_s = self._early_by_s() if waits_for_commits else 0.0
         self._gone = GoneTopics(self._work, self.plan, self._clock, self._look)
         self._commits = CommitRound(

@@ -561,6 +561,7 @@ class TaskManager:
                     dropped=counters.dropped + task.expired_puts,
                     drop=most_frequent(counters.drops),
                     skipped=task.skipped,
+                    misplaced=self._work.findings(task),
                 )
             )
         waits = self._updater.waits

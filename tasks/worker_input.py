@@ -6,7 +6,7 @@ from typing import Final
 from rebalance.model import TopicPartition
 from tasks.active_task import ActiveTask
 from tasks.ports import Clock, RecordSource
-from tasks.worker_ports import WorkerSettings
+from tasks.worker_ports import InputCheck, WorkerSettings
 
 #: Few records that have come are given this long to become more, where nobody sees a result before a commit: what is done once for
 #: a fetch and a slice then serves more of them, and what it would have cost is left to the brokers, whom the commit waits for.
@@ -22,6 +22,7 @@ class WorkerInput:
         settings: The worker's.
         clock: Time.
         gathers: Whether few records may wait for more.
+        check: Looks at the first records of each partition.
 
     Attributes:
         source: The consumer.
@@ -30,8 +31,15 @@ class WorkerInput:
     """
 
     def __init__(
-        self, source: RecordSource, settings: WorkerSettings, clock: Clock, *, gathers: bool
+        self,
+        source: RecordSource,
+        settings: WorkerSettings,
+        clock: Clock,
+        *,
+        gathers: bool,
+        check: InputCheck | None = None,
     ) -> None:
+        self._check = check
         self.source = source
         self.owners: dict[TopicPartition, ActiveTask] = {}
         self._settings = settings
@@ -46,6 +54,14 @@ class WorkerInput:
         """Read a task's inputs as well."""
         self.owners.update(dict.fromkeys(task.inputs, task))
         self.source.add(offsets)
+
+    def findings(self, task: ActiveTask) -> str:
+        """Return what is wrong with the keys of a task's inputs, empty if nothing was found."""
+        return (
+            ""
+            if self._check is None
+            else self._check.findings({each.topic for each in task.inputs})
+        )
 
     def remove(self, task: ActiveTask) -> None:
         """Read a task's inputs no more; the others' go on."""
@@ -84,6 +100,8 @@ class WorkerInput:
             task = self.owners.get(partition)
             if task is None:
                 continue  # prefetched for a task that is gone
+            if self._check is not None and partition in self._check.waiting:
+                self._check.sample(chunk)
             task.group.add(chunk)
             consumed += len(chunk)
             self._throttle(partition, task)

@@ -1,11 +1,11 @@
 """What a worker is given: its settings, its clients, and what makes its tasks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 import msgspec
 
-from rebalance.model import TaskId
+from rebalance.model import TaskId, TopicPartition
 from rebalance.orders import AnyOrder, AnyReport
 from tasks.active_task import ActiveTask
 from tasks.beside import in_a_thread
@@ -22,6 +22,7 @@ from tasks.ports import (
     SinkProducer,
 )
 from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
+from tasks.processing.record_batch import SourceRecords
 from tasks.run_ports import RunSettings
 from tasks.slices import OnRecord
 from tasks.state_manager import StateManager
@@ -122,6 +123,24 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class InputCheck(Protocol):
+    """Looks at the first records of some partitions, and finds keys where their partitioner does not put them.
+
+    Attributes:
+        waiting: How many records are still to be looked at, per partition.
+    """
+
+    waiting: dict[TopicPartition, int]
+
+    def sample(self, records: SourceRecords) -> None:
+        """Look at some records of a partition that waits for it."""
+        ...
+
+    def findings(self, topics: Iterable[str]) -> str:
+        """Return what is wrong with some topics, empty if nothing was found."""
+        ...
+
+
 class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     """The clients of one worker, made by the adapters; the worker closes what it made."""
 
@@ -140,6 +159,8 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     runs: RunSettings | None = None
     #: Told before each record which it is, for a while; None goes in batches (`tasks.slices`).
     on_record: OnRecord | None = None
+    #: Samples keys of inputs that are joined.
+    input_check: InputCheck | None = None
     #: Who waits for the brokers of a commit while the loop goes on.
     beside: Beside = in_a_thread
 

@@ -14,6 +14,7 @@ from streams.client.application import Application
 from streams.config import StreamsConfig
 from streams.errors import ConfigError, StreamsError
 from streams.kafka.clients import KafkaClients
+from streams.key_placement import KeyCheck, checked_topics
 from streams.run_options import RunOptions
 from streams.store_identity import named_operators
 from streams.topic_info import KafkaTopics
@@ -161,7 +162,11 @@ def recommit_interval(admin: Admin) -> int:
 
 
 def worker_ports(
-    application: Application, clients: KafkaClients, admin: Admin, slot: StateDirectory
+    application: Application,
+    clients: KafkaClients,
+    admin: Admin,
+    slot: StateDirectory,
+    plan: ApplicationPlan,
 ) -> WorkerPorts:
     """Return the clients that the loop uses; files of restores are put into its slot."""
     runs = application.runs
@@ -178,4 +183,5 @@ def worker_ports(
         clock=application.clock,
         runs=None if runs is None else RunSettings(maker=runs, directory=slot.restore_directory),
         on_record=application.options.on_record,
+        input_check=KeyCheck(checked_topics(plan), application.config.input_partitioners),
     )

@@ -241,7 +241,7 @@ class WorkerLife:
             changed=self._plan_changed,
             every_ms=refresh_interval_ms(config.consumer),
         )
-        ports = worker_ports(application, clients, admin, slot)
+        ports = worker_ports(application, clients, admin, slot, plan)
         # Before the group counts on this worker: brokers may take their time to answer.
         recommit_ms = recommit_interval(admin)
         if assigned is None:

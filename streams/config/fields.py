@@ -20,6 +20,7 @@ from streams.config.validators import (
     check_location,
     check_name,
     check_optimization,
+    check_partitioners,
     check_replicas,
     check_rocksdb,
     check_serde,
@@ -70,6 +71,7 @@ Directory = Annotated[Path, PlainValidator(check_directory)]
 Replicas = Annotated[int, PlainValidator(check_replicas)]
 TopicConfig = Annotated[Mapping[str, str], PlainValidator(check_topic_config)]
 Tags = Annotated[Mapping[str, str], PlainValidator(check_tags)]
+Partitioners = Annotated[Mapping[str, str], PlainValidator(check_partitioners)]
 Optimization = Annotated[
     Literal["all", "none"] | frozenset[str], PlainValidator(check_optimization)
 ]

@@ -56,6 +56,7 @@ class StreamsOptions(TypedDict, total=False):
     task_assignor: str | Callable[..., Any]
     rack_id: str | None
     client_tags: Mapping[str, str]
+    input_partitioners: Mapping[str, str]
     drain_timeout_ms: DurationOption
     statestore_cache_max_bytes: SizeOption
     buffered_bytes_per_partition: SizeOption

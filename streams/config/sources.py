@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 CLIENTS: Final = frozenset({"consumer", "producer", "admin"})
 #: Tables whose keys have dots, which names of environment variables have not.
 _DOTTED: Final = CLIENTS | {"repartition_topic_config"}
-TABLES: Final = _DOTTED | {"client_tags", "rocksdb"}
+TABLES: Final = _DOTTED | {"client_tags", "input_partitioners", "rocksdb"}
 
 KEYWORD: Final = "keyword"
 DEFAULT: Final = "default"

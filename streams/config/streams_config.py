@@ -162,6 +162,11 @@ class StreamsConfig(BaseModel, frozen=True):
     client_tags: types.Tags = Field(default_factory=_empty)
     """Labels of this process, `{"zone": "a"}`; copies of a store are spread over different values."""
 
+    input_partitioners: types.Partitioners = Field(default_factory=_empty)
+    """Partitioners of input topics that were not written by Kafka's own (`murmur2`), `{"orders": "crc32"}`: `crc32`
+    (librdkafka's default), `fnv1a`, or `unknown` (nothing is checked). Repartition topics that are joined with the
+    topic follow it."""
+
     drain_timeout_ms: types.AnyDuration = 25_000
     """Milliseconds a stopping worker keeps its tasks running while they move to other members."""
 

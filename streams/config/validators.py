@@ -51,6 +51,9 @@ _STORE_FORMATS: Final = get_args(DslStoreFormat)
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 #: Names of built-in assignors.
+#: What may be said of how an input places its keys; `streams.key_placement` knows what the names mean.
+INPUT_PARTITIONERS: Final = ("murmur2", "crc32", "fnv1a", "unknown")
+
 TASK_ASSIGNORS: Final = (*BUILT_IN, "fixed")
 #: Names of the optimisations of a topology, as Kafka Streams' with underscores.
 OPTIMIZATIONS: Final = (
@@ -270,6 +273,15 @@ def check_topic_config(value: object) -> Mapping[str, str]:
     if fault:
         raise ValueError(fault)
     return MappingProxyType(dict(cast("Mapping[str, str]", value)))
+
+
+def check_partitioners(value: object) -> Mapping[str, str]:
+    """Return a read-only table of the names of partitioners by topic."""
+    table = check_tags(value)
+    for topic, name in table.items():
+        if name not in INPUT_PARTITIONERS:
+            raise ValueError(f"{topic}: {_must_be_one_of(name, INPUT_PARTITIONERS)}")
+    return table
 
 
 def check_optimization(value: object) -> Literal["all", "none"] | frozenset[str]:

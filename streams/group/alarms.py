@@ -8,6 +8,7 @@ from rebalance.describe import LogFold, duration_text
 from rebalance.group import Group
 from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TopicPartition
 from rebalance.records import MemberRecord
+from rebalance.task_status import TaskStatus
 from streams.group.inbox import SESSION_MS, InboxFold
 from streams.kafka.group_log import state_topic
 from tasks.internal_topics import internal_prefix
@@ -108,6 +109,7 @@ def alarms(sight: Sight) -> tuple[Alarm, ...]:
             _unfit,
             _failed,
             _left_out,
+            _misplaced,
             _not_asked,
         )
         for alarm in find(sight)
@@ -349,12 +351,7 @@ def _failed(sight: Sight) -> Iterator[Alarm]:
 
 def _left_out(sight: Sight) -> Iterator[Alarm]:
     """Yield an alarm for records that were dropped by rules, and one for those that handlers have skipped."""
-    rows = [
-        row
-        for incarnation in sight.group.live()
-        for (_, role), (_, row) in sorted(sight.inbox.tasks.get(incarnation, {}).items())
-        if role == TaskRole.ACTIVE
-    ]
+    rows = _active_rows(sight)
     dropping = [row for row in rows if row.dropped]
     if dropping:
         most = max(dropping, key=lambda row: row.dropped)
@@ -371,6 +368,21 @@ def _left_out(sight: Sight) -> Iterator[Alarm]:
             text=f"exception handlers have skipped {sum(row.skipped for row in skipping):,} records of "
             f"{_names(row.task for row in skipping)} since their owners began; the log names each",
         )
+
+
+def _active_rows(sight: Sight) -> list[TaskStatus]:
+    """Return what live members last said of their active tasks."""
+    return [
+        row
+        for incarnation in sight.group.live()
+        for (_, role), (_, row) in sorted(sight.inbox.tasks.get(incarnation, {}).items())
+        if role == TaskRole.ACTIVE
+    ]
+
+
+def _misplaced(sight: Sight) -> Iterator[Alarm]:
+    for text in sorted({row.misplaced for row in _active_rows(sight) if row.misplaced}):
+        yield Alarm(name="other-partitioner", text=text)
 
 
 def _not_asked(sight: Sight) -> Iterator[Alarm]:

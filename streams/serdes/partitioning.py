@@ -4,7 +4,8 @@ All windows of a key stay together, and where the key's own records are.
 """
 
 import struct
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import itemgetter
@@ -13,6 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from streams.serdes.windowed import WindowedSerde
+from tasks.processing.output import ANY_PARTITION
 
 _MASK: Final = 0xFFFFFFFF
 _M: Final = 0x5BD1E995
@@ -94,3 +96,57 @@ class WindowedPartitioner(msgspec.Struct, frozen=True):
 def _known(_partitions: int) -> dict[bytes, int]:
     """Return what is remembered of topics with so many partitions: keys and their partitions, for look-ups by batch."""
     return {}
+
+
+def crc32_partition(key: bytes, partitions: int) -> int:
+    """Return the partition that librdkafka's default partitioner (`consistent_random`) gives a key.
+
+    >>> [crc32_partition(str(number).encode(), 4) for number in range(6)]
+    [1, 3, 1, 3, 0, 2]
+    """
+    return zlib.crc32(key) % partitions
+
+
+def fnv1a_partition(key: bytes, partitions: int) -> int:
+    """Return the partition that librdkafka's `fnv1a` partitioners, and Sarama by default, give a key.
+
+    >>> [fnv1a_partition(str(number).encode(), 4) for number in range(6)]
+    [3, 0, 1, 2, 3, 0]
+    """
+    mixed = 0x811C9DC5
+    for byte in key:
+        mixed = (mixed ^ byte) * 0x01000193 & _MASK
+    signed = mixed - (1 << 32) if mixed >> 31 else mixed
+    return abs(signed) % partitions
+
+
+#: What places keys, by the names that `input_partitioners` takes.
+KEY_PARTITIONERS: Final[dict[str, Callable[[bytes, int], int]]] = {
+    "murmur2": partition_of,
+    "crc32": crc32_partition,
+    "fnv1a": fnv1a_partition,
+}
+
+
+class KeyPartitioner(msgspec.Struct, frozen=True):
+    """A sink's partitioner that places keys as an input of another partitioner does; any partition for one without a key."""
+
+    name: str
+
+    def __call__(self, topic: str, key: Any, value: Any, partitions: int) -> int | None:
+        """Never called: `for_all` chooses for whole batches."""
+        raise NotImplementedError
+
+    def for_all(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[Any],  # noqa: ARG002 - the signature of those that choose for batches
+        partitions: int,
+    ) -> list[int]:
+        """Return the partitions of many keys as they are written.
+
+        >>> KeyPartitioner("crc32").for_all([b"0", b"1", None], [0, 0, 0], 4)
+        [1, 3, -1]
+        """
+        place = KEY_PARTITIONERS[self.name]
+        return [place(key, partitions) if key else ANY_PARTITION for key in keys]

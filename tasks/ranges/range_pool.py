@@ -274,14 +274,14 @@ class RangePool:
                 self._crowded.wait(_WINDOW_S)
                 seen = self._look_at_width(seen)
 
-    def long_turns(self, least_s: float) -> list[int]:
-        """Return the idents of the threads whose range has begun, or has been at one unit of work, for so long or longer."""
+    def long_turns(self) -> list[int]:
+        """Return the idents of the threads whose range begins, or has been at one unit of work for long."""
         now_s = time.monotonic()
         return [
             thread.ident or 0
             for each, thread in list(self._running.items())
             if each.processing is None
-            or (each.unit_since_s is not None and now_s - each.unit_since_s >= least_s)
+            or (each.unit_since_s is not None and now_s - each.unit_since_s >= _LONG_S)
         ]
 
     @property

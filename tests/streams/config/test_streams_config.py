@@ -21,7 +21,7 @@ DOCUMENTED: dict[str, Any] = {
     "bootstrap_servers": "localhost:9092", "processing_guarantee": "exactly_once", "commit_interval_ms": 100,
     "num_stream_threads": "auto", "parallelising_factor": 1, "num_standby_replicas": 0, "max_warmup_replicas": 2,
     "acceptable_recovery_lag": 10_000, "heartbeat_interval_ms": 500, "session_timeout_ms": 3_000,
-    "worker_hang_timeout_ms": 30_000, "max_call_ms": 300_000, "rejoin_timeout_ms": 60_000, "task_move_interval_ms": 0, "settling_ms": 6_000,
+    "worker_hang_timeout_ms": 30_000, "max_call_ms": 300_000, "input_partitioners": {}, "rejoin_timeout_ms": 60_000, "task_move_interval_ms": 0, "settling_ms": 6_000,
     "statestore_uncommitted_max_bytes": 64 * MIB, "state_cleanup_delay_ms": 600_000,
     "repartition_purge_interval_ms": 30_000, "state_dir_exclusive": False, "group_instance_id": None,
     "task_assignor": "sticky", "rack_id": None, "client_tags": {}, "drain_timeout_ms": 25_000,

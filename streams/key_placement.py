@@ -1,0 +1,168 @@
+"""Key placement: where an input's keys are, where its partitioner puts them, and what follows for topics it is joined with.
+
+Topics that are joined must place equal keys in equal partitions. Kafka's own clients use murmur2, librdkafka's default is crc32.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from rebalance.model import TopicPartition
+from streams.errors import TopologyError
+from streams.serdes.partitioning import KEY_PARTITIONERS, KeyPartitioner
+from streams.serdes.windowed import WindowedSerde
+from tasks.internal_topics import ApplicationPlan
+from tasks.processing.record_batch import SourceRecords
+from tasks.processing.topology_spec import SinkSpec, SubtopologySpec, TopologySpec
+
+_log: Final = logging.getLogger("tidewheel")
+
+DEFAULT: Final = "murmur2"
+#: The name of a partitioner that only the user knows: nothing is checked.
+UNKNOWN: Final = "unknown"
+NAMES: Final = (*KEY_PARTITIONERS, UNKNOWN)
+#: So many records with a key are looked at, of each partition.
+SAMPLED: Final = 20
+_SOURCES: Final = {
+    "murmur2": "Kafka's own clients' default",
+    "crc32": "the default of librdkafka and its clients",
+    "fnv1a": "the default of Sarama",
+}
+
+
+def with_input_partitioners(spec: TopologySpec, partitioners: Mapping[str, str]) -> TopologySpec:
+    """Return the topology with repartition topics placed as the inputs are that they are joined with.
+
+    Raises `TopologyError` where two inputs of a join have different partitioners. Pure.
+    """
+    if not partitioners:
+        return spec
+    followed: dict[str, str] = {}
+    for subtopology in spec.subtopologies:
+        internal = {topic for each in subtopology.sources if each.internal for topic in each.topics}
+        for group in subtopology.copartition_groups:
+            names = {topic: partitioners.get(topic, DEFAULT) for topic in sorted(group - internal)}
+            for topic in group & internal:
+                names |= {topic: followed[topic]} if topic in followed else {}
+            if len(set(names.values())) > 1:
+                said = ", ".join(f"{topic} by {name}" for topic, name in names.items())
+                raise TopologyError(
+                    f"topics that are joined place their keys by different partitioners ({said}), so equal keys don't meet; "
+                    "repartition() one of the streams before the join, or write its topic with the other partitioner"
+                )
+            followed |= {topic: name for name in names.values() for topic in group & internal}
+    return replace(
+        spec,
+        subtopologies=tuple(_following(each, followed) for each in spec.subtopologies),
+    )
+
+
+def _following(subtopology: SubtopologySpec, followed: Mapping[str, str]) -> SubtopologySpec:
+    def follow(node: object) -> object:
+        if not isinstance(node, SinkSpec) or not node.internal or node.partitioner is not None:
+            return node
+        name = followed.get(node.topic, DEFAULT) if isinstance(node.topic, str) else DEFAULT
+        return (
+            node if name in (DEFAULT, UNKNOWN) else replace(node, partitioner=KeyPartitioner(name))
+        )
+
+    return replace(subtopology, nodes=tuple(map(follow, subtopology.nodes)))  # type: ignore[arg-type] # each node gives one of its kind
+
+
+def checked_topics(plan: ApplicationPlan) -> dict[str, int]:
+    """Return the input topics whose keys have to be where other topics have them, with their partition counts. Pure."""
+    counts: dict[str, int] = {}
+    for subtopology in plan.subtopologies.values():
+        spec = subtopology.spec
+        joined = {topic for group in spec.copartition_groups for topic in group}
+        for source in spec.sources:
+            if source.internal or isinstance(source.key_serde, WindowedSerde):
+                continue
+            for topic in source.topics:
+                partitions = subtopology.topic_partitions.get(topic, 1)
+                if topic in joined and partitions > 1:
+                    counts[topic] = partitions
+    return counts
+
+
+class KeyCheck:
+    """Samples the first records of each partition of some topics, and warns of topics whose keys are elsewhere.
+
+    Args:
+        counts: The topics with their partition counts.
+        partitioners: Those that users name.
+        warn: Told of a topic once, when the first key is found elsewhere.
+
+    Attributes:
+        waiting: How many records are still to be looked at, per partition.
+    """
+
+    def __init__(
+        self,
+        counts: Mapping[str, int],
+        partitioners: Mapping[str, str],
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self._counts = {
+            topic: count for topic, count in counts.items() if partitioners.get(topic) != UNKNOWN
+        }
+        self._names = {topic: partitioners.get(topic, DEFAULT) for topic in self._counts}
+        self._warn = warn or (lambda text: _log.warning("%s", text))
+        self.waiting = {
+            TopicPartition(topic, partition): SAMPLED
+            for topic, count in self._counts.items()
+            for partition in range(count)
+        }
+        self._sampled = dict.fromkeys(self._counts, 0)
+        #: Keys that are where a partitioner puts them, by topic and the partitioner's name.
+        self._fitting = {topic: dict.fromkeys(KEY_PARTITIONERS, 0) for topic in self._counts}
+        self._warned: set[str] = set()
+
+    def sample(self, records: SourceRecords) -> None:
+        """Look at some records of a partition that waits for it."""
+        partition = TopicPartition(records.topic, records.partition)
+        wanted = self.waiting.get(partition)
+        if wanted is None:
+            return
+        keys = [key for key in records.raw_keys[: 10 * SAMPLED] if key][:wanted]
+        if wanted > len(keys):
+            self.waiting[partition] = wanted - len(keys)
+        else:
+            del self.waiting[partition]
+        topic, count = records.topic, self._counts[records.topic]
+        self._sampled[topic] += len(keys)
+        for name, place in KEY_PARTITIONERS.items():
+            self._fitting[topic][name] += sum(
+                place(key, count) == records.partition for key in keys
+            )
+        text = self.finding(topic)
+        if text and topic not in self._warned:
+            self._warned.add(topic)
+            self._warn(text)
+
+    def sampled(self, topic: str) -> int:
+        """Return how many keys of a topic were looked at."""
+        return self._sampled.get(topic, 0)
+
+    def finding(self, topic: str) -> str:
+        """Return what is wrong with a topic, empty if nothing was found."""
+        name = self._names.get(topic)
+        if name is None:
+            return ""
+        sampled, fitting = self._sampled[topic], self._fitting[topic]
+        elsewhere = sampled - fitting[name]
+        if not elsewhere:
+            return ""
+        others = [each for each, count in fitting.items() if count == sampled]
+        hint = f"all are where {others[0]} ({_SOURCES[others[0]]}) puts them; " if others else ""
+        named = f'input_partitioners = {{"{topic}": "{others[0]}"}}, or ' if others else ""
+        return (
+            f"topic {topic}: {elsewhere} of {sampled} sampled keys are not in the partition that {name} ({_SOURCES[name]}) gives "
+            f"them, so joins of it with other topics miss partners; {hint}set {named}repartition() the stream before the join, or "
+            'write the topic with a producer whose "partitioner" is "murmur2_random"'
+        )
+
+    def findings(self, topics: Iterable[str]) -> str:
+        """Return what is wrong with some topics, empty if nothing was found."""
+        return " ".join(filter(None, map(self.finding, sorted(set(topics)))))

@@ -1,0 +1,83 @@
+"""Topics written by another partitioner, on a real Kafka: found by name, and joined rightly once that is said."""
+
+import logging
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from rebalance.messages import Beat, decode_message
+from streams import RunOptions, StreamsBuilder, StreamsConfig
+from streams.client.input_sample import sampled_inputs
+from streams.kafka.group_log import inbox_topic
+from streams.topics import spec_of
+from tests.integration.cluster import Cluster, until
+from tests.integration.conftest import StartApp
+
+KEYS = [f"key-{number}" for number in range(40)]
+
+
+def _builder(unique: str) -> StreamsBuilder:
+    """Return a join of a repartitioned stream with a table."""
+    builder = StreamsBuilder()
+    users = builder.table(f"users-{unique}", key_serde=str, value_serde=str)
+    stream = builder.stream(f"orders-{unique}", key_serde=str, value_serde=str)
+    stream.select_key(lambda _key, value: value).join(
+        users, lambda left, right: left + right, key_serde=str, value_serde=str
+    ).to(f"out-{unique}", key_serde=str, value_serde=str)
+    return builder
+
+
+def _misplaced(cluster: Cluster, application_id: str) -> set[str]:
+    messages = [
+        decode_message(each.value)
+        for each in cluster.read(inbox_topic(application_id))
+        if each.value
+    ]
+    return {
+        row.misplaced
+        for each in messages
+        if isinstance(each, Beat)
+        for row in each.tasks
+        if row.misplaced
+    }
+
+
+def test_a_topic_of_another_partitioner_is_found_and_followed(
+    cluster: Cluster,
+    config: dict[str, Any],
+    unique: str,
+    start_app: StartApp,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A.4: written by the client's default, crc32: a warning and an alarm name the topic; with the setting all 40 meet."""
+    caplog.set_level(logging.WARNING)
+    users, orders, out = f"users-{unique}", f"orders-{unique}", f"out-{unique}"
+    cluster.create({users: 4, orders: 4, out: 1})
+    settings = StreamsConfig(**config)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for key in KEYS:
+        producer.produce(users, b"user", key, timestamp=1_000)
+    assert producer.flush(60) == 0
+
+    check, topics = sampled_inputs(spec_of(_builder(unique).build(), settings), settings)
+    assert topics == [users]
+    assert f'{{"{users}": "crc32"}}' in check.finding(users)
+
+    app = start_app(_builder(unique), config | {"settling_ms": 0}, options=RunOptions())
+    until(lambda: f"topic {users}: " in caplog.text, "the topic is named")
+    until(lambda: _misplaced(cluster, config["application_id"]), "status knows")
+    (text,) = _misplaced(cluster, config["application_id"])
+    assert f'{{"{users}": "crc32"}}' in text
+    assert app.close(timeout=60_000)
+
+    said: dict[str, Any] = {
+        "application_id": f"{config['application_id']}-said",
+        "input_partitioners": {users: "crc32"},
+    }
+    caplog.clear()
+    app = start_app(_builder(unique), config | said, options=RunOptions(fixed=True))
+    cluster.wait_until_consumed(said["application_id"], users)
+    cluster.send(orders, [(b"order", key.encode()) for key in KEYS], first_timestamp=2_000)
+    until(lambda: len(cluster.read(out)) >= len(KEYS), "all meet their users")
+    assert "sampled keys are not" not in caplog.text
