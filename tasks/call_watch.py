@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from tasks.long_calls import UserCall, call_of
+from tasks.ranges.range_pool import RangePool
+from tasks.worker_ports import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -186,6 +188,24 @@ class CallWatch:
             _log.warning(
                 "%s has ended after %.0f s", watched.call.text, (now_ns - watched.since_ns) / 1e9
             )
+
+
+def watching(
+    turns: Callable[[], int],
+    pool: Callable[[], RangePool | None],
+    shows: ShowsCalls | None,
+    settings: WorkerSettings,
+) -> CallWatch:
+    """Return a watch that has begun, for the loop of this thread and the threads of its pool."""
+
+    def others() -> Iterable[int]:
+        known = pool()
+        return [] if known is None else known.long_turns()
+
+    limits = Limits.of(settings.hang_timeout_ms, settings.max_call_ms)
+    watch = CallWatch(turns, others=others, shows=shows, limits=limits)
+    watch.start()
+    return watch
 
 
 def too_long(text: str, took_s: float, limit_s: float, *, in_loop: bool) -> str:

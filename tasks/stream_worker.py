@@ -24,7 +24,7 @@ from rebalance.orders import EndIncarnation, Leaveable, WorkerClosed, WorkerStat
 from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
 from tasks.beside import at_once
-from tasks.call_watch import CallWatch, Limits
+from tasks.call_watch import watching
 from tasks.commit import Committer, RolledBackError
 from tasks.commit_facts import encode_operators, facts_bytes
 from tasks.commit_round import CommitRound
@@ -214,22 +214,14 @@ class StreamWorker:
             StreamsError: Something else that needs a decision.
         """
         with ExitStack() as stack:
-            watch = self._call_watch()
-            watch.start()
+            pool = lambda: self._pool  # noqa: E731 - it is made later
+            watch = watching(lambda: self._turns, pool, self._membership, self._settings)
             stack.callback(watch.close)
             stack.callback(self._close_committer)
             while not self._stop.is_set():
                 self._begin_tasks()
         if self._membership is not None:
             self._membership.say(WorkerClosed())
-
-    def _call_watch(self) -> CallWatch:
-        return CallWatch(
-            lambda: self._turns,
-            others=lambda: [] if self._pool is None else self._pool.long_turns(),
-            shows=self._membership,
-            limits=Limits.of(self._settings.hang_timeout_ms, self._settings.max_call_ms),
-        )
 
     def _begin_tasks(self) -> None:
         """Run the tasks until the worker stops, or until they have to begin anew."""
