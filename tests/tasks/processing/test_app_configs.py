@@ -26,6 +26,7 @@ def config(**options: Any) -> StreamsConfig:
         bootstrap_servers="unused:9092",
         consumer={"fetch.min.bytes": 5, "sasl.password": SECRET},
         client_tags={"zone": "a"},
+        input_partitioners={"in": "murmur2"},
         **options,
     )
 
