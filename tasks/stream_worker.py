@@ -281,13 +281,8 @@ class StreamWorker:
         stack.callback(source.close)
         # Under exactly_once results come with the commit only.
         waits_for_commits = self._ports.make_sink_producer is None
-        self._work = WorkerInput(
-            source,
-            self._settings,
-            self._clock,
-            gathers=waits_for_commits,
-            check=self._ports.input_check,
-        )
+        self._work = WorkerInput(source, self._settings, self._clock, gathers=waits_for_commits)
+        self._work.check = self._ports.input_check
         self._early_s = self._early_by_s() if waits_for_commits else 0.0
         self._gone = GoneTopics(self._work, self.plan, self._clock, self._look)
         self._commits = CommitRound(

@@ -22,9 +22,9 @@ class WorkerInput:
         settings: The worker's.
         clock: Time.
         gathers: Whether few records may wait for more.
-        check: Looks at the first records of each partition.
 
     Attributes:
+        check: Looks at the first records of each partition.
         source: The consumer.
         owners: The running task of each partition that is read.
         keeps_up: Whether tasks had few records after the last fetch, so that they wait for input and not input for them.
@@ -37,9 +37,8 @@ class WorkerInput:
         clock: Clock,
         *,
         gathers: bool,
-        check: InputCheck | None = None,
     ) -> None:
-        self._check = check
+        self.check: InputCheck | None = None
         self.source = source
         self.owners: dict[TopicPartition, ActiveTask] = {}
         self._settings = settings
@@ -58,9 +57,7 @@ class WorkerInput:
     def findings(self, task: ActiveTask) -> str:
         """Return what is wrong with the keys of a task's inputs, empty if nothing was found."""
         return (
-            ""
-            if self._check is None
-            else self._check.findings({each.topic for each in task.inputs})
+            "" if self.check is None else self.check.findings({each.topic for each in task.inputs})
         )
 
     def remove(self, task: ActiveTask) -> None:
@@ -100,8 +97,8 @@ class WorkerInput:
             task = self.owners.get(partition)
             if task is None:
                 continue  # prefetched for a task that is gone
-            if self._check is not None and partition in self._check.waiting:
-                self._check.sample(chunk)
+            if self.check is not None and partition in self.check.waiting:
+                self.check.sample(chunk)
             task.group.add(chunk)
             consumed += len(chunk)
             self._throttle(partition, task)
