@@ -5,7 +5,9 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final
 
 #: How classes compare that leave it to identity.
-_BY_IDENTITY: Final = (object.__eq__, FunctionType.__eq__, MethodType.__eq__, partial.__eq__)
+_BY_IDENTITY: Final[tuple[Any, ...]] = tuple(
+    kind.__eq__ for kind in (object, FunctionType, MethodType, partial[Any])
+)
 
 #: Parts of parts are compared to this depth; an object may contain itself.
 _DEPTH: Final = 6
