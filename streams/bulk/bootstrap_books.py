@@ -95,9 +95,13 @@ class GroupBooks:
         """Return the ids of the two topics as they are now."""
         return dict(self._topics.topic_ids())
 
-    def group(self) -> Group:
-        """Read the log to its end; return the group."""
-        for entry in self._topics.log():
+    def group(self, *, decided: bool = False) -> Group:
+        """Read the log to its end, or to what is decided; return the group.
+
+        A killed run may have left a transaction open. Until a claim fences its producer, only what
+        is decided can be read.
+        """
+        for entry in self._topics.log(decided=decided):
             self._log.take(entry)
         return self._log.group
 

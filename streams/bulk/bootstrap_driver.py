@@ -171,7 +171,7 @@ class BootstrapDriver:
             StreamsError: It is refused, or failed; says whether the group is held and what to do.
         """
         # Whoever is refused has disturbed nobody.
-        group = self._books.group()
+        group = self._books.group(decided=True)
         self._judged(group, replace=replace)
         if not self._is_pinned(group, asked):
             self._spare_others(self._resolved(asked), stable=False)
@@ -383,7 +383,7 @@ class BootstrapDriver:
     def _who_holds(self) -> str:
         """Return whether the group stays held by this run, or another one has taken over."""
         with suppress(StreamsError):  # the cluster may be what went wrong
-            last = self._books.group().bootstraps.get(self._name)
+            last = self._books.group(decided=True).bootstraps.get(self._name)
             if last is not None and last.attempt != self._attempt:
                 return (
                     f"Another run of `tidewheel bootstrap {self._name}` has taken over, and nothing that this one has written "

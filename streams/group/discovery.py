@@ -173,11 +173,9 @@ def without_headers(
     """
     if accepts(partitioner, _PLAIN_ARGUMENTS):
         return cast("Partitioner", partitioner)
-    given = as_headers(headers)
-    if given is None:
-        raise StreamsError(
-            'query_metadata_for_key: headers are a tuple of (name, bytes) pairs, as in (("trace", b"1"),), not of type'
-            f" {type(headers).__name__}"
-        )
+    try:
+        given = as_headers(headers)
+    except TypeError as error:
+        raise StreamsError(f"query_metadata_for_key: {error}") from error
     choose = cast("PartitionerWithHeaders", partitioner)
     return lambda topic, key, value, partitions: choose(topic, key, value, given, partitions)

@@ -145,9 +145,9 @@ def test_a_window_closes_at_one_moment(windows: Any, end: int, closes_at: int) -
         (lambda: CalendarWindows("day", day_start=18), "day_start=18 is no time of day"),  # type: ignore[arg-type]
         (lambda: CalendarWindows("day", day_start=time(18, tzinfo=UTC)), "without a time zone"),
         (
-            lambda: CalendarWindows("week", week_start="Sunday"),
+            lambda: CalendarWindows("week", week_start="Sunday"),  # type: ignore[arg-type]
             "week_start='Sunday'; give one of 'monday'",
-        ),  # type: ignore[arg-type]
+        ),
         (
             lambda: CalendarWindows("day", week_start="sunday"),
             "week_start='sunday' belongs to weeks",

@@ -207,5 +207,5 @@ def test_a_partitioner_may_choose_by_headers() -> None:
     headers = (("region", b"eu-1"),)
     assert without_headers(by_region, headers)("in", "k", None, 3) == 1
     assert without_headers(plain, headers) is plain
-    with pytest.raises(StreamsError, match=r"headers are a tuple of \(name, bytes\) pairs"):
+    with pytest.raises(StreamsError, match=r"query_metadata_for_key: header 0 \('region'\)"):
         without_headers(by_region, [("region", 7)])

@@ -73,7 +73,9 @@ assert_type(
 )
 assert_type(
     clicks.join(
-        cities, lambda key, mapped, page, city: page + bytes(mapped) + city, key_selector=len
+        cities,
+        lambda key, mapped, page, city: page.encode() + bytes(mapped) + city,
+        key_selector=len,
     ),
     KStream[str, bytes],
 )
