@@ -127,17 +127,18 @@ def _is_name(name: str) -> bool:
 
 
 def _fault_of(number: int, pair: object) -> str:
-    match pair:
-        case (str() as name, _) if isinstance(pair, tuple) and not _is_name(name):
+    if not isinstance(pair, tuple):
+        return f"header {number} is of type {type(pair).__name__}"
+    parts = cast("tuple[object, ...]", pair)
+    match parts:
+        case (str() as name, _) if not _is_name(name):
             return f"header {number} has a name that can't be sent ({name!a})"
-        case (str() as name, value) if isinstance(pair, tuple):
+        case (str() as name, value):
             return f"header {number} ({name!r}) has a value of type {type(value).__name__}"
-        case (name, _) if isinstance(pair, tuple):
+        case (name, _):
             return f"header {number} has a name of type {type(name).__name__}"
-        case tuple():
-            return f"header {number} is a tuple of {len(cast('tuple[object, ...]', pair))}"
         case _:
-            return f"header {number} is of type {type(pair).__name__}"
+            return f"header {number} is a tuple of {len(parts)}"
 
 
 def _zigzag(number: int) -> bytes:

@@ -6,7 +6,7 @@ Topics that are joined must place equal keys in equal partitions. Kafka's own cl
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from rebalance.model import TopicPartition
 from streams.errors import TopologyError
@@ -67,7 +67,12 @@ def _following(subtopology: SubtopologySpec, followed: Mapping[str, str]) -> Sub
             node if name in (DEFAULT, UNKNOWN) else replace(node, partitioner=KeyPartitioner(name))
         )
 
-    return replace(subtopology, nodes=tuple(map(follow, subtopology.nodes)))  # type: ignore[arg-type] # each node gives one of its kind
+    nodes: tuple[Any, ...] = tuple(map(follow, subtopology.nodes))  # each gives one of its kind
+    return replace(subtopology, nodes=nodes)
+
+
+def _log_warning(text: str) -> None:
+    _log.warning("%s", text)
 
 
 def checked_topics(plan: ApplicationPlan) -> dict[str, int]:
@@ -108,7 +113,7 @@ class KeyCheck:
             topic: count for topic, count in counts.items() if partitioners.get(topic) != UNKNOWN
         }
         self._names = {topic: partitioners.get(topic, DEFAULT) for topic in self._counts}
-        self._warn = warn or (lambda text: _log.warning("%s", text))
+        self._warn: Callable[[str], None] = warn or _log_warning
         self.waiting = {
             TopicPartition(topic, partition): SAMPLED
             for topic, count in self._counts.items()

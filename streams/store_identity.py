@@ -6,10 +6,11 @@ or records that are there. Commits carry a fingerprint per name; a start compare
 
 import re
 import zlib
+from collections.abc import Sequence
 from enum import Enum
 from functools import partial
-from types import CodeType, FunctionType, MethodType
-from typing import Any, Final
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any, Final, TypeAlias, cast
 
 from streams.sameness import attributes_of
 from streams.serdes import Serde
@@ -22,6 +23,8 @@ from tasks.processing.topology_spec import (
     SourceSpec,
     TopologySpec,
 )
+
+_Function: TypeAlias = "FunctionType | MethodType | partial[Any]"
 
 #: A name with a number of the program's counting in it.
 _GENERATED: Final = re.compile(r"\AK(?:STREAM|TABLE)-.*-\d{10}(?:-.*)?\Z")
@@ -104,35 +107,45 @@ class _Parts:
         if depth == 0 or self._left < 0:
             return "..."
         if isinstance(value, FunctionType | MethodType | partial):
-            return self._of_function(value, depth - 1)
+            return self._of_function(cast("_Function", value), depth - 1)
         if isinstance(value, str) and not isinstance(value, Enum):
             return "" if _PLACE.search(value) else _without_number(value)
         if isinstance(value, type | Serde):
-            return (value if isinstance(value, type) else type(value)).__qualname__
+            kind: type = value if isinstance(value, type) else type(cast("object", value))
+            return kind.__qualname__
         if value is None or isinstance(value, Enum | int | float | bytes):
             return str(value)
         return self._of_parts(value, depth - 1)
 
-    def _of_function(self, value: "FunctionType | MethodType | partial[Any]", depth: int) -> object:
+    def _of_function(self, value: "_Function", depth: int) -> object:
         if isinstance(value, MethodType):
             return (value.__func__.__qualname__, self.of(value.__self__, depth))
         if isinstance(value, partial):
             return [self.of(each, depth) for each in (value.func, value.args, value.keywords)]
-        cells = [self.of(each.cell_contents, depth) for each in value.__closure__ or ()]
+        cells = [self.of(_content(each), depth) for each in value.__closure__ or ()]
         defaults = self.of(value.__defaults__, depth)
         return (value.__qualname__, _code(value.__code__), defaults, cells)
 
     def _of_parts(self, value: Any, depth: int) -> object:
         if isinstance(value, tuple | list):
-            return [self.of(each, depth) for each in value]
+            return [self.of(each, depth) for each in cast("Sequence[object]", value)]
         if isinstance(value, dict):
+            items = cast("dict[object, object]", value).items()
             return sorted(
-                (str(self.of(key, depth)), str(self.of(each, depth))) for key, each in value.items()
+                (str(self.of(key, depth)), str(self.of(each, depth))) for key, each in items
             )
         if isinstance(value, set | frozenset):
-            return sorted(str(self.of(each, depth)) for each in value)
+            return sorted(str(self.of(each, depth)) for each in cast("frozenset[object]", value))
         parts = [self.of(each, depth) for each in attributes_of(value) or ()]
         return (type(value).__qualname__, parts)
+
+
+def _content(cell: CellType) -> object:
+    """Return what a closure's cell holds; None for one that is not filled yet."""
+    try:
+        return cast("object", cell.cell_contents)
+    except ValueError:
+        return None
 
 
 def _code(code: CodeType) -> object:

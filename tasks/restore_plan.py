@@ -81,7 +81,7 @@ class RestorePlanner:
             if len(grants) == 1:
                 return {}, dict(self._topic_ids), dict.fromkeys(grants, error)
             # One task is refused; one by one, the others are not refused with it.
-            starts = {}
+            starts = dict[TopicPartition, StartPosition]()
             for task_id, grant in grants.items():
                 try:
                     starts |= self._starts_of({task_id: grant})

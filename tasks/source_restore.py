@@ -18,10 +18,15 @@ from tasks.processing.operator import Operator
 from tasks.processing.processor import PunctuationType
 from tasks.processing.processor_node import ProcessorNode
 from tasks.processing.punctuation import Schedule
+from tasks.processing.record import RecordMetadata
 from tasks.processing.record_batch import RecordBatch, SourceRecords
 from tasks.processing.source import SourceNode
 from tasks.processing.supplied import checked_processor
 from tasks.processing.topology_spec import ProcessorSpec, SourceSpec, TimestampExtractor
+
+
+def _ignore_dropped(_node: str, _count: int, _reason: str, _first: RecordMetadata | None) -> None:
+    """Report nothing: these records were reported when they were processed."""
 
 
 class SourceRestore:
@@ -58,7 +63,7 @@ class SourceRestore:
         self._policy = policy.without_dead_letters()
         self._partition_time_ms = -1
         self._source = SourceNode(
-            source, self._corrupt, lambda *_: None, default_timestamp_extractor
+            source, self._corrupt, _ignore_dropped, default_timestamp_extractor
         )
         self._table = table
         #: Made with the first record: most starts have nothing to restore.
