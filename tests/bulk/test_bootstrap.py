@@ -125,7 +125,7 @@ def test_loaded_as_of_a_moment_and_fed_the_rest_equals_the_whole(
     )
     assert report.rows == len(totals(before))
     assert sum(report.input_offsets.values()) == len(before)
-    assert steps == ["begin", "check", "write", "close", "commit"]
+    assert steps == ["reading", "begin", "check", "write", "close", "commit"]
     shop.feed(after[100:])
     assert running[0].wait_until_running(PATIENCE_S), running[0].error
     shop.cluster.wait_until_consumed(shop.config.application_id, shop.input)

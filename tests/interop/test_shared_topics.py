@@ -207,6 +207,7 @@ class _Application:
             statestore_cache_max_bytes=0,
             topology_optimization="none",
             dsl_store_format=self._store_format,
+            accept_offsets=True,  # Kafka Streams commits in between, on purpose
         )
         builder = StreamsBuilder()
         TOPOLOGIES[self.name](builder, self.id)

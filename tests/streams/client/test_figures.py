@@ -11,7 +11,12 @@ from tasks.worker_metrics import WorkerMetrics
 def test_tasks_that_come_meanwhile_disturb_nobody() -> None:
     """The loop takes in a task while another thread collects the figures."""
     tasks: dict[Any, Any] = {}
-    task = SimpleNamespace(metrics=lambda: {"process-total": 1.0})
+    task = SimpleNamespace(
+        metrics=lambda: {"process-total": 1.0},
+        dropped=0,
+        skipped=0,
+        counters=SimpleNamespace(drops={}),
+    )
 
     class Disturbed(TaskId):
         """Is looked up at the moment at which the loop gets another one."""
