@@ -281,7 +281,10 @@ def test_topic_that_shrank_its_limit_loses_no_other_record(
     source: TopicPartition,
     guarantee: str,
 ) -> None:
-    """A record that only the broker refuses, in the middle of a batch, is found and skipped alone."""
+    """A record that only the broker refuses, in the middle of a batch, is found and skipped alone.
+
+    Under at_least_once later records of its key may come twice, and the last one stays the last.
+    """
     from confluent_kafka.admin import (  # noqa: PLC0415 - only here
         AdminClient,
         AlterConfigOpType,
@@ -306,7 +309,11 @@ def test_topic_that_shrank_its_limit_loses_no_other_record(
     cluster.send(source.topic, [*_good(range(5, 50)), large, *_good(range(50, 95))])
     cluster.wait_until_consumed(config["application_id"], source.topic)
 
-    assert sorted(_numbers(cluster, f"small-{unique}")) == list(range(95))
+    numbers = _numbers(cluster, f"small-{unique}")
+    assert numbers[-1] == 94
+    if guarantee == "at_least_once":
+        numbers = list(set(numbers))
+    assert sorted(numbers) == list(range(95))
     (letter,) = cluster.read(f"dead-{unique}")
     assert (_offset(letter), letter.key, letter.value) == (50, *large)
     _assert_read(app, 96)
