@@ -125,7 +125,7 @@ class _Worker:
             tasks=tuple(
                 TaskStatus(
                     task=task,
-                    role="ACTIVE",
+                    role="active",
                     epoch=epoch,
                     state="RUNNING",
                     input={_input_key(task): now_ms},

@@ -16,6 +16,7 @@ from rebalance.ports import (
     LeadershipLostError,
     LoggedRecord,
 )
+from rebalance.producer_ids import INCARNATION_BYTES, group_id
 from rebalance.records import AnyRecord, LeaderClaim, TaskRecord
 from streams.broker import RunningBroker
 from streams.kafka.admin import KafkaAdmin
@@ -416,11 +417,12 @@ def test_messages_that_were_deleted_unread_are_passed_over(
 def test_the_leaders_questions_are_answered(real_topics: _Real, real_cluster: RealCluster) -> None:
     """Ends count committed records and markers; a fence ends a producer; it is known who has committed."""
     topic = real_cluster.topic()
-    producer = started(real_cluster, f"{real_topics.app}-x-0")
+    transactional_id = group_id(real_topics.app, "0a" * INCARNATION_BYTES, 0)
+    producer = started(real_cluster, transactional_id)
     producer.begin()
     producer.produce(columns(topic, b"open"))
     admin = KafkaGroupAdmin(real_topics.settings)
-    admin.fence([f"{real_topics.app}-x-0"])
+    admin.fence([transactional_id])
     known = {f"{topic}-0": _end_of(real_cluster, topic)}
     assert admin.ends([f"{topic}-0"]) == known
     assert admin.ends([f"{topic}-0", "no-such-topic-7", "nonsense"]) == known
