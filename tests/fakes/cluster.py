@@ -134,10 +134,14 @@ class RealCluster:
         """Return an input consumer."""
         return self._keep(self.clients.source())
 
-    def producer(self, transactional_id: str) -> TransactionalProducer:
-        """Return a transactional producer."""
+    def producer(
+        self, transactional_id: str, *, call_timeout_s: float = PATIENCE_S
+    ) -> TransactionalProducer:
+        """Return a transactional producer; its transactions may take twice as long as a call."""
         return self._keep(
-            self.clients.transactional_producer(transactional_id, 30_000, call_timeout_s=PATIENCE_S)
+            self.clients.transactional_producer(
+                transactional_id, round(2_000 * call_timeout_s), call_timeout_s=call_timeout_s
+            )
         )
 
     def sink(self) -> SinkProducer:
