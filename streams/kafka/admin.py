@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -499,7 +500,7 @@ class KafkaAdmin:
                 wanted, isolation_level=isolation, request_timeout=left
             )
             try:
-                return {
+                found = {
                     TopicPartition(each.topic, each.partition): future.result(left).offset
                     for each, future in futures.items()
                 }
@@ -510,6 +511,10 @@ class KafkaAdmin:
                     )  # else the same error means that a leader is being elected
                     raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
                 raise
+            if OFFSET_INVALID in found.values():
+                # Neither an offset nor an error, as for a topic made a moment ago: nobody who leads it has answered.
+                raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+            return found
 
         offsets: dict[TopicPartition, int] = self._ask(
             f"read offsets of topics {_names(topics)}", read

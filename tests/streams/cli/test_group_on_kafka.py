@@ -13,6 +13,7 @@ from rebalance.group import Group, replay
 from rebalance.messages import AnyMessage, Beat, DrainMember, LeaderBeat
 from rebalance.model import MemberPhase, TaskId, TopicPartition
 from rebalance.ports import GroupLogAwayError
+from rebalance.producer_ids import INCARNATION_BYTES, group_id
 from rebalance.records import AnyRecord, LeaderClaim
 from rebalance.task_status import TaskStatus
 from streams.broker import RunningBroker
@@ -246,7 +247,9 @@ def test_a_group_whose_topics_were_deleted_is_set_up_again(
 
 
 def _commit(group: _Group, partition: TopicPartition, *, epoch: int) -> KafkaTransactionalProducer:
-    producer = group.clients.transactional_producer(f"{group.app}-b-4-0", 60_000)
+    producer = group.clients.transactional_producer(
+        group_id(group.app, "0a" * INCARNATION_BYTES, 0), 60_000
+    )
     producer.init()
     _commit_with(producer, group, partition, epoch=epoch)
     return producer

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from rebalance.model import TopicPartition
@@ -27,7 +27,11 @@ class _Client:
         self.asked += 1
         answer: Future[Any] = Future()
         if self._errors:
-            answer.set_exception(KafkaException(KafkaError(self._errors.pop())))
+            code = self._errors.pop()
+            if code == KafkaError.NO_ERROR:
+                answer.set_result(SimpleNamespace(offset=OFFSET_INVALID))
+            else:
+                answer.set_exception(KafkaException(KafkaError(code)))
         else:
             answer.set_result(SimpleNamespace(offset=7))
         return dict.fromkeys(wanted, answer)
@@ -52,6 +56,14 @@ def test_a_leader_that_does_not_know_it_yet_is_asked_again() -> None:
     client = _Client(KafkaError.NOT_LEADER_FOR_PARTITION, times=3)
     assert _admin(client, 30.0).offsets_of_age({INBOX: 1_000}) == {INBOX: 7}
     assert client.asked == 4
+
+
+def test_no_offset_without_an_error_is_no_answer() -> None:
+    """The client has none (-1001) where nobody answered for the partition; nobody can begin to read there."""
+    for ask in (KafkaAdmin.beginning_offsets, KafkaAdmin.end_offsets, KafkaAdmin.stable_offsets):
+        client = _Client(KafkaError.NO_ERROR, times=2)
+        assert ask(_admin(client, 30.0), [INBOX]) == {INBOX: 7}
+        assert client.asked == 3
 
 
 def test_it_is_not_asked_for_ever() -> None:
