@@ -29,6 +29,7 @@ from tests.simulation.workload import (
     kept,
     key_of,
 )
+from tests.simulation.world import incarnation_name
 
 #: A worker's loop comes around this often.
 SLICE_MS = 200
@@ -109,7 +110,7 @@ class ModelWorker(CommittingWorker):
     def _new_incarnation(self) -> None:
         self._forget()
         self.incarnations += 1
-        self.incarnation = f"{self.member}.{self.incarnations}"
+        self.incarnation = incarnation_name(self.member, self.incarnations)
         self.transactional_id = self.around.rules.next_transactional_id(
             self.app, self.member, self.incarnation, 0
         )

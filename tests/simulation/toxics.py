@@ -12,7 +12,7 @@ from rebalance.records import AnyRecord, MemberRecord, TaskRecord
 from tests.simulation.host import Host, MemberSettings
 from tests.simulation.model_tasks import CopyTask
 from tests.simulation.workload import TOMBSTONE_RETENTION_MS
-from tests.simulation.world import Process
+from tests.simulation.world import Process, incarnation_name
 
 #: A fault that finds nothing to hit tries again after this long.
 STRIKE_AGAIN_MS = 200
@@ -343,7 +343,7 @@ def forged_record(simulation: "Simulation", toxic: Toxic) -> bool:
         task=task,
         phase="RUNNING",
         task_epoch=log.tasks[task].task_epoch + 5,
-        owner="m0.1",
+        owner=incarnation_name("m0", 1),
         member="m0",
         event="GRANT",
     )

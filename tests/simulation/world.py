@@ -6,6 +6,7 @@ generators seeded by the lifetime's seed, so that a seed is a complete account o
 """
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from rebalance.producer_ids import INCARNATION_BYTES
 from tests.simulation.model_broker import BrokerError, ModelBroker
 
 #: A request that the network or the broker holds for longer than this is answered to its sender as timed out, if its
@@ -20,6 +22,8 @@ from tests.simulation.model_broker import BrokerError, ModelBroker
 REQUEST_TIMEOUT_MS = 2_000
 
 LINE_LENGTH = 300
+
+_INCARNATION = re.compile(f"\\b[0-9a-f]{{{2 * INCARNATION_BYTES}}}\\b")
 
 
 class RequestTimedOut(Exception):  # noqa: N818 - an event of the network, named as one
@@ -88,12 +92,35 @@ class Trace:
         )
 
 
+def incarnation_name(member: str, number: int) -> str:
+    """Return the `number`th incarnation of a member, in the form of real ones: a recovery fences no other ids.
+
+    >>> incarnation_name("m1", 2)
+    '6d312e32000000000000000000000000'
+    """
+    return f"{member}.{number}".encode().hex().ljust(2 * INCARNATION_BYTES, "0")
+
+
 def _readable(part: Any) -> str:
     """Return a part of a line; messages, orders and records without what is as usual, and cut."""
     if isinstance(part, msgspec.Struct):
-        text = msgspec.json.encode(part).decode().replace('"', "")
+        text = _with_plain_incarnations(msgspec.json.encode(part).decode().replace('"', ""))
         return text if len(text) <= LINE_LENGTH else f"{text[:LINE_LENGTH]}..."
-    return str(part)
+    return _with_plain_incarnations(str(part))
+
+
+def _with_plain_incarnations(text: str) -> str:
+    """Return a text in which incarnations are called as people would.
+
+    >>> _with_plain_incarnations(f"shop-{incarnation_name('m1', 2)}-0")
+    'shop-m1.2-0'
+    """
+    return _INCARNATION.sub(_plain_incarnation, text)
+
+
+def _plain_incarnation(found: re.Match[str]) -> str:
+    plain = bytes.fromhex(found[0]).rstrip(b"\0")
+    return plain.decode() if plain.isascii() and b"." in plain else found[0]
 
 
 class World:
@@ -128,7 +155,7 @@ class World:
     def fail(self, what: str) -> None:
         """Report that an invariant does not hold."""
         self.note(f"VIOLATION {what}")
-        raise Violation(what)
+        raise Violation(_with_plain_incarnations(what))
 
     # Events.
 
