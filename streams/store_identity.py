@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 from streams.sameness import attributes_of
 from streams.serdes import Serde
@@ -106,8 +106,8 @@ class _Parts:
         self._left -= 1
         if depth == 0 or self._left < 0:
             return "..."
-        if isinstance(value, FunctionType | MethodType | partial):
-            return self._of_function(cast("_Function", value), depth - 1)
+        if _is_function(value):
+            return self._of_function(value, depth - 1)
         if isinstance(value, str) and not isinstance(value, Enum):
             return "" if _PLACE.search(value) else _without_number(value)
         if isinstance(value, type | Serde):
@@ -138,6 +138,10 @@ class _Parts:
             return sorted(str(self.of(each, depth)) for each in cast("frozenset[object]", value))
         parts = [self.of(each, depth) for each in attributes_of(value) or ()]
         return (type(value).__qualname__, parts)
+
+
+def _is_function(value: object) -> TypeGuard[_Function]:
+    return isinstance(value, FunctionType | MethodType | partial)
 
 
 def _content(cell: CellType) -> object:
