@@ -7,7 +7,7 @@ to explain what stands still, so every failure ends in `NotAskedError`, whose te
 import base64
 import hashlib
 import hmac
-import secrets
+import os
 import socket
 import ssl
 import struct
@@ -249,7 +249,7 @@ class _Scram:
         self._digest = digest
         self._password = password.encode()
         name = user.replace("=", "=3D").replace(",", "=2C")
-        self._nonce = secrets.token_urlsafe(18)
+        self._nonce = base64.urlsafe_b64encode(os.urandom(18)).decode()
         self._bare = f"n={name},r={self._nonce}"
 
     def first(self) -> bytes:

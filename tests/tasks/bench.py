@@ -343,7 +343,7 @@ class Bench:
     def make_worker(
         self,
         assigned: frozenset[TaskId] | None = None,
-        transactional_id: str = "app-0",
+        transactional_id: str = "app-fixed-0",
         **changes: Any,
     ) -> StreamWorker:
         """Return a worker that was not run yet."""

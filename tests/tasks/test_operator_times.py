@@ -130,7 +130,7 @@ def start(*times: int, topology_hash: bytes = bytes(8)) -> StartPosition:
     """Return where a partition begins that was committed with these times."""
     progress = Progress(
         task_epoch=0,
-        transactional_id="app-0",
+        transactional_id="app-fixed-0",
         topic_id=bytes(16),
         topology_hash=topology_hash,
         ranges=(RangeProgress(0, 1),),

@@ -19,7 +19,7 @@ def test_copies_get_ready_while_commits_of_their_owners_are_undecided() -> None:
     broker, partition = FakeBroker(), TopicPartition("in", 0)
     broker.create_topic("in", 1)
     admin = FakeAdmin(broker)
-    owner = FakeTransactionalProducer(broker, "app-0")
+    owner = FakeTransactionalProducer(broker, "app-fixed-0")
     owner.init()
     owner.begin()
     owner.send_offsets("app", {partition: CommittedOffset(7, "")})

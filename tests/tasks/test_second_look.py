@@ -109,14 +109,14 @@ def test_scaling_from_one_worker_to_two_counts_nothing_twice() -> None:
             return
         state["started"] = True
         # `tidewheel run --workers 2` is started elsewhere: its slot 1 comes up a moment before its slot 0 fences us.
-        bench.make_worker(frozenset({TaskId(0, 1)}), "app-1", siblings=1).run()
+        bench.make_worker(frozenset({TaskId(0, 1)}), "app-fixed-1", siblings=1).run()
 
     bench.at_poll.append(second)
-    first = bench.make_worker(None, "app-0")
+    first = bench.make_worker(None, "app-fixed-0")
     with pytest.raises(FencedError):
         first.run()
     assert state["started"]
-    bench.make_worker(frozenset({TaskId(0, 0)}), "app-0", siblings=1).run()
+    bench.make_worker(frozenset({TaskId(0, 0)}), "app-fixed-0", siblings=1).run()
     seen = outputs_of(bench)
     assert all(values == list(range(1, 6)) for values in seen.values()), seen
 
@@ -130,12 +130,12 @@ def test_a_sibling_fences_twice_where_a_transaction_is_open(times: int, ends: bo
     def fence(_worker: Any, _source: Any) -> None:
         if left and sum(map(len, outputs_of(bench).values())) >= times - len(left):
             left.pop()
-            bench.clients.admin().fence(["app-0"])
+            bench.clients.admin().fence(["app-fixed-0"])
             bench.send("in", "k", "v")
 
     bench.send("in", "k", "v")
     bench.at_poll.append(fence)
-    worker = bench.make_worker(None, "app-0", siblings=1)
+    worker = bench.make_worker(None, "app-fixed-0", siblings=1)
     if ends:
         with pytest.raises(FencedError):
             worker.run()

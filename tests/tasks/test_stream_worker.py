@@ -411,7 +411,7 @@ def test_a_worker_that_was_fenced_ends() -> None:
 
     def take_over(worker: Any, source: Source) -> None:
         if source.polls == 3:
-            bench.broker.init_producer("app-0")
+            bench.broker.init_producer("app-fixed-0")
             fill(bench, "b")
 
     bench.at_poll.append(take_over)
@@ -487,7 +487,7 @@ def test_workers_share_tasks_by_assignment() -> None:
     """Each processes the partitions of its own tasks only."""
     bench = Bench(counting(), {"in": 2, "out": 1})
     fill(bench, "abcdefgh")
-    assert bench.live(assigned=frozenset({TaskId(0, 0)}), transactional_id="app-0")
+    assert bench.live(assigned=frozenset({TaskId(0, 0)}), transactional_id="app-fixed-0")
     first = set(counts_of(bench))
     assert bench.live(assigned=frozenset({TaskId(0, 1)}), transactional_id="app-1")
     assert first < set(counts_of(bench)) == set("abcdefgh")

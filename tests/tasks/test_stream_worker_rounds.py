@@ -233,7 +233,7 @@ def test_metadata_of_a_commit_says_who_and_how_far() -> None:
     found: CommittedOffset = bench.broker.groups[APP][TopicPartition("in", 0)]
     progress = Progress.decode(found.metadata, committed_offset=found.offset)
     assert progress is not None
-    assert progress.transactional_id == "app-0"
+    assert progress.transactional_id == "app-fixed-0"
     assert progress.topic_id == bench.broker.topics["in"].topic_id
     assert progress.ranges == (RangeProgress(0, 2),)
     assert progress.stream_time_ms == 700

@@ -205,7 +205,7 @@ def test_old_is_removed_before_new_is_added() -> None:
 ROWS = st.lists(
     st.tuples(
         st.sampled_from("abc"),
-        st.none() | st.tuples(st.sampled_from(["x", "y", None]), st.integers(0, 3)),
+        st.none() | st.tuples(st.sampled_from(["x", "y", None]), st.integers(0, 3)).map(list),
         st.integers(0, 20),
     ),
     min_size=5,
