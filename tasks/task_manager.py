@@ -305,7 +305,7 @@ class TaskManager:
     def _refuse(self, result: Refused) -> StreamsError | None:
         """Give up a task that may not start; return why, if the reason outlasts this grant.
 
-        Nothing happens where the grant was revoked meanwhile.
+        Nothing happens where the grant was revoked or replaced meanwhile.
         """
         if self._say is None:
             raise result.error
@@ -314,8 +314,7 @@ class TaskManager:
             _log.debug("task %s may not start, and was revoked: %s", task_id, result.error)
             return None
         if self._held.owned[task_id].task_epoch != result.grant.task_epoch:
-            self._updater.restore({task_id: (task, self._held.owned[task_id])})
-            return None
+            return None  # the updater has the later grant
         del self.tasks[task_id]
         self._held.releasing.pop(task_id, None)
         grant = self._held.owned.pop(task_id)
@@ -391,6 +390,8 @@ class TaskManager:
         if order.task_epoch > held.task_epoch:
             _log.warning("task %s is granted anew, and was not let go", task_id)
             self._held.owned[task_id] = Grant(task_epoch=order.task_epoch)
+            if task_id not in self.running:
+                self._updater.renew(self.tasks[task_id], self._held.owned[task_id])
         task = self.running.get(task_id)
         if task is not None:
             self._commits.epochs[task_id] = order.task_epoch

@@ -15,7 +15,7 @@ from streams import StreamsConfig, ValueAndTimestamp
 from streams.client import wiring
 from streams.kafka.clients import KafkaClients
 from tasks.state_updater import RestoreEvent
-from tests.integration.cluster import Cluster, until
+from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.programs.jobs import JOBS, STORE
 from tests.integration.programs.probes import runs_from
@@ -203,5 +203,5 @@ def test_a_helper_that_is_killed_is_replaced(
         for name in ("cmdline", "environ"):
             assert b"canary" not in Path(f"/proc/{pid}/{name}").read_bytes()
         os.kill(pid, signal.SIGKILL)
-    assert app.wait_until_running(60)
+    assert app.wait_until_running(PATIENCE_S)
     assert dict(app.store(STORE).all()) == expected

@@ -15,7 +15,7 @@ from streams import (
     StreamsError,
 )
 from streams.run_options import RunOptions
-from tests.integration.cluster import Cluster, until
+from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp
 from tests.integration.outcome import wait_for_counts
 from tests.integration.programs.jobs import JOBS, STORE
@@ -73,7 +73,7 @@ def test_waits_for_topics_when_told_to(
     cluster.create({f"in-{unique}": 2})
     cluster.send(f"in-{unique}", _RECORDS)
 
-    assert app.wait_until_running(30)
+    assert app.wait_until_running(PATIENCE_S)
     cluster.wait_until_consumed(config["application_id"], f"in-{unique}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rebalance.model import TopicPartition
-from rebalance.orders import DropCopy, ReleaseTask, TaskBroken, TaskReleased
+from rebalance.orders import DropCopy, ReleaseTask, TaskBroken, TaskReleased, TaskRunning
 from streams import StreamsError
 from tasks.ports import UnsettledOffsetsError
 from tests.tasks.group_bench import APP, GroupBench, Host, granted
@@ -126,6 +126,36 @@ def test_a_grant_that_was_replaced_while_its_start_is_looked_up_starts_under_the
         processed(group, first)
         assert group.outputs() == {key: [1, 2, 3] for key in "abc"}
         assert not first.member.all_of(TaskBroken)
+
+
+def test_a_refusal_that_is_heard_after_the_next_grant_changes_nothing() -> None:
+    """The task was revoked, kept as a copy and promoted anew before the worker heard of it."""
+    with bench(partitions=2) as group:
+        first, second = group.host("a"), group.host("b")
+        first.run_task("0_1", 1)
+        left = left_at_three(group)
+        learn(first)
+        first.ready("0_0", 1)
+        updater: Any = first.worker._manager._updater
+        take, deaf = updater.take, threading.Event()
+        updater.take = lambda: [] if deaf.is_set() else take()
+        with asking(first) as gate:
+            first.member.give(granted("0_0", 7, left))
+            assert gate.asked.wait(20)
+            deaf.set()
+            second.run_task("0_0", 8, first.release("0_0", 7, 2))
+            fill(group, "abc")
+            processed(group, second)
+        first.ready("0_0", 2, end=group.end(0, CHANGELOG))
+        first.member.give(granted("0_0", 9, second.release("0_0", 8)))
+        turns = first.member.turns
+        first.until(lambda: not first.member.orders and first.member.turns > turns + 1)
+        deaf.clear()
+        first.said(TaskRunning, task="0_0")
+        fill(group, "abc")
+        processed(group, first)
+        assert not first.member.all_of(TaskBroken)
+        assert group.outputs() == {key: [1, 2, 3] for key in "abc"}
 
 
 @pytest.mark.parametrize("copy", [False, True])
