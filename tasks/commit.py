@@ -28,9 +28,7 @@ from rebalance.model import TopicPartition
 from state_stores.commit_buffer import Drained
 from state_stores.errors import StreamsError
 from tasks.beside import at_once
-from tasks.errors import RecordFailedError
 from tasks.output_collector import OutputCollector, drop
-from tasks.parallel.key_ranges import key_hash
 from tasks.ports import (
     Admin,
     Beside,
@@ -45,6 +43,7 @@ from tasks.ports import (
     UnansweredError,
 )
 from tasks.processing.output import OutputColumns, headers_of_changelog
+from tasks.refused_rows import RowOrigin, refused_row
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +136,9 @@ class Committer:
         clock: Clock,
         wait: Callable[[float], None],
         on_wait: Callable[[], None] = lambda: None,
+        origin_of: Callable[[TopicPartition], RowOrigin | None] = lambda _: None,
     ) -> None:
+        self._origin_of = origin_of
         self._group_id = group_id
         self._make_producer = make_producer
         self._collector = collector
@@ -360,29 +361,20 @@ class Committer:
     def _fail_changelog(
         self, commit: Commit, changelog: TopicPartition, failure: FailedDelivery
     ) -> NoReturn:
-        """Raise for a row of a store that its changelog refuses: skipped, it would be lost at the next restore.
-
-        The rows of a commit are the last of their keys, so which record wrote one is known only within the commit.
-        """
-        columns, index = failure.columns, failure.index
-        key, value = columns.keys[index] or b"", columns.values[index] or b""
-        partitions = [each for each in commit.offsets if each.partition == changelog.partition]
+        """Raise for a row of a store that its changelog refuses: skipped, it would be lost at the next restore."""
+        origin = self._origin_of(changelog)
+        partitions = [
+            each
+            for each in commit.offsets
+            if (each in origin.inputs if origin else each.partition == changelog.partition)
+        ]
         before = self._committed_before(partitions)
-        ranges = [(each, before.get(each, 0), commit.offsets[each].offset) for each in partitions]
-        ranges = [(each, start, end) for each, start, end in ranges if start < end]
-        inputs = ", ".join(
-            f"{each} offset {start}" if end == start + 1 else f"{each} offsets {start} to {end - 1}"
-            for each, start, end in ranges
-        )
-        only = ranges[0] if len(ranges) == 1 and ranges[0][2] == ranges[0][1] + 1 else None
-        raise RecordFailedError(
-            f"changelog {changelog} refuses a row (key of {len(key)} bytes, hash {key_hash(key, 0):08x}; value of "
-            f"{len(value)} bytes) that was written by {inputs or 'no input: a scheduled callback or a cache'}: "
-            f"{failure.error}. It belongs to the application's own state and is never skipped: raise the topic's limits, or make the row smaller",
-            topic=None if only is None else only[0].topic,
-            partition=None if only is None else only[0].partition,
-            offset=None if only is None else only[1],
-        ) from failure.error
+        ranges = {
+            each: (before.get(each, 0), commit.offsets[each].offset)
+            for each in partitions
+            if before.get(each, 0) < commit.offsets[each].offset
+        }
+        raise refused_row(changelog, failure, origin, ranges, self._collector) from failure.error
 
     def _committed_before(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         try:

@@ -1,9 +1,9 @@
-"""Reads single input records again: those behind outputs that failed, whose raw bytes nobody has kept."""
+"""Reads input records again: those behind outputs and rows that failed, whose raw bytes nobody has kept."""
 
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from rebalance.model import TopicPartition
@@ -49,6 +49,8 @@ class InputAgain:
         self._reader: RecordSource | None = None
         #: What arrived with the last record.
         self._runs: Sequence[SourceRecords] = ()
+        #: Where the reader stands behind that.
+        self._next = 0
         self._known: set[str] = set()
         self._rests_until_s = monotonic_s()
 
@@ -78,6 +80,30 @@ class InputAgain:
             )
         return found
 
+    def find_last(
+        self, partition: TopicPartition, keys: Collection[bytes], start: int, end: int
+    ) -> int | None:
+        """Return the offset of the last record with one of some keys, from `start` and before `end`.
+
+        None if there is none, or it can't be told: the log has lost the records, or gives no more in time.
+        """
+        last: int | None = None
+        try:
+            while start < end and self._read(partition, start):
+                for run in self._runs:
+                    if (run.topic, run.partition) == partition:
+                        found = [
+                            offset
+                            for offset, key in zip(run.offsets, run.raw_keys, strict=True)
+                            if key in keys and offset < end
+                        ]
+                        last = found[-1] if found else last
+                start = self._next
+        except (OffsetOutOfRangeError, StreamsError) as error:
+            _log.warning("can't look for the input of a row in %s again: %s", partition, error)
+            self._drop()
+        return last
+
     def close(self) -> None:
         """Close the client, if there is one; idempotent."""
         self._drop()
@@ -95,7 +121,8 @@ class InputAgain:
         reader.assign({partition: offset})
         for _ in range(_POLLS):
             self._runs = reader.poll(_RECORDS, _POLL_S)
-            if self._runs or reader.positions()[partition] > offset:
+            self._next = reader.positions()[partition]
+            if self._runs or self._next > offset:
                 reader.assign({})  # nothing is fetched ahead for nobody
                 return True
         return False

@@ -5,7 +5,7 @@ the sink producer at once; what stays inside the application (repartition topics
 in both guarantees. Sizes are checked here, since a broker refuses a whole request for one record that is too large.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -169,6 +169,12 @@ class OutputCollector:
         if answer == "continue" and not columns.dead_letter:
             self.policy.skipped_outputs[columns.task_id] += 1
         return answer
+
+    def find_last(
+        self, partition: TopicPartition, keys: Collection[bytes], start: int, end: int
+    ) -> int | None:
+        """Return the offset of the last input record with one of some keys; see `InputAgain.find_last`."""
+        return None if self._inputs is None else self._inputs.find_last(partition, keys, start, end)
 
     def _input_of(self, columns: OutputColumns, index: int) -> InputRecord | None:
         """Return the input record behind an output, if somebody looks at it and it can be had."""

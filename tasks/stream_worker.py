@@ -42,6 +42,7 @@ from tasks.processing.error_policy import ErrorPolicy
 from tasks.ranges.parallel_task import ParallelTask
 from tasks.ranges.placing import Placing
 from tasks.ranges.range_pool import RangePool
+from tasks.refused_rows import origin_of
 from tasks.restore_plan import RestorePlanner
 from tasks.slices import Slices
 from tasks.start_positions import Grant, appeared_in, find_starts
@@ -359,6 +360,9 @@ class StreamWorker:
             clock=self._clock,
             wait=self._wait,
             on_wait=(lambda: None) if membership is None else membership.progress,
+            origin_of=lambda changelog: origin_of(
+                self.plan, self._settings.application_id, changelog
+            ),
         )
         if membership is None:
             stack.callback(committer.close)

@@ -471,7 +471,7 @@ def test_a_refused_changelog_row_is_named_with_the_input_of_its_commit() -> None
     staged(stage, b"1")
     with pytest.raises(
         RecordFailedError,
-        match=rf"changelog {LOG} refuses a row \(key of 1 bytes, hash e8b7be43.*in-0 offsets 0 to 41",
+        match=rf"changelog {LOG} refuses a row \(key of 1 bytes, hash sha256:ca978112ca1b.*in-0 offsets 0 to 41",
     ):
         stage.carry_out()
 
