@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from rebalance.assignors.builtin import resolve
 from rebalance.coordinator import Coordinator, CoordinatorSettings, Decision
+from rebalance.door import Rejection
 from rebalance.group import Group, replay, snapshot
 from rebalance.member import Member
 from rebalance.messages import (
@@ -19,8 +20,8 @@ from rebalance.messages import (
     Join,
     LeaderBeat,
     SeenTask,
-    decode_message,
     encode_message,
+    read_message,
 )
 from rebalance.model import TaskId, TaskPhase
 from rebalance.orders import (
@@ -279,10 +280,11 @@ class SimulatedGroup:
     def _leader_turn(self, said: Sequence[bytes]) -> None:
         begun_s = time.perf_counter()
         for data in said:
-            message = decode_message(data)
-            if message is None:
-                raise ValueError(f"a message of {len(data)} bytes is more than the inbox takes")
-            self._coordinator.observe(message, self._now_ms)
+            match read_message(data):
+                case Rejection() as rejection:
+                    raise RuntimeError(f"a message of {len(data)} bytes is refused: {rejection}")
+                case message:
+                    self._coordinator.observe(message, self._now_ms)
         decision = self._decide()
         self.costs.leader_ms += (time.perf_counter() - begun_s) * 1000
         for answer in decision.messages:
