@@ -7,7 +7,6 @@ column stays text where a number would lose characters: `007`, or more digits th
 import contextlib
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
+from state_stores.bulk_restore.frame_source import FrameSource
 from state_stores.bulk_restore.spark_job import reason_of
 from state_stores.bulk_restore.urls import shown_url
 from state_stores.errors import StreamsError
@@ -86,44 +86,21 @@ _DOCUMENT_STEP: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """How files are read.
-
-    Attributes:
-        file_format: parquet, csv, json, orc, or any format the session knows (delta, …); None: by
-            the end of the name.
-        select: SQL expressions, the columns of the frame; none: all as they are.
-        schema: Columns and their types as Spark's DDL, `id STRING, price DOUBLE`, for CSV and JSON;
-            columns that it leaves out are inferred.
-        infer_schema: Infer the types of all CSV columns as Spark does, those of keys too.
-        encoding: The charset of CSV and JSON; None: UTF-8.
-        multi_line: A JSON file is one document, not one a line.
-        key_type: SQL type into which a CSV key is converted, because the store's serde takes it.
-    """
-
-    file_format: str | None = None
-    select: tuple[str, ...] = ()
-    schema: str | None = None
-    infer_schema: bool = False
-    encoding: str | None = None
-    multi_line: bool = False
-    key_type: str | None = None
-
-
-def read_frame(session: SparkSession, source: str, reading: Reading | None = None) -> DataFrame:
+def read_frame(
+    session: SparkSession, how: FrameSource, *, key_type: str | None = None
+) -> DataFrame:
     """Return a frame of files or of a table.
 
     Args:
         session: The session.
-        source: A path or URL that Spark can read, or the name of a table.
-        reading: How to read files.
+        how: What to read, and how.
+        key_type: SQL type into which a CSV key is converted, because the store's serde takes it.
 
     Raises:
         StreamsError: Spark can't read it, an expression is wrong, or its bytes are not of its
             encoding; with the next step.
     """
-    how = reading or Reading()
+    source = how.source
     shown = shown_url(source) if "://" in source else source
     name = source.rstrip("/").lower()
     found = how.file_format or _format_of(name, shown)
@@ -131,7 +108,7 @@ def read_frame(session: SparkSession, source: str, reading: Reading | None = Non
         with _contexts_not_logged():
             frame = _frame_of(session, source, found, how, shown)
             selected = frame.selectExpr(*how.select) if how.select else frame
-            return _typed_key(selected, how) if found == _CSV else selected
+            return _typed_key(selected, key_type) if found == _CSV else selected
     except (PySparkException, Py4JError) as error:
         reason = reason_of(error)
         step = _next_step(str(error), found, how)
@@ -152,7 +129,7 @@ def _format_of(name: str, shown: str) -> str | None:
     return found
 
 
-def _next_step(text: str, found: str | None, how: Reading) -> str:
+def _next_step(text: str, found: str | None, how: FrameSource) -> str:
     if _NANOSECONDS in text:
         return f"; {_NANOSECONDS_STEP}"
     if found == _JSON and not how.multi_line and "MALFORMED" in text.upper():
@@ -162,7 +139,7 @@ def _next_step(text: str, found: str | None, how: Reading) -> str:
 
 
 def _frame_of(
-    session: SparkSession, source: str, found: str | None, how: Reading, shown: str
+    session: SparkSession, source: str, found: str | None, how: FrameSource, shown: str
 ) -> DataFrame:
     if found == _CSV:
         return _csv(session, source, how, shown)
@@ -175,7 +152,7 @@ def _frame_of(
     return session.read.format(found).load(source)
 
 
-def _refuse_unused(found: str | None, how: Reading, shown: str) -> None:
+def _refuse_unused(found: str | None, how: FrameSource, shown: str) -> None:
     given = {
         "--schema": how.schema,
         "--infer-schema": how.infer_schema,
@@ -190,7 +167,7 @@ def _refuse_unused(found: str | None, how: Reading, shown: str) -> None:
         )
 
 
-def _csv(session: SparkSession, source: str, how: Reading, shown: str) -> DataFrame:
+def _csv(session: SparkSession, source: str, how: FrameSource, shown: str) -> DataFrame:
     options = dict(_CSV_OPTIONS)
     if source.lower().rstrip("/").removesuffix(".gz").endswith(".tsv"):
         options["sep"] = "\t"
@@ -213,15 +190,15 @@ def _csv(session: SparkSession, source: str, how: Reading, shown: str) -> DataFr
     return reader.schema(StructType(types)).load(source)
 
 
-def _typed_key(frame: DataFrame, how: Reading) -> DataFrame:
+def _typed_key(frame: DataFrame, key_type: str | None) -> DataFrame:
     """Return the frame with a text key as the type that the serde takes; other texts are an error."""
     is_text = _KEY in frame.columns and isinstance(frame.schema[_KEY].dataType, StringType)
-    if how.key_type is None or not is_text:
+    if key_type is None or not is_text:
         return frame
-    return frame.withColumn(_KEY, sql.col(_KEY).cast(how.key_type))
+    return frame.withColumn(_KEY, sql.col(_KEY).cast(key_type))
 
 
-def _json(session: SparkSession, source: str, how: Reading, shown: str) -> DataFrame:
+def _json(session: SparkSession, source: str, how: FrameSource, shown: str) -> DataFrame:
     options = {**_STRICT, "multiLine": str(how.multi_line).lower()}
     if how.encoding is not None and not how.multi_line:
         options["lineSep"] = "\n"  # Spark asks for it with an encoding
@@ -239,13 +216,13 @@ def _json(session: SparkSession, source: str, how: Reading, shown: str) -> DataF
 
 
 def _reader(
-    session: SparkSession, kind: str, options: Mapping[str, str], how: Reading
+    session: SparkSession, kind: str, options: Mapping[str, str], how: FrameSource
 ) -> DataFrameReader:
     reader = session.read.format(kind).options(**options)
     return reader if how.encoding is None else reader.option("encoding", how.encoding)
 
 
-def _given_types(how: Reading, names: Sequence[str], shown: str) -> dict[str, StructField]:
+def _given_types(how: FrameSource, names: Sequence[str], shown: str) -> dict[str, StructField]:
     if how.schema is None:
         return {}
     schema = StructType.fromDDL(how.schema)
@@ -300,7 +277,7 @@ def _shortened(texts: DataFrame, inferred: Iterable[StructField]) -> set[str]:
     return {name for name, loses in zip(patterns, row or (), strict=False) if loses}
 
 
-def _check_bytes(session: SparkSession, source: str, how: Reading, shown: str) -> None:
+def _check_bytes(session: SparkSession, source: str, how: FrameSource, shown: str) -> None:
     """Raise StreamsError for bytes that are no UTF-8, where a file is to be UTF-8."""
     if how.encoding is not None and how.encoding.lower() not in _UTF_8:
         return
@@ -312,7 +289,7 @@ def _check_bytes(session: SparkSession, source: str, how: Reading, shown: str) -
         )
 
 
-def _check_characters(frame: DataFrame, how: Reading, shown: str) -> None:
+def _check_characters(frame: DataFrame, how: FrameSource, shown: str) -> None:
     """Raise StreamsError where bytes that are not of a charset were replaced as they were decoded."""
     if how.encoding is None or how.encoding.lower() in _UTF_8:
         return
@@ -322,7 +299,7 @@ def _check_characters(frame: DataFrame, how: Reading, shown: str) -> None:
         raise StreamsError(f"{shown}: it is not {how.encoding}; name its charset by --encoding")
 
 
-def _check_documents(session: SparkSession, source: str, how: Reading, shown: str) -> None:
+def _check_documents(session: SparkSession, source: str, how: FrameSource, shown: str) -> None:
     """Raise StreamsError for a file with more than one document: Spark reads only the first."""
     if how.encoding is not None and how.encoding.lower() not in _UTF_8:
         return

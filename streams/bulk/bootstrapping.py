@@ -3,11 +3,11 @@
 import contextlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rebalance.model import TopicPartition
+from state_stores.bulk_restore.frame_source import FrameSource
 from streams.bulk.bootstrap_beside import stores_beside
 from streams.bulk.bootstrap_books import GroupBooks
 from streams.bulk.bootstrap_driver import (
@@ -39,32 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["BootstrapRefused", "BootstrapReport", "FrameSource", "Told", "bootstrap"]
 
 _UTC: Final = "UTC"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameSource:
-    """Where a frame is read from.
-
-    Attributes:
-        source: A path or URL that Spark can read, or the name of a table.
-        file_format: parquet, csv, json, or any format the session knows; None: told by the end of the name.
-        select: SQL expressions that make the columns; none: all as they are.
-        schema: Types of columns of CSV and JSON, as Spark's DDL: `id STRING, price DOUBLE`. Types of
-            the others are inferred; CSV columns that the key is made of are text.
-        infer_schema: Infer the types of CSV columns of the key, too.
-        encoding: The charset of CSV and JSON; None: UTF-8. Other bytes are refused.
-        multi_line: A JSON file is one document over several lines.
-        time_zone: Of times without one, in a session of our own; None: UTC.
-    """
-
-    source: str
-    file_format: str | None = None
-    select: tuple[str, ...] = ()
-    schema: str | None = None
-    infer_schema: bool = False
-    encoding: str | None = None
-    multi_line: bool = False
-    time_zone: str | None = None
 
 
 def bootstrap(
@@ -135,27 +109,17 @@ def bootstrap(
             column_names,
         )
         from state_stores.bulk_restore.spark_sources import (  # noqa: PLC0415 - see bulk_session
-            Reading,
             read_frame,
             session_time_zone,
             zoned,
         )
 
         if isinstance(frame, FrameSource):
-            reading = Reading(
-                file_format=frame.file_format,
-                select=frame.select,
-                schema=frame.schema,
-                infer_schema=frame.infer_schema,
-                encoding=frame.encoding,
-                multi_line=frame.multi_line,
-                key_type=converted_key_type(target.spec),
-            )
             zone = session_time_zone(driver.session)
             on_step(
                 Told(phase="reading", text=f"reads {frame.source}; times without a zone are {zone}")
             )
-            frame = read_frame(driver.session, frame.source, reading)
+            frame = read_frame(driver.session, frame, key_type=converted_key_type(target.spec))
         columns = columns_of(column_names(frame), target.spec, order_by)
         frame = zoned(frame, (columns.timestamp, columns.start, columns.end))
         if order_by is not None:

@@ -9,14 +9,16 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
+from state_stores.bulk_restore.frame_source import FrameSource
 from state_stores.bulk_restore.spark_frames import check_sortable, moments_of
 from state_stores.bulk_restore.spark_job import SparkSession, collected, next_step
-from state_stores.bulk_restore.spark_sources import Reading, read_frame, session_time_zone, zoned
+from state_stores.bulk_restore.spark_sources import read_frame, session_time_zone, zoned
 from streams.errors import StreamsError
 
 
@@ -32,7 +34,7 @@ def test_csv_is_read_as_other_programs_write_it(spark: SparkSession, tmp_path: P
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    found = read_frame(spark, str(path)).collect()
+    found = read_frame(spark, FrameSource(source=str(path))).collect()
     assert [row.asDict() for row in found] == rows
 
 
@@ -52,7 +54,7 @@ def test_a_row_that_is_not_whole_is_an_error(
     path.write_text(text)
 
     def read() -> None:
-        frame = read_frame(spark, str(path), Reading(select=("id AS key", "name")))
+        frame = read_frame(spark, FrameSource(source=str(path), select=("id AS key", "name")))
         collected(frame.rdd.map(str), lambda: 0, what="reading")
 
     with pytest.raises(StreamsError, match=r"(?i)malformed"):
@@ -83,7 +85,7 @@ def test_a_wrong_column_is_told_once(spark: SparkSession, tmp_path: Path) -> Non
         logger.addHandler(kept)
     try:
         with pytest.raises(StreamsError, match=r"UNRESOLVED_COLUMN.*nmae"):
-            read_frame(spark, str(path), Reading(select=("id AS key", "nmae")))
+            read_frame(spark, FrameSource(source=str(path), select=("id AS key", "nmae")))
         assert kept.texts == []
         with pytest.raises(AnalysisException):
             spark.range(1).selectExpr("idd")
@@ -97,11 +99,11 @@ def test_no_secret_of_a_url_is_told(spark: SparkSession) -> None:
     """Neither by us nor in what Spark says."""
     source = "nowhere://me:hunter2@host/products.csv?sig=hunter3"
     with pytest.raises(StreamsError, match=r"^nowhere://host/products\.csv: Spark") as raised:
-        read_frame(spark, source)
+        read_frame(spark, FrameSource(source=source))
     assert "hunter" not in str(raised.value)
     read = "nowhere://me:hunter2@host/products.csv"
     with pytest.raises(StreamsError, match=r"^nowhere://host/products\.csv: Spark") as raised:
-        read_frame(spark, read, Reading(file_format="parquet"))
+        read_frame(spark, FrameSource(source=read, file_format="parquet"))
     assert "hunter" not in str(raised.value)
 
 
@@ -110,7 +112,7 @@ def test_what_a_source_lacks_is_told_and_not_only_that_something_was_called(
 ) -> None:
     """pip's PySpark has no class for S3; Java's words for that stand in the middle of its message."""
     with pytest.raises(StreamsError, match="S3AFileSystem not found"):
-        read_frame(spark, "s3a://bucket/products.parquet")
+        read_frame(spark, FrameSource(source="s3a://bucket/products.parquet"))
 
 
 def test_rows_are_ordered_by_plain_values_only(spark: SparkSession) -> None:
@@ -126,9 +128,16 @@ def test_rows_are_ordered_by_plain_values_only(spark: SparkSession) -> None:
             check_sortable(frame, name)
 
 
-def rows_of(spark: SparkSession, path: Path, reading: Reading | None = None) -> list[object]:
+def rows_of(
+    spark: SparkSession, path: Path, *, key_type: str | None = None, **how: Any
+) -> list[object]:
     """Return the rows of a file as dicts."""
-    return [row.asDict() for row in read_frame(spark, str(path), reading).collect()]
+    return [
+        row.asDict()
+        for row in read_frame(
+            spark, FrameSource(source=str(path), **how), key_type=key_type
+        ).collect()
+    ]
 
 
 BARCODES = "id,zip,price,number\n000008012713,01234,3.5,7\n12,99999,4,8\n"
@@ -138,13 +147,14 @@ def test_no_digit_of_a_csv_column_is_lost(spark: SparkSession, tmp_path: Path) -
     """Keys are text; so is a column of numbers with zeros in front, or longer than a double."""
     path = tmp_path / "a.csv"
     path.write_text(BARCODES)
-    selected = Reading(select=("id AS key", "zip", "price", "number"))
-    assert rows_of(spark, path, selected) == [
+    assert rows_of(spark, path, select=("id AS key", "zip", "price", "number")) == [
         {"key": "000008012713", "zip": "01234", "price": 3.5, "number": 7},
         {"key": "12", "zip": "99999", "price": 4.0, "number": 8},
     ]
-    composed = Reading(select=("concat(number, '-', id) AS `key`", "price"))
-    assert rows_of(spark, path, composed)[1] == {"key": "8-12", "price": 4.0}
+    assert rows_of(spark, path, select=("concat(number, '-', id) AS `key`", "price"))[1] == {
+        "key": "8-12",
+        "price": 4.0,
+    }
 
     path.write_text("key,value\n1,9007199254740993\n2,0.5\n")
     assert rows_of(spark, path) == [
@@ -158,14 +168,20 @@ def test_types_of_csv_columns_can_be_given(spark: SparkSession, tmp_path: Path) 
     path = tmp_path / "a.csv"
     path.write_text(BARCODES)
     select = ("id AS key", "number")
-    typed = Reading(select=select, key_type="BIGINT")
-    assert rows_of(spark, path, typed)[0] == {"key": 8012713, "number": 7}
-    given = Reading(select=select, schema="number STRING, id INT")
-    assert rows_of(spark, path, given)[1] == {"key": 12, "number": "8"}
-    inferred = Reading(select=select, infer_schema=True)
-    assert rows_of(spark, path, inferred)[0] == {"key": 8012713, "number": 7}
+    assert rows_of(spark, path, select=select, key_type="BIGINT")[0] == {
+        "key": 8012713,
+        "number": 7,
+    }
+    assert rows_of(spark, path, select=select, schema="number STRING, id INT")[1] == {
+        "key": 12,
+        "number": "8",
+    }
+    assert rows_of(spark, path, select=select, infer_schema=True)[0] == {
+        "key": 8012713,
+        "number": 7,
+    }
     with pytest.raises(StreamsError, match="nmber"):
-        rows_of(spark, path, Reading(schema="nmber STRING"))
+        rows_of(spark, path, schema="nmber STRING")
 
 
 def test_files_of_a_folder_must_have_the_same_columns(spark: SparkSession, tmp_path: Path) -> None:
@@ -175,7 +191,7 @@ def test_files_of_a_folder_must_have_the_same_columns(spark: SparkSession, tmp_p
     (tmp_path / "x.csv" / "2.csv").write_text("id,b,a\n1,3,2\n")
 
     def read() -> None:
-        frame = read_frame(spark, str(tmp_path / "x.csv"))
+        frame = read_frame(spark, FrameSource(source=str(tmp_path / "x.csv")))
         collected(frame.rdd.map(str), lambda: 0, what="reading")
 
     with pytest.raises(StreamsError):
@@ -193,9 +209,9 @@ def test_bytes_of_another_charset_are_refused(
     with pytest.raises(StreamsError, match="--encoding"):
         rows_of(spark, path)
     wanted = [{"key": "1", "value": "Müller"}]
-    assert rows_of(spark, path, Reading(encoding="ISO-8859-1")) == wanted
+    assert rows_of(spark, path, encoding="ISO-8859-1") == wanted
     with pytest.raises(StreamsError, match="US-ASCII"):
-        rows_of(spark, path, Reading(encoding="US-ASCII"))
+        rows_of(spark, path, encoding="US-ASCII")
     path.write_text(text, encoding="utf-8-sig")
     assert rows_of(spark, path) == wanted
 
@@ -213,11 +229,9 @@ def test_formats_are_told_by_the_ends_of_names(spark: SparkSession, tmp_path: Pa
         path.write_text("key,value\na,1\n")
         with pytest.raises(StreamsError, match="--format"):
             rows_of(spark, path)
-    assert rows_of(spark, tmp_path / "a.txt", Reading(file_format="csv")) == [
-        {"key": "a", "value": 1}
-    ]
+    assert rows_of(spark, tmp_path / "a.txt", file_format="csv") == [{"key": "a", "value": 1}]
     with pytest.raises(StreamsError, match="--schema"):
-        rows_of(spark, tmp_path, Reading(schema="a INT"))
+        rows_of(spark, tmp_path, schema="a INT")
 
 
 def test_a_json_document_over_several_lines(spark: SparkSession, tmp_path: Path) -> None:
@@ -226,15 +240,14 @@ def test_a_json_document_over_several_lines(spark: SparkSession, tmp_path: Path)
     path.write_text('[\n{"key":"a",\n"value":1},\n{"key":"b","value":2}\n]\n')
     with pytest.raises(StreamsError, match="--multi-line"):
         rows_of(spark, path)
-    document = Reading(multi_line=True)
-    assert rows_of(spark, path, document) == [
+    assert rows_of(spark, path, multi_line=True) == [
         {"key": "a", "value": 1},
         {"key": "b", "value": 2},
     ]
     path.write_text('{"key":"a"}\n{"key":"b"}\n')
     assert rows_of(spark, path) == [{"key": "a"}, {"key": "b"}]
     with pytest.raises(StreamsError, match="--multi-line"):
-        rows_of(spark, path, document)
+        rows_of(spark, path, multi_line=True)
 
 
 def test_moments_keep_their_zone(spark: SparkSession) -> None:
@@ -296,7 +309,7 @@ def test_nanoseconds_are_refused_with_the_way_out(spark: SparkSession, tmp_path:
     path = tmp_path / "a.parquet"
     path.write_bytes(base64.b64decode(NANOSECONDS))
     with pytest.raises(StreamsError, match="microseconds"):
-        read_frame(spark, str(path))
+        read_frame(spark, FrameSource(source=str(path)))
 
 
 def test_executors_with_another_python_are_named() -> None:
