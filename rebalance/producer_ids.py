@@ -14,9 +14,12 @@ INCARNATION_BYTES: Final = 16
 
 _NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _NUMBER: Final = "(0|[1-9][0-9]{0,9})"
+#: Ends the id of the producer that a worker searches refused records with.
+SEARCH_SUFFIX: Final = "-search"
+_SEARCH: Final = f"({SEARCH_SUFFIX})?"
 #: What follows the application id: of a member of a group; of a worker with a fixed assignment; of `tidewheel bootstrap`.
-_GROUP: Final = f"[0-9a-f]{{{2 * INCARNATION_BYTES}}}-{_NUMBER}"
-_FIXED: Final = f"fixed-({_NAME}-)?{_NUMBER}"
+_GROUP: Final = f"[0-9a-f]{{{2 * INCARNATION_BYTES}}}-{_NUMBER}{_SEARCH}"
+_FIXED: Final = f"fixed-({_NAME}-)?{_NUMBER}{_SEARCH}"
 _BOOTSTRAP: Final = f"bootstrap-{_NAME}"
 
 
@@ -46,6 +49,8 @@ def own_ids(application_id: str, transactional_ids: Iterable[str]) -> list[str]:
     >>> member = f"shop-{'0a' * 16}-0"
     >>> own_ids("shop", [member, "shop-fixed-1", "shop-prod-0", "shopping-fixed-0", "", "shop-leader"]) == [member, "shop-fixed-1"]
     True
+    >>> own_ids("shop", ["shop-fixed-1-search"])
+    ['shop-fixed-1-search']
     """
     return _matching(application_id, f"{_GROUP}|{_FIXED}|{_BOOTSTRAP}", transactional_ids)
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from rebalance.producer_ids import SEARCH_SUFFIX
 from streams.errors import StreamsError
 from streams.kafka.advice import next_step
 from streams.kafka.client_log import TransactionLog, error_of, make_client
@@ -53,7 +54,7 @@ class TrialProducer:
         call_timeout_s: float,
         on_wait: Callable[[], None] = no_wait,
     ) -> None:
-        self._id = f"{transactional_id}-search"
+        self._id = transactional_id + SEARCH_SUFFIX
         self._servers = settings.bootstrap_servers
         self._timeout_s = call_timeout_s
         self._on_wait = on_wait
