@@ -21,6 +21,7 @@ from streams.errors import (
     StoreLockedError,
     TopologyError,
 )
+from tasks.errors import OutdatedGrantError, StartRefusedError
 
 
 class ExitCode(IntEnum):
@@ -42,6 +43,7 @@ class ExitCode(IntEnum):
     INTERNAL_TOPICS = 13
     COPARTITIONING = 14
     STORED_ROW = 15
+    START_REFUSED = 16
     INTERRUPTED = 130
 
     @property
@@ -72,6 +74,7 @@ _MEANINGS: Final = {
     ExitCode.INTERNAL_TOPICS: "an internal topic has another number of partitions than is needed now; never restarted",
     ExitCode.COPARTITIONING: "topics whose keys come together have different numbers of partitions (run: only with --no-restart)",
     ExitCode.STORED_ROW: "a stored row can't be read by the serde of its store; never restarted",
+    ExitCode.START_REFUSED: "the place where an input would start loses or repeats records (run: only with --no-restart)",
     ExitCode.INTERRUPTED: "a Ctrl-C while it was stopping ended it at once",
 }
 
@@ -95,6 +98,8 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (TopologyError, ExitCode.USAGE),
     (RecordFailedError, ExitCode.RECORD_FAILED),
     (StoredRowError, ExitCode.STORED_ROW),
+    (OutdatedGrantError, ExitCode.FAILED),
+    (StartRefusedError, ExitCode.START_REFUSED),
     (FencedError, ExitCode.FENCED),
     (IncompatibleMemberError, ExitCode.INCOMPATIBLE_MEMBER),
     (ApplicationShutdownError, ExitCode.APPLICATION_SHUTDOWN),

@@ -616,8 +616,8 @@ class KafkaAdmin:
         while time.monotonic() < deadline_s:
             yield deadline_s
         raise StreamsError(
-            f"{what}: not done within {self._timeout_s:g} s on {self._settings.bootstrap_servers}: {state}; look at "
-            "the brokers' logs"
+            f"{what}: not done within {self._timeout_s:g} s on {self._settings.bootstrap_servers}: {state}; run it again once "
+            "they answer"
         )
 
     @property

@@ -76,7 +76,7 @@ def read_range(
             elif time.monotonic() - moved_s > stall_s:
                 raise StreamsError(
                     f"{partition}: nothing came for {stall_s:g} s at offset {position}, though the log goes on to "
-                    f"{to_offset}; look at the brokers' logs, and run it again"
+                    f"{to_offset}; check that the partition has a leader, and run it again"
                 )
     finally:
         reader.close()

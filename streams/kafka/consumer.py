@@ -329,4 +329,4 @@ def _next_step_of(error: KafkaError) -> str:
         return "grant this principal READ and DESCRIBE on the topic"
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return "raise consumer={'receive.message.max.bytes': ...}"
-    return "look for the cause in the broker's log"
+    return "nothing is skipped; once the brokers give the records, a new start goes on there"

@@ -332,7 +332,7 @@ class RestoreHelper:
             self._fail(
                 stretch,
                 f"{stretch.partition}: nothing came for {STALL_S:g} s at offset {stretch.position}, though the log goes on to "
-                f"{stretch.order.to_offset}; look at the brokers' logs",
+                f"{stretch.order.to_offset}; check that the partition has a leader",
             )
         elif now_s - stretch.said_s >= _SAY_EVERY_S:
             stretch.said_s = now_s

@@ -12,11 +12,13 @@ from streams.errors import (
     MissingOutputTopicError,
     MissingSourceTopicError,
     RecordFailedError,
+    StoredRowError,
     StoreLockedError,
     StreamsError,
     TopologyError,
 )
 from streams.exit_codes import ExitCode, exit_code_of, markdown_table
+from tasks.errors import OutdatedGrantError, StartRefusedError
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,9 @@ from streams.exit_codes import ExitCode, exit_code_of, markdown_table
         (InternalTopicError(""), ExitCode.INTERNAL_TOPICS),
         (CopartitioningError(""), ExitCode.COPARTITIONING),
         (StoreLockedError(""), ExitCode.REFUSED),
+        (StoredRowError(""), ExitCode.STORED_ROW),
+        (StartRefusedError(""), ExitCode.START_REFUSED),
+        (OutdatedGrantError(""), ExitCode.FAILED),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
         (StreamsError(""), ExitCode.FAILED),
         (ZeroDivisionError(), ExitCode.FAILED),
