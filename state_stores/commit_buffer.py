@@ -245,7 +245,11 @@ class CommitBuffer:
         try:
             return self._serde.deserialize(self.topic, payload)
         except StoredRowError as error:
-            raise error.of_key(key_hash(key)) from error.__cause__
+            raise error.of_key(key_hash(self._record_key(key))) from error.__cause__
+
+    def _record_key(self, key: bytes) -> bytes:
+        """Return the user's key within the key of a row."""
+        return key
 
     def _decoded(self, keys: Sequence[bytes], payloads: Sequence[bytes]) -> list[Any]:
         try:

@@ -12,7 +12,7 @@ from state_stores.segmented_buffer import CommittedSegments, SegmentRow
 from state_stores.segmented_store import Segments, committed_sources
 from state_stores.session_store import AggregationWithHeaders, ReadOnlySessionStore
 from state_stores.spec import StoreSpec
-from state_stores.stored_values import key_hash
+from state_stores.stored_values import key_hash, read_row
 from state_stores.window_store import ReadOnlyWindowStore
 
 K = TypeVar("K")
@@ -56,7 +56,8 @@ class _SegmentsWithHeaders(CommittedSegments):
             self._spec.name, lower, upper, reverse=reverse
         ):
             payload, timestamp = unseal_with_headers(data)
-            yield disk_key, decode(self._topic, payload), timestamp
+            key = self.layout.key_of(disk_key)
+            yield disk_key, read_row(self._spec.name, decode, self._topic, payload, key), timestamp
 
 
 def segments_with_headers(

@@ -17,7 +17,7 @@ from state_stores.headers_buffer import tell_headers
 from state_stores.key_schema import after, key_bytes, prefix_end
 from state_stores.ports import Database, SerdePort
 from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stored_values import key_hash
+from state_stores.stored_values import key_hash, read_row
 from state_stores.task_store import TaskStore
 from state_stores.timed_buffer import TimedBuffer, read_note
 
@@ -91,6 +91,10 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
     def _key_bytes(self, key: K) -> bytes:
         return key_bytes(self._key_serde, self._topic, key, self.name)
 
+    def _key_of(self, data: bytes) -> K:
+        key: K = read_row(self.name, self._key_serde.deserialize, self._topic, data, data)
+        return key
+
     def _bound(self, key: K | None) -> bytes | None:
         return None if key is None else self._key_bytes(key)
 
@@ -99,8 +103,7 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
         rows = self._iterate(
             self._bound(lo), None if upper is None else after(upper), reverse=reverse
         )
-        decode = self._key_serde.deserialize
-        return ((decode(self._topic, key), value) for key, value in rows)
+        return ((self._key_of(key), value) for key, value in rows)
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -144,7 +147,7 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
             )
         data = key_bytes(serde, self._topic, prefix, self.name, what="prefix")
         rows = self._iterate(data, prefix_end(data), reverse=False)
-        return ((self._key_serde.deserialize(self._topic, key), value) for key, value in rows)
+        return ((self._key_of(key), value) for key, value in rows)
 
     def __getitem__(self, key: K) -> V:
         value = self.get(key)

@@ -19,6 +19,7 @@ from state_stores.row_index import RowIndex
 from state_stores.rows import SortedRows
 from state_stores.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
 from state_stores.spec import StoreSpec
+from state_stores.stored_values import read_row
 from state_stores.timed_buffer import TimedBuffer, read_note
 
 #: (disk key, value, timestamp)
@@ -53,6 +54,9 @@ class SegmentedBuffer(TimedBuffer):
     def live_from_ms(self) -> int:
         """Return the smallest time that has not expired."""
         return self.layout.live_from_ms(self.observed_stream_time_ms)
+
+    def _record_key(self, key: bytes) -> bytes:
+        return self.layout.key_of(key)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -377,7 +381,8 @@ class CommittedSegments:
             self._spec.name, lower, upper, reverse=reverse
         ):
             payload, timestamp = unseal(data)
-            yield disk_key, decode(self._topic, payload), timestamp
+            key = self.layout.key_of(disk_key)
+            yield disk_key, read_row(self._spec.name, decode, self._topic, payload, key), timestamp
 
 
 def rows_within(

@@ -10,6 +10,7 @@ from state_stores.ports import Database, SerdePort
 from state_stores.segmented_buffer import CommittedSegments, SegmentedBuffer, SegmentRow
 from state_stores.segments import SegmentLayout, check_bounds
 from state_stores.spec import StoreSpec
+from state_stores.stored_values import read_row
 from state_stores.task_store import TaskStore
 from state_stores.windowed import Windowed
 
@@ -97,7 +98,8 @@ class SegmentedReads(Generic[K, V]):
         )
 
     def _key_of(self, disk_key: bytes) -> K:
-        key: K = self._key_serde.deserialize(self._topic, self._layout.key_of(disk_key))
+        data = self._layout.key_of(disk_key)
+        key: K = read_row(self.name, self._key_serde.deserialize, self._topic, data, data)
         return key
 
 

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from state_stores.errors import SerdeError, StoredRowError, StreamsError
 from state_stores.ports import SerdePort
+
+#: What a serde may raise. `SystemExit` too: the exit of a library must not end a worker without a word of the row.
+FAILURES: Final = (Exception, SystemExit)
 
 
 class StoredValues:
@@ -28,7 +31,7 @@ class StoredValues:
         """Return the value of a row; raises `StoredRowError` if the serde can't read it."""
         try:
             return self.inner.deserialize(topic, data)
-        except Exception as error:
+        except FAILURES as error:
             raise unreadable(self._store, error) from error
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[Any]:
@@ -36,7 +39,7 @@ class StoredValues:
         return self.inner.deserialize_batch(topic, data)
 
 
-def unreadable(store: str, error: Exception, key: bytes | None = None) -> StreamsError:
+def unreadable(store: str, error: BaseException, key: bytes | None = None) -> StreamsError:
     """Return the error to raise for a stored row that a serde can't read; errors that are no serde's stay as they are."""
     if isinstance(error, StreamsError) and not isinstance(error, SerdeError):
         return error
@@ -44,6 +47,26 @@ def unreadable(store: str, error: Exception, key: bytes | None = None) -> Stream
         error.fact if isinstance(error, SerdeError) else f"its serde raised {type(error).__name__}"
     )
     return StoredRowError(store, fact, key_hash=None if key is None else key_hash(key))
+
+
+def read_row(
+    store: str, decode: Callable[[str, bytes], Any], topic: str, data: bytes, key: bytes
+) -> Any:
+    """Return what a serde reads of a row: its value, or its key; raises `StoredRowError` if it can't.
+
+    Args:
+        store: The store.
+        decode: The serde's `deserialize`.
+        topic: Topic name the serde is told.
+        data: Bytes to read.
+        key: The key of the row.
+    """
+    try:
+        return decode(topic, data)
+    except StoredRowError as error:
+        raise error.of_key(key_hash(key)) from error.__cause__
+    except FAILURES as error:
+        raise unreadable(store, error, key) from error
 
 
 def key_hash(key: bytes) -> str:

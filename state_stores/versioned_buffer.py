@@ -19,7 +19,7 @@ from state_stores.envelope import seal_batch, unseal
 from state_stores.ports import Database
 from state_stores.rows import SortedRows
 from state_stores.spec import StoreSpec
-from state_stores.stored_values import StoredValues
+from state_stores.stored_values import StoredValues, read_row
 from state_stores.timed_buffer import TimedBuffer, read_note
 from state_stores.versions import TAIL, TOMBSTONE, VersionSerde, key_bounds, time_of, version_key
 
@@ -70,6 +70,9 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         self._cursor: bytes | None = None
         #: What the commit in progress deletes of them.
         self._swept: list[bytes] = []
+
+    def _record_key(self, key: bytes) -> bytes:
+        return key[:-TAIL]
 
     @property
     def horizon_ms(self) -> int:
@@ -232,9 +235,11 @@ class CommittedVersions(_ByKey):
             self._spec.name, lower, upper, reverse=reverse
         ):
             if len(disk_key) == len(key) + TAIL:
+                payload, _ = unseal(data)
+                decode = self._serde.deserialize
                 yield (
                     time_of(disk_key),
-                    self._serde.deserialize(self._topic, unseal(data)[0]),
+                    read_row(self._spec.name, decode, self._topic, payload, key),
                 )
 
 

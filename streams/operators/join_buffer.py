@@ -13,9 +13,8 @@ from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from state_stores.ports import SerdePort
-from state_stores.stored_values import unreadable
+from state_stores.stored_values import read_row
 from streams.serdes.buffered import Buffered, Context, decode_buffered, encode_buffered
-from tasks.processing.handlers import FAILURES
 from tasks.processing.record import Headers, RecordMetadata
 
 _PREFIX: Final = b"\x00"
@@ -130,11 +129,9 @@ class JoinBuffer:
     def _stored(self, row: bytes) -> Waiting:
         topic = self._rows.topic
         held = decode_buffered(self._rows.get(row))
-        key = self._key_serde.deserialize(topic, row[_KEY_BEGIN : -_INT.size])
-        try:
-            value = self._value_serde.deserialize(topic, held.new or b"")
-        except FAILURES as error:  # a serde of the user's may raise anything
-            raise unreadable(self._rows.spec.name, error, row[_KEY_BEGIN : -_INT.size]) from error
+        store, data = self._rows.spec.name, row[_KEY_BEGIN : -_INT.size]
+        key = read_row(store, self._key_serde.deserialize, topic, data, data)
+        value = read_row(store, self._value_serde.deserialize, topic, held.new or b"", data)
         return Waiting(key, value, held.context.timestamp, held.context.headers)
 
 

@@ -16,8 +16,7 @@ import msgspec
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.key_value_store import KeyValueStore
 from state_stores.ports import SerdePort
-from state_stores.stored_values import unreadable
-from tasks.processing.handlers import FAILURES
+from state_stores.stored_values import read_row
 
 _KEY: Final = struct.Struct(">q?")
 _SIDE: Final = struct.Struct("?")
@@ -183,13 +182,11 @@ class NonJoinedStore:
         topic = self._buffer.topic
         key_bytes = row[_KEY.size :]
         (is_left,) = _SIDE.unpack_from(entry)
-        try:
-            value = self._value_serde(is_left=is_left).deserialize(topic, entry[_SIDE.size :])
-        except FAILURES as error:  # a serde of the user's may raise anything
-            raise unreadable(self._buffer.spec.name, error, key_bytes) from error
+        store, decode = self._buffer.spec.name, self._value_serde(is_left=is_left).deserialize
+        value = read_row(store, decode, topic, entry[_SIDE.size :], key_bytes)
         return NonJoined(
             key_bytes,
-            self._serdes[0].deserialize(topic, key_bytes),
+            read_row(store, self._serdes[0].deserialize, topic, key_bytes, key_bytes),
             timestamp,
             value if is_left else None,
             None if is_left else value,

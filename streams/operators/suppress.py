@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from state_stores.commit_buffer import CommitBuffer
+from state_stores.stored_values import read_row
 from state_stores.windowed import Windowed
 from streams.errors import StreamsError
 from streams.operators.materialized import MaterializedOperator, TableOperator
@@ -189,6 +190,14 @@ class Suppress(MaterializedOperator):
             "more room (with_max_records, with_max_bytes, BufferConfig.unbounded()), or emit_early_when_full()"
         )
 
+    def _keys_of(self, key_bytes: Sequence[bytes]) -> list[Any]:
+        spec, topic = self.buffer.spec, self.buffer.topic
+        try:
+            return list(spec.key_serde.deserialize_batch(topic, key_bytes))
+        except FAILURES:  # for one it tells the reason
+            decode = spec.key_serde.deserialize
+            return [read_row(spec.name, decode, topic, each, each) for each in key_bytes]
+
     def _output(self, batch: RecordBatch, emitted: _Emitted) -> RecordBatch | None:
         taken = emitted.taken
         if not taken:
@@ -200,10 +209,10 @@ class Suppress(MaterializedOperator):
         headers = [item.row.context.headers for item in taken]
         old_values = None
         if self.sends_old_values:
-            old_values = [value(topic, item.row.prior) for item in taken]
+            old_values = [value(topic, item.row.prior, item.key_bytes) for item in taken]
         return RecordBatch(
-            spec.key_serde.deserialize_batch(topic, key_bytes),
-            [value(topic, item.row.new) for item in taken],
+            self._keys_of(key_bytes),
+            [value(topic, item.row.new, item.key_bytes) for item in taken],
             [item.row.context.timestamp for item in taken],
             headers if any(headers) else None,
             output.rows,
@@ -270,7 +279,9 @@ class _SuppressedRows(BoundView):
                 data = self._rows.spec.key_serde.serialize(topic, key)
                 held: Buffered | None = None if data is None else self._rows.get(data)
                 if held is not None:
-                    values[index] = serde.stored(self._rows.spec.name, topic, held.prior)
+                    values[index] = serde.stored(
+                        self._rows.spec.name, topic, held.prior, data or b""
+                    )
                     timestamps[index] = NO_TIMESTAMP  # nobody knows when it was sent
             except FAILURES as error:
                 if failed is None:

@@ -17,6 +17,7 @@ import msgspec
 from state_stores.headers_buffer import HeadersBuffer
 from state_stores.segmented_buffer import SegmentedBuffer
 from state_stores.segments import SEGMENT_BYTES, TIME_MAX
+from state_stores.stored_values import unreadable
 from state_stores.windowed import Windowed
 from streams.operators.due_rows import DueRows, Place
 from streams.operators.materialized import MaterializedOperator
@@ -362,7 +363,11 @@ class WindowedOperator(MaterializedOperator):
         for data in rows:
             value = self.buffer.get(data)
             if value is not None:  # a session that was merged away
-                key = serde.deserialize(topic, layout.key_of(data))
+                key_bytes = layout.key_of(data)
+                try:
+                    key = serde.deserialize(topic, key_bytes)
+                except FAILURES as error:
+                    raise unreadable(self.buffer.spec.name, error, key_bytes) from error
                 timestamp = self.buffer.timestamp(data)
                 yield Change(Windowed(key, *window_of(data)), data, value, timestamp, None)
 

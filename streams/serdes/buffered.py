@@ -13,7 +13,7 @@ import struct
 from typing import Any, Final, NamedTuple
 
 from state_stores.ports import SerdePort
-from state_stores.stored_values import unreadable
+from state_stores.stored_values import read_row
 from streams.serdes.serde import Serde
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -130,12 +130,9 @@ class BufferedSerde(Serde[Buffered]):
         """Return the table's value of some bytes."""
         return None if data is None else self.inner.deserialize(topic, data)
 
-    def stored(self, store: str, topic: str, data: bytes | None) -> Any:
-        """Return the table's value of some bytes in a store's row; raises `StoredRowError` if they can't be read."""
-        try:
-            return self.value(topic, data)
-        except Exception as error:
-            raise unreadable(store, error) from error
+    def stored(self, store: str, topic: str, data: bytes | None, key: bytes) -> Any:
+        """Return the table's value of some bytes in the row of a key; raises `StoredRowError` if they can't be read."""
+        return None if data is None else read_row(store, self.inner.deserialize, topic, data, key)
 
     def value_bytes(self, topic: str, value: Any) -> bytes | None:
         """Return the bytes of a value of the table's."""

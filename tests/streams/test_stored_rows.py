@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from state_stores.stored_values import key_hash
 from streams import (
+    AggregationWithHeaders,
     Processor,
     Record,
     Serde,
@@ -21,6 +23,9 @@ from streams import (
     StreamsBuilder,
     StreamsConfig,
     TimeWindows,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    Windowed,
 )
 from streams.exit_codes import ExitCode, exit_code_of
 from streams.testing import TopologyTestDriver
@@ -131,6 +136,89 @@ def test_a_row_of_an_older_class_ends_the_worker(build: Any, handler: Any) -> No
         assert "canary" not in str(caught.value)
         assert "sha256:" in str(caught.value)
         serde.has_changed = False
+
+
+class ChangingKey(Serde[str]):
+    """Writes text, and can't read it any more once the class has changed."""
+
+    name = "changing key"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_changed = False
+
+    def serialize(self, topic: str, value: str, /) -> bytes:
+        return value.encode()
+
+    def deserialize(self, topic: str, data: bytes, /) -> str:
+        if self.has_changed:
+            raise KeyError("currency")
+        return data.decode()
+
+
+KINDS: dict[str, Any] = {
+    "key-value": Stores.key_value,
+    "timestamped": Stores.timestamped_key_value,
+    "headers": Stores.timestamped_key_value_with_headers,
+    "versioned": partial(Stores.versioned, history_retention=1_000),
+    "window": partial(Stores.window, retention=1_000, window_size=10),
+    "timestamped window": partial(Stores.timestamped_window, retention=1_000, window_size=10),
+    "window headers": partial(
+        Stores.timestamped_window_with_headers, retention=1_000, window_size=10
+    ),
+    "session": partial(Stores.session, retention=1_000),
+    "session headers": partial(Stores.session_with_headers, retention=1_000),
+}
+
+
+def put(store: Any, kind: str, record: Record[str, Order]) -> None:
+    value: Any = record.value
+    if "session" in kind:
+        value = AggregationWithHeaders(value, ()) if "headers" in kind else value
+        store.put(Windowed(record.key, 0, record.timestamp), value)
+        return
+    if "headers" in kind:
+        value = ValueTimestampHeaders(value, record.timestamp, ())
+    elif "timestamped" in kind:
+        value = ValueAndTimestamp(value, record.timestamp)
+    in_time = "window" in kind or kind == "versioned"
+    store.put(record.key, value, *([record.timestamp] if in_time else []))
+
+
+def read(store: Any, kind: str) -> Any:
+    if kind == "versioned":
+        return store.get("ann")
+    return list(store.find_sessions("ann", 0, 100) if "session" in kind else store.all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("changing", ["key", "value"])
+def test_every_kind_of_store_names_the_key(kind: str, changing: str) -> None:
+    """By its hash, in a query and in the worker; a key that can't be read is no record's fault either."""
+    key_serde, value_serde = ChangingKey(), Changing()
+
+    class Keeping(Processor[str, Order, None, None]):
+        def process(self, record: Record[str, Order]) -> None:
+            put(self.context.get_state_store("rows"), kind, record)
+
+    builder = StreamsBuilder()
+    made = KINDS[kind]("rows", key_serde=key_serde, value_serde=value_serde)
+    builder.add_state_store(made)
+    stream = builder.stream("in", key_serde=str, value_serde=Serdes.json(Order))
+    stream.process(Keeping, stores=["rows"])
+    config = StreamsConfig(
+        application_id="rows", bootstrap_servers="unused:9092", statestore_cache_max_bytes=0
+    )
+    with TopologyTestDriver(builder.build(), config) as driver:
+        given = driver.create_input_topic("in", key_serde=str, value_serde=Serdes.json(Order))
+        given.pipe_input("ann", Order(7), 5)
+        (key_serde if changing == "key" else value_serde).has_changed = True
+        if changing == "key" and kind == "versioned":
+            return  # its keys are never read
+        with pytest.raises(StoredRowError) as caught:
+            read(driver.get_state_store("rows"), kind)
+        assert caught.value.key_hash == key_hash(b"ann")
+        key_serde.has_changed = value_serde.has_changed = False
 
 
 def test_the_keys_hash_is_that_of_its_bytes() -> None:
