@@ -5,7 +5,7 @@ without the extras everything else works.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from streams.errors import TopologyError
 
@@ -48,19 +48,53 @@ class RegistryClient(Protocol):
 Registry = str | Mapping[str, Any] | RegistryClient
 
 
-class RegistryFormats(Protocol):
-    """The schema formats that go through a registry; raises `TopologyError` where a setting is wrong."""
+class Reference(NamedTuple):
+    """Another schema of the registry that a schema uses; version None is the latest."""
 
-    def avro(self, schema: str, registry: Registry) -> SchemaCodec:
-        """Return the codec of an Avro schema, given as JSON."""
+    name: str
+    subject: str
+    version: int | None
+
+
+class SchemaSource(NamedTuple):
+    """Where a serde's schema comes from: the program, or a subject of the registry.
+
+    Attributes:
+        text: The schema's JSON; None until a subject's schema has been fetched, and for Protobuf.
+        references: The schemas that it uses.
+        subject: The subject whose schema it is; None for a schema of the program's own.
+        version: The subject's version; None is the latest.
+    """
+
+    text: str | None = None
+    references: tuple[Reference, ...] = ()
+    subject: str | None = None
+    version: int | None = None
+
+
+class RegistryFormats(Protocol):
+    """The schema formats that go through a registry.
+
+    Raises `TopologyError` for a wrong setting, `SchemaRegistryError` for a schema that the registry
+    does not have.
+    """
+
+    def fetched(self, source: SchemaSource, schema_type: str, registry: Registry) -> SchemaSource:
+        """Return a source with its text and with the numbers of its versions."""
         ...
 
-    def protobuf(self, message_type: type[Any], registry: Registry) -> SchemaCodec:
+    def avro(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
+        """Return the codec of an Avro schema that was fetched."""
+        ...
+
+    def protobuf(
+        self, message_type: type[Any], source: SchemaSource, registry: Registry
+    ) -> SchemaCodec:
         """Return the codec of a generated Protobuf class."""
         ...
 
-    def json_schema(self, schema: str, registry: Registry) -> SchemaCodec:
-        """Return the codec of a JSON Schema, given as JSON."""
+    def json_schema(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
+        """Return the codec of a JSON Schema that was fetched."""
         ...
 
     def travelling(self, registry: Registry) -> Registry:

@@ -10,7 +10,7 @@ import msgspec
 
 from state_stores.bulk_restore.content import StoredRow
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from streams.errors import SerializationError
+from streams.errors import SchemaRegistryError, SerializationError
 
 #: What a Python type is in Spark's DDL. Everything else is a column of JSON text.
 _NATIVE: Final[Mapping[type, str]] = {
@@ -104,6 +104,7 @@ class RowReader:
 
         Raises:
             SerializationError: The bytes are not of the store's serdes.
+            SchemaRegistryError: The registry of a serde does not answer.
         """
         key, value = self.decoded(stored)
         columns: Row = (self._key(key),)
@@ -121,6 +122,8 @@ class RowReader:
                 self._spec.key_serde.deserialize(self._topic, stored.key),
                 self._spec.value_serde.deserialize(self._topic, stored.value),
             )
+        except SchemaRegistryError:
+            raise  # the row is good
         except Exception as error:
             raise SerializationError(
                 f"store {self._spec.name}: a row of {self._topic} is not what its serdes write ({type(error).__name__}: "

@@ -19,7 +19,7 @@ from streams.bulk.driver import BulkProgress, OnProgress, newest_snapshot, now_m
 from streams.bulk.executor_work import ExecutorWork
 from streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
 from streams.config import StreamsConfig
-from streams.errors import ConfigError, StreamsError
+from streams.errors import ConfigError, SchemaRegistryError, StreamsError
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.portable_settings import clients_of, settings_of
 from streams.serdes.partitioning import partition_of
@@ -172,6 +172,7 @@ def key_bytes(store: BulkStore, text: str) -> bytes:
 
     Raises:
         ConfigError: The serde takes neither.
+        SchemaRegistryError: The serde's registry does not answer.
     """
     serde = store.spec.key_serde
     plain = text.encode()
@@ -193,6 +194,8 @@ def _written(store: BulkStore, key: Any) -> bytes | None:
     try:
         data: bytes | None = serde.serialize(store.topic, key)
         is_same = data is not None and serde.deserialize(store.topic, data) == key
+    except SchemaRegistryError:
+        raise  # the key may be good
     except (StreamsError, TypeError, ValueError, AttributeError):
         return None
     return data if is_same else None

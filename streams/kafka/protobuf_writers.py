@@ -79,6 +79,23 @@ def message_name(schema: str, indexes: Sequence[int]) -> str:
     return f"{package[1]}.{names[0]}" if package else names[0]
 
 
+def message_indexes(descriptor: Any) -> tuple[int, ...]:
+    """Return a message's place in its file, as `message_name` takes it.
+
+    >>> from google.protobuf.struct_pb2 import Struct, Value
+    >>> message_indexes(Value.DESCRIPTOR), message_indexes(Struct.DESCRIPTOR.nested_types[0])
+    ((1,), (0, 0))
+    """
+    outer = descriptor.containing_type
+    siblings = (
+        list(descriptor.file.message_types_by_name.values())
+        if outer is None
+        else outer.nested_types
+    )
+    index = [each.full_name for each in siblings].index(descriptor.full_name)
+    return (index,) if outer is None else (*message_indexes(outer), index)
+
+
 def _described_name(descriptor: bytes, indexes: Sequence[int]) -> str:
     from google.protobuf import descriptor_pb2  # type: ignore[import-untyped] # noqa: PLC0415 - needs the extra
 

@@ -9,22 +9,29 @@ that the registry does not know) becomes `CodecError`.
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 from uuid import UUID
 
-from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaReference,
+    SchemaRegistryClient,
+    topic_subject_name_strategy,
+)
 from confluent_kafka.schema_registry.error import SchemaRegistryError as RegistryReply
 from confluent_kafka.serialization import MessageField, SerializationContext
 from confluent_kafka.serialization import SerializationError as ConfluentError
 
 from streams.config.secrets import is_reference, redacted_url, resolve_secrets
 from streams.errors import SchemaRegistryError, StreamsError, TopologyError
-from streams.kafka.protobuf_writers import ProtobufWriters
-from streams.schema_port import CodecError, Registry, SchemaCodec
+from streams.kafka.protobuf_writers import ProtobufWriters, message_indexes, message_name
+from streams.kafka.schema_references import NOT_FOUND, References
+from streams.schema_port import CodecError, Reference, Registry, SchemaCodec, SchemaSource
 from streams.serdes.avro_values import AvroValues
-from streams.serdes.plain_codecs import json_schema_reason
+from streams.serdes.plain_codecs import PlainJsonSchema, json_schema_reason
 from streams.serdes.strict_json import dumps, loads
 
 #: Settings that are the serialisers', not the client's: Java has both in one map, and so have we.
@@ -46,9 +53,19 @@ _TIMEOUT_S: Final = 10
 """How long one request may take, unless `timeout` says otherwise; confluent-kafka itself would wait for ever."""
 _MESSAGE_MAX: Final = 300
 _FRAME_BYTES: Final = 5
+_GUID_FRAME_BYTES: Final = 17
 _MAGIC_BYTES: Final = (0, 1)
-_NOT_FOUND: Final = range(40400, 40500)
-"""The registry's own codes for what it does not have; a server that is no registry answers 404 without them."""
+#: Settings by which confluent-kafka chooses the schema that it writes with.
+_CHOOSES_SCHEMA: Final = ("use.schema.id", "use.latest.version", "use.latest.with.metadata")
+#: What a serde of a subject decides itself.
+_OF_A_SUBJECT: Final = (*_CHOOSES_SCHEMA, "auto.register.schemas", "subject.name.strategy")
+
+#: The formats by the registry's name for them: what messages call them, and their serdes.
+_TYPES: Final = {
+    "AVRO": ("an Avro schema", "Serdes.avro(subject=…)"),
+    "JSON": ("a JSON Schema", "Serdes.json_schema(subject=…)"),
+    "PROTOBUF": ("a Protobuf schema", "Serdes.protobuf(Class, subject=…)"),
+}
 
 
 class ConfluentFormats:
@@ -57,59 +74,90 @@ class ConfluentFormats:
     def __init__(self) -> None:
         self._links: dict[object, tuple[_Link, object]] = {}
 
-    def avro(self, schema: str, registry: Registry) -> SchemaCodec:
-        """Return the codec of an Avro schema, given as JSON."""
+    def fetched(self, source: SchemaSource, schema_type: str, registry: Registry) -> SchemaSource:
+        """Return a source with its text and with the numbers of its versions."""
+        link = self._link(registry)
+        if source.subject is not None:
+            found = link.registered(source.subject, source.version, schema_type)
+            return source._replace(text=found.schema.schema_str, version=found.version)
+        numbered = tuple(
+            each
+            if each.version is not None
+            else each._replace(version=link.registered(each.subject, None, schema_type).version)
+            for each in source.references
+        )
+        return source._replace(references=numbered)
+
+    def avro(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
+        """Return the codec of an Avro schema that was fetched."""
         from confluent_kafka.schema_registry import avro  # noqa: PLC0415 - needs the extra
 
-        link, values = self._link(registry), AvroValues(schema)
+        link = self._link(registry)
+        used = link.used(source, "AVRO")
+        values = AvroValues(used.text, used.named)
         # What the schema does not have would be left out silently.
-        own = {"validate.strict.allow.default": True, **link.serializer}
+        own = {"validate.strict.allow.default": True, **used.serializer}
         write: Any = avro.AvroSerializer
         read: Any = avro.AvroDeserializer
         return _Codec(
             link,
-            lambda: write(link.client, schema, conf=own),
-            _made(lambda: read(link.client, schema, conf=link.deserializer)),
+            "AVRO",
+            lambda: write(used.client, used.schema, conf=own),
+            _made(lambda: read(link.client, used.schema, conf=used.deserializer)),
             check=values.checked,
             refusal=values.refusal,
         )
 
-    def protobuf(self, message_type: type[Any], registry: Registry) -> SchemaCodec:
+    def protobuf(
+        self, message_type: type[Any], source: SchemaSource, registry: Registry
+    ) -> SchemaCodec:
         """Return the codec of a generated Protobuf class."""
         from confluent_kafka.schema_registry import protobuf  # noqa: PLC0415 - needs the extra
 
         link = self._link(registry)
+        used = link.used(source, "PROTOBUF")
+        if source.subject is not None:
+            _check_message(message_type.DESCRIPTOR, source, used.text)
         # Clients before 2.13 want to be told; the other format was a fault of theirs.
         old = {"use.deprecated.format": False}
-        writing, reading = {**old, **link.serializer}, {**old, **link.deserializer}
+        writing, reading = {**old, **used.serializer}, {**old, **used.deserializer}
         write: Any = protobuf.ProtobufSerializer
         read: Any = protobuf.ProtobufDeserializer
         return _Codec(
             link,
-            lambda: write(message_type, link.client, writing),
+            "PROTOBUF",
+            lambda: write(message_type, used.client, writing),
             _made(lambda: read(message_type, reading, link.client)),
             check_data=ProtobufWriters(message_type.DESCRIPTOR.full_name, link.schema_text).check,
         )
 
-    def json_schema(self, schema: str, registry: Registry) -> SchemaCodec:
-        """Return the codec of a JSON Schema, given as JSON."""
+    def json_schema(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
+        """Return the codec of a JSON Schema that was fetched."""
         from confluent_kafka.schema_registry import json_schema  # noqa: PLC0415 - needs the extra
 
         link = self._link(registry)
+        used = link.used(source, "JSON")
+        checks = PlainJsonSchema(used.text, used.named)
+        writing, reading = dict(used.serializer), dict(used.deserializer)
+        validates = writing.get("validate", True) is not False
+        # Theirs fetches an unknown `$ref`. Only they can check a schema that they choose.
+        chosen = any(writing.get(name) for name in _CHOOSES_SCHEMA)
+        if not chosen:
+            writing["validate"] = reading["validate"] = False
         write: Any = json_schema.JSONSerializer
         read: Any = json_schema.JSONDeserializer
         return _Codec(
             link,
-            lambda: write(schema, link.client, conf=link.serializer, json_encode=dumps),
+            "JSON",
+            lambda: write(used.schema, used.client, conf=writing, json_encode=dumps),
             _made(
                 lambda: read(
-                    schema,
-                    schema_registry_client=link.client,
-                    conf=link.deserializer,
-                    json_decode=loads,
+                    used.schema, schema_registry_client=link.client, conf=reading, json_decode=loads
                 )
             ),
             reason=_json_reason,
+            check=checks.checked if validates and not chosen else None,
+            check_read=None if chosen else checks.checked,
         )
 
     def travelling(self, registry: Registry) -> Registry:
@@ -147,6 +195,7 @@ class _Link:
     def __init__(self, client: Any, shown: str, settings: Mapping[str, Any]) -> None:
         self.shown = shown
         self.client = _Client(client, self)
+        self.references = References(self.client.get_version, shown)
         # Their own default asks the registry for associations first, which older registries do not know.
         strategy = {"subject.name.strategy": topic_subject_name_strategy}
         named = any(name.startswith("subject.name.strategy") for name in settings)
@@ -160,11 +209,102 @@ class _Link:
 
     def schema_text(self, frame: bytes) -> str:
         """Return the schema of a frame's first bytes, in the form that Protobuf's deserialiser asks for."""
+        return str(self.writer_schema(frame, fmt="serialized").schema_str)
+
+    def writer_schema(self, frame: bytes, **form: str) -> Any:
+        """Return the schema of a frame's first bytes."""
         if frame[0]:
-            found = self.client.get_schema_by_guid(str(UUID(bytes=frame[1:])), fmt="serialized")
+            return self.client.get_schema_by_guid(str(UUID(bytes=frame[1:])), **form)
+        return self.client.get_schema(int.from_bytes(frame[1:], "big"), **form)
+
+    def registered(self, subject: str, version: int | None, schema_type: str) -> Any:
+        """Return a version of a subject, None is the latest; raises for one of another format."""
+        form = {"fmt": "serialized"} if schema_type == "PROTOBUF" else {}
+        wanted = f"subject {subject!r}" + (f" version {version}" if version is not None else "")
+        try:
+            found = self.client.get_version(
+                subject, "latest" if version is None else version, **form
+            )
+        except RegistryReply as error:
+            status, text = error.http_status_code, str(error.error_message)[:_MESSAGE_MAX]
+            problem = f"{self.shown}, {wanted}: HTTP {status}, {text!r}"
+            if error.error_code in NOT_FOUND:
+                step = "register its schema, or correct the subject and its version"
+            else:
+                step = _next_step(status)
         else:
-            found = self.client.get_schema(int.from_bytes(frame[1:], "big"), fmt="serialized")
-        return str(found.schema_str)
+            if found.schema.schema_type == schema_type:
+                return found
+            what, serde = _TYPES.get(
+                found.schema.schema_type, (f"of type {found.schema.schema_type}", "another serde")
+            )
+            raise TopologyError(f"{self.shown}: {wanted} is {what}; use {serde}")
+        raise SchemaRegistryError(f"{problem}; {step}")
+
+    def used(self, source: SchemaSource, schema_type: str) -> "_Used":
+        """Return what confluent-kafka's serialisers are made of for a schema that was fetched."""
+        text = source.text or ""
+        if source.subject is None:
+            if not source.references:
+                return _Used(text, text, {}, self.client, self.serializer, self.deserializer)
+            schema: Any = Schema(
+                text, schema_type, [_reference(each) for each in source.references]
+            )
+            named = self.references.texts(schema)
+            return _Used(text, schema, named, self.client, self.serializer, self.deserializer)
+        registered = self.registered(source.subject, source.version, schema_type)
+        schema, subject = registered.schema, source.subject
+        named = self.references.texts(schema)
+        if text.lstrip().startswith('"'):
+            # A type alone, as in `"string"`: their serialiser of it knows only the long form.
+            schema = Schema(f'{{"type": {text}}}', schema_type, schema.references)
+        strategy = {"subject.name.strategy": lambda _context, _name: subject}
+        writing = {**_without(self.serializer, _OF_A_SUBJECT), **strategy}
+        reading = {**_without(self.deserializer, _OF_A_SUBJECT), **strategy}
+        writing["auto.register.schemas"] = False
+        client: Any = _Pinned(self.client, registered)
+        if schema.rule_set is not None:
+            # Rules, such as those that encrypt, apply only to a schema that a setting chooses.
+            writing["use.schema.id"] = registered.schema_id
+            client = self.client
+        return _Used(text, schema, named, client, writing, reading)
+
+
+class _Used(NamedTuple):
+    """What the serialisers of a schema are made of.
+
+    Attributes:
+        text: The schema.
+        schema: The same in the form that the serialisers take.
+        named: The texts of the schemas that it uses, by their names.
+        client: The client of the serialiser.
+    """
+
+    text: str
+    schema: Any
+    named: Mapping[str, str]
+    client: Any
+    serializer: Mapping[str, Any]
+    deserializer: Mapping[str, Any]
+
+
+class _Pinned:
+    """A client for which every schema is one that is registered already."""
+
+    def __init__(self, client: "_Client", registered: Any) -> None:
+        self._client = client
+        self._registered = registered
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def lookup_schema(self, *_args: Any, **_kwargs: Any) -> Any:
+        """Return the registered schema."""
+        return self._registered
+
+
+#: Methods that return a record's schema; its references are checked before serialisers use it.
+_RETURN_SCHEMAS: Final = frozenset({"get_schema", "get_schema_by_guid"})
 
 
 class _Client:
@@ -178,15 +318,20 @@ class _Client:
         value = getattr(self._client, name)
         if not callable(value):
             return value
+        returns_schema = name in _RETURN_SCHEMAS
 
         @wraps(value)
         def ask(*args: Any, **kwargs: Any) -> Any:
             try:
-                return value(*args, **kwargs)
+                answer = value(*args, **kwargs)
             except RegistryReply:
                 raise
             except Exception as error:  # noqa: BLE001 - HTTP, TLS, DNS, tokens: whatever kept the answer away
                 problem = _problem(error)
+            else:
+                if returns_schema:
+                    self._link.references.check(answer)
+                return answer
             raise SchemaRegistryError(
                 f"{self._link.shown} can't be reached ({problem}), tried several times; start it, or correct "
                 "registry= of the serde"
@@ -206,6 +351,7 @@ class _Codec:
     def __init__(
         self,
         link: _Link,
+        schema_type: str,
         make_serializer: Callable[[], Any],
         deserializer: Any,
         *,
@@ -213,14 +359,17 @@ class _Codec:
         check: Callable[[Any], Any] | None = None,
         refusal: Callable[[Any], str] | None = None,
         check_data: Callable[[bytes], None] | None = None,
+        check_read: Callable[[Any], Any] | None = None,
     ) -> None:
         self._link = link
+        self._schema_type = schema_type
         self._make_serializer = make_serializer
         self._deserializer = deserializer
         self._reason = reason or _class_only
         self._check = check
         self._refusal = refusal
         self._check_data = check_data
+        self._check_read = check_read
         self._spare = _made(
             make_serializer
         )  # now, so that wrong settings are an error of the build
@@ -248,7 +397,8 @@ class _Codec:
         try:
             if self._check_data is not None:
                 self._check_data(data)
-            return self._deserializer(data, self._part(topic, is_key=is_key)[0])
+            value = self._deserializer(data, self._part(topic, is_key=is_key)[0])
+            return value if self._check_read is None else self._check_read(value)
         except Exception as error:  # noqa: BLE001 - as above
             failed = self._failed(error, topic, data)
         raise failed
@@ -271,8 +421,8 @@ class _Codec:
         if isinstance(error, StreamsError | CodecError):
             return error
         if not isinstance(error, RegistryReply):
-            return CodecError(self._reason(error))
-        if data is not None and error.error_code in _NOT_FOUND:
+            return CodecError(self._other_format(data) or self._reason(error))
+        if data is not None and error.error_code in NOT_FOUND:
             number = int.from_bytes(data[1:_FRAME_BYTES], "big")
             return CodecError(
                 f"schema {number} is not in {self._link.shown}: another one wrote them"
@@ -281,6 +431,41 @@ class _Codec:
         return SchemaRegistryError(
             f"{self._link.shown}, topic {topic!r}: HTTP {status}, {text!r}; {_next_step(status)}"
         )
+
+    def _other_format(self, data: bytes | None) -> str | None:
+        """Return that a schema of another format wrote the data, if one did."""
+        if data is None:
+            return None
+        try:
+            found = self._link.writer_schema(
+                data[:_GUID_FRAME_BYTES] if data[0] else data[:_FRAME_BYTES]
+            )
+        except Exception:  # noqa: BLE001 - the first error is the one to report
+            return None
+        if found.schema_type == self._schema_type:
+            return None
+        what, serde = _TYPES.get(found.schema_type, (f"a {found.schema_type} schema", "its serde"))
+        return f"{what} wrote them; read the topic with {serde}"
+
+
+def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:
+    """Raise `TopologyError` if a subject's schema has another message in the place of a class's."""
+    name, wanted = "no message", descriptor.full_name
+    with suppress(CodecError):
+        name = message_name(schema, message_indexes(descriptor))
+    if name != wanted:
+        raise TopologyError(
+            f"Serdes.protobuf: subject {source.subject!r} version {source.version} has {name} in the place of {wanted}; give "
+            "the class that protoc generated from this schema"
+        )
+
+
+def _reference(reference: Reference) -> Any:
+    return SchemaReference(reference.name, reference.subject, reference.version)
+
+
+def _without(settings: Mapping[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if not name.startswith(prefixes)}
 
 
 def _next_step(status: int) -> str:

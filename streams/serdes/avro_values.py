@@ -5,6 +5,7 @@ out fields that the schema does not have. A schema that can't change a value nee
 value is read back. Texts hold paths and types, never data.
 """
 
+import copy
 import io
 import json
 import math
@@ -21,17 +22,22 @@ from streams.serdes.read_back import difference, step_to
 _EXACT: Final = frozenset({"null", "boolean", "int", "long", "string", "bytes"})
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _MISSING: Final = object()
+#: Stands for the schema among those it refers to; no name of a type.
+_ROOT: Final = "$root"
 
 
 class AvroValues:
-    """Values of one schema: checks them, and writes and reads them without a header."""
+    """Values of one schema: checks them, and writes and reads them without a header.
 
-    def __init__(self, schema: str) -> None:
+    `named` are the texts of other schemas, by the names of their types.
+    """
+
+    def __init__(self, schema: str, named: Mapping[str, str] | None = None) -> None:
         fastavro = import_module("fastavro")
         self._validation = import_module("fastavro.validation")
         self._write = fastavro.schemaless_writer
         self._read = fastavro.schemaless_reader
-        self.schema = fastavro.parse_schema(json.loads(schema))
+        self.schema = _parsed(schema, named or {})
         self._named = {found["name"]: found for found in _named_types(self.schema)}
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
 
@@ -281,6 +287,42 @@ class AvroValues:
             return None
         found = difference(value, back, path)
         return None if found is None else f"{found}; the field is {_shown(schema)}"
+
+
+def _parsed(schema: str, named: Mapping[str, str]) -> Any:
+    """Return a schema as fastavro takes it, with the types of other schemas inside."""
+    fastavro = import_module("fastavro")
+    library = import_module("fastavro.schema")
+    repository: Any = import_module("fastavro.repository")
+    try:
+        if not named:
+            return fastavro.parse_schema(json.loads(schema))
+        known = {_ROOT: json.loads(schema)}
+        for name, text in named.items():
+            known[name] = json.loads(text)
+            known[_full_name(known[name], name)] = known[name]
+
+        def load(_self: Any, name: str) -> Any:
+            if name not in known:
+                raise repository.SchemaRepositoryError(name)
+            return copy.deepcopy(known[name])
+
+        named_types = type("Named", (repository.AbstractSchemaRepository,), {"load": load})
+        return library.load_schema(_ROOT, repo=named_types())
+    except library.UnknownType as error:
+        raise CodecError(
+            f"type {error.name} is neither in it nor in its references; a schema of the registry is used with "
+            f"references=[{{'name': '{error.name}', 'subject': …, 'version': …}}]"
+        ) from None
+
+
+def _full_name(schema: Any, name: str) -> str:
+    """Return the full name of a schema's type; one without a name keeps that of its reference."""
+    own = schema.get("name") if _is_a(schema, dict) else None
+    if not isinstance(own, str):
+        return name
+    space = schema.get("namespace")
+    return own if "." in own or not space else f"{space}.{own}"
 
 
 def _is_a(value: Any, kinds: Any) -> bool:

@@ -1,7 +1,7 @@
 """The serdes that come with Tidewheel, and what else is accepted where a serde is asked for."""
 
 import uuid
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast, overload
 
@@ -20,7 +20,14 @@ from streams.serdes.plain import (
     STRING,
     UUID,
 )
-from streams.serdes.schema_serdes import Schema, avro_serde, json_schema_serde, protobuf_serde
+from streams.serdes.schema_serdes import (
+    Schema,
+    SchemaReference,
+    SubjectVersion,
+    avro_serde,
+    json_schema_serde,
+    protobuf_serde,
+)
 from streams.serdes.serde import Serde
 from streams.serdes.typed import json_serde, msgpack_serde
 from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, end_after
@@ -173,7 +180,14 @@ class Serdes:
         return _kept(_msgpack_of, Any if type is None else type)
 
     @staticmethod
-    def avro(schema: Schema, registry: Registry | None = None) -> Serde[Any]:
+    def avro(
+        schema: Schema | None = None,
+        registry: Registry | None = None,
+        *,
+        subject: str | None = None,
+        version: SubjectVersion = None,
+        references: Iterable[SchemaReference] = (),
+    ) -> Serde[Any]:
         """Return the serde of an Avro schema; values are dicts, lists and plain values, as fastavro has them.
 
         Fields that the schema does not have, and numbers that do not fit, are refused.
@@ -184,48 +198,80 @@ class Serdes:
                 of its serialisers, as `{"url": …, "auto.register.schemas": False}`; values may be `env:NAME` and
                 `file:/path`), or a `SchemaRegistryClient`. None: bytes are the value's alone, so reader and writer
                 need the same schema.
+            subject: Instead of a schema: the subject whose schema is fetched when the serde is built.
+                Records of all topics are written with its id; nothing is registered.
+            version: The subject's version; None or "latest" is the latest.
+            references: The schemas of the registry that the schema uses, as in the registry's API:
+                `{"name": "shop.Customer", "subject": "customers-value", "version": 1}`, or
+                confluent-kafka's `SchemaReference`.
 
         Raises:
-            TopologyError: The schema or a setting is wrong, or `pip install 'tidewheel[avro]'` is missing.
+            TopologyError: The schema, the subject's format or a setting is wrong, or
+                `pip install 'tidewheel[avro]'` is missing.
+            SchemaRegistryError: A subject or a reference is not in the registry, or the registry can't
+                be reached.
 
         >>> order = {"type": "record", "name": "Order", "fields": [{"name": "cents", "type": "long"}]}
         >>> Serdes.avro(order)
         <serde avro(Order)>
         """
-        return avro_serde(schema, registry)
+        return avro_serde(schema, registry, subject, version, references)
 
     @staticmethod
-    def protobuf(message_type: type[T], registry: Registry | None = None) -> Serde[T]:
-        """Return the serde of a class that protoc generated.
+    def protobuf(
+        message_type: type[T],
+        registry: Registry | None = None,
+        *,
+        subject: str | None = None,
+        version: SubjectVersion = None,
+    ) -> Serde[T]:
+        """Return the serde of a class that protoc generated; imports are registered as references.
 
         Args:
             message_type: The class, as `orders_pb2.Order`.
             registry: As for `avro`.
+            subject: The subject that has the class's file already. Records are written with its id, and
+                nothing is registered.
+            version: As for `avro`.
 
         Raises:
-            TopologyError: This is no such class, or `pip install 'tidewheel[protobuf]'` is missing.
+            TopologyError: This is no such class, the subject has another message in its place, or
+                `pip install 'tidewheel[protobuf]'` is missing.
+            SchemaRegistryError: The subject is not in the registry, or the registry is away.
 
         >>> from google.protobuf.timestamp_pb2 import Timestamp
         >>> Serdes.protobuf(Timestamp).deserialize("t", b"").seconds
         0
         """
-        return protobuf_serde(message_type, registry)
+        return protobuf_serde(message_type, registry, subject, version)
 
     @staticmethod
-    def json_schema(schema: Schema, registry: Registry | None = None) -> Serde[Any]:
+    def json_schema(
+        schema: Schema | None = None,
+        registry: Registry | None = None,
+        *,
+        subject: str | None = None,
+        version: SubjectVersion = None,
+        references: Iterable[SchemaReference] = (),
+    ) -> Serde[Any]:
         """Return the serde of JSON that is checked against a JSON Schema when it is written and when it is read.
 
         Args:
             schema: The schema's JSON as text, or as a dict.
             registry: As for `avro`.
+            subject: As for `avro`.
+            version: As for `avro`.
+            references: As for `avro`; the name is what `$ref` says. No `$ref` fetches anything else.
 
         Raises:
-            TopologyError: The schema or a setting is wrong, or `pip install 'tidewheel[jsonschema]'` is missing.
+            TopologyError: The schema, the subject's format or a setting is wrong, or
+                `pip install 'tidewheel[jsonschema]'` is missing.
+            SchemaRegistryError: As for `avro`.
 
         >>> Serdes.json_schema({"title": "Order", "type": "object", "required": ["cents"]})
         <serde json_schema(Order)>
         """
-        return json_schema_serde(schema, registry)
+        return json_schema_serde(schema, registry, subject, version, references)
 
     @staticmethod
     def windowed(

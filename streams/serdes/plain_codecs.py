@@ -5,8 +5,10 @@ one. The libraries come with the extras and are imported when a codec is made.
 """
 
 import json
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urljoin
 
 from streams.schema_port import CodecError
 from streams.serdes.avro_values import AvroValues
@@ -55,29 +57,30 @@ class PlainProtobuf:
 
 
 class PlainJsonSchema:
-    """JSON that is validated when it is written and when it is read; `$ref` never fetches anything."""
+    """JSON that is validated when it is written and when it is read; `$ref` never fetches anything.
 
-    def __init__(self, schema: str) -> None:
+    `named` are the texts of other schemas, by the names by which `$ref` refers to them.
+    """
+
+    def __init__(self, schema: str, named: Mapping[str, str] | None = None) -> None:
         jsonschema = import_module("jsonschema")
         parsed = json.loads(schema)
         made = jsonschema.validators.validator_for(parsed)
         made.check_schema(parsed)
-        self._validator = made(parsed, registry=import_module("referencing").Registry())
+        self._validator = made(parsed, registry=_schema_resources(parsed, named or {}))
         self._unresolvable = import_module("referencing.exceptions").Unresolvable
         self._best_match = import_module("jsonschema.exceptions").best_match
 
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:  # noqa: ARG002 - the port's signature
         """Return the value as JSON."""
-        self._validate(value)
-        return dumps(value)
+        return dumps(self.checked(value))
 
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:  # noqa: ARG002 - the port's signature
         """Return the value."""
-        value = loads(data)
-        self._validate(value)
-        return value
+        return self.checked(loads(data))
 
-    def _validate(self, value: Any) -> None:
+    def checked(self, value: Any) -> Any:
+        """Return a value that follows the schema; raises `CodecError` for any other."""
         try:
             error = self._best_match(self._validator.iter_errors(value))
         except self._unresolvable as unresolvable:
@@ -86,6 +89,27 @@ class PlainJsonSchema:
             ) from None
         if error is not None:
             raise CodecError(json_schema_reason(error))
+        return value
+
+
+def _schema_resources(schema: Any, named: Mapping[str, str]) -> Any:
+    """Return the schemas that `$ref` finds, also relative to the `$id` of each schema."""
+    referencing = import_module("referencing")
+    draft7 = import_module("referencing.jsonschema").DRAFT7
+    contents = {name: json.loads(text) for name, text in named.items()}
+    bases = {"", *map(_id, (schema, *contents.values()))}
+    return referencing.Registry().with_resources(
+        (urljoin(base, name), referencing.Resource.from_contents(content, draft7))
+        for name, content in contents.items()
+        for base in bases
+    )
+
+
+def _id(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return ""
+    found = cast("dict[str, Any]", schema).get("$id")
+    return found if isinstance(found, str) else ""
 
 
 def json_schema_reason(error: Any) -> str:

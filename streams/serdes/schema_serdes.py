@@ -5,24 +5,55 @@ that wrote them, as Confluent's serialisers for Java write them.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, cast
 
 from streams.errors import StreamsError, TopologyError
-from streams.schema_port import CodecError, Registry, SchemaCodec, missing_extra, registry_formats
+from streams.schema_port import (
+    CodecError,
+    Reference,
+    Registry,
+    SchemaCodec,
+    SchemaSource,
+    missing_extra,
+    registry_formats,
+)
 from streams.serdes.serde import Serde
 
 #: A schema as JSON text, or as what that text says.
 Schema = str | Mapping[str, Any] | Sequence[Any]
 
+
+class ReferenceObject(Protocol):
+    """A reference as an object; `confluent_kafka.schema_registry.SchemaReference` is one."""
+
+    @property
+    def name(self) -> str | None:
+        """Return the name that the schema uses."""
+        ...
+
+    @property
+    def subject(self) -> str | None:
+        """Return the subject that the name stands for."""
+        ...
+
+    @property
+    def version(self) -> int | None:
+        """Return the subject's version."""
+        ...
+
+
+#: A reference as the registry's API has it: `{"name": …, "subject": …, "version": …}`.
+SchemaReference = Mapping[str, Any] | ReferenceObject
+#: A version of a subject; None is the latest as well.
+SubjectVersion = int | Literal["latest"] | None
+
 # A serde keeps its registry's own object, so that its id can't be given to another one.
 _MADE: Final[dict[tuple[Any, ...], Serde[Any]]] = {}
 
 
-#: Makes a serde of a schema (its text, or the class of its messages) and a registry.
-_Maker = Callable[[Any, Registry | None], Serde[Any]]
-#: What another process makes a serde of.
-_Recipe = tuple[_Maker, Any, Registry | None]
+#: What another process makes a serde of: its format, its source, its message class, its registry.
+_Recipe = tuple[str, SchemaSource, type[Any] | None, Registry | None]
 
 
 class _SchemaSerde(Serde[Any]):
@@ -57,10 +88,10 @@ class _SchemaSerde(Serde[Any]):
         Raises:
             TopologyError: Its registry is a client, or has a secret in its settings.
         """
-        make, schema, registry = self._recipe
+        kind, source, message_type, registry = self._recipe
         if registry is not None:
             registry = registry_formats().travelling(registry)
-        return _made_again, (make, schema, registry, self._is_key)
+        return _made_again, (kind, source, message_type, registry, self._is_key)
 
     def serialize(self, topic: str, value: Any, /) -> bytes | None:
         wanted = self._instance_of
@@ -81,97 +112,194 @@ class _SchemaSerde(Serde[Any]):
         raise self.failed("deserialise", topic, reason)
 
 
-def avro_serde(schema: Schema, registry: Registry | None) -> Serde[Any]:
-    """Return the serde of an Avro schema; raises `TopologyError` for a bad schema or a missing library."""
-    text, parsed = _schema("Serdes.avro", schema)
+def avro_serde(
+    schema: Schema | None,
+    registry: Registry | None,
+    subject: str | None = None,
+    version: SubjectVersion = None,
+    references: Iterable[SchemaReference] = (),
+) -> Serde[Any]:
+    """Return the serde of an Avro schema.
 
-    def codec() -> SchemaCodec:
-        from streams.serdes.plain_codecs import PlainAvro  # noqa: PLC0415 - most programs need no schema format
+    Raises:
+        TopologyError: The schema is none, an argument is wrong, or a library is missing.
+        SchemaRegistryError: The registry is away, or does not have the subject or a reference.
+    """
+    source = _source("Serdes.avro", schema, registry, subject, version, references)
+    return _serde("avro", source, None, registry)
 
-        return PlainAvro(text) if registry is None else registry_formats().avro(text, registry)
 
-    name = parsed if isinstance(parsed, str) else _part(parsed, "name") or _part(parsed, "type")
-    return _made("avro", avro_serde, text, registry, codec, name=name or "union")
-
-
-def protobuf_serde(message_type: type[Any], registry: Registry | None) -> Serde[Any]:
-    """Return the serde of a generated Protobuf class; raises `TopologyError` as `avro_serde` does."""
+def protobuf_serde(
+    message_type: type[Any],
+    registry: Registry | None,
+    subject: str | None = None,
+    version: SubjectVersion = None,
+) -> Serde[Any]:
+    """Return the serde of a generated Protobuf class; raises as `avro_serde` does."""
     given = cast("object", message_type)
     descriptor: Any = getattr(given, "DESCRIPTOR", None)
     if not isinstance(given, type) or not hasattr(descriptor, "full_name"):
         raise TopologyError(
             "Serdes.protobuf: give a class that protoc generated, as in Serdes.protobuf(orders_pb2.Order)"
         )
-
-    def codec() -> SchemaCodec:
-        from streams.serdes.plain_codecs import PlainProtobuf  # noqa: PLC0415 - as above
-
-        if registry is None:
-            return PlainProtobuf(message_type)
-        return registry_formats().protobuf(message_type, registry)
-
-    return _made(
-        "protobuf",
-        protobuf_serde,
-        message_type,
-        registry,
-        codec,
-        name=descriptor.full_name,
-        instance_of=message_type,
-    )
+    source = SchemaSource()
+    if subject is not None or version is not None:
+        source = _source("Serdes.protobuf", None, registry, subject, version, ())
+    return _serde("protobuf", source, message_type, registry)
 
 
-def json_schema_serde(schema: Schema, registry: Registry | None) -> Serde[Any]:
-    """Return the serde of JSON that follows a JSON Schema; raises `TopologyError` as `avro_serde` does."""
-    text, parsed = _schema("Serdes.json_schema", schema)
-
-    def codec() -> SchemaCodec:
-        from streams.serdes.plain_codecs import PlainJsonSchema  # noqa: PLC0415 - as above
-
-        if registry is None:
-            return PlainJsonSchema(text)
-        return registry_formats().json_schema(text, registry)
-
-    name = _part(parsed, "title")
-    return _made("json_schema", json_schema_serde, text, registry, codec, name=name or "untitled")
+def json_schema_serde(
+    schema: Schema | None,
+    registry: Registry | None,
+    subject: str | None = None,
+    version: SubjectVersion = None,
+    references: Iterable[SchemaReference] = (),
+) -> Serde[Any]:
+    """Return the serde of JSON that follows a JSON Schema; raises as `avro_serde` does."""
+    source = _source("Serdes.json_schema", schema, registry, subject, version, references)
+    return _serde("json_schema", source, None, registry)
 
 
-def _made_again(make: _Maker, schema: Any, registry: Registry | None, is_key: bool) -> Serde[Any]:
+def _made_again(
+    kind: str,
+    source: SchemaSource,
+    message_type: type[Any] | None,
+    registry: Registry | None,
+    is_key: bool,
+) -> Serde[Any]:
     """Return the serde that another process had, where it has arrived."""
-    made = make(schema, registry)
+    made = _serde(kind, source, message_type, registry)
     return made.for_keys() if is_key else made
 
 
 _EXTRAS: Final = {"avro": "avro", "protobuf": "protobuf", "json_schema": "jsonschema"}
+_SCHEMA_TYPES: Final = {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"}
 
 
-def _made(
-    kind: str,
-    make: _Maker,
-    schema: object,
-    registry: Registry | None,
-    codec: Callable[[], SchemaCodec],
-    *,
-    name: str,
-    instance_of: type[Any] | None = None,
+def _serde(
+    kind: str, source: SchemaSource, message_type: type[Any] | None, registry: Registry | None
 ) -> Serde[Any]:
     """Return the serde of these arguments, made at most once: nodes with one serde reuse the bytes of keys."""
-    key = (kind, schema, _identity(registry))
+    identity = _identity(registry)
+    key = (kind, source, message_type, identity)
     if key not in _MADE:
         operator = f"Serdes.{kind}"
+        full, name = source, _name(kind, source, message_type)
         try:
-            made = codec()
+            if registry is not None and (source.subject is not None or source.references):
+                full = registry_formats().fetched(source, _SCHEMA_TYPES[kind], registry)
+                name = _name(kind, full, message_type)
+            codec = _codec(kind, full, message_type, registry)
         except ImportError as error:
             raise missing_extra(operator, _EXTRAS[kind], error) from error
         except StreamsError:
             raise
         except Exception as error:
+            reason = (
+                str(error) if isinstance(error, CodecError) else f"{type(error).__name__}: {error}"
+            )
             raise TopologyError(
-                f"{operator}: {name} is no schema that can be used ({type(error).__name__}: {error}); correct it"
+                f"{operator}: {name} is no schema that can be used ({reason}); correct it"
             ) from error
-        recipe = make, schema, registry
-        _MADE[key] = _SchemaSerde(f"{kind}({name})", made, instance_of, recipe)
+        # Other processes use the version that was found here, not one that is the latest by then.
+        exact = full if full.subject is None else full._replace(text=None)
+        recipe = kind, exact, message_type, registry
+        made = _SchemaSerde(f"{kind}({name})", codec, message_type, recipe)
+        _MADE[key] = _MADE.setdefault((kind, exact, message_type, identity), made)
     return _MADE[key]
+
+
+def _codec(
+    kind: str, source: SchemaSource, message_type: type[Any] | None, registry: Registry | None
+) -> SchemaCodec:
+    if registry is None:
+        from streams.serdes import plain_codecs  # noqa: PLC0415 - most programs need no schema format
+
+        if message_type is not None:
+            return plain_codecs.PlainProtobuf(message_type)
+        make: Any = plain_codecs.PlainAvro if kind == "avro" else plain_codecs.PlainJsonSchema
+        return cast("SchemaCodec", make(source.text))
+    formats = registry_formats()
+    if message_type is not None:
+        return formats.protobuf(message_type, source, registry)
+    return (formats.avro if kind == "avro" else formats.json_schema)(source, registry)
+
+
+def _name(kind: str, source: SchemaSource, message_type: type[Any] | None) -> str:
+    """Return what messages call a schema; a subject's own once it has been fetched."""
+    if message_type is not None:
+        return str(cast("Any", message_type).DESCRIPTOR.full_name)
+    if source.text is None:
+        return f"subject {source.subject}"
+    parsed = json.loads(source.text)
+    if kind == "json_schema":
+        return _part(parsed, "title") or "untitled"
+    return (
+        parsed
+        if isinstance(parsed, str)
+        else _part(parsed, "name") or _part(parsed, "type") or "union"
+    )
+
+
+def _source(
+    operator: str,
+    schema: Schema | None,
+    registry: Registry | None,
+    subject: str | None,
+    version: SubjectVersion,
+    references: Iterable[SchemaReference],
+) -> SchemaSource:
+    """Return where a schema comes from; raises `TopologyError` for wrong combinations."""
+    given = tuple(_reference(operator, each) for each in references)
+    problem = None
+    if subject is None and schema is None:
+        problem = "give a schema, or subject= and registry="
+    elif subject is not None and (schema is not None or given):
+        problem = (
+            "a subject has its own schema and references; give subject= alone, or the schema alone"
+        )
+    elif registry is None and (subject is not None or given):
+        problem = f"{'subject' if given == () else 'references'}= needs registry=, which has these schemas"
+    elif subject is None and version is not None:
+        problem = "version= is a subject's; give subject= as well"
+    elif subject is not None and not _is_text(subject):
+        problem = f"subject= is of type {type(subject).__name__}; give its name, as in subject='orders-value'"
+    if problem is not None:
+        raise TopologyError(f"{operator}: {problem}")
+    number = _version(operator, "version=", version)
+    if subject is not None:
+        return SchemaSource(subject=subject, version=number)
+    return SchemaSource(_schema_text(operator, schema), given)
+
+
+def _reference(operator: str, given: SchemaReference) -> Reference:
+    def part(name: str) -> Any:
+        return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+
+    name, subject = part("name"), part("subject")
+    if not (_is_text(name) and _is_text(subject)):
+        raise TopologyError(
+            f"{operator}: each of references= has a name and a subject, as {{'name': 'shop.Customer', 'subject': "
+            "'customers-value', 'version': 1}"
+        )
+    return Reference(
+        name, subject, _version(operator, f"version of reference {name!r}:", part("version"))
+    )
+
+
+def _is_text(given: object) -> bool:
+    return isinstance(given, str) and given != ""
+
+
+def _version(operator: str, what: str, given: object) -> int | None:
+    """Return a version's number, None for the latest."""
+    if given is None or given == "latest":
+        return None
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return given
+    raise TopologyError(
+        f"{operator}: {what} {given!r} is no version; give a number from 1, or 'latest'"
+    )
 
 
 def _identity(registry: Registry | None) -> object:
@@ -180,8 +308,8 @@ def _identity(registry: Registry | None) -> object:
     return registry if registry is None or isinstance(registry, str) else id(registry)
 
 
-def _schema(operator: str, schema: object) -> tuple[str, Any]:
-    """Return a schema as JSON text and as what that says."""
+def _schema_text(operator: str, schema: object) -> str:
+    """Return a schema as JSON text."""
     if isinstance(schema, str):
         text = schema
     elif isinstance(schema, Mapping | list | tuple):
@@ -191,11 +319,12 @@ def _schema(operator: str, schema: object) -> tuple[str, Any]:
             f"{operator}: the schema is of type {type(schema).__name__}; give its JSON as text, or a dict"
         )
     try:
-        return text, json.loads(text)
+        json.loads(text)
     except ValueError as error:
         raise TopologyError(
             f"{operator}: the schema is no JSON ({error}); give its text, not the name of its file"
         ) from None
+    return text
 
 
 def _part(schema: object, name: str) -> str | None:

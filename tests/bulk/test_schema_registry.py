@@ -12,34 +12,45 @@ from tests.integration.cluster import Cluster
 ORDER: dict[str, Any] = {
     "type": "record",
     "name": "Order",
-    "fields": [{"name": "cents", "type": "long"}],
+    "fields": [{"name": "cents", "type": "shop.Money"}],
 }
+MONEY: dict[str, Any] = {"type": "enum", "name": "shop.Money", "symbols": ["little", "much"]}
+TO_MONEY = {"name": "shop.Money", "subject": "money", "version": 1}
 
 
 def test_what_is_loaded_by_a_schema_is_read_by_it(
     spark: SparkSession, cluster: Cluster, make_config: MakeConfig
 ) -> None:
-    """Executors ask the registry themselves; the changelog has the ids of its schemas."""
+    """Executors ask the registry themselves; the changelog has the ids of its schemas.
+
+    The values' schema has a reference, and the keys' is that of a subject, which nothing is registered for.
+    """
     config = make_config(snapshot_location=None)
     topic = f"orders-{config.application_id}"
     cluster.create({topic: 2})
-    rows = {f"k{number}": number for number in range(50)}
+    rows = {f"k{number}": ("little", "much")[number % 2] for number in range(50)}
     with schema_registry() as registry:
+        registry.add("money", MONEY)
+        registry.add("names", '"string"')
         builder = StreamsBuilder()
         orders = builder.stream(
-            topic, key_serde=Serdes.string(), value_serde=Serdes.avro(ORDER, registry.url)
+            topic,
+            key_serde=Serdes.avro(registry=registry.url, subject="names"),
+            value_serde=Serdes.avro(ORDER, registry.url, references=[TO_MONEY]),
         )
         orders.group_by_key().reduce(lambda _, new: new, store="orders")
         topology = builder.build(config)
-        frame = spark.createDataFrame(list(rows.items()), "key string, cents bigint")
+        frame = spark.createDataFrame(list(rows.items()), "key string, cents string")
 
         bootstrap(topology, config, "orders", frame, input_offsets="latest", spark=spark)
         found = state_dataframe(topology, config, "orders", spark=spark).collect()
 
     assert {row.key: row.value for row in found} == {
-        key: f'{{"cents":{number}}}' for key, number in rows.items()
+        key: f'{{"cents":"{cents}"}}' for key, cents in rows.items()
     }
     changelog = f"{config.application_id}-orders-changelog"
-    assert list(registry.subjects) == [f"{changelog}-value"]
+    assert list(registry.subjects) == ["money", "names", f"{changelog}-value"]
+    assert registry.schemas[2]["references"] == [TO_MONEY]
     folded = cluster.folded(changelog)
-    assert {value[:5] for value, _ in folded.values()} == {b"\x00\x00\x00\x00\x01"}
+    assert {key[:5] for key in folded} == {b"\x00\x00\x00\x00\x02"}
+    assert {value[:5] for value, _ in folded.values()} == {b"\x00\x00\x00\x00\x03"}

@@ -1,8 +1,8 @@
 """A schema registry in this process: the part of Confluent's REST API that serialisers use, over real HTTP.
 
-Subjects, versions and global ids (the same schema has the same id everywhere), look-ups, and BACKWARD compatibility of
-Avro records: a new field needs a default. `answers` makes it fail: each request takes the next status, None for a
-proper answer.
+Subjects, versions and global ids (the same schema has the same id everywhere), look-ups, references, and BACKWARD
+compatibility of Avro records: a new field needs a default. `answers` makes it fail: each request takes the next status,
+None for a proper answer.
 """
 
 import json
@@ -41,9 +41,19 @@ class SchemaRegistry:
             return self._register(found[1], body)
         if method == "POST" and (found := re.fullmatch(r"/subjects/(.+)", path)):
             return self._look_up(found[1], body)
-        if method == "GET" and (found := re.fullmatch(r"/subjects/(.+)/versions/latest", path)):
-            return self._latest(found[1])
+        if method == "GET" and (found := re.fullmatch(r"/subjects/(.+)/versions/(.+)", path)):
+            return self._version(found[1], found[2])
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def add(
+        self, subject: str, schema: Any, *references: dict[str, Any], schema_type: str = "AVRO"
+    ) -> int:
+        """Register a schema as another program would; return its id."""
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        body = {"schema": text, "schemaType": schema_type, "references": list(references)}
+        status, answer = self._register(subject, body)
+        assert status == 200, answer
+        return int(answer["id"])
 
     def _schema(self, schema_id: int) -> Reply:
         if not 1 <= schema_id <= len(self.schemas):
@@ -52,6 +62,9 @@ class SchemaRegistry:
 
     def _register(self, subject: str, body: dict[str, Any]) -> Reply:
         schema = _plain(body)
+        for reference in schema.get("references", ()):
+            if self._version(reference["subject"], str(reference["version"]))[0] != 200:
+                return 422, {"error_code": 42201, "message": "Invalid schema: unknown reference"}
         versions = self.subjects.setdefault(subject, [])
         if schema not in self.schemas:
             if versions and not _is_backward(self.schemas[versions[-1] - 1], schema):
@@ -75,12 +88,15 @@ class SchemaRegistry:
                 return 200, {"subject": subject, "version": version, "id": schema_id, **schema}
         return 404, {"error_code": 40403, "message": "Schema not found"}
 
-    def _latest(self, subject: str) -> Reply:
+    def _version(self, subject: str, version: str) -> Reply:
         versions = self.subjects.get(subject)
         if not versions:
-            return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found"}
-        found = {"subject": subject, "version": len(versions), "id": versions[-1]}
-        return 200, {**found, **self.schemas[versions[-1] - 1]}
+            return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+        number = len(versions) if version == "latest" else int(version)
+        if not 1 <= number <= len(versions):
+            return 404, {"error_code": 40402, "message": f"Version {version} not found."}
+        found = {"subject": subject, "version": number, "id": versions[number - 1]}
+        return 200, {**found, **self.schemas[versions[number - 1] - 1]}
 
 
 @contextmanager
@@ -125,14 +141,18 @@ def schema_registry() -> Iterator[SchemaRegistry]:
 
 def _plain(body: dict[str, Any]) -> dict[str, Any]:
     """Return a schema as the registry keeps it; AVRO is the type that is not named."""
-    kept = {name: body[name] for name in ("schema", "schemaType", "references") if body.get(name)}
+    kept = {
+        name: body[name]
+        for name in ("schema", "schemaType", "references", "ruleSet")
+        if body.get(name)
+    }
     if kept.get("schemaType") == "AVRO":
         del kept["schemaType"]
     return kept
 
 
 def _is_backward(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    if "schemaType" in new:
+    if "schemaType" in new or not all('"fields"' in each["schema"] for each in (old, new)):
         return True
     known = {field["name"] for field in json.loads(old["schema"])["fields"]}
     return all(

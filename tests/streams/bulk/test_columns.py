@@ -7,7 +7,7 @@ import pytest
 
 from state_stores.bulk_restore.content import StoredRow
 from state_stores.spec import StoreKind, StoreSpec
-from streams import Serdes, SerializationError
+from streams import SchemaRegistryError, Serdes, SerializationError
 from streams.bulk.columns import RowReader, columns_of, converter, type_of
 
 _SPEC = StoreSpec(
@@ -65,3 +65,11 @@ def test_foreign_bytes_are_named() -> None:
     reader = RowReader(_SPEC, "app-counts-changelog", "string", "bigint")
     with pytest.raises(SerializationError, match="store counts: a row of app-counts-changelog"):
         reader.row(StoredRow(b"a", b"no number", 10))
+
+
+def test_a_registry_that_is_away_is_not_the_rows_fault() -> None:
+    """The error is the registry's, as it is in a worker."""
+    away = {"url": "http://127.0.0.1:1", "max.retries": 0, "timeout": 1}
+    spec = replace(_SPEC, value_serde=Serdes.avro('"string"', away))
+    with pytest.raises(SchemaRegistryError, match="can't be reached"):
+        RowReader(spec, "t", "string", "string").row(StoredRow(b"a", b"\0\0\0\0\1\2a", 10))

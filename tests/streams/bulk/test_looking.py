@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from state_stores.spec import StoreKind, StoreSpec
-from streams import ConfigError, Serdes
+from streams import ConfigError, SchemaRegistryError, Serdes
 from streams.bulk.looking import key_bytes, partition_of_key
 from streams.bulk.stores import BulkStore
 
@@ -51,6 +51,13 @@ def test_a_key_that_its_serde_refuses_is_told() -> None:
     """The message says what may be written."""
     with pytest.raises(ConfigError, match="'alice' is no key of store counts"):
         key_bytes(_store(Serdes.int64()), "alice")
+
+
+def test_a_registry_that_is_away_does_not_make_a_key_wrong() -> None:
+    """The text may be a good key, so the registry's error is reported."""
+    away = {"url": "http://127.0.0.1:1", "max.retries": 0, "timeout": 1}
+    with pytest.raises(SchemaRegistryError, match="can't be reached"):
+        key_bytes(_store(Serdes.avro('"string"', away)), "alice")
 
 
 def test_a_key_is_looked_for_where_kafka_puts_it() -> None:

@@ -1,0 +1,86 @@
+"""References between schemas of a registry: all schemas that a schema uses, each fetched once.
+
+confluent-kafka's serialisers resolve references as well. They never end where schemas refer to each
+other in a circle, and do not name a schema that is missing. So schemas are checked here first.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka.schema_registry.error import SchemaRegistryError as RegistryReply
+
+from streams.errors import SchemaRegistryError
+
+#: Files that come with Protobuf; serialisers have them without a registry.
+_BUILT_IN: Final = ("google/protobuf/", "google/type/", "confluent/")
+#: The registry's own codes for a subject, a version or a schema that it does not have.
+NOT_FOUND: Final = range(40400, 40500)
+
+_At = tuple[str, int]
+
+
+class References:
+    """Resolves the references of one registry's schemas.
+
+    Args:
+        get_version: The client's method; raises `SchemaRegistryError` if it gets no answer.
+        shown: What messages call the registry.
+    """
+
+    def __init__(self, get_version: Callable[..., Any], shown: str) -> None:
+        self._get_version = get_version
+        self._shown = shown
+        self._known: dict[_At, tuple[str, Mapping[str, str]]] = {}
+        self._checked: set[Any] = set()
+
+    def check(self, schema: Any) -> None:
+        """Raise `SchemaRegistryError` if a reference can't be resolved; asks once for each schema."""
+        if schema.references and schema not in self._checked:
+            self.texts(schema)
+            self._checked.add(schema)
+
+    def texts(self, schema: Any) -> dict[str, str]:
+        """Return the texts of all schemas that a schema uses, by the names that it and they use."""
+        return self._texts(schema, ())
+
+    def _texts(self, schema: Any, path: tuple[_At, ...]) -> dict[str, str]:
+        texts: dict[str, str] = {}
+        for reference in schema.references or ():
+            if reference.name.startswith(_BUILT_IN):
+                continue
+            at: _At = (reference.subject, reference.version)
+            if at in path:
+                circle = " → ".join(map(_shown, (*path[path.index(at) :], at)))
+                raise SchemaRegistryError(
+                    f"{self._shown}: schemas refer to each other in a circle ({circle}); register one of them without "
+                    "its reference"
+                )
+            if at not in self._known:
+                found = self._fetch(reference, at, schema.schema_type)
+                self._known[at] = found.schema_str, self._texts(found, (*path, at))
+            text, inner = self._known[at]
+            texts |= {**inner, reference.name: text}
+        return texts
+
+    def _fetch(self, reference: Any, at: _At, schema_type: str) -> Any:
+        # Protobuf's deserialiser reads descriptors; the client keeps one form of each version.
+        form = {"fmt": "serialized"} if schema_type == "PROTOBUF" else {}
+        try:
+            found = self._get_version(*at, deleted=True, **form).schema
+        except RegistryReply as error:
+            is_missing = error.error_code in NOT_FOUND
+            problem = "does not have" if is_missing else f"refuses (HTTP {error.http_status_code})"
+            step = "register it again" if is_missing else "allow these credentials to read it"
+        else:
+            if found.schema_type == schema_type:
+                return found
+            problem = f"has as a schema of type {found.schema_type} instead of {schema_type}"
+            step = "correct the reference"
+        raise SchemaRegistryError(
+            f"{self._shown}: a schema refers to {reference.name!r}, which is {_shown(at)}, and the registry {problem} it; "
+            f"{step}"
+        )
+
+
+def _shown(at: _At) -> str:
+    return f"subject {at[0]!r} version {at[1]}"
