@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.integration.cluster import until
+from tests.integration.cluster import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -67,7 +67,7 @@ class Command:
 
     def wait(self) -> int:
         """Return its exit code."""
-        code = self._process.wait(60)
+        code = self._process.wait(PATIENCE_S)
         self._reader.join(10)
         return code
 

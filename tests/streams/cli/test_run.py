@@ -293,6 +293,62 @@ def test_a_record_that_kills_workers_without_a_word_is_named_too(
     assert {offset for each in hands for offset in each} <= {0, 1}
 
 
+ORDERS = """
+import msgspec
+from streams import Serdes, StreamsBuilder
+
+class Order(msgspec.Struct):
+    cents: int
+    {field}
+
+def add(left, right):
+    left.cents += right.cents
+    return left
+
+def topology():
+    builder = StreamsBuilder()
+    orders = builder.stream("{input}", key_serde=str, value_serde=Serdes.json(Order))
+    orders.group_by_key().reduce(add, store="totals").to_stream().to("{output}")
+    return builder
+
+config = {{"application_id": "{app}", "commit_interval_ms": 50}}
+"""
+
+
+def test_a_stored_row_that_the_new_class_cannot_read_ends_the_command_once(
+    shouting: Shouting,
+) -> None:
+    """With a code of its own and the store's name; with a default for the new field the count goes on."""
+
+    def write(field: str) -> None:
+        text = ORDERS.format(
+            field=field, input=shouting.input, output=shouting.output, app=shouting.app
+        )
+        shouting.program.write_text(text, encoding="utf-8")
+
+    def say(order: bytes) -> None:
+        shouting.cluster.send(shouting.input, [(b"ann", order)])
+
+    shouting.create(partitions=1)
+    write("")
+    say(b'{"cents":1}')
+    with Command(*shouting.arguments()) as command:
+        until(lambda: shouting.heard() == {b'{"cents":1}'}, command.said)
+        command.signal(signal.SIGTERM)
+        assert command.wait() == ExitCode.OK
+    write("currency: str")
+    say(b'{"cents":2,"currency":"EUR"}')
+    with Command(*shouting.arguments()) as command:
+        assert command.wait() == ExitCode.STORED_ROW, command.said
+        assert len(command.workers) == 1
+        assert "store totals" in command.said
+        assert "currency" in command.said
+    write("currency: str = 'EUR'")
+    with Command(*shouting.arguments()) as command:
+        until(lambda: len(shouting.heard()) > 1, command.said)
+        assert shouting.heard() == {b'{"cents":1}', b'{"cents":3,"currency":"EUR"}'}
+
+
 def test_reset_begins_anew(shouting: Shouting) -> None:
     """Refused while a worker lives; then every record is processed once more."""
     shouting.create()
