@@ -1,6 +1,7 @@
 """Topics written by another partitioner, on a real Kafka: found by name, and joined rightly once that is said."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ from confluent_kafka import Producer
 
 from rebalance.messages import Beat, decode_message
 from streams import RunOptions, StreamsBuilder, StreamsConfig
+from streams.cli import main
 from streams.client.input_sample import sampled_inputs
+from streams.exit_codes import ExitCode
 from streams.kafka.group_log import inbox_topic
 from streams.topics import spec_of
 from tests.integration.cluster import Cluster, until
@@ -49,6 +52,8 @@ def test_a_topic_of_another_partitioner_is_found_and_followed(
     unique: str,
     start_app: StartApp,
     caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     """A.4: written by the client's default, crc32: a warning and an alarm name the topic; with the setting all 40 meet."""
     caplog.set_level(logging.WARNING)
@@ -63,6 +68,14 @@ def test_a_topic_of_another_partitioner_is_found_and_followed(
     check, topics = sampled_inputs(spec_of(_builder(unique).build(), settings), settings)
     assert topics == [users]
     assert f'{{"{users}": "crc32"}}' in check.finding(users)
+    program = tmp_path / f"program_{unique}.py"
+    program.write_text(
+        f"from {__name__} import _builder\n\n\ndef topology():\n    return _builder('{unique}')\n",
+        encoding="utf-8",
+    )
+    said = ["--bootstrap-servers", cluster.bootstrap_servers]
+    assert main(["describe", f"{program}:topology", "--check", *said]) == ExitCode.FAILED
+    assert f'{{"{users}": "crc32"}}' in capsys.readouterr().out
 
     app = start_app(_builder(unique), config | {"settling_ms": 0}, options=RunOptions())
     until(lambda: f"topic {users}: " in caplog.text, "the topic is named")
@@ -71,13 +84,13 @@ def test_a_topic_of_another_partitioner_is_found_and_followed(
     assert f'{{"{users}": "crc32"}}' in text
     assert app.close(timeout=60_000)
 
-    said: dict[str, Any] = {
+    follows: dict[str, Any] = {
         "application_id": f"{config['application_id']}-said",
         "input_partitioners": {users: "crc32"},
     }
     caplog.clear()
-    app = start_app(_builder(unique), config | said, options=RunOptions(fixed=True))
-    cluster.wait_until_consumed(said["application_id"], users)
+    app = start_app(_builder(unique), config | follows, options=RunOptions(fixed=True))
+    cluster.wait_until_consumed(follows["application_id"], users)
     cluster.send(orders, [(b"order", key.encode()) for key in KEYS], first_timestamp=2_000)
     until(lambda: len(cluster.read(out)) >= len(KEYS), "all meet their users")
     assert "sampled keys are not" not in caplog.text
