@@ -1,7 +1,7 @@
-"""Says which input record or processor a row of a store comes from that its changelog refuses.
+"""Errors for refused changelog rows: finds the store, its writers and the input record.
 
-The rows of a commit are the last ones of their keys, and no store keeps who wrote one. So it is found out when it is
-needed: the input of the commit is read again for the last record with the key.
+A store keeps the last row of each key and no origin. So the input of the commit is read again for
+the last record with the row's key.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,17 +14,17 @@ from tasks.internal_topics import ApplicationPlan, changelog_topic
 from tasks.ports import FailedDelivery
 from tasks.processing.topology_spec import ProcessorSpec
 
-#: What the key of a row has behind the record's key: nothing, time and number in a window store, both times of a session.
+#: Bytes behind the record's key in a row's key: none, time and number (windows), two times (sessions).
 _SUFFIX_BYTES = (0, 12, 16)
 
 
 class RowOrigin(NamedTuple):
-    """What may have written the rows of one changelog partition.
+    """Possible origins of the rows of one changelog partition.
 
     Attributes:
         store: The store.
-        writers: The processors that may write it.
-        inputs: What their task reads.
+        writers: Processors that are connected to the store and may write it.
+        inputs: Input partitions of their task.
     """
 
     store: str
@@ -45,7 +45,7 @@ class KeyFinder(Protocol):
 def origin_of(
     plan: ApplicationPlan, application_id: str, changelog: TopicPartition
 ) -> RowOrigin | None:
-    """Return what writes a changelog partition; None if the plan has no such store."""
+    """Return the origin of a changelog partition's rows; None if the plan has no such store."""
     for subtopology in plan.subtopologies.values():
         for store in subtopology.spec.stores:
             if changelog_topic(application_id, store.name) == changelog.topic:
@@ -65,7 +65,7 @@ def _named(node: ProcessorSpec) -> str:
 
 
 def record_keys(row_key: bytes) -> frozenset[bytes]:
-    r"""Return what the key of the record may be that wrote a row.
+    r"""Return possible keys of the record that wrote a row.
 
     >>> sorted(record_keys(b"a" + bytes(12)))
     [b'a', b'a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00']
