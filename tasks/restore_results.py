@@ -16,21 +16,24 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         task: The task, its stores open.
+        grant: The grant it was restored under.
         starts: Where its inputs begin.
         topic_ids: Ids of its input topics.
         restored: Changelog records that were read since it was asked for.
     """
 
     task: ActiveTask
+    grant: Grant
     starts: Mapping[TopicPartition, StartPosition]
     topic_ids: Mapping[str, bytes]
     restored: int
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):
-    """A task or copy whose state can't be had here; its databases are closed."""
+    """A task or copy whose state can't be had here; its databases are closed. A copy has no grant."""
 
     task: ActiveTask
+    grant: Grant | None
     error: StateStoreError | TaskCorruptedError
 
 

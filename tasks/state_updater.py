@@ -162,10 +162,6 @@ class StateUpdater:
         """Read a copy on to the grant's ends, and hand its task over."""
         self._order(partial(self._promote, task, grant))
 
-    def renew(self, task: ActiveTask, grant: Grant) -> None:
-        """Go on restoring a task under a later grant; begin again if the earlier one was refused."""
-        self._order(partial(self._renew, task, grant))
-
     def remove(self, task: ActiveTask) -> None:
         """Forget a task and close it, in whatever state of restoring it is."""
         self._order(partial(self._remove, task))
@@ -387,15 +383,6 @@ class StateUpdater:
             entry.start, entry.restored = entry.position, 0
         self._guarded(charge, partial(self._go_on, charge))
 
-    def _renew(self, task: ActiveTask, grant: Grant) -> None:
-        charge = self._charges.get(task.task_id)
-        if charge is None or charge.task is not task:
-            return  # it is restored or broke, which was said
-        if charge.refused:
-            self._begin([Charge(task, grant=grant)])
-        else:
-            charge.grant = grant
-
     def _go_on(self, charge: Charge) -> None:
         """Go on with a copy whose ends are known now."""
         self._events.started(charge)
@@ -459,7 +446,7 @@ class StateUpdater:
         with self._events.leaving(charge):
             del self._charges[charge.task.task_id]
             self._close(charge.task, charge.task.close)
-        self._results.put(Broken(task=charge.task, error=error))
+        self._results.put(Broken(task=charge.task, grant=charge.grant, error=error))
         self._woken()
 
     def _begin_anew(self, error: OffsetOutOfRangeError) -> None:
@@ -557,6 +544,7 @@ class StateUpdater:
             self._results.put(
                 Restored(
                     task=charge.task,
+                    grant=charge.grant,
                     starts={each: charge.starts[each] for each in charge.task.inputs},
                     topic_ids=charge.topic_ids,
                     restored=charge.restored,

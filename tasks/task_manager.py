@@ -236,7 +236,7 @@ class TaskManager:
         for result in self._updater.take():
             match result:
                 case Restored():
-                    if self.tasks.get(result.task.task_id) is result.task:
+                    if self._is_current(result.task, result.grant):
                         self._start(result)
                         admitted.append(result.task)
                 case Broken():
@@ -251,6 +251,15 @@ class TaskManager:
             self._tell_running()
             self._release([*self._held.releasing.values()])
         return admitted
+
+    def _is_current(self, task: ActiveTask, grant: Grant) -> bool:
+        """Return whether a task is still held under the grant of a result; it may have been revoked and granted again."""
+        held = self._held.owned.get(task.task_id)
+        return (
+            self.tasks.get(task.task_id) is task
+            and held is not None
+            and held.task_epoch == grant.task_epoch
+        )
 
     def _start(self, result: Restored) -> None:
         task, starts = result.task, result.starts
@@ -291,11 +300,11 @@ class TaskManager:
         if self._say is None:
             raise result.error
         copy = self.copies.get(task_id)
-        if copy is not None and copy.task is result.task:
+        if result.grant is None and copy is not None and copy.task is result.task:
             del self.copies[task_id]
             del self._held.copies[task_id]
             self._say_broken(task_id, copy.learn_epoch, copy.role, result.error)
-        elif self.tasks.get(task_id) is result.task:
+        elif result.grant is not None and self._is_current(result.task, result.grant):
             del self.tasks[task_id]
             self._held.releasing.pop(task_id, None)
             grant = self._held.owned.pop(task_id)
@@ -310,11 +319,9 @@ class TaskManager:
         if self._say is None:
             raise result.error
         task, task_id = result.task, result.task.task_id
-        if self.tasks.get(task_id) is not task:
+        if not self._is_current(task, result.grant):
             _log.debug("task %s may not start, and was revoked: %s", task_id, result.error)
             return None
-        if self._held.owned[task_id].task_epoch != result.grant.task_epoch:
-            return None  # the updater has the later grant
         del self.tasks[task_id]
         self._held.releasing.pop(task_id, None)
         grant = self._held.owned.pop(task_id)
@@ -389,9 +396,13 @@ class TaskManager:
             return False
         if order.task_epoch > held.task_epoch:
             _log.warning("task %s is granted anew, and was not let go", task_id)
-            self._held.owned[task_id] = Grant(task_epoch=order.task_epoch)
             if task_id not in self.running:
-                self._updater.renew(self.tasks[task_id], self._held.owned[task_id])
+                # Its restore may end or be refused under the earlier grant.
+                restoring = self.tasks.pop(task_id)
+                self._leaving[restoring] = None
+                self._updater.remove(restoring)
+                return True
+            self._held.owned[task_id] = Grant(task_epoch=order.task_epoch)
         task = self.running.get(task_id)
         if task is not None:
             self._commits.epochs[task_id] = order.task_epoch

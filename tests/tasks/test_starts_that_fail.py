@@ -128,6 +128,63 @@ def test_a_grant_that_was_replaced_while_its_start_is_looked_up_starts_under_the
         assert not first.member.all_of(TaskBroken)
 
 
+@contextmanager
+def deaf(host: Host) -> Generator[None]:
+    """Let a worker hear nothing of its updater."""
+    updater: Any = host.worker._manager._updater
+    take = updater.take
+    updater.take = list
+    try:
+        yield
+    finally:
+        updater.take = take
+
+
+def turned(host: Host) -> None:
+    """Wait until a worker has carried out its orders."""
+    turns = host.member.turns
+    host.until(lambda: not host.member.orders and host.member.turns > turns + 1)
+
+
+def test_a_restore_that_is_heard_after_the_next_grant_starts_the_task_once() -> None:
+    """The task was restored, revoked, kept as a copy and promoted again before the worker heard of it."""
+    with bench() as group:
+        first = group.host("a")
+        left = left_at_three(group)
+        first.until(lambda: first.member.turns > 1)
+        updater: Any = first.worker._manager._updater
+        with deaf(first):
+            first.member.give(granted("0_0", 7, left))
+            first.until(lambda: not updater._results.empty(), "it is restored")
+            answer = first.release("0_0", 7, 2)
+            first.ready("0_0", 2, end=group.end(0, CHANGELOG))
+            first.member.give(granted("0_0", 8, answer))
+            turned(first)
+        first.said(TaskRunning, task="0_0", task_epoch=8)
+        fill(group, "abc")
+        processed(group, first)
+        assert not first.member.all_of(TaskBroken)
+        assert group.outputs() == {key: [1, 2] for key in "abc"}
+
+
+def test_a_later_grant_of_a_task_that_is_restored_begins_again() -> None:
+    """It was granted again without being revoked; the restore under the first grant is not heard."""
+    with bench() as group:
+        first = group.host("a")
+        left = left_at_three(group)
+        first.until(lambda: first.member.turns > 1)
+        updater: Any = first.worker._manager._updater
+        with deaf(first):
+            first.member.give(granted("0_0", 7, left))
+            first.until(lambda: not updater._results.empty(), "it is restored")
+            first.member.give(granted("0_0", 8, left))
+            turned(first)
+        first.said(TaskRunning, task="0_0", task_epoch=8)
+        fill(group, "abc")
+        processed(group, first)
+        assert group.outputs() == {key: [1, 2] for key in "abc"}
+
+
 def test_a_refusal_that_is_heard_after_the_next_grant_changes_nothing() -> None:
     """The task was revoked, kept as a copy and promoted anew before the worker heard of it."""
     with bench(partitions=2) as group:
@@ -136,21 +193,16 @@ def test_a_refusal_that_is_heard_after_the_next_grant_changes_nothing() -> None:
         left = left_at_three(group)
         learn(first)
         first.ready("0_0", 1)
-        updater: Any = first.worker._manager._updater
-        take, deaf = updater.take, threading.Event()
-        updater.take = lambda: [] if deaf.is_set() else take()
-        with asking(first) as gate:
-            first.member.give(granted("0_0", 7, left))
-            assert gate.asked.wait(20)
-            deaf.set()
-            second.run_task("0_0", 8, first.release("0_0", 7, 2))
-            fill(group, "abc")
-            processed(group, second)
-        first.ready("0_0", 2, end=group.end(0, CHANGELOG))
-        first.member.give(granted("0_0", 9, second.release("0_0", 8)))
-        turns = first.member.turns
-        first.until(lambda: not first.member.orders and first.member.turns > turns + 1)
-        deaf.clear()
+        with deaf(first):
+            with asking(first) as gate:
+                first.member.give(granted("0_0", 7, left))
+                assert gate.asked.wait(20)
+                second.run_task("0_0", 8, first.release("0_0", 7, 2))
+                fill(group, "abc")
+                processed(group, second)
+            first.ready("0_0", 2, end=group.end(0, CHANGELOG))
+            first.member.give(granted("0_0", 9, second.release("0_0", 8)))
+            turned(first)
         first.said(TaskRunning, task="0_0")
         fill(group, "abc")
         processed(group, first)
