@@ -30,7 +30,8 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "State": (
         "state_dir", "state_dir_exclusive", "state_cleanup_delay_ms", "statestore_cache_max_bytes",
-        "statestore_uncommitted_max_bytes", "rocksdb", "snapshot_location",
+        "statestore_uncommitted_max_bytes", "default_interactive_query_isolation_level", "interactive_query_timeout_ms", "rocksdb",
+        "snapshot_location",
     ),
     "Topology and topics": (
         "default_key_serde", "default_value_serde", "ensure_explicit_naming", "default_timestamp_extractor",

@@ -330,7 +330,7 @@ class CommitBuffer:
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:
         """Yield (key, value, timestamp) of lower <= key < upper: the database with the buffer's changes on top."""
-        changed = self._dirty_between(lower, upper)
+        changed = self.dirty_between(lower, upper)
         if reverse:
             changed.reverse()
         hidden = frozenset(changed)
@@ -346,7 +346,7 @@ class CommitBuffer:
             if row[1] is not None
         )
 
-    def _dirty_between(self, lower: bytes | None, upper: bytes | None) -> list[bytes]:
+    def dirty_between(self, lower: bytes | None, upper: bytes | None) -> list[bytes]:
         """Return the dirty keys of a range in order, at the price of the range and of what is dirty since the last call."""
         ordered = self._ordered
         fresh = self._dirty_since(len(ordered))
@@ -367,6 +367,15 @@ class CommitBuffer:
     def _decode(self, key: bytes, data: bytes) -> tuple[Any, int]:
         payload, timestamp = self._unseal(data)
         return self._read(key, payload), timestamp
+
+    def uncommitted_row(self, key: bytes) -> bytes | None:
+        """Return a dirty key's row as a commit would store it, None for a delete. Changes nothing."""
+        data = self._raw.get(key)
+        if data is None:
+            value = self.values[key]
+            data = None if value is None else self._serde.serialize(self.topic, value)
+        (stored,) = self._seal_batch([data], [self.timestamps[key]])
+        return stored
 
     def approximate_num_entries(self) -> int:
         """Return about how many keys there are: the database's estimate with the uncommitted changes, as far as known.

@@ -61,6 +61,14 @@ class InvalidStateStoreError(StateStoreError):
     """
 
 
+class QueryTimeoutError(InvalidStateStoreError):
+    """The worker did not answer a query of uncommitted rows in time, because it was in a long call or a commit.
+
+    >>> issubclass(QueryTimeoutError, InvalidStateStoreError)
+    True
+    """
+
+
 class StoredRowError(StateStoreError):
     """A stored row can't be read by the store's serde, usually because the class of its values has changed.
 

@@ -1,6 +1,6 @@
-"""Which class a store is, by its spec: for its task, and for queries of what is committed."""
+"""Which class a store is, by its spec: for its task, and for queries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,26 +9,27 @@ from state_stores.custom_slot import CustomStore
 from state_stores.errors import InvalidStateStoreError
 from state_stores.headers_buffer import HeadersBuffer, SegmentedHeadersBuffer
 from state_stores.headers_queries import (
-    CommittedKeyValueStoreWithHeaders,
+    QueriedKeyValueStoreWithHeaders,
     ReadOnlySessionStoreWithHeaders,
     ReadOnlyWindowStoreWithHeaders,
     segments_with_headers,
 )
 from state_stores.key_value_store import (
-    CommittedKeyValueStore,
     KeyValueStore,
+    QueriedKeyValueStore,
     ReadOnlyKeyValueStore,
     TimestampedKeyValueStore,
     TimestampedKeyValueStoreWithHeaders,
 )
 from state_stores.lru_buffer import LruBuffer
 from state_stores.ports import Database
+from state_stores.queried import Queried, committed
 from state_stores.segmented_buffer import SegmentedBuffer
+from state_stores.segmented_store import queried_segments
 from state_stores.session_store import (
     ReadOnlySessionStore,
     SessionStore,
     SessionStoreWithHeaders,
-    committed_session_store,
 )
 from state_stores.spec import StoreKind, StoreSpec
 from state_stores.stored_values import StoredValues
@@ -37,14 +38,13 @@ from state_stores.versioned_buffer import VersionedBuffer
 from state_stores.versioned_store import (
     ReadOnlyVersionedKeyValueStore,
     VersionedKeyValueStore,
-    committed_versioned_store,
+    queried_versioned_store,
 )
 from state_stores.window_store import (
     ReadOnlyWindowStore,
     TimestampedWindowStore,
     TimestampedWindowStoreWithHeaders,
     WindowStore,
-    committed_window_store,
 )
 
 #: A store of a task.
@@ -56,7 +56,7 @@ Store = (
     | CustomStore
 )
 
-#: A store to ask for what is committed.
+#: A store for queries.
 ReadOnlyStore = (
     ReadOnlyKeyValueStore[Any, Any]
     | ReadOnlyWindowStore[Any, Any]
@@ -130,16 +130,27 @@ def _key_value_buffer(spec: StoreSpec) -> type[CommitBuffer]:
 def committed_store(
     spec: StoreSpec,
     topic: str,
-    databases: Callable[[], list[Database]],
+    databases: Callable[[], Sequence[Database]],
     *,
     with_headers: bool = False,
 ) -> ReadOnlyStore:
-    """Return the committed content of a store over the databases of several tasks, for interactive queries.
+    """Return the committed content of a store over the databases of several tasks; see `queried_store`."""
+    return queried_store(spec, topic, committed(spec, databases), with_headers=with_headers)
+
+
+def queried_store(
+    spec: StoreSpec,
+    topic: str,
+    sources: Callable[[], Sequence[Queried]],
+    *,
+    with_headers: bool = False,
+) -> ReadOnlyStore:
+    """Return a store over several tasks, for interactive queries.
 
     Args:
         spec: The store.
         topic: Topic name the serdes are told.
-        databases: Gives the databases that are open; it is called for every query.
+        sources: Gives the store of each task that runs; it is called for every query.
         with_headers: Whether values come with the headers of their records.
 
     Raises:
@@ -147,16 +158,18 @@ def committed_store(
     """
     spec = replace(spec, value_serde=StoredValues(spec.value_serde, spec.name))
     if with_headers:
-        return _committed_with_headers(spec, topic, databases)
+        return _with_headers(spec, topic, sources)
     match spec.kind:
         case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
-            return CommittedKeyValueStore(spec, topic, databases)
+            return QueriedKeyValueStore[Any, Any](spec, topic, sources)
         case StoreKind.VERSIONED:
-            return committed_versioned_store(spec, topic, databases)
+            return queried_versioned_store(spec, topic, sources)
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
-            return committed_window_store(spec, topic, databases)
+            rows = queried_segments(spec, topic, sources)
+            return ReadOnlyWindowStore[Any, Any](spec, topic, rows)
         case StoreKind.SESSION:
-            return committed_session_store(spec, topic, databases)
+            rows = queried_segments(spec, topic, sources)
+            return ReadOnlySessionStore[Any, Any](spec, topic, rows)
         case StoreKind.CUSTOM:
             raise InvalidStateStoreError(
                 f"store {spec.name} is a custom one: only the processors of its task can read it, because what was not "
@@ -164,8 +177,8 @@ def committed_store(
             )
 
 
-def _committed_with_headers(
-    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+def _with_headers(
+    spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
 ) -> ReadOnlyStore:
     if not spec.keeps_headers:
         raise InvalidStateStoreError(
@@ -174,10 +187,10 @@ def _committed_with_headers(
         )
     match spec.kind:
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
-            rows = segments_with_headers(spec, topic, databases)
+            rows = segments_with_headers(spec, topic, sources)
             return ReadOnlyWindowStoreWithHeaders[Any, Any](spec, topic, rows)
         case StoreKind.SESSION:
-            rows = segments_with_headers(spec, topic, databases)
+            rows = segments_with_headers(spec, topic, sources)
             return ReadOnlySessionStoreWithHeaders[Any, Any](spec, topic, rows)
         case _:
-            return CommittedKeyValueStoreWithHeaders[Any, Any](spec, topic, databases)
+            return QueriedKeyValueStoreWithHeaders[Any, Any](spec, topic, sources)

@@ -61,6 +61,14 @@ class DatabaseView:
         noted = self._notes.get(name)
         return self._below.position(name) if noted is None else noted
 
+    def rows_on_top(self, family: str) -> OrderedRows | None:
+        """Return the rows of a family that are on top, None if there are none."""
+        raise NotImplementedError
+
+    def entries_added(self, family: str) -> int:  # noqa: ARG002 - not known here
+        """Return how many keys the rows on top add, as far as known."""
+        return 0
+
     def write(
         self,
         changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
@@ -106,6 +114,15 @@ class InFlightView(DatabaseView):
         self._rows = {}
         self._notes = {}
         self._added = {}
+
+    def rows_on_top(self, family: str) -> OrderedRows | None:
+        """Return the rows of a family that a commit writes, None if there are none."""
+        changed = self._changes.get(family)
+        return None if changed is None else self._rows_of(family, changed)
+
+    def entries_added(self, family: str) -> int:
+        """Return how many keys a commit adds, as far as known."""
+        return self._added.get(family, 0)
 
     def _rows_of(self, family: str, changed: Drained) -> OrderedRows:
         known = self._rows.get(family)

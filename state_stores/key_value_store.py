@@ -4,18 +4,19 @@ Keys and values are the user's types. Ranges are in the order of the serialised 
 Streams; None leaves an end open. Writes are visible to this task at once, to everybody else after the commit.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.envelope import unseal
-from state_stores.errors import InvalidStateStoreError, SerdeError, StoredRowError
+from state_stores.errors import SerdeError, StoredRowError
 from state_stores.frozen import settled
 from state_stores.headers import Headers
 from state_stores.headers_buffer import tell_headers
 from state_stores.key_schema import after, key_bytes, prefix_end
 from state_stores.ports import Database, SerdePort
+from state_stores.queried import Queried, RowReader, Scan, clipped, committed, not_running
 from state_stores.spec import StoreKind, StoreSpec
 from state_stores.stored_values import key_hash, read_row
 from state_stores.task_store import TaskStore
@@ -390,28 +391,19 @@ class TimestampedKeyValueStoreWithHeaders(KeyValueStore[K, ValueTimestampHeaders
             self._set(key, value.value, value.timestamp)
 
 
-class CommittedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
-    """The committed content of a store over the databases of several tasks, for interactive queries.
+class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
+    """A key-value store over several tasks, for interactive queries.
 
-    `databases` gives the databases that are open now; it is asked anew for every call, so a store whose task moves
-    away raises `InvalidStateStoreError` instead of answering from a closed database.
+    `sources` gives the tasks that run now. It is called for every query, so a store whose task moves away raises
+    `InvalidStateStoreError` instead of answering from a closed database.
     """
 
     def __init__(
-        self, spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+        self, spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
     ) -> None:
         super().__init__(spec, topic)
         self._spec = spec
-        self._databases = databases
-
-    def _open(self) -> list[Database]:
-        databases = self._databases()
-        if not databases:
-            raise InvalidStateStoreError(
-                f"store {self.name} has no running task in this process; "
-                "wait until the application is RUNNING, or ask the process that owns the key"
-            )
-        return databases
+        self._sources = sources
 
     def _decode(self, key: bytes, data: bytes, ended_at: int) -> Any:
         """Return the value of a row; None if its timestamp is `ended_at` or before."""
@@ -429,29 +421,67 @@ class CommittedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
         )
 
     def _get(self, key: bytes) -> V | None:
-        for database in self._open():
-            (data,) = database.get_many(self.name, [key])
+        # All are asked before the first one is waited for.
+        for answer in [source.get(key) for source in self._sources()]:
+            data, observed_ms = answer()
             if data is not None:
-                value: V | None = self._decode(key, data, self._ended_at(database))
+                value: V | None = self._decode(key, data, self._ended_at(observed_ms))
                 return value
         return None
 
-    def _ended_at(self, database: Database) -> int:
+    def _ended_at(self, observed_ms: int) -> int:
         """Return the largest timestamp of rows that have ended; below every timestamp in a store without a ttl."""
         ttl_ms = self._spec.ttl_ms
-        return _NEVER if ttl_ms is None else read_note(database, self.name)[0] - ttl_ms
+        return _NEVER if ttl_ms is None else observed_ms - ttl_ms
 
     def _iterate(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, V]]:
+        def rows(
+            reader: RowReader, past: bytes | None, _observed_ms: int
+        ) -> Iterator[tuple[bytes, bytes | None]]:
+            bounds = clipped(lower, upper, past, reverse=reverse)
+            return reader.iterate(self.name, *bounds, reverse=reverse)
+
         # Task by task, as Kafka Streams' composite iterator: keys are in order inside a task, not across tasks.
-        for database in self._open():
-            ended_at = self._ended_at(database)
-            for key, data in database.iterate(self.name, lower, upper, reverse=reverse):
-                value = self._decode(key, data, ended_at)
-                if value is not None:
-                    yield key, value
+        for source in self._sources():
+            for page in source.pages(Scan(rows, reverse)):
+                ended_at = self._ended_at(page.observed_ms)
+                for key, data in page.rows:
+                    value = self._decode(key, data, ended_at)
+                    if value is not None:
+                        yield key, value
 
     def approximate_num_entries(self) -> int:
-        """Return about how many keys the open tasks hold together."""
-        return sum(database.approximate_num_entries(self.name) for database in self._open())
+        """Return about how many keys the tasks hold together."""
+        return sum(source.approximate_num_entries() for source in self._sources())
+
+
+class CommittedKeyValueStore(QueriedKeyValueStore[K, V]):
+    """The committed content of a store over the databases of several tasks.
+
+    `databases` gives the databases that are open now.
+    """
+
+    def __init__(
+        self, spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+    ) -> None:
+        super().__init__(spec, topic, committed(spec, databases))
+        self._databases = databases
+
+    def _opened(self) -> list[Database]:
+        databases = self._databases()
+        if not databases:
+            raise not_running(self.name)
+        return databases
+
+    def _get(self, key: bytes) -> V | None:
+        # Processors read global stores once per record, so databases are read directly.
+        for database in self._opened():
+            (data,) = database.get_many(self.name, [key])
+            if data is not None:
+                has_ttl = self._spec.ttl_ms is not None
+                observed_ms = read_note(database, self.name)[0] if has_ttl else -1
+                value: V | None = self._decode(key, data, self._ended_at(observed_ms))
+                return value
+        return None

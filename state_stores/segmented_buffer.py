@@ -9,21 +9,25 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from state_stores.commit_buffer import Drained, Restored
 from state_stores.dirty_index import DirtyIndex
 from state_stores.envelope import unseal
 from state_stores.ports import Database
+from state_stores.queried import Page, Queried, RowReader, Scan, clipped
 from state_stores.row_index import RowIndex
 from state_stores.rows import SortedRows
 from state_stores.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
 from state_stores.spec import StoreSpec
 from state_stores.stored_values import read_row
-from state_stores.timed_buffer import TimedBuffer, read_note
+from state_stores.timed_buffer import TimedBuffer
 
 #: (disk key, value, timestamp)
 SegmentRow = tuple[bytes, Any, int]
+
+#: A row, of which only the disk key is read.
+R = TypeVar("R", bound=tuple[Any, ...])
 
 _disk_key = itemgetter(0)
 
@@ -166,7 +170,7 @@ class SegmentedBuffer(TimedBuffer):
             return iter(())
         first = self.layout.prefix(self.layout.segment(low))
         end = self.layout.prefix(self.layout.segment(high) + 1)
-        changed = self._dirty_between(first, end)
+        changed = self.dirty_between(first, end)
         disk: list[Iterator[SegmentRow]] = []
         for segment in self._segments_between(low, high, reverse=reverse):
             lower, upper = self.layout.range_bounds(segment, lo, hi)
@@ -339,59 +343,91 @@ class SegmentedBuffer(TimedBuffer):
         self._rows_seen = 0
 
 
-class CommittedSegments:
-    """The committed rows of one window or session store in one database, for queries; scans as `SegmentedBuffer`."""
+class QueriedSegments:
+    """The rows of one task's window or session store, for queries; scans as `SegmentedBuffer`."""
 
-    def __init__(self, spec: StoreSpec, topic: str, database: Database) -> None:
+    def __init__(self, spec: StoreSpec, topic: str, source: Queried) -> None:
         self.layout = SegmentLayout.of(spec)
         self._spec = spec
         self._topic = topic
-        self._database = database
-        self._live_from_ms = self.layout.live_from_ms(read_note(database, spec.name)[0])
+        self._source = source
 
     def scan_key(
         self, key: bytes, low: int, high: int, *, reverse: bool = False
     ) -> Iterator[SegmentRow]:
-        """Return the live rows of a key with low <= time <= high, in the order of time."""
-        low, high = max(low, self._live_from_ms), min(high, TIME_MAX)
-        length = self.layout.row_bytes(key)
-        for segment in self._segments_between(low, high, reverse=reverse):
-            bounds = self.layout.key_bounds(segment, key, low, high)
-            for row in self._rows(*bounds, reverse=reverse):
-                if len(row[0]) == length:
-                    yield row
+        """Return the live rows of a key with low <= time <= high, in the order of time; its task is asked now."""
+        layout = self.layout
+        length = layout.row_bytes(key)
+
+        def rows(
+            reader: RowReader, past: bytes | None, observed_ms: int
+        ) -> Iterator[tuple[bytes, bytes | None]]:
+            first, last = self._live(low, high, observed_ms)
+            for segment in self._segments(reader, first, last, reverse=reverse):
+                bounds = layout.key_bounds(segment, key, first, last)
+                for row in self._between(reader, bounds, past, reverse=reverse):
+                    if len(row[0]) == length:
+                        yield row
+
+        return self._decoded(self._source.pages(Scan(rows, reverse)))
 
     def scan_range(
         self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
     ) -> Iterator[SegmentRow]:
-        """Return the live rows of the keys lo <= key <= hi with low <= time <= high: by segment, then by key."""
-        low, high = max(low, self._live_from_ms), min(high, TIME_MAX)
-        for segment in self._segments_between(low, high, reverse=reverse):
-            bounds = self.layout.range_bounds(segment, lo, hi)
-            rows = self._rows(*bounds, reverse=reverse)
-            yield from rows_within(rows, self.layout, (lo, hi), low, high)
+        """Yield the live rows of the keys lo <= key <= hi with low <= time <= high: by segment, then by key."""
+        layout = self.layout
 
-    def _segments_between(self, low: int, high: int, *, reverse: bool) -> Sequence[int]:
-        found = list(segments_on_disk(self._database, self._spec.name, self.layout))
+        def rows(
+            reader: RowReader, past: bytes | None, observed_ms: int
+        ) -> Iterator[tuple[bytes, bytes | None]]:
+            first, last = self._live(low, high, observed_ms)
+            for segment in self._segments(reader, first, last, reverse=reverse):
+                bounds = layout.range_bounds(segment, lo, hi)
+                found = self._between(reader, bounds, past, reverse=reverse)
+                yield from rows_within(found, layout, (lo, hi), first, last)
+
+        yield from self._decoded(self._source.pages(Scan(rows, reverse)))
+
+    def _live(self, low: int, high: int, observed_ms: int) -> tuple[int, int]:
+        return max(low, self.layout.live_from_ms(observed_ms)), min(high, TIME_MAX)
+
+    def _segments(self, reader: RowReader, low: int, high: int, *, reverse: bool) -> Sequence[int]:
+        found = list(segments_on_disk(reader, self._spec.name, self.layout))
         return self.layout.segments_of(found, low, high, reverse=reverse)
 
-    def _rows(self, lower: bytes, upper: bytes, *, reverse: bool) -> Iterator[SegmentRow]:
-        decode = self._spec.value_serde.deserialize
-        for disk_key, data in self._database.iterate(
-            self._spec.name, lower, upper, reverse=reverse
-        ):
-            payload, timestamp = unseal(data)
-            key = self.layout.key_of(disk_key)
-            yield disk_key, read_row(self._spec.name, decode, self._topic, payload, key), timestamp
+    def _between(
+        self,
+        reader: RowReader,
+        bounds: tuple[bytes, bytes],
+        past: bytes | None,
+        *,
+        reverse: bool,
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        lower, upper = clipped(*bounds, past, reverse=reverse)
+        if lower is not None and upper is not None and lower >= upper:
+            return iter(())
+        return reader.iterate(self._spec.name, lower, upper, reverse=reverse)
+
+    def _decoded(self, pages: Iterator[Page]) -> Iterator[SegmentRow]:
+        return (
+            (disk_key, *self._decode(disk_key, data))
+            for page in pages
+            for disk_key, data in page.rows
+        )
+
+    def _decode(self, disk_key: bytes, data: bytes) -> tuple[Any, int]:
+        payload, timestamp = unseal(data)
+        decode, key = self._spec.value_serde.deserialize, self.layout.key_of(disk_key)
+        return read_row(self._spec.name, decode, self._topic, payload, key), timestamp
 
 
 def rows_within(
-    rows: Iterator[SegmentRow],
+    rows: Iterator[R],
     layout: SegmentLayout,
     keys: tuple[bytes | None, bytes | None],
     low: int,
     high: int,
-) -> Iterator[SegmentRow]:
+) -> Iterator[R]:
     """Yield the rows of keys from `keys[0]` to `keys[1]` (None: no end) and times from `low` to `high`."""
     lo, hi = keys
     for row in rows:
@@ -404,7 +440,7 @@ def rows_within(
             yield row
 
 
-def segments_on_disk(database: Database, family: str, layout: SegmentLayout) -> Iterator[int]:
+def segments_on_disk(database: RowReader, family: str, layout: SegmentLayout) -> Iterator[int]:
     """Yield the segments that hold any row, in order: one short scan each."""
     lower: bytes | None = None
     while (row := next(database.iterate(family, lower, None), None)) is not None:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
-from state_stores.errors import InvalidStateStoreError
 from state_stores.key_schema import key_bytes
-from state_stores.ports import Database, SerdePort
-from state_stores.segmented_buffer import CommittedSegments, SegmentedBuffer, SegmentRow
+from state_stores.ports import SerdePort
+from state_stores.queried import Queried
+from state_stores.segmented_buffer import QueriedSegments, SegmentedBuffer, SegmentRow
 from state_stores.segments import SegmentLayout, check_bounds
 from state_stores.spec import StoreSpec
 from state_stores.stored_values import read_row
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 class Segments(Protocol):
-    """Rows of a window or session store: a task's buffer, or what one database has committed."""
+    """Rows of a window or session store: a task's buffer, or what a query reads of a task."""
 
     @property
     def layout(self) -> SegmentLayout:
@@ -128,26 +128,11 @@ class SegmentedStore(TaskStore[SegmentedBuffer]):
         return False
 
 
-def committed_sources(
+def queried_segments(
     spec: StoreSpec,
     topic: str,
-    databases: Callable[[], list[Database]],
-    segments: type[CommittedSegments] = CommittedSegments,
+    sources: Callable[[], Sequence[Queried]],
+    segments: type[QueriedSegments] = QueriedSegments,
 ) -> Callable[[], Sequence[Segments]]:
-    """Return what gives the committed rows of the tasks that are open now."""
-
-    def sources() -> Sequence[Segments]:
-        opened = databases()
-        if not opened:
-            raise not_running(spec.name)
-        return [segments(spec, topic, database) for database in opened]
-
-    return sources
-
-
-def not_running(store: str) -> InvalidStateStoreError:
-    """Return the error of a query that finds no task."""
-    return InvalidStateStoreError(
-        f"store {store} has no running task in this process; "
-        "wait until the application is RUNNING, or ask the process that owns the key"
-    )
+    """Return a function that gives the rows of the tasks that run, for queries."""
+    return lambda: [segments(spec, topic, source) for source in sources()]

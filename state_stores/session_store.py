@@ -11,11 +11,9 @@ from typing import Any, Final, Generic, TypeVar
 from state_stores.frozen import settled
 from state_stores.headers import Headers
 from state_stores.headers_buffer import tell_headers
-from state_stores.ports import Database
 from state_stores.segmented_buffer import SegmentedBuffer, SegmentRow
-from state_stores.segmented_store import SegmentedReads, SegmentedStore, committed_sources
+from state_stores.segmented_store import SegmentedReads, SegmentedStore
 from state_stores.segments import TIME_MAX, check_bounds, check_time
-from state_stores.spec import StoreSpec
 from state_stores.windowed import Windowed
 
 K = TypeVar("K")
@@ -224,10 +222,3 @@ class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
         """Return what any session store does: (start, end, value, timestamp), without headers."""
         rows = super().find_sessions_bytes(key, earliest_end, latest_start, expired=expired)
         return [(start, end, found.value, timestamp) for start, end, found, timestamp in rows]
-
-
-def committed_session_store(
-    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
-) -> ReadOnlySessionStore[Any, Any]:
-    """Return the committed content of a session store over the databases of several tasks, for interactive queries."""
-    return ReadOnlySessionStore(spec, topic, committed_sources(spec, topic, databases))

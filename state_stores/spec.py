@@ -91,6 +91,12 @@ class StoreSpec:
         return self.kind in HEADERS_KINDS and not bounded
 
     @property
+    def has_time(self) -> bool:
+        """Return whether its rows end with time, so that a time is kept with them."""
+        timed = self.kind in SEGMENTED_KINDS or self.kind is StoreKind.VERSIONED
+        return timed or self.ttl_ms is not None
+
+    @property
     def segment_interval_ms(self) -> int:
         """Return how long a segment of a window or session store is (Kafka Streams' Stores.defaultSegmentInterval)."""
         return max(self.retention_ms // 2, _LEAST_SEGMENT_MS)

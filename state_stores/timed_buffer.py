@@ -81,6 +81,11 @@ class TimedBuffer(CommitBuffer):
         observed, self.seq = self._noted
         self.observed_stream_time_ms = -1 if self.in_range else observed
 
+    @property
+    def time_ms(self) -> int:
+        """Return the store's time: the largest it has seen, in a key range also that on disk."""
+        return self._to_note()[0]
+
     def divide(self) -> None:
         """Be as one key range for a while: what comes now are records that some ranges have done before and some not."""
         self.in_range = True

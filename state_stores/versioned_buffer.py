@@ -17,10 +17,11 @@ from state_stores.commit_buffer import Drained
 from state_stores.dirty_index import DirtyIndex
 from state_stores.envelope import seal_batch, unseal
 from state_stores.ports import Database
+from state_stores.queried import Queried, RowReader, Scan, clipped
 from state_stores.rows import SortedRows
 from state_stores.spec import StoreSpec
 from state_stores.stored_values import StoredValues, read_row
-from state_stores.timed_buffer import TimedBuffer, read_note
+from state_stores.timed_buffer import TimedBuffer
 from state_stores.versions import TAIL, TOMBSTONE, VersionSerde, key_bounds, time_of, version_key
 
 #: (timestamp, value or TOMBSTONE)
@@ -213,15 +214,25 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         self._index.clear()
 
 
-class CommittedVersions(_ByKey):
-    """The committed versions of a store in one database, for queries; reads as `VersionedBuffer`."""
+class QueriedVersions(_ByKey):
+    """The versions of one key in one task's store, for one query; reads as `VersionedBuffer`.
 
-    def __init__(self, spec: StoreSpec, topic: str, database: Database) -> None:
+    What a query reads of the key more than once is of one moment, so versions that are rolled back do not vanish in between.
+    """
+
+    def __init__(self, spec: StoreSpec, topic: str, source: Queried, key: bytes) -> None:
         self._spec = spec
         self._serde = VersionSerde(spec.value_serde)
         self._topic = topic
-        self._database = database
-        self.horizon_ms = read_note(database, spec.name)[0] - spec.history_retention_ms
+        bounds = key_bounds(key, TIME_MAX, 0)
+
+        def rows(
+            reader: RowReader, past: bytes | None, _observed_ms: int
+        ) -> Iterator[tuple[bytes, bytes | None]]:
+            return reader.iterate(spec.name, *clipped(*bounds, past, reverse=False))
+
+        self._rows, observed_ms = source.frozen(Scan(rows))
+        self.horizon_ms = observed_ms - spec.history_retention_ms
 
     def latest(self, key: bytes) -> Version | None:
         """Return the latest version of a key, also a deletion; None if there is none."""
@@ -231,10 +242,8 @@ class CommittedVersions(_ByKey):
         if newest < oldest:
             return
         lower, upper = key_bounds(key, newest, oldest)
-        for disk_key, data in self._database.iterate(
-            self._spec.name, lower, upper, reverse=reverse
-        ):
-            if len(disk_key) == len(key) + TAIL:
+        for disk_key, data in self._rows.iterate(self._spec.name, lower, upper, reverse=reverse):
+            if data is not None and len(disk_key) == len(key) + TAIL:
                 payload, _ = unseal(data)
                 decode = self._serde.deserialize
                 yield (

@@ -5,18 +5,18 @@ the next newer one (exclusive); a deletion is a version; puts older than the lar
 not done; reads of that time find nothing but the latest version of a key, which never ends.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from state_stores.frozen import settled
 from state_stores.key_schema import key_bytes
-from state_stores.ports import Database, SerdePort
-from state_stores.segmented_store import not_running
+from state_stores.ports import SerdePort
+from state_stores.queried import Queried
 from state_stores.segments import check_bounds, check_time
 from state_stores.spec import StoreSpec
 from state_stores.task_store import TaskStore
-from state_stores.versioned_buffer import TIME_MAX, CommittedVersions, Version, VersionedBuffer
+from state_stores.versioned_buffer import TIME_MAX, QueriedVersions, Version, VersionedBuffer
 from state_stores.versions import TOMBSTONE
 
 K = TypeVar("K")
@@ -113,7 +113,7 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
     """
 
     def __init__(
-        self, spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Versions]]
+        self, spec: StoreSpec, topic: str, sources: Callable[[bytes], Iterable[Versions]]
     ) -> None:
         self.name = spec.name
         self._topic = topic
@@ -128,7 +128,7 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
         data = self._key_bytes(key)
         if as_of is not None:
             check_bounds(self.name, as_of, as_of, ("as_of", "as_of"))
-        for source in self._sources():
+        for source in self._sources(data):
             found = version_as_of(source, data, as_of)
             if found is not None:
                 return VersionedRecord(*found)
@@ -146,7 +146,7 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
         check_bounds(self.name, begin, end)
         return (
             VersionedRecord(*found)
-            for source in self._sources()
+            for source in self._sources(data)
             for found in version_history(source, data, begin, end)
         )
 
@@ -179,7 +179,7 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
     """
 
     def __init__(self, buffer: VersionedBuffer, now: Callable[[], int]) -> None:
-        super().__init__(buffer.spec, buffer.topic, lambda: (self.buffer,))
+        super().__init__(buffer.spec, buffer.topic, lambda _: (self.buffer,))
         self._attach(buffer, now, may_hold_back=False)
 
     @property
@@ -235,15 +235,12 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
         return version_as_of(self.buffer, key, as_of)
 
 
-def committed_versioned_store(
-    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+def queried_versioned_store(
+    spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
 ) -> ReadOnlyVersionedKeyValueStore[Any, Any]:
-    """Return the committed content of a versioned store over the databases of several tasks, for interactive queries."""
+    """Return a versioned store over several tasks, for interactive queries."""
 
-    def sources() -> Sequence[Versions]:
-        opened = databases()
-        if not opened:
-            raise not_running(spec.name)
-        return [CommittedVersions(spec, topic, database) for database in opened]
+    def of_key(key: bytes) -> Iterator[Versions]:
+        return (QueriedVersions(spec, topic, source, key) for source in sources())
 
-    return ReadOnlyVersionedKeyValueStore(spec, topic, sources)
+    return ReadOnlyVersionedKeyValueStore(spec, topic, of_key)

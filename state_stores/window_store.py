@@ -13,11 +13,10 @@ from typing import Any, Generic, TypeVar, overload
 
 from state_stores.headers_buffer import tell_headers, values_of
 from state_stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
-from state_stores.ports import Database
 from state_stores.segmented_buffer import SegmentedBuffer
-from state_stores.segmented_store import SegmentedReads, SegmentedStore, committed_sources
+from state_stores.segmented_store import SegmentedReads, SegmentedStore
 from state_stores.segments import SEQ_MASK, TIME_MAX, check_time
-from state_stores.spec import StoreKind, StoreSpec
+from state_stores.spec import StoreKind
 from state_stores.windowed import Windowed
 
 K = TypeVar("K")
@@ -300,10 +299,3 @@ class TimestampedWindowStoreWithHeaders(WindowStore[K, ValueTimestampHeaders[V]]
         """Return what any window store does: (start, value, timestamp), without headers."""
         rows = super().fetch_bytes(key, from_ms, to_ms, reverse=reverse, expired=expired)
         return values_of(rows)
-
-
-def committed_window_store(
-    spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
-) -> ReadOnlyWindowStore[Any, Any]:
-    """Return the committed content of a window store over the databases of several tasks, for interactive queries."""
-    return ReadOnlyWindowStore(spec, topic, committed_sources(spec, topic, databases))

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         InvalidStateStoreError,
         MissingOutputTopicError,
         MissingSourceTopicError,
+        QueryTimeoutError,
         RecordFailedError,
         SchemaRegistryError,
         SerializationError,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from streams.global_table import GlobalKTable
     from streams.grouped import KGroupedStream
     from streams.grouped_table import KGroupedTable
+    from streams.isolation_level import IsolationLevel
     from streams.kstream import KStream
     from streams.ktable import KTable
     from streams.listeners import RestoreListener, StandbyUpdateListener
@@ -148,6 +150,7 @@ __all__ = [
     "IncompatibleMemberError",
     "InternalTopicError",
     "InvalidStateStoreError",
+    "IsolationLevel",
     "JoinWindows",
     "KGroupedStream",
     "KGroupedTable",
@@ -165,6 +168,7 @@ __all__ = [
     "ProcessorContext",
     "ProcessorWrapper",
     "PunctuationType",
+    "QueryTimeoutError",
     "ReadOnlyKeyValueStore",
     "ReadOnlySessionStore",
     "ReadOnlyVersionedKeyValueStore",
@@ -252,6 +256,7 @@ _HOME = {
     "CopartitioningError": "streams.errors",
     "InternalTopicError": "streams.errors",
     "InvalidStateStoreError": "streams.errors",
+    "IsolationLevel": "streams.isolation_level",
     "JoinWindows": "streams.windows",
     "KGroupedStream": "streams.grouped",
     "KGroupedTable": "streams.grouped_table",
@@ -275,6 +280,7 @@ _HOME = {
     "ReadOnlyWindowStore": "state_stores.window_store",
     "Record": "tasks.processing.record",
     "RecordContext": "tasks.processing.record",
+    "QueryTimeoutError": "streams.errors",
     "RecordFailedError": "streams.errors",
     "RecordMetadata": "tasks.processing.record",
     "RestoreEvent": "tasks.state_updater",

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from streams.arguments import check_flag, check_series
 from streams.client.application import Application, SystemClock
@@ -25,6 +25,7 @@ from streams.config import StreamsConfig
 from streams.config.streams_config import given_config
 from streams.durations import to_ms
 from streams.errors import ApplicationShutdownError, ConfigError, StreamsError
+from streams.isolation_level import IsolationLevel, given_level
 from streams.listeners import RestoreListener, StandbyUpdateListener, called
 from streams.run_options import RunOptions
 from streams.serdes import SerdeLike
@@ -305,8 +306,17 @@ class KafkaStreams:
         workers = [each.worker for each in self._shown()]
         return task_infos([worker for worker in workers if worker is not None])
 
-    def store(self, name: str, *, stale: bool = False, headers: bool = False) -> Any:
-        """Return a read-only view of a store over this process's running tasks: what is committed, never less.
+    def store(
+        self,
+        name: str,
+        *,
+        stale: bool = False,
+        headers: bool = False,
+        isolation_level: IsolationLevel
+        | Literal["read_committed", "read_uncommitted"]
+        | None = None,
+    ) -> Any:
+        """Return a read-only view of a store over this process's running tasks.
 
         It is a `ReadOnlyKeyValueStore`, `ReadOnlyWindowStore`, `ReadOnlySessionStore` or
         `ReadOnlyVersionedKeyValueStore`, as the store is.
@@ -316,17 +326,26 @@ class KafkaStreams:
             stale: Also ask copies of the store (standbys, learners), which are a little behind.
             headers: Values come with their records' headers: `ValueTimestampHeaders`, in session stores
                 `AggregationWithHeaders`. The store must keep headers.
+            isolation_level: "read_committed", or "read_uncommitted" (also `IsolationLevel`) to see what the tasks have
+                changed since their last commit; None takes `default_interactive_query_isolation_level`.
 
         Raises:
             InvalidStateStoreError: There is no such store, it keeps no headers, or (when reading) no running task of
                 it is here.
+            QueryTimeoutError: When reading uncommitted rows: the worker did not answer within
+                `interactive_query_timeout_ms`.
 
         >>> def count_of(app: KafkaStreams, word: str) -> int:
         ...     return app.store("counts").get(word, 0)
         """
         check_flag(stale, "stale", "store", error=StreamsError)
         check_flag(headers, "headers", "store", error=StreamsError)
-        return store_view(self._application, self._shown, name, stale=stale, with_headers=headers)
+        if isolation_level is None:
+            isolation_level = self._config.default_interactive_query_isolation_level
+        level = given_level(isolation_level)
+        return store_view(
+            self._application, self._shown, name, stale=stale, with_headers=headers, level=level
+        )
 
     def local_store_lags(self) -> dict[str, dict[int, int]]:
         """Return by store and partition how far the state here is behind its changelog, in offsets.

@@ -8,6 +8,7 @@
     ├── StateStoreError            a store could not be opened, read or written
     │   ├── StoreLockedError       another process holds the state directory
     │   ├── InvalidStateStoreError the store is closed, elsewhere, or not open yet
+    │   │   └── QueryTimeoutError  the worker did not give its uncommitted rows in time
     │   ├── StoredRowError         a stored row can't be read by the serde of its store
     │   └── StoreCorruptedError    the database failed its own checks and is restored
     ├── TaskCorruptedError         a task's state can't be trusted and is restored
@@ -27,6 +28,7 @@ never import this one.
 
 from state_stores.errors import (
     InvalidStateStoreError,
+    QueryTimeoutError,
     StateStoreError,
     StoreCorruptedError,
     StoredRowError,
@@ -55,6 +57,7 @@ __all__ = [
     "InvalidStateStoreError",
     "MissingOutputTopicError",
     "MissingSourceTopicError",
+    "QueryTimeoutError",
     "RecordFailedError",
     "SchemaRegistryError",
     "SerializationError",

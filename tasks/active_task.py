@@ -32,6 +32,7 @@ from tasks.processing.record_batch import JointRecords, RecordBatch, SourceRecor
 from tasks.processing.sink import Collector
 from tasks.processing.source import SourceNode
 from tasks.processing.topology_spec import ProcessorSpec, SourceSpec, TimestampExtractor
+from tasks.question import Question
 from tasks.source_restore import SourceRestore
 from tasks.state_manager import StateManager
 from tasks.task_processing import TaskCounters, TaskProcessing, TaskSetting
@@ -409,6 +410,10 @@ class ActiveTask:
     def flush_caches(self) -> None:
         """Forward what the caches hold back; the first step of a commit."""
         self.graph.flush()
+
+    def answer(self, question: Question) -> None:
+        """Answer a question about uncommitted rows (see `ParallelTask`)."""
+        question.answer(self.stores.uncommitted(question.store))
 
     def ask_for_cut(self) -> Cut | None:
         """Ask key ranges to hand over what they have done; return what tells when they have. None if there are none."""

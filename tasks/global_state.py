@@ -157,7 +157,7 @@ class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
     def plain_values(self, keys: Sequence[bytes]) -> list[Any]:
         """Return the values of serialised keys in one look-up, without their timestamps; None where absent."""
         with _watched(self.name):
-            (database,) = self._open()
+            (database,) = self._opened()
             found = database.get_many(self.name, keys)
             decode = StoredValues(self._spec.value_serde, self.name).deserialize
             topic = self._topic

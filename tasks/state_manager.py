@@ -27,6 +27,7 @@ from state_stores.key_order import refuse_unsorted_keys
 from state_stores.key_value_store import KeyValueStore
 from state_stores.ports import Database
 from state_stores.position import Position
+from state_stores.queried import UncommittedRows
 from state_stores.restore import StoreTime, position_name
 from state_stores.session_store import SessionStore
 from state_stores.spec import StoreKind, StoreSpec
@@ -188,6 +189,12 @@ class StateManager:
             )
             for spec in self.specs.values()
         }
+
+    def uncommitted(self, store: str) -> UncommittedRows:
+        """Return the uncommitted rows of a store, for the thread that owns the stores."""
+        buffer = self.stores[store].buffer
+        assert isinstance(buffer, CommitBuffer), "custom stores are not queried"
+        return UncommittedRows(buffer, self._views[self.specs[store].persistent])
 
     def refuse_unsorted_keys(self) -> None:
         """Raise `StoredRowError` for a store whose rows are under other bytes than their keys have now."""

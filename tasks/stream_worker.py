@@ -39,6 +39,7 @@ from tasks.output_collector import OutputCollector
 from tasks.parallel.progress_vector import ranges_that_fit
 from tasks.ports import Beside, Positions, ProducerFactory, TransactionalProducer
 from tasks.processing.error_policy import ErrorPolicy
+from tasks.questions import Questions
 from tasks.ranges.parallel_task import ParallelTask
 from tasks.ranges.placing import Placing
 from tasks.ranges.range_pool import RangePool
@@ -104,6 +105,7 @@ class StreamWorker:
         paused: The sub-topologies whose tasks rest.
         tasks: Owned tasks, also those that restore.
         copies: Tasks it keeps a copy of.
+        questions: What queries ask about uncommitted rows.
     """
 
     appeared: frozenset[TopicPartition] = frozenset()
@@ -137,10 +139,14 @@ class StreamWorker:
         self._membership = membership
         self._first_producer = first_producer
         self._clock = ports.clock
-        self._stop = threading.Event()
-        self._wake = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self.paused: frozenset[int] = frozenset()
         self.metrics = WorkerMetrics()
+        self.questions = Questions(
+            self._wake.set,
+            others=lambda: [] if self._pool is None else self._pool.long_turns(),
+            is_inside=lambda: self._pool is not None and self._pool.is_inside(),
+        )
         self.tasks: dict[TaskId, ActiveTask] = {}
         self.copies: dict[TaskId, LearnerTask] = {}
         self._new_plan: ApplicationPlan | None = None
@@ -219,6 +225,8 @@ class StreamWorker:
             watch = watching(lambda: self._turns, pool, self._membership, self._settings)
             stack.callback(watch.close)
             stack.callback(self._close_committer)
+            self.questions.begin()
+            stack.callback(self.questions.close)
             while not self._stop.is_set():
                 self._begin_tasks()
         if self._membership is not None:
@@ -426,6 +434,7 @@ class StreamWorker:
         self._check_ranges()
         self._admit()
         self._rest()
+        self._answer_questions()
         if not self._may_work():
             self._wake.wait(_IDLE_IN_GROUP_S)
             self._wake.clear()
@@ -433,6 +442,7 @@ class StreamWorker:
         self._fetch()
         self._work.update_lags(self._manager.running.values())
         for task in list(self._manager.running.values()):
+            self._answer_questions()
             self._serve_orders()
             if not self._may_work():
                 break
@@ -497,6 +507,11 @@ class StreamWorker:
             self._commit()
             for task in waiting:
                 task.cut_anew()
+
+    def _answer_questions(self) -> None:
+        """Answer what queries ask about uncommitted rows; nothing is in hand."""
+        if self.questions.waiting:
+            self.questions.pass_on(self._manager.running)
 
     # -- the group -------------------------------------------------------------------------------------------------
 

@@ -6,11 +6,13 @@ from functools import partial
 from typing import Any
 
 from rebalance.model import TaskId
-from state_stores.factory import committed_store
-from state_stores.ports import Database
+from state_stores.factory import queried_store
+from state_stores.queried import Committed, Queried, Uncommitted, not_running
+from state_stores.spec import StoreSpec
 from streams.client.application import Application
 from streams.client.stream_thread import StreamThread
 from streams.errors import InvalidStateStoreError
+from streams.isolation_level import IsolationLevel
 from tasks.internal_topics import changelog_topic
 from tasks.lifecycle import TaskState
 
@@ -22,6 +24,7 @@ def store_view(
     *,
     stale: bool,
     with_headers: bool = False,
+    level: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> Any:
     """Return a read-only view of a store over the tasks that are here, also over those that come later.
 
@@ -31,6 +34,7 @@ def store_view(
         name: The store.
         stale: Also read copies (standbys and learners), which are a little behind.
         with_headers: Whether values come with the headers of their records.
+        level: Whether uncommitted rows of running tasks are read, too. A global store has none.
 
     Raises:
         InvalidStateStoreError: There is no such store, it keeps no headers, or it is a global one that is not open yet.
@@ -49,27 +53,45 @@ def store_view(
         )
     (store,) = (each for each in subtopology.stores if each.name == name)
     topic = changelog_topic(application.config.application_id, name)
-    databases = partial(_databases, threads, subtopology.id, name, stale=stale)
-    return committed_store(store, topic, databases, with_headers=with_headers)
+    timeout_s: float = application.config.interactive_query_timeout_ms / 1000
+    asked_s = timeout_s if level is IsolationLevel.READ_UNCOMMITTED else None
+    sources = partial(_sources, threads, subtopology.id, store, stale=stale, asked_s=asked_s)
+    return queried_store(store, topic, sources, with_headers=with_headers)
 
 
-def _databases(
-    threads: Callable[[], Sequence[StreamThread]], subtopology: int, store: str, *, stale: bool
-) -> list[Database]:
-    """Return the databases to read: those of running tasks, and of copies of others if they may be stale."""
-    found: dict[TaskId, Database] = {}
+def _sources(
+    threads: Callable[[], Sequence[StreamThread]],
+    subtopology: int,
+    store: StoreSpec,
+    *,
+    stale: bool,
+    asked_s: float | None,
+) -> list[Queried]:
+    """Return what to read: the stores of running tasks, and of copies of others if they may be stale.
+
+    `asked_s`: how long running tasks may take to answer what they have not committed; None: they are not asked.
+    """
+    name = store.name
+    found: dict[TaskId, Queried] = {}
     workers = [thread.worker for thread in threads() if thread.worker is not None]
     for worker in workers:
         for task_id, task in list(worker.tasks.items()):
             if task_id.subtopology == subtopology and task.state is TaskState.RUNNING:
                 with suppress(KeyError):  # it is being closed just now
-                    found[task_id] = task.stores.database(store)
+                    database = task.stores.database(name)
+                    if asked_s is None:
+                        found[task_id] = Committed(database, store)
+                    else:
+                        ask = partial(worker.questions.ask, task_id, name, asked_s)
+                        found[task_id] = Uncommitted(database, name, ask)
     for worker in workers if stale else ():
         for task_id, copy in list(worker.copies.items()):
             if task_id.subtopology == subtopology and task_id not in found:
                 with suppress(KeyError):  # not open yet, or being closed
-                    found[task_id] = copy.task.stores.database(store)
-    return [database for _, database in sorted(found.items())]
+                    found[task_id] = Committed(copy.task.stores.database(name), store)
+    if not found:
+        raise not_running(name)
+    return [found[task_id] for task_id in sorted(found)]
 
 
 def store_lags(threads: Sequence[StreamThread]) -> dict[str, dict[int, int]]:

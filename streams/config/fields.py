@@ -58,6 +58,9 @@ PositiveSize = Annotated[int, size(1)]
 Guarantee = Annotated[
     Literal["exactly_once", "at_least_once"], one_of("exactly_once", "at_least_once")
 ]
+IsolationOption = Annotated[
+    Literal["read_committed", "read_uncommitted"], one_of("read_committed", "read_uncommitted")
+]
 OffsetReset = Annotated[Literal["earliest", "latest"], one_of("earliest", "latest")]
 Boolean = Annotated[bool, PlainValidator(check_boolean)]
 Name = Annotated[str, PlainValidator(check_name)]

@@ -81,6 +81,8 @@ class StreamsOptions(TypedDict, total=False):
     dsl_store_format: DslStoreFormat
     emit_interval_ms: DurationOption
     replication_factor: int
+    default_interactive_query_isolation_level: Literal["read_committed", "read_uncommitted"]
+    interactive_query_timeout_ms: DurationOption
     application_server: str | None
     rocksdb: RocksDBOptions | Mapping[str, Any]
     snapshot_location: str | PathLike[str] | None

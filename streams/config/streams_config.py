@@ -259,6 +259,13 @@ class StreamsConfig(BaseModel, frozen=True):
     """Topic settings of repartition topics that are created, `{"retention.ms": "86400000"}`; `topic_config=` of `repartition()`
     overrides them."""
 
+    default_interactive_query_isolation_level: types.IsolationOption = "read_committed"
+    """What `KafkaStreams.store` reads where the call does not say it: `read_committed`, or `read_uncommitted` to see what running
+    tasks have changed since their last commit, too."""
+
+    interactive_query_timeout_ms: types.PositiveDuration = 5_000
+    """Milliseconds that a query of uncommitted rows waits for the worker, which answers between batches."""
+
     application_server: types.OptionalEndpoint = None
     """`host:port` at which other members reach this process's interactive queries."""
 

@@ -31,11 +31,15 @@ class Step(NamedTuple):
 
 
 class LoopWatch:
-    """Watches one loop. One thread calls `look`."""
+    """Watches one loop. One thread calls `look`.
+
+    Attributes:
+        thread: In which the loop runs.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self._loop = loop
-        self._thread = thread
+        self.thread = thread
         self._mark: threading.Event | None = None
         self._seen: Step | None = None
 
@@ -62,7 +66,7 @@ class LoopWatch:
     def place(self, step: Step) -> str:
         """Return where a step is in the user's code, as "Shop.process (shop.py:12)"; empty if it has ended meanwhile."""
         frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] # there is no other way
-        frame = frames.get(self._thread.ident or 0)
+        frame = frames.get(self.thread.ident or 0)
         place = "" if frame is None else _place(frame)
         return place if self.step() is step else ""
 

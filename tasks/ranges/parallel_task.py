@@ -29,6 +29,7 @@ from tasks.parallel.progress_vector import AHEAD_MAX, RangeProgress
 from tasks.processing.output import OutputColumns, OutputRuns
 from tasks.processing.record import RecordMetadata
 from tasks.processing.record_batch import SourceRecords
+from tasks.question import Question
 from tasks.ranges.bounds import RangeBounds
 from tasks.ranges.hand_out import Dealer, Share, noting_passed, time_passes
 from tasks.ranges.ledger import Chunk, Ledger, first_open, offsets_of
@@ -480,6 +481,13 @@ class ParallelTask(ActiveTask):
 
     def flush_caches(self) -> None:
         """Do nothing: a range flushes its caches when it seals."""
+
+    def answer(self, question: Question) -> None:
+        """Have each range answer a question about uncommitted rows, after its present unit."""
+        question.expect(len(self.ranges))
+        for each in self.ranges:
+            each.ask(question)
+        self._wake(self.ranges)
 
     def ask_for_cut(self) -> Cut | None:
         """Ask the ranges to seal what they have done; those that will soon are waited for."""

@@ -284,6 +284,11 @@ class RangePool:
             or (each.unit_since_s is not None and now_s - each.unit_since_s >= _LONG_S)
         ]
 
+    def is_inside(self) -> bool:
+        """Return whether the calling thread is one of these, or that of a loop that ranges share."""
+        me = threading.current_thread()
+        return me in self._clocks or any(each.watch.thread is me for each in self._loops)
+
     @property
     def _some_running(self) -> list[threading.Thread]:
         return list(self._running.values())[:_SAMPLE]

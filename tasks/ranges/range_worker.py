@@ -16,14 +16,16 @@ from typing import Final, Protocol
 
 import msgspec
 
-from state_stores.commit_buffer import Drained
+from state_stores.commit_buffer import CommitBuffer, Drained
 from state_stores.factory import Store
+from state_stores.queried import UncommittedRows, not_running
 from tasks.parallel.cut import Cut
 from tasks.parallel.key_ranges import key_hash
 from tasks.processing.coroutines import PrivateLoop, Waiting
 from tasks.processing.output import OutputColumns, OutputRuns
 from tasks.processing.record_batch import RecordBatch
 from tasks.processing.steps import Steps, await_steps, run_steps
+from tasks.question import Question
 from tasks.ranges.pace import UNIT_S, BatchPace, Pace
 from tasks.ranges.seals import Seal
 from tasks.ranges.shared_loop import Shared
@@ -193,6 +195,7 @@ class RangeWorker:
         self._halted = False
         self._closing = False
         self._over = Cut(())
+        self._questions: deque[Question] = deque()
 
     # -- what the loop asks ----------------------------------------------------------------------------------------
 
@@ -203,7 +206,7 @@ class RangeWorker:
             return not self.ended
         if self.error is not None:
             return False
-        if self._cut is not None or self.processing is None:
+        if self._cut is not None or self.processing is None or self._questions:
             return True
         waits = self._item is not None or bool(self.queue)
         return not self._halted and (waits or self._punctuate_ms is not None)
@@ -233,7 +236,7 @@ class RangeWorker:
     @property
     def is_quiet(self) -> bool:
         """Return whether nothing waits or is in hand."""
-        waits = self._item is not None or bool(self.queue)
+        waits = self._item is not None or bool(self.queue) or bool(self._questions)
         return self.scheduling is Scheduling.IDLE and not waits
 
     @property
@@ -244,6 +247,17 @@ class RangeWorker:
     def cut(self, cut: Cut) -> None:
         """Ask for a seal, after the present unit."""
         self._cut = cut
+
+    def ask(self, question: Question) -> None:
+        """Ask about its uncommitted rows, which it answers between units of work."""
+        self._questions.append(question)
+        if self._closing or self.error is not None:
+            self._refuse_questions()
+
+    def _refuse_questions(self) -> None:
+        while self._questions:
+            question = self._questions.popleft()
+            question.fail(not_running(question.store))
 
     def punctuate(self, now_ms: int) -> None:
         """Have it call what is due by the wall clock."""
@@ -269,6 +283,7 @@ class RangeWorker:
         self._closing = True
         for database in self._databases:
             database.close()
+        self._refuse_questions()
 
     def applied(self, number: int) -> None:
         """Tell that the changes of a seal, and of those before, are in the database."""
@@ -359,6 +374,8 @@ class RangeWorker:
                     self._seal()
                 cut, self._cut = self._cut, None
                 cut.made(self)
+            elif self._questions:
+                self._answer(self._questions.popleft())
             else:
                 waited = 0 if self._shared is None else self._shared.waits
                 yield from self._next(self.processing)
@@ -368,6 +385,14 @@ class RangeWorker:
                 break
         if self._halted and self._can_seal:
             self._seal()
+
+    def _answer(self, question: Question) -> None:
+        (database,) = (each for each in self._databases if question.store in each.families)
+        buffer = self._stores[question.store].buffer
+        assert isinstance(buffer, CommitBuffer), (
+            "custom stores are refused where there are key ranges"
+        )
+        question.answer(UncommittedRows(buffer, database))
 
     def _next(self, processing: TaskProcessing) -> Steps[None]:
         if self.dirty and self._should_seal(_SEAL_S):

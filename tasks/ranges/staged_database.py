@@ -105,14 +105,14 @@ class StagedDatabase(DatabaseView):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) with lower <= key < upper, as of now, in key order or backwards."""
         self._check_open()
-        mine = self._staged(family)
+        mine = self.rows_on_top(family)
         below = self._below.iterate(family, lower, upper, reverse=reverse)
         own = self._own
         if own is not None and own.limits(family):
             below = (row for row in below if own.holds(family, row[0]))
         return below if mine is None else on_top(mine, below, lower, upper, reverse=reverse)
 
-    def _staged(self, family: str) -> OrderedRows | None:
+    def rows_on_top(self, family: str) -> OrderedRows | None:
         """Return the staged rows of a family, if there are any."""
         layers = self._layers.get(family)
         if not layers:

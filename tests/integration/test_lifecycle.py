@@ -9,6 +9,7 @@ import pytest
 from streams import (
     ApplicationShutdownError,
     InvalidStateStoreError,
+    IsolationLevel,
     KafkaStreams,
     KafkaStreamsState,
     Processor,
@@ -19,6 +20,7 @@ from streams import (
     Serdes,
     StreamsBuilder,
     StreamsError,
+    TimeWindows,
 )
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker
@@ -282,6 +284,53 @@ def test_store_shows_committed_values_only(
     cluster.send(source, [(b"key", b"commit")], partition=0)
     until(lambda: (row := store.get("key")) is not None and row.value == 11, "it is committed")
     assert [key for key, _ in store.all()] == ["key"]
+
+
+@pytest.mark.parametrize("factor", [1, 4])
+def test_uncommitted_rows_are_seen_where_they_are_asked_for(
+    cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, factor: int
+) -> None:
+    """By setting or by call, in windows too; what a failure takes back is gone, and a restart sees what was committed."""
+    builder = StreamsBuilder()
+    stream = builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.bytes())
+    stream = stream.map_values(_refuse_bad)
+    stream.group_by_key().count(store=STORE)
+    stream.group_by_key().windowed_by(TimeWindows(_HOUR_MS)).count(store="hours")
+    config |= {
+        "commit_interval_ms": _HOUR_MS,
+        "parallelising_factor": factor,
+        "default_interactive_query_isolation_level": "read_uncommitted",
+    }
+    app = start_app(builder, config)
+    seen = app.store(STORE)
+    committed = app.store(STORE, isolation_level="read_committed")
+    first = {f"key-{number}": 3 for number in range(20)}
+    cluster.send(source, [(key.encode(), b"x") for key in first] * 3, partition=0)
+    until(lambda: _counts(seen) == first, "all are seen")
+    cluster.send(source, [(b"key-1", b"x")] * 2, partition=0)
+    until(lambda: seen.get("key-1").value == 5, "a row that is not committed is seen")
+    hours = app.store("hours", isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    assert sum(row.value for each, row in hours.all() if each.key == "key-1") == 5
+    kept = _counts(committed)
+    assert kept.get("key-1", 0) <= 3, "the first commit comes early"
+
+    cluster.send(source, [(b"key-2", b"bad")], partition=0)
+    until(lambda: app.state is KafkaStreamsState.ERROR, "a record fails")
+    with pytest.raises(InvalidStateStoreError, match=STORE):
+        seen.get("key-1")
+
+    after = start_app(builder, config, prepare=lambda app: app.pause())
+    assert _counts(after.store(STORE)) == kept
+
+
+def _refuse_bad(value: bytes) -> bytes:
+    if value == b"bad":
+        raise ValueError("bad")
+    return value
+
+
+def _counts(store: Any) -> dict[str, int]:
+    return {key: row.value for key, row in store.all()}
 
 
 def test_store_is_read_where_it_runs(

@@ -35,7 +35,8 @@ DOCUMENTED: dict[str, Any] = {
     "production_exception_handler": "fail", "dead_letter_queue_topic": None,
     "late_records_to_dead_letter_queue": False, "auto_offset_reset": "earliest", "accept_offsets": False,
     "topology_optimization": "all", "ensure_explicit_naming": False, "emit_interval_ms": 1_000,
-    "replication_factor": -1, "repartition_topic_config": {}, "application_server": None, "rocksdb": RocksDBOptions(), "snapshot_location": None,
+    "replication_factor": -1, "repartition_topic_config": {}, "default_interactive_query_isolation_level": "read_committed",
+    "interactive_query_timeout_ms": 5_000, "application_server": None, "rocksdb": RocksDBOptions(), "snapshot_location": None,
     "consumer": {}, "producer": {}, "admin": {},
 }  # fmt: skip
 
@@ -128,6 +129,7 @@ def test_state_survives_reboots_by_default(monkeypatch: pytest.MonkeyPatch, tmp_
             frozenset({"merge_repartition_topics", "reuse_ktable_source_topics"}),
         ),
         ("replication_factor", "3", 3),
+        ("default_interactive_query_isolation_level", "read_uncommitted", "read_uncommitted"),
         ("application_server", "host:80", "host:80"),
         ("snapshot_location", Path("/backup"), "/backup"),
         ("snapshot_location", "s3://bucket/x", "s3://bucket/x"),
@@ -214,6 +216,8 @@ def test_values_in_all_spellings(option: str, given: Any, value: Any) -> None:
         ("topology_optimization", 5, "must be one of 'all'"),
         ("replication_factor", 0, "from 1, or -1"),
         ("replication_factor", "three", "from 1, or -1"),
+        ("default_interactive_query_isolation_level", "serializable", "'read_committed', 'read_uncommitted'"),
+        ("interactive_query_timeout_ms", 0, "must be"),
         ("application_server", "host", "'host:port'"),
         ("snapshot_location", 5, "fsspec URL"),
         ("snapshot_location", "s3:/bucket/x", "two slashes"),
