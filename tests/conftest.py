@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from checks.shared_broker import SOCKET_VARIABLE, ask_for_broker
 from streams.broker import RunningBroker
@@ -24,8 +24,10 @@ _SPARK = "tests/bulk/"
 _SPARKS_OF_THEIR_OWN = "tests/bulk/test_kills.py"
 
 # No deadline for one example: it would tell how busy the machine is. A test that hangs is ended by pytest's timeout.
-settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)
-settings.register_profile("explore", derandomize=False, deadline=None)
+#: A busy machine draws examples slowly, which is no fault of a test.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", _PATIENT, derandomize=True, max_examples=50)
+settings.register_profile("explore", _PATIENT, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 

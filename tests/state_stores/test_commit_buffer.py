@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -232,7 +232,6 @@ TestBufferMachine = pytest.mark.slow(BufferMachine.TestCase)
 TestBufferMachine.settings = settings(
     max_examples=80,
     stateful_step_count=40,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -151,7 +151,6 @@ class FilteredModel(DatabaseModel):
 _SETTINGS = settings(
     max_examples=10,
     stateful_step_count=25,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 TestDatabaseModel = DatabaseModel.TestCase
 TestDatabaseModel.settings = _SETTINGS

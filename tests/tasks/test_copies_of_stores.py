@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalance.orders import DropCopy, KeepCopy, TaskReleased
@@ -210,7 +210,7 @@ class History:
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None)
 @given(STEPS, st.sampled_from(["rocksdb", "in_memory"]))
 def test_L1_however_tasks_move_each_record_counts_once(
     steps: list[tuple[str, Any, Any]], store_type: str

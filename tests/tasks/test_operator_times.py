@@ -4,7 +4,7 @@ import logging
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalance.model import TopicPartition
@@ -78,7 +78,7 @@ def test_a_late_record_is_late_after_a_restart() -> None:
     assert progress.operator_times_ms == (100, -1)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(
     rows=st.lists(st.integers(0, 60), min_size=1, max_size=30), cut=st.integers(0, 30), crash=st.integers(0, 40)
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_stores.envelope import unseal
@@ -211,7 +211,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(st.lists(st.tuples(CHANGES, st.integers(0, 40), st.integers(0, 4)), min_size=1, max_size=3))
 def test_the_rows_are_those_of_the_topic(
     lives: list[tuple[list[tuple[str, str | None, int]], int, int]],

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalance.model import TopicPartition
@@ -245,7 +245,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(
     lives=st.lists(
         st.tuples(CHANGES, st.integers(0, 40), st.integers(0, 4)), min_size=1, max_size=4

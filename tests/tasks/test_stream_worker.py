@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalance.model import TaskId, TopicPartition
@@ -119,7 +119,7 @@ LIVES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=4)
 
 
 @pytest.mark.slow
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(
     records=st.lists(st.text("abcd", max_size=8), min_size=1, max_size=5),
     lives=LIVES,

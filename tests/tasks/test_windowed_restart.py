@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streams import (
@@ -119,7 +119,7 @@ ROWS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(rows=ROWS, cut=st.integers(1, 13), wiped=st.booleans())
 def test_a_restart_changes_nothing(name: str, rows: list[Row], cut: int, *, wiped: bool) -> None:
     """Between any two records, with the disk or without it."""

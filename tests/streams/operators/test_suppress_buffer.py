@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_stores.commit_buffer import CommitBuffer
@@ -146,7 +146,7 @@ def outputs(*parts: list[Any], crash_after: int | None = None, lose_disk: bool =
     return bench.outputs("out")
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(CHANGES, st.integers(0, 20), st.none() | st.integers(0, 40), st.booleans())
 def test_a_restart_anywhere_holds_back_the_same_rows(
     changes: list[Any], cut: int, crash: int | None, lose_disk: bool

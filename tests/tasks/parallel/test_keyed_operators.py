@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from streams import (
@@ -206,7 +206,7 @@ def texts(outputs: Sequence[Out]) -> list[Out]:
     return [out for out in outputs if out[1] is not None]
 
 
-SLOW = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=8, deadline=None)
 
 
 @pytest.mark.parametrize("name", PLAIN)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from streams import KStream, Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
@@ -209,7 +209,7 @@ def run(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(steps=STEPS, records=RECORDS, cuts=st.lists(st.integers(0, 1000), max_size=4))
 def test_batches_equal_record_by_record(
     steps: list[Step], records: list[Any], cuts: list[int]
@@ -226,7 +226,7 @@ def test_batches_equal_record_by_record(
 
 
 @pytest.mark.slow
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(steps=STEPS, records=RECORDS, cuts=st.lists(st.integers(0, 1000), max_size=4))
 def test_batches_equal_record_by_record_with_caches(
     steps: list[Step], records: list[Any], cuts: list[int]

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalance.model import TopicPartition
@@ -279,7 +279,7 @@ def _over_lives(name: str, rows: Sequence[Row], lives: Sequence[Life], folder: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WINDOWS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None)
 @given(rows=_ROWS, lives=_LIVES)
 def test_K3_K6_windows_are_exact_however_far_ranges_are_apart(
     name: str, rows: list[Row], lives: list[Life]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalance.model import TaskId, TopicPartition
@@ -118,7 +118,7 @@ def _send(bench: Bench, rows: Sequence[Row]) -> None:
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None)
 @given(rows=_ROWS, lives=_LIVES)
 def test_K3_K6_windows_are_exact_over_crashes_and_changes_of_the_factor(
     name: str, rows: list[Row], lives: list[Life]
@@ -127,7 +127,7 @@ def test_K3_K6_windows_are_exact_over_crashes_and_changes_of_the_factor(
     assert run(windowed(name), rows, lives) == run(windowed(name), rows, [(1, 80, None)])
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None)
 @given(rows=_ROWS, threads=st.sampled_from([2, 4, 16]))
 def test_K3_schedules_of_stream_time_are_called_at_the_same_times(
     rows: list[Row], threads: int
