@@ -281,7 +281,7 @@ class SimulatedGroup:
         begun_s = time.perf_counter()
         for data in said:
             match read_message(data):
-                case Rejection() as rejection:
+                case (None | Rejection()) as rejection:
                     raise RuntimeError(f"a message of {len(data)} bytes is refused: {rejection}")
                 case message:
                     self._coordinator.observe(message, self._now_ms)
