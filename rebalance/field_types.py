@@ -65,6 +65,11 @@ Name = Annotated[str, _form(f"\\A{_PRINTABLE}{{1,1024}}\\Z", "a name without con
 Label = Annotated[
     str, _form(f"\\A{_PRINTABLE}{{0,1024}}\\Z", "text on one line without control characters")
 ]
+#: A key's bytes; with their base64 they fit into a message.
+KEY_BYTES_MAX: Final = 128 * 1024
+KeyBytes = Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)]
+#: Number of bytes that a window takes behind a key.
+TailBytes = Annotated[int, Meta(ge=0, le=16)]
 #: Text for people; `rebalance.door` replaces control characters in it.
 Text = Annotated[str, Meta(max_length=100_000)]
 MemberPhaseText = Annotated[str, _one_of(MemberPhase, "a member's phase")]

@@ -17,8 +17,10 @@ from rebalance.messages import (
     AnyMessage,
     Beat,
     DiskCopy,
+    EraseKey,
     GrantedOk,
     Join,
+    KeyErased,
     LeaderBeat,
     Leave,
     MemberDied,
@@ -40,7 +42,9 @@ from rebalance.orders import (
     CopyReady,
     EndApplication,
     EndIncarnation,
+    EraseRows,
     Leaveable,
+    RowsErased,
     TaskBroken,
     TaskReleased,
     TaskRunning,
@@ -147,7 +151,7 @@ class Member:
             self._put_out()
 
     def hear(self, message: AnyMessage, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
-        """Take in a message of the leader (LeaderBeat, Refused); others are ignored."""
+        """Take in a message of the leader (LeaderBeat, Refused) or of an operator (EraseKey); others are ignored."""
         mine = self._join.incarnation
         if message.app != self._join.app:
             return
@@ -157,12 +161,43 @@ class Member:
                 self._acked_ms = max(sent_ms, self._acked_ms or sent_ms)
         elif isinstance(message, Refused) and message.incarnation == mine and not self._was_in:
             self._end(message.reason, final=message.code != "FENCED", code=message.code)
+        elif isinstance(message, EraseKey):
+            self._erase(message)
+
+    def _erase(self, wish: EraseKey) -> None:
+        """Order a deletion if the worker owns the task under the epoch that the wish names."""
+        state = self._group.states.get(TaskId.parse(wish.task))
+        if state is None or state.owner != self._join.incarnation or self._over:
+            return
+        if state.task_epoch == wish.task_epoch:
+            self._orders.append(
+                EraseRows(
+                    request=wish.request,
+                    task=wish.task,
+                    task_epoch=wish.task_epoch,
+                    store=wish.store,
+                    key=wish.key,
+                    tail=wish.tail,
+                )
+            )
 
     def report(self, report: AnyReport, now_ms: int) -> None:
         """Take in what the worker said."""
         match report:
             case TaskRunning() | TaskReleased() | CopyReady() | CopyNotReady() | TaskBroken():
                 self._announce(report)
+            case RowsErased():
+                self._now.append(
+                    KeyErased(
+                        **self._sender(),
+                        request=report.request,
+                        task=report.task,
+                        rows=report.rows,
+                        first=report.first,
+                        last=report.last,
+                        problem=report.problem,
+                    )
+                )
             case WorkerStatus():
                 self._rows.replace(report.tasks)
                 if self._record() is not None:

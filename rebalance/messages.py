@@ -15,13 +15,16 @@ from rebalance.field_types import (
     Count,
     DurationMs,
     Epoch,
+    KeyBytes,
     Label,
     Name,
     Offset,
+    OptionalOffset,
     PartitionCount,
     Positions,
     Sequence,
     SessionMs,
+    TailBytes,
     TaskRoleText,
     TaskText,
     Text,
@@ -209,6 +212,47 @@ class DrainMember(Message, frozen=True, kw_only=True, tag="DRAIN"):
     drain_ms: DurationMs
 
 
+class EraseKey(Message, frozen=True, kw_only=True, tag="ERASE"):
+    """An operator's wish that the owner of a task deletes a key from a store (`tidewheel state delete`).
+
+    It is for the owner under this epoch alone: a later owner that reads the inbox from a while back must not delete what
+    was written since. Repeated until it is answered by `KeyErased`.
+
+    Attributes:
+        request: Names the wish; an owner carries it out once.
+        key: The key's bytes, as the store's serde writes them.
+        tail: Number of bytes that follow the key in the keys of its rows, where those are windowed.
+    """
+
+    request: Name
+    task: TaskText
+    task_epoch: Epoch
+    store: Name
+    key: KeyBytes
+    tail: TailBytes = 0
+
+    def __repr__(self) -> str:
+        return f"EraseKey(request={self.request!r}, task={self.task!r}, store={self.store!r})"
+
+
+class KeyErased(Message, frozen=True, kw_only=True, tag="ERASED"):
+    """The owner's answer to an `EraseKey`: the deletion is committed, or `problem` says why there is none.
+
+    Attributes:
+        rows: How many rows the key had.
+        first, last: Offsets of the tombstones in the task's partition of the changelog; -1 where the cluster has not told
+            them. Where key ranges commit together, rows of other keys may be between them.
+        problem: For people; holds no key.
+    """
+
+    request: Name
+    task: TaskText
+    rows: Count = 0
+    first: OptionalOffset = -1
+    last: OptionalOffset = -1
+    problem: Text = ""
+
+
 class ShutDown(Message, frozen=True, kw_only=True, tag="SHUTDOWN"):
     """The whole application is to end: every member that is in the group now. Repeated until the group log says it.
 
@@ -275,6 +319,8 @@ AnyMessage = (
     | TransactionalIdWanted
     | Leave
     | DrainMember
+    | EraseKey
+    | KeyErased
     | ShutDown
     | MemberDied
     | Suspect
@@ -339,6 +385,7 @@ _DOOR: Final[Door[AnyMessage]] = Door(
     texts={
         NotReady: ("reason",),
         TaskFailed: ("detail",),
+        KeyErased: ("problem",),
         ShutDown: ("reason",),
         MemberDied: ("reason",),
         Refused: ("reason",),

@@ -17,8 +17,10 @@ from rebalance.messages import (
     AnyMessage,
     Beat,
     DrainMember,
+    EraseKey,
     GrantedOk,
     Join,
+    KeyErased,
     LeaderBeat,
     Leave,
     MemberDied,
@@ -225,8 +227,10 @@ class Observations(msgspec.Struct, kw_only=True):
                 changed = self._drain(message, group)
             case MemberDied():
                 changed = self._died(message, group)
-            case LeaderBeat() | Refused():
-                changed = False  # other leaders' words
+            case LeaderBeat() | Refused() | EraseKey() | KeyErased():
+                changed = (
+                    False  # other leaders' words, and what is between an operator and an owner
+                )
             case _:
                 live = _is_live(group, message.incarnation)
                 changed = live and self._note_of_member(message, group, now_ms)

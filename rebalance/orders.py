@@ -63,6 +63,20 @@ class DropCopy(Order, frozen=True, kw_only=True, tag="drop"):
     task: str
 
 
+class EraseRows(Order, frozen=True, kw_only=True, tag="erase"):
+    """Delete a key's rows from a store of an owned task, commit, answer `RowsErased` (see `messages.EraseKey`)."""
+
+    request: str
+    task: str
+    task_epoch: int
+    store: str
+    key: bytes
+    tail: int = 0
+
+    def __repr__(self) -> str:
+        return f"EraseRows(request={self.request!r}, task={self.task!r}, store={self.store!r})"
+
+
 class UseTransactionalId(Order, frozen=True, kw_only=True, tag="transactional-id"):
     """The id asked for by `TransactionalIdWanted` is in the group log and may be used."""
 
@@ -100,6 +114,7 @@ AnyOrder = (
     | ReleaseTask
     | KeepCopy
     | DropCopy
+    | EraseRows
     | UseTransactionalId
     | EndIncarnation
     | Leaveable
@@ -157,6 +172,17 @@ class TaskBroken(Report, frozen=True, kw_only=True, tag="broken"):
     detail: str
 
 
+class RowsErased(Report, frozen=True, kw_only=True, tag="erased"):
+    """A key's rows are deleted and that is committed, or `problem` says why not (see `messages.KeyErased`)."""
+
+    request: str
+    task: str
+    rows: int = 0
+    first: int = -1
+    last: int = -1
+    problem: str = ""
+
+
 class WorkerStatus(Report, frozen=True, kw_only=True, tag="status"):
     """All tasks in all roles, about twice per heartbeat."""
 
@@ -199,6 +225,7 @@ AnyReport = (
     | CopyReady
     | CopyNotReady
     | TaskBroken
+    | RowsErased
     | WorkerStatus
     | WantTransactionalId
     | TasksSeen

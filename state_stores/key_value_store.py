@@ -13,7 +13,7 @@ from state_stores.envelope import unseal
 from state_stores.errors import SerdeError, StoredRowError
 from state_stores.frozen import settled
 from state_stores.headers import Headers
-from state_stores.headers_buffer import tell_headers
+from state_stores.headers_buffer import HeadersBuffer, tell_headers
 from state_stores.key_schema import after, key_bytes, prefix_end
 from state_stores.ports import Database, SerdePort
 from state_stores.queried import Queried, RowReader, Scan, clipped, committed, not_running
@@ -252,6 +252,23 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
             self._write(key, data, value, timestamp)
         except SerdeError as error:
             raise error.in_store(self.name) from error
+
+    def erase(self, key: bytes, tail: int = 0) -> int:
+        """Delete all rows of a serialised key (see `TaskStore.erase`)."""
+        buffer = self.buffer
+        rows = [key] if not tail else self._rows_with_tail(key, tail)
+        # Not `exists`: a row whose time is over is on disk until a sweep finds it.
+        found = [row for row in rows if buffer.peek(row) is not None]
+        if isinstance(buffer, HeadersBuffer):
+            buffer.record_headers = ()
+        decoded = [self._key_serde.deserialize(self._topic, row) for row in found]
+        for row, user_key in zip(found, decoded, strict=True):
+            self._write(user_key, row, None, self._now())
+        return len(found)
+
+    def _rows_with_tail(self, key: bytes, tail: int) -> list[bytes]:
+        rows = self.buffer.iterate(key, prefix_end(key))
+        return [row for row, _, _ in rows if len(row) == len(key) + tail]
 
     def put(self, key: K, value: V | None) -> None:
         """Set a value; None deletes it. A value that the serde can't take raises `SerializationError`."""

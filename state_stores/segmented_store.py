@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
+from state_stores.headers_buffer import HeadersBuffer
 from state_stores.key_schema import key_bytes
 from state_stores.ports import SerdePort
 from state_stores.queried import Queried
 from state_stores.segmented_buffer import QueriedSegments, SegmentedBuffer, SegmentRow
-from state_stores.segments import SegmentLayout, check_bounds
+from state_stores.segments import TIME_MAX, SegmentLayout, check_bounds
 from state_stores.spec import StoreSpec
 from state_stores.stored_values import read_row
 from state_stores.task_store import TaskStore
@@ -114,6 +115,22 @@ class SegmentedStore(TaskStore[SegmentedBuffer]):
     def observe(self, stream_time_ms: int) -> None:
         """Let the store know how far time has come; rows older than that less the retention are gone at once."""
         self.buffer.observe(stream_time_ms)
+
+    def erase(self, key: bytes, tail: int = 0) -> int:
+        """Delete all rows of a serialised key (see `TaskStore.erase`): its windows or sessions, duplicates included."""
+        assert not tail, "the keys of windows and sessions are not windowed themselves"
+        buffer = self.buffer
+        # Not by `put`: it refuses what has expired, and ignores None where duplicates are retained.
+        found = [row for row in buffer.rows_of(key, 0, TIME_MAX) if buffer.exists(row)]
+        if isinstance(buffer, HeadersBuffer):
+            buffer.record_headers = ()
+        decoded = [self._windowed(row) for row in found]
+        for row, windowed in zip(found, decoded, strict=True):
+            self._write(windowed, row, None, self._now())
+        return len(found)
+
+    def _windowed(self, disk_key: bytes) -> Windowed[Any]:
+        raise NotImplementedError
 
     def is_expired(self, time: int) -> bool:
         """Return whether rows of a time (a window's start, a session's end) have expired."""

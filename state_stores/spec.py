@@ -60,6 +60,7 @@ class StoreSpec:
         max_entries: The store keeps this many keys, those used last; None for all.
         ttl_ms: How long a key lives after the timestamp of the record that set it, in stream time; None for ever.
         make: Custom stores: makes the user's object, a `StateStore`.
+        internal_rows: Why nobody but the store's operator can name its rows by a key; empty where the user's keys do.
         keeps_headers: Each row has the headers of the record that set it, here and in the changelog.
     """
 
@@ -82,6 +83,7 @@ class StoreSpec:
     max_entries: int | None = None
     ttl_ms: int | None = None
     make: Callable[[], Any] | None = None
+    internal_rows: str = ""
     keeps_headers: bool = False
 
     @property

@@ -50,6 +50,15 @@ class TaskStore(Generic[B]):
             self.held.old_values.setdefault(data, old)
         self.held.changed(key, data, existed=existed)
 
+    def erase(self, key: bytes, tail: int = 0) -> int:
+        """Delete all rows of a serialised key, expired ones too, as `put(key, None)` deletes one; return how many there were.
+
+        Args:
+            key: The key's bytes.
+            tail: Number of bytes that follow them in the keys of the rows: those of a window, where keys are windowed.
+        """
+        raise NotImplementedError
+
     def close(self) -> None:
         """Answer no more: every call raises `InvalidStateStoreError` from now on."""
         closed: Any = _ClosedBuffer(self.buffer.spec.name)

@@ -218,6 +218,15 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
         self.put_bytes(data, None, timestamp)
         return None if found is None else VersionedRecord(*found)
 
+    def erase(self, key: bytes, tail: int = 0) -> int:
+        """Make a deletion of every version of a serialised key, also of those older than the history (see `TaskStore.erase`)."""
+        assert not tail, "the keys of versioned stores are not windowed"
+        buffer = self.buffer
+        found = [time for time, value in buffer.oldest_first(key) if value is not TOMBSTONE]
+        for timestamp in found:
+            buffer.put_version(key, None, timestamp)
+        return len(found)
+
     # -- for operators, by serialised key --------------------------------------------------------------------------
 
     def put_bytes(self, key: bytes, value: Any, timestamp: int) -> int | None:

@@ -69,6 +69,9 @@ class BytesStore(TableStore):
             persistent=wishes.persistent,
             logging=wishes.logging,
             changelog_config=dict(wishes.changelog_config),
+            internal_rows=(
+                "its rows wait for a join in the order of time, and are deleted when their grace is over"
+            ),
         )
 
 

@@ -1,12 +1,13 @@
 """What a join of tables puts into the graph: its nodes, their names, its topics and stores."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from state_stores.spec import StoreSpec
 from streams.arguments import check_callable
 from streams.call import Call
 from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
@@ -53,6 +54,18 @@ class JoinNames:
     def __call__(self, suffix: str, prefix: str) -> str:
         """Return the name of a part."""
         return self._graph.node_name(prefix, None if self.name is None else self.name + suffix)
+
+
+class SubscriptionStore(TableStore):
+    """The store of what the other table's partitions are asked, by foreign and primary key."""
+
+    def spec(self, context: str) -> StoreSpec:
+        """Return the store as it is to be."""
+        reason = (
+            "its rows are subscriptions of a foreign-key join; deleting a row of the left table (a tombstone in its topic) "
+            "deletes its subscription"
+        )
+        return replace(super().spec(context), internal_rows=reason)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -232,7 +245,7 @@ class ForeignKeyJoin:
     def _respond(self, registration: GraphNode) -> GraphNode:
         """At the other table: keep the subscriptions, answer them now and whenever a row changes."""
         names, link, graph = self.names, self._link, self._mine.graph
-        store = TableStore(
+        store = SubscriptionStore(
             name=names.store,
             generated=link.name is None,
             materialized=Materialized(caching=False, headers=False),

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.commit_buffer import Drained
+from tasks.erasure import Erasure
 from tasks.internal_topics import SubtopologyPlan
 from tasks.lifecycle import TaskState, moved
 from tasks.parallel.cut import Cut
@@ -344,6 +345,11 @@ class ActiveTask:
     def next_wall_clock_ms(self) -> int | None:
         """Return when the next wall-clock callback is due."""
         return self.processing.wall_clock_schedules.next_due_ms()
+
+    def erase(self, erasure: Erasure) -> None:
+        """Delete a key's rows from a store; with key ranges it is over when their thread has done it."""
+        with self.stores.trusted():
+            self.processing.erase(erasure)
 
     # -- what key ranges have done before --------------------------------------------------------------------------
 

@@ -84,6 +84,7 @@ class CommitRound:
         topic_ids: Ids of the input topics.
         offsets: What every partition stood at when it was committed last, or when there was nothing to commit.
         reached: The position each changelog has reached by these commits.
+        written: How many records the last commit gave each changelog that it changed.
         forwarded: How many keys of caches the last commit had that was joined.
         twice: How many of them were in both of its parts.
         sequence: Count of commits: no two commits of a partition carry the same text, also across lives.
@@ -107,6 +108,7 @@ class CommitRound:
         self.sequence = sequence
         self.offsets: dict[TopicPartition, int] = {}
         self.reached: dict[TopicPartition, int] = {}
+        self.written: dict[TopicPartition, int] = {}
         #: Changelogs whose position after the last commit is not known: the cluster has not told it.
         self.unknown: set[TopicPartition] = set()
         self.forwarded, self.twice = 0, 0
@@ -326,6 +328,10 @@ class CommitRound:
     def _write(self, done: _Round, positions: Positions) -> None:
         """Note what is committed, and write it to the databases."""
         self.reached.update(positions)
+        self.written = {
+            each: sum(len(part.keys) for part in parts)
+            for each, parts in done.commit.changelogs.items()
+        }
         self.unknown = (self.unknown | done.commit.changelogs.keys()) - positions.keys()
         self.committed = dict(done.commit.offsets)
         self._progress = done.progress

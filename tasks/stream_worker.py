@@ -433,6 +433,7 @@ class StreamWorker:
         self._serve_orders()
         self._check_ranges()
         self._admit()
+        self._manager.end_erasures()
         self._rest()
         self._answer_questions()
         if not self._may_work():

@@ -20,8 +20,10 @@ from rebalance.orders import (
     AnyOrder,
     AnyReport,
     DropCopy,
+    EraseRows,
     KeepCopy,
     ReleaseTask,
+    RowsErased,
     RunTask,
     TaskBroken,
     TaskReleased,
@@ -31,6 +33,7 @@ from rebalance.task_status import TaskStatus
 from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
 from tasks.commit_round import CommitRound, changelog_positions
+from tasks.erasures import Erasures
 from tasks.errors import OutdatedGrantError
 from tasks.internal_topics import ApplicationPlan
 from tasks.learner_task import LearnerTask
@@ -58,12 +61,14 @@ class HeldTasks(msgspec.Struct):
         copies: Tasks it keeps a copy of.
         releasing: Orders to let go that were not carried out yet.
         released: The answers to those that were, in case they are asked for again.
+        erased: The last answers to orders to delete a key, by request, for the same reason.
     """
 
     owned: dict[TaskId, Grant] = msgspec.field(default_factory=dict[TaskId, Grant])
     copies: dict[TaskId, KeepCopy] = msgspec.field(default_factory=dict[TaskId, KeepCopy])
     releasing: dict[TaskId, ReleaseTask] = msgspec.field(default_factory=dict[TaskId, ReleaseTask])
     released: dict[TaskId, TaskReleased] = msgspec.field(default_factory=dict[TaskId, TaskReleased])
+    erased: dict[str, RowsErased] = msgspec.field(default_factory=dict[str, RowsErased])
 
     def keep_inputs_of(self, plan: ApplicationPlan) -> None:
         """Forget where last owners left inputs that a plan does not have: if they come back, they are others."""
@@ -129,6 +134,7 @@ class TaskManager:
         self.copies: dict[TaskId, LearnerTask] = {}
         #: Tasks that are over; the updater closes their databases.
         self._leaving: dict[ActiveTask, None] = {}
+        self._erasures = Erasures(held.erased, self.running, commits, commit, self._report)
 
     @property
     def is_restoring(self) -> bool:
@@ -348,10 +354,16 @@ class TaskManager:
                 self._release([order for order in for_tasks if isinstance(order, ReleaseTask)])
             elif kind is KeepCopy:
                 self._copy([order for order in for_tasks if isinstance(order, KeepCopy)])
+            elif kind is EraseRows:
+                self._erasures.begin([each for each in for_tasks if isinstance(each, EraseRows)])
             else:
                 for order in for_tasks:
                     if isinstance(order, DropCopy):
                         self._drop(TaskId.parse(order.task))
+
+    def end_erasures(self) -> None:
+        """Commit the deletions that key ranges have done meanwhile, and answer."""
+        self._erasures.end()
 
     def _run(self, orders: Iterable[RunTask]) -> None:
         created: dict[TaskId, tuple[ActiveTask, Grant]] = {}

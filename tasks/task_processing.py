@@ -12,13 +12,16 @@ from typing import Any
 import msgspec
 
 from rebalance.model import TaskId
-from state_stores.custom_slot import as_given
+from state_stores.custom_slot import CustomStore, as_given
+from state_stores.errors import SerdeError, StoredRowError, StreamsError
 from state_stores.factory import Store
+from tasks.erasure import Erasure, refusal_of
 from tasks.operator_times import KeepsTimes, OperatorTimes
 from tasks.processing.app_configs import AppConfigs
 from tasks.processing.drops import Drop, Drops
 from tasks.processing.error_policy import ErrorPolicy, node_failure
 from tasks.processing.graph import TaskGraph
+from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import LateLetter, Operator
 from tasks.processing.processor import PunctuationType
 from tasks.processing.processor_node import DownstreamError
@@ -210,6 +213,36 @@ class TaskProcessing:
                 raise error.cause from error.cause.__cause__
             self.counters.punctuations += 1
         return bool(due)
+
+    # -- what an operator of the group orders ----------------------------------------------------------------------
+
+    def erase(self, erasure: Erasure) -> None:
+        """Delete a key's rows from a store, as a processor's `delete` does; a cache forwards that with the next flush.
+
+        Whatever makes it impossible is told by the erasure, and ends nothing: it was asked for from outside.
+        """
+        store = self._stores.get(erasure.store)
+        problem = "the task has no such store" if store is None else refusal_of(store)
+        if store is None or problem or isinstance(store, CustomStore):
+            erasure.end(problem=problem)
+            return
+        try:
+            rows = store.erase(erasure.key, erasure.tail)
+        except FAILURES as error:  # a serde of the user's may raise anything
+            if isinstance(error, StreamsError) and not isinstance(
+                error, SerdeError | StoredRowError
+            ):
+                raise  # the database failed
+            # Without its text, which may quote the key.
+            kind = type(error).__name__
+            erasure.end(
+                problem=f"the store's serdes can't read the key or one of its rows ({kind})"
+            )
+            return
+        for node in self.graph.nodes.values():
+            if node.operator is not None:
+                node.operator.rows_erased(erasure.store)
+        erasure.end(rows=rows)
 
     # -- what nodes and processors ask -----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from rebalance.messages import (
     AnyMessage,
     Beat,
     Join,
+    KeyErased,
     LeaderBeat,
     Ready,
     Refused,
@@ -24,6 +25,8 @@ from streams.group.topics import Heard
 SESSION_MS: Final = 3_000
 #: Beats of so many leader epochs are remembered.
 _LEADERS_MAX: Final = 16
+#: Answers to deletions of keys that are remembered.
+_ERASED_MAX: Final = 100
 #: Whoever looks for days forgets what was said so long before the last word, and looks for it so often.
 _KEPT_MS: Final = 3_600_000
 _FORGET_EACH_MS: Final = 600_000
@@ -69,6 +72,8 @@ class InboxFold:
         self.ready: dict[tuple[str, str, int], int] = {}
         #: The last failure of each task at each member.
         self.failed: dict[tuple[str, str], tuple[int, TaskFailed]] = {}
+        #: Answers to deletions of keys, by request, the one heard last at the end.
+        self.erased: dict[str, KeyErased] = {}
         #: The last messages that were dropped, and how many there were.
         self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_KEPT)
         self.rejected_count = 0
@@ -82,6 +87,10 @@ class InboxFold:
         if isinstance(message, RejectedRecord):
             self.rejected.append(message)
             self.rejected_count += 1
+        elif isinstance(message, KeyErased):
+            self.erased[message.request] = message
+            while len(self.erased) > _ERASED_MAX:
+                del self.erased[next(iter(self.erased))]
         else:
             self._hear(at_ms, message)
 

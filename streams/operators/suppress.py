@@ -110,6 +110,11 @@ class Suppress(MaterializedOperator):
         """Go on with the stream time before a restart."""
         (self._observed,) = times
 
+    def rows_erased(self, store: str) -> None:
+        """Count and index the held rows again, with the next batch."""
+        if store == self._store_name:
+            self._held_rows = None
+
     def process(self, batch: RecordBatch) -> Output:
         """Hold the changes back, and return the rows that are due."""
         batch = self.without_nulls(batch, values=False)

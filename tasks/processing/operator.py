@@ -130,6 +130,9 @@ class Operator(ABC):
         """Return whether it may block its thread: it calls a plain function of the user's, or may wait otherwise."""
         return True
 
+    def rows_erased(self, store: str) -> None:  # noqa: B027 - most operators know of rows what the store says
+        """Forget what is known of the rows of a store beside the store itself: some were deleted by an operator's order."""
+
     def times(self) -> tuple[int, ...]:
         """Return the stream times that must survive a restart (observed, last emitted); -1 for none yet.
 

@@ -20,8 +20,9 @@ from state_stores.joined_changes import joined
 from state_stores.ports import Database
 from state_stores.spec import SEGMENTED_KINDS
 from tasks.active_task import ActiveTask
+from tasks.erasure import Erasure
 from tasks.parallel.cut import Cut
-from tasks.parallel.key_ranges import KeyRanges
+from tasks.parallel.key_ranges import KeyRanges, key_hash
 from tasks.parallel.keyed import counted, cutting, runs_users_objects, scanned_stores
 from tasks.parallel.own_keys import OwnKeys
 from tasks.parallel.position_clock import Counted, PositionClock
@@ -448,6 +449,13 @@ class ParallelTask(ActiveTask):
         for each in self.ranges:
             if each.error is not None and not each.cancelled:
                 raise each.error
+
+    def erase(self, erasure: Erasure) -> None:
+        """Have the range of a key delete its rows; what it did is sealed when the erasure is over."""
+        # Where a task is cut, the keys of its rows are those of the records.
+        index = self._dealer.ranges.index_of(key_hash(erasure.key, 0))
+        self.ranges[index].erase(erasure)
+        self._wake([self.ranges[index]])
 
     # -- commits ---------------------------------------------------------------------------------------------------
 

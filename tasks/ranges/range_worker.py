@@ -19,6 +19,7 @@ import msgspec
 from state_stores.commit_buffer import CommitBuffer, Drained
 from state_stores.factory import Store
 from state_stores.queried import UncommittedRows, not_running
+from tasks.erasure import Erasure
 from tasks.parallel.cut import Cut
 from tasks.parallel.key_ranges import key_hash
 from tasks.processing.coroutines import PrivateLoop, Waiting
@@ -195,7 +196,7 @@ class RangeWorker:
         self._halted = False
         self._closing = False
         self._over = Cut(())
-        self._questions: deque[Question] = deque()
+        self._asked: deque[Question | Erasure] = deque()
 
     # -- what the loop asks ----------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class RangeWorker:
             return not self.ended
         if self.error is not None:
             return False
-        if self._cut is not None or self.processing is None or self._questions:
+        if self._cut is not None or self.processing is None or self._asked:
             return True
         waits = self._item is not None or bool(self.queue)
         return not self._halted and (waits or self._punctuate_ms is not None)
@@ -236,7 +237,7 @@ class RangeWorker:
     @property
     def is_quiet(self) -> bool:
         """Return whether nothing waits or is in hand."""
-        waits = self._item is not None or bool(self.queue) or bool(self._questions)
+        waits = self._item is not None or bool(self.queue) or bool(self._asked)
         return self.scheduling is Scheduling.IDLE and not waits
 
     @property
@@ -250,14 +251,20 @@ class RangeWorker:
 
     def ask(self, question: Question) -> None:
         """Ask about its uncommitted rows, which it answers between units of work."""
-        self._questions.append(question)
+        self._asked.append(question)
         if self._closing or self.error is not None:
-            self._refuse_questions()
+            self._refuse()
 
-    def _refuse_questions(self) -> None:
-        while self._questions:
-            question = self._questions.popleft()
-            question.fail(not_running(question.store))
+    def erase(self, erasure: Erasure) -> None:
+        """Have it delete a key's rows between units of work, also while it rests."""
+        self._asked.append(erasure)
+
+    def _refuse(self) -> None:
+        """Fail the questions; an order to erase comes again."""
+        while self._asked:
+            asked = self._asked.popleft()
+            if isinstance(asked, Question):
+                asked.fail(not_running(asked.store))
 
     def punctuate(self, now_ms: int) -> None:
         """Have it call what is due by the wall clock."""
@@ -283,7 +290,7 @@ class RangeWorker:
         self._closing = True
         for database in self._databases:
             database.close()
-        self._refuse_questions()
+        self._refuse()
 
     def applied(self, number: int) -> None:
         """Tell that the changes of a seal, and of those before, are in the database."""
@@ -374,8 +381,8 @@ class RangeWorker:
                     self._seal()
                 cut, self._cut = self._cut, None
                 cut.made(self)
-            elif self._questions:
-                self._answer(self._questions.popleft())
+            elif self._asked:
+                self._answer(self.processing, self._asked.popleft())
             else:
                 waited = 0 if self._shared is None else self._shared.waits
                 yield from self._next(self.processing)
@@ -386,13 +393,24 @@ class RangeWorker:
         if self._halted and self._can_seal:
             self._seal()
 
-    def _answer(self, question: Question) -> None:
-        (database,) = (each for each in self._databases if question.store in each.families)
-        buffer = self._stores[question.store].buffer
+    def _answer(self, processing: TaskProcessing, asked: Question | Erasure) -> None:
+        if isinstance(asked, Erasure):
+            self._erase(processing, asked)
+            return
+        (database,) = (each for each in self._databases if asked.store in each.families)
+        buffer = self._stores[asked.store].buffer
         assert isinstance(buffer, CommitBuffer), (
             "custom stores are refused where there are key ranges"
         )
-        question.answer(UncommittedRows(buffer, database))
+        asked.answer(UncommittedRows(buffer, database))
+
+    def _erase(self, processing: TaskProcessing, erasure: Erasure) -> None:
+        """Delete a key's rows, sealed before the erasure is over: the next commit has them."""
+        inner = Erasure(erasure.store, erasure.key, erasure.tail)
+        processing.erase(inner)
+        self.dirty = True
+        self._seal()
+        erasure.end(rows=inner.rows, problem=inner.problem)
 
     def _next(self, processing: TaskProcessing) -> Steps[None]:
         if self.dirty and self._should_seal(_SEAL_S):

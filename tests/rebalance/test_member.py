@@ -13,8 +13,10 @@ from rebalance.messages import (
     AnyMessage,
     Beat,
     DiskCopy,
+    EraseKey,
     GrantedOk,
     Join,
+    KeyErased,
     LeaderBeat,
     Leave,
     MemberDied,
@@ -29,7 +31,9 @@ from rebalance.orders import (
     CopyNotReady,
     CopyReady,
     EndIncarnation,
+    EraseRows,
     Leaveable,
+    RowsErased,
     RunTask,
     TaskBroken,
     TaskReleased,
@@ -460,3 +464,68 @@ def test_a_replaced_watchdog_gives_all_orders_again() -> None:
     assert kinds == ["Welcome", "RunTask", "KeepCopy"]
     member.follow(group(me(), task(input={"t-1": 7}), learner()), 11, START_MS)
     assert not [each for each in member.decide(START_MS).orders if isinstance(each, RunTask)]
+
+
+def wish(**given: Any) -> EraseKey:
+    """Return an operator's wish to delete a key from a store of task 0_1."""
+    plain = EraseKey(
+        app=APP,
+        member="operator",
+        incarnation="operator-1",
+        request="r1",
+        task="0_1",
+        task_epoch=3,
+        store="counts",
+        key=b"alice",
+        tail=8,
+    )
+    return msgspec.structs.replace(plain, **given)
+
+
+def test_the_owner_of_a_task_orders_a_deletion() -> None:
+    """Each time it is wished for: the worker knows which one it has carried out."""
+    member = admitted(task())
+    for _ in range(2):
+        member.hear(wish(), START_MS + 10)
+        assert member.decide(START_MS + 10).orders == (
+            EraseRows(request="r1", task="0_1", task_epoch=3, store="counts", key=b"alice", tail=8),
+        )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"task_epoch": 2}, {"task_epoch": 4}, {"task": "0_2"}, {"app": "other"}],
+    ids=["of an owner before", "of an owner to come", "of another task", "of another application"],
+)
+def test_a_deletion_for_another_owner_is_not_ordered(given: dict[str, Any]) -> None:
+    """Rows written since must not be deleted by what an operator wished before."""
+    member = admitted(task())
+    member.hear(wish(**given), START_MS + 10)
+    assert member.decide(START_MS + 10).orders == ()
+
+
+def test_an_incarnation_that_owns_nothing_orders_no_deletion() -> None:
+    """Neither before it is let in, nor when its task is let go."""
+    for member in (new_member(), admitted(), admitted(task("RELEASED", owner=None, member=None))):
+        member.hear(wish(), START_MS + 10)
+        orders = member.decide(START_MS + 10).orders
+        assert not [each for each in orders if isinstance(each, EraseRows)]
+
+
+def test_a_deletion_is_answered() -> None:
+    """Once, with all that the worker reports: an operator who missed it asks again."""
+    member = admitted(task())
+    member.report(
+        RowsErased(request="r1", task="0_1", rows=2, first=7, last=8, problem=""), START_MS + 10
+    )
+    (answer,) = said(member.decide(START_MS + 10), KeyErased)
+    assert answer == KeyErased(
+        app=APP, member="a", incarnation="a-1", request="r1", task="0_1", rows=2, first=7, last=8
+    )
+    assert not said(member.decide(START_MS + 1_000), KeyErased)
+
+
+def test_a_key_is_not_shown() -> None:
+    """Neither by the message nor by the order: logs must not keep what was deleted."""
+    order = EraseRows(request="r1", task="0_1", task_epoch=3, store="counts", key=b"alice")
+    assert "alice" not in repr(wish()) + repr(order)

@@ -3,14 +3,16 @@
 import logging
 import threading
 
+import msgspec
 import pytest
 
 from rebalance import leadership
 from rebalance.group import replay
 from rebalance.leadership import AUDIT_EACH_MS
-from rebalance.messages import Beat, LeaderBeat, MemberDied, Suspect, encode_message
+from rebalance.messages import Beat, EraseKey, LeaderBeat, MemberDied, Suspect, encode_message
 from rebalance.model import MemberPhase
 from rebalance.orders import (
+    EraseRows,
     Leaveable,
     WorkerClosed,
     WorkerLeaves,
@@ -523,6 +525,53 @@ def test_messages_of_other_applications_are_ignored() -> None:
     )
     world.run(1_000)
     assert world.leaders() == [one]
+
+
+def test_a_kind_of_order_that_this_version_does_not_know_is_an_alarm_and_no_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As an older watchdog meets a deletion: it is skipped and told of, and everybody goes on."""
+    world, one, two, first, second = _group_of_two()
+    data = msgspec.json.decode(encode_message(_deletion(one)))
+    world.topics.inbox.append(msgspec.json.encode({**data, "kind": "ERASE_LATER"}))
+    world.run(1_000)
+    assert "is not known to this version" in caplog.text
+    assert world.leaders() == [one]
+    assert not first.ended
+    assert not second.ended
+    assert two.runtime.group == one.runtime.group
+    beats = [each for each in world.topics.messages() if isinstance(each, LeaderBeat)]
+    assert any("is not known to this version" in alarm for alarm in beats[-1].alarms)
+
+
+def _deletion(process: Process) -> EraseKey:
+    """Return the wish to delete a key from a store of task 0_0."""
+    (task_epoch,) = {
+        state.task_epoch
+        for task, state in process.runtime.group.states.items()
+        if str(task) == "0_0"
+    }
+    return EraseKey(
+        app=APP,
+        member="operator",
+        incarnation="operator-1",
+        request="r1",
+        task="0_0",
+        task_epoch=task_epoch,
+        store="counts",
+        key=b"alice",
+    )
+
+
+def test_the_owner_alone_is_ordered_to_delete_a_key() -> None:
+    """Through the inbox, by whichever process hosts its member."""
+    world, one, _, first, second = _group_of_two()
+    world.topics.inbox.append(encode_message(_deletion(one)))
+    world.run(1_000)
+    owner, other = (first, second) if "0_0" in first.running else (second, first)
+    assert not [each for each in other.line.orders if isinstance(each, EraseRows)]
+    (order,) = [each for each in owner.line.orders if isinstance(each, EraseRows)]
+    assert (order.store, order.key) == ("counts", b"alice")
 
 
 def test_records_of_nobody_are_survived() -> None:

@@ -19,6 +19,7 @@ from rebalance.orders import (
     DropCopy,
     EndApplication,
     EndIncarnation,
+    EraseRows,
     KeepCopy,
     Leaveable,
     ReleaseTask,
@@ -83,6 +84,7 @@ def _obey(link: WatchdogLink, order: AnyOrder) -> None:
             Welcome()
             | KeepCopy()
             | DropCopy()
+            | EraseRows()
             | UseTransactionalId()
             | EndIncarnation()
             | EndApplication()

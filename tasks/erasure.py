@@ -1,0 +1,50 @@
+"""Deletion of one key from a store by an operator's order: what is to be deleted, and what became of it."""
+
+import threading
+
+from state_stores.custom_slot import CustomStore
+from state_stores.factory import Store
+
+
+class Erasure:
+    """A deletion. Made by the loop's thread, ended by the thread that owns the store.
+
+    Attributes:
+        store: Name of the store.
+        key: The key's bytes.
+        tail: Number of bytes that follow the key in the keys of its rows.
+        rows: How many rows were deleted.
+        problem: Why nothing was; empty otherwise.
+    """
+
+    def __init__(self, store: str, key: bytes, tail: int = 0) -> None:
+        self.store = store
+        self.key = key
+        self.tail = tail
+        self.rows = 0
+        self.problem = ""
+        self._over = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the rows are deleted, or can't be."""
+        return self._over.is_set()
+
+    def end(self, *, rows: int = 0, problem: str = "") -> None:
+        """Note what became of it."""
+        self.rows, self.problem = rows, problem
+        self._over.set()
+
+
+def refusal_of(store: Store) -> str:
+    """Return why no order from outside may delete a key from a store; empty if one may."""
+    if isinstance(store, CustomStore):
+        return "it is a custom store, whose rows are known to its own class only"
+    spec = store.buffer.spec
+    if spec.internal_rows:
+        return spec.internal_rows
+    if spec.source_topic is not None:
+        return f"it is restored from topic {spec.source_topic}, which still has the row"
+    if not spec.logging:
+        return "it has no changelog"
+    return ""
