@@ -40,12 +40,13 @@ _FAMILIES: Final = {
         {"history": "streams.cli.group:history", "recover": "streams.cli.group:recover"},
     ),
     "state": (
-        "Look into an application's stores, and compare them with what they are made from.",
+        "Look into an application's stores, compare them with what they are made from, and delete a key.",
         {
             "list": "streams.cli.state:list_stores",
             "get": "streams.cli.state:get",
             "scan": "streams.cli.state:scan",
             "verify": "streams.cli.state:verify",
+            "delete": "streams.cli.erase:delete",
         },
     ),
     "config": (
