@@ -1,5 +1,6 @@
 """Queries of uncommitted rows: the worker answers between batches, for all kinds of stores, in one thread and in key ranges."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Generator
@@ -136,6 +137,7 @@ def rows_of(life: Life, *, uncommitted: bool) -> dict[str, list[Any]]:
         "with-headers": sorted(
             (key, row.value) for key, row in store("with-headers", headers=True).all()
         ),
+        "without-headers": sorted((key, row.value) for key, row in store("with-headers").all()),
         "windows": sorted(
             (each.key, each.start, row.value) for each, row in store("windows").all()
         ),
@@ -151,11 +153,12 @@ def rows_of(life: Life, *, uncommitted: bool) -> dict[str, list[Any]]:
 
 
 NOTHING = {
-    "counts": [], "with-headers": [], "windows": [], "sessions": [], "keys": [None] * 3, "fetched": [],
+    "counts": [], "with-headers": [], "without-headers": [], "windows": [], "sessions": [], "keys": [None] * 3, "fetched": [],
 }  # fmt: skip
 FULL: dict[str, list[Any]] = {
     "counts": [("a", 3), ("b", 1), ("c", 1)],
     "with-headers": [("a", 3), ("b", 1), ("c", 1)],
+    "without-headers": [("a", 3), ("b", 1), ("c", 1)],
     "windows": [("a", 1_000, 2), ("a", 3_000, 1), ("b", 1_000, 1), ("c", 1_000, 1)],
     "sessions": [
         ("a", 1_000, 1_050, 2), ("a", 3_000, 3_000, 1), ("b", 1_000, 1_000, 1), ("c", 1_000, 1_000, 1),
@@ -357,6 +360,41 @@ def test_paused_tasks_answer(*, threads: int) -> None:
         bench.send("in", "a", "x")
         time.sleep(0.01)
         assert store.get("a").value == 1
+
+
+def test_ranges_whose_functions_are_coroutines_answer_between_records() -> None:
+    """On the loop that they share; a record that awaits is done before its range answers."""
+    entered, released = threading.Event(), threading.Event()
+
+    class Counting(Processor[str, str, str, str]):
+        keyed = True
+
+        def init(self, context: Any) -> None:
+            self._store = context.get_state_store("mine")
+
+        async def process(self, record: Record[str, str]) -> None:  # type: ignore[override] # it may be either
+            self._store.put(record.key, (self._store.get(record.key) or 0) + 1)
+            if record.value == "slow":
+                entered.set()
+                await asyncio.to_thread(released.wait, PATIENCE_S)
+            self._store.put(record.key, self._store.get(record.key) + 1)
+
+    builder = StreamsBuilder()
+    builder.add_state_store(Stores.key_value("mine", key_serde=STRING, value_serde=LONG))
+    builder.stream("in", key_serde=STRING, value_serde=STRING).process(Counting, stores=["mine"])
+    bench = Bench(builder.build(), {"in": 1}, commit_interval_ms=NEVER_MS, threads=4)
+    keys = [f"k{number}" for number in range(20)]
+    for key in keys:
+        bench.send("in", key, "x")
+    with living(bench) as life:
+        store = life.store("mine", uncommitted=True)
+        until(lambda: dict(store.all()) == dict.fromkeys(keys, 2))
+        bench.send("in", "k1", "slow")
+        assert entered.wait(PATIENCE_S)
+        with pytest.raises(QueryTimeoutError):
+            life.store("mine", uncommitted=True, timeout_s=0.05).get("k1")
+        released.set()
+        assert store.get("k1") == 4
 
 
 @THREADS
