@@ -54,12 +54,14 @@ from rebalance.orders import (
     WantTransactionalId,
     Welcome,
     WorkerClosed,
+    WorkerInCall,
     WorkerLeaves,
     WorkerStatus,
 )
 from rebalance.producer_ids import group_id
 from rebalance.records import Copy, MemberRecord
 from rebalance.status_rows import StatusRows
+from rebalance.task_status import RunningCall
 
 #: A join is repeated at every so many heartbeats while the leader needs what it says: the member is parked, the group is
 #: held, or has other tasks than it sees.
@@ -111,6 +113,7 @@ class Member:
         self._rows = StatusRows()
         # How it goes on.
         self._alive, self._in_call = True, False
+        self._call: RunningCall | None = None
         self._was_in = False
         self._leaving = False
         self._left = False
@@ -202,6 +205,8 @@ class Member:
                 self._rows.replace(report.tasks)
                 if self._record() is not None:
                     self._orders += self._book.corrections(self._group, report.tasks)
+            case WorkerInCall():
+                self._call = report.call
             case WantTransactionalId():
                 name = group_id(self._join.app, self._join.incarnation, report.number)
                 self._ids[report.number] = name
@@ -343,6 +348,7 @@ class Member:
             state_offset=self._state_offset,
             full=full,
             in_call=self._in_call,
+            call=self._call,
             tasks=rows,
         )
 

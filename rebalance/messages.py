@@ -33,7 +33,7 @@ from rebalance.field_types import (
     Version,
 )
 from rebalance.producer_ids import is_group_id
-from rebalance.task_status import TaskStatus
+from rebalance.task_status import RunningCall, TaskStatus
 
 #: Messages beyond this size are dropped.
 MESSAGE_BYTES_MAX: Final = 256 * 1024
@@ -124,6 +124,7 @@ class Beat(Message, frozen=True, kw_only=True, tag="BEAT"):
         state_offset: End of the group log as it has read it.
         full: Whether `tasks` has every task.
         in_call: Whether the worker's loop is in a long call of user code, so that orders wait.
+        call: The call of user code that the worker has been in for longest, where that is a second or more.
     """
 
     seq: Sequence
@@ -131,6 +132,7 @@ class Beat(Message, frozen=True, kw_only=True, tag="BEAT"):
     state_offset: Offset = 0
     full: bool = False
     in_call: bool = False
+    call: RunningCall | None = None
     tasks: tuple[TaskStatus, ...] = ()
 
 

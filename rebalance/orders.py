@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from rebalance.task_status import TaskStatus
+from rebalance.task_status import RunningCall, TaskStatus
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="order", omit_defaults=True):
@@ -189,6 +189,12 @@ class WorkerStatus(Report, frozen=True, kw_only=True, tag="status"):
     tasks: tuple[TaskStatus, ...] = ()
 
 
+class WorkerInCall(Report, frozen=True, kw_only=True, tag="in-call"):
+    """The call of user code that the worker has been in for longest, repeated while it runs; None when it is over."""
+
+    call: RunningCall | None = None
+
+
 class WantTransactionalId(Report, frozen=True, kw_only=True, tag="want-transactional-id"):
     """The producer was retired; `number` counts the incarnation's ids from 0."""
 
@@ -227,6 +233,7 @@ AnyReport = (
     | TaskBroken
     | RowsErased
     | WorkerStatus
+    | WorkerInCall
     | WantTransactionalId
     | TasksSeen
     | WorkerLeaves

@@ -42,6 +42,20 @@ class BlockingCoroutine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     key_hash: OptionalKeyHash = -1
 
 
+class RunningCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The call of user code that a worker has been in for longest, where that is a second or more.
+
+    Attributes:
+        text: Function, file and line, node, task, topic, partition and offset.
+        ms: For how long so far.
+        is_long: Whether it has run for half of what it may (`max_call_ms`), or for `worker_hang_timeout_ms` without a bound.
+    """
+
+    text: Label
+    ms: DurationMs
+    is_long: bool = False
+
+
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a member is with one task it has in any role; for `status`, and for judging copies.
 

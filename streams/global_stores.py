@@ -5,10 +5,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from rebalance.task_status import RunningCall
 from state_stores.ports import Database
 from state_stores.state_directory import StateDirectory
 from streams.assembly import make_global_stores
 from streams.config import StreamsConfig
+from tasks.call_watch import Limits
 from tasks.global_state import GlobalStores
 from tasks.global_updater import GlobalUpdater
 from tasks.internal_topics import ApplicationPlan
@@ -45,7 +47,14 @@ class RunningGlobalStores:
             clock=clock,
             wipe=slot.remove_global_directory,
             on_event=on_event,
+            limits=Limits.of(config.worker_hang_timeout_ms, config.max_call_ms),
         )
+
+    @property
+    def call(self) -> RunningCall | None:
+        """Return the call of user code that the thread of the stores has been in for long."""
+        watch = self._updater.watch
+        return None if watch is None else watch.call
 
     def restore(self, stack: ExitStack, stopped: threading.Event) -> bool:
         """Restore and begin to follow; returns False if `stopped` was set before all was restored."""
@@ -60,4 +69,8 @@ class RunningGlobalStores:
     def metrics(self) -> dict[str, float]:
         """Return the figures of the global stores."""
         remaining = float(self._updater.remaining_records)
-        return self.stores.figures() | {"restore-remaining-records-total": remaining}
+        call = self.call
+        return self.stores.figures() | {
+            "restore-remaining-records-total": remaining,
+            "longest-call-ms": 0.0 if call is None else float(call.ms),
+        }

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
+from rebalance.orders import AnyReport, WorkerInCall
+from rebalance.task_status import RunningCall
 from tasks.long_calls import UserCall, call_of
 from tasks.ranges.range_pool import RangePool
 from tasks.worker_ports import WorkerSettings
@@ -24,8 +26,18 @@ _TICKS: Final = 10
 _AGAIN_S: Final = 60.0
 
 
+#: A call is reported and measured from this length on.
+_REPORTED_S: Final = 1.0
+#: The group's records take one line of text, and not a long one.
+_TEXT_MAX: Final = 400
+
+
 class ShowsCalls(Protocol):
     """Where the watch shows what it sees: the line to the watchdog."""
+
+    def say(self, report: AnyReport, /) -> None:
+        """Send a report."""
+        ...
 
     def show_call(self, since_ns: int) -> None:
         """Show since when (`time.monotonic_ns`) the loop has been in its present call of user code; 0: it is in none."""
@@ -48,6 +60,31 @@ class Limits(NamedTuple):
         """Return the limits that settings give; a `call_ms` of 0 is no bound."""
         return cls(hang_ms / 1000, call_ms / 1000 if call_ms else None)
 
+    @property
+    def alarm_s(self) -> float:
+        """Return from which length on a call is an alarm: half of its bound, without one the hang time-out."""
+        return self.hang_s if self.call_s is None else self.call_s / 2
+
+
+class Effect(NamedTuple):
+    """What a long call of a thread means, for the log: while it runs, and beyond its bound."""
+
+    slow: str
+    over: str
+
+
+LOOP: Final = Effect(
+    "the other tasks of this worker wait as well, unless parallelising_factor or num_stream_threads is above 1",
+    "other members take this worker's tasks over and begin the record again; a worker without others goes on waiting",
+)
+RANGE: Final = Effect(
+    "its key range waits, the others go on", "its key range stands still, the others go on"
+)
+GLOBAL: Final = Effect(
+    "global stores are not filled meanwhile: running tasks read what is there, a start waits",
+    "global stores stand still: running tasks read what is there, a start waits",
+)
+
 
 class _Watched:
     """A call that was seen, and what was logged of it."""
@@ -67,8 +104,15 @@ class CallWatch:
         others: Threads beside the loop's that may be in a call, with what they run; for key ranges.
         shows: The line to the watchdog, None without a group.
         limits: How long a call may take.
+        effect: What a long call of the loop means.
+        elsewhere: Returns the long call that another watch of the process sees.
         find: Finds the call of a thread; for tests.
+
+    Attributes:
+        call: The call that had run for longest at the last look, None if none had run for a second.
     """
+
+    call: RunningCall | None = None
 
     def __init__(
         self,
@@ -77,13 +121,18 @@ class CallWatch:
         others: Callable[[], Iterable[int]],
         shows: ShowsCalls | None,
         limits: Limits,
+        effect: Effect = LOOP,
+        elsewhere: Callable[[], RunningCall | None] = lambda: None,
         find: Callable[[int], UserCall | None] = call_of,
     ) -> None:
         self._turns = turns
         self._others = others
         self._shows = shows
         self._limits = limits
+        self._effect = effect
+        self._elsewhere = elsewhere
         self._find = find
+        self._reported = False
         self._loop = threading.get_ident()
         self._seen_turns = -1
         self._looked_ns = time.monotonic_ns()
@@ -99,6 +148,7 @@ class CallWatch:
         """End; returns when the thread has ended."""
         self._closed.set()
         self._thread.join()
+        self.call = None
 
     def _run(self) -> None:
         tick_s = min(_TICK_S, self._limits.hang_s / _TICKS)
@@ -122,9 +172,27 @@ class CallWatch:
             self._end(self._watched.pop(gone), now_ns)
         for thread in threads:
             self._look_at(thread, since_ns, now_ns, was_held=was_held)
+        self.call = self._longest(now_ns)
         if self._shows is not None:
             in_loop = self._watched.get(self._loop)
             self._shows.show_call(0 if in_loop is None else in_loop.since_ns)
+            self._report(self._shows)
+
+    def _longest(self, now_ns: int) -> RunningCall | None:
+        longest = min(self._watched.values(), key=lambda each: each.since_ns, default=None)
+        took_s = 0.0 if longest is None else (now_ns - longest.since_ns) / 1e9
+        if longest is None or took_s < _REPORTED_S:
+            return None
+        text = "".join(each if each.isprintable() else "?" for each in longest.call.text)
+        is_long = took_s >= self._limits.alarm_s
+        return RunningCall(text=text[:_TEXT_MAX], ms=int(took_s * 1000), is_long=is_long)
+
+    def _report(self, shows: ShowsCalls) -> None:
+        calls = [each for each in (self.call, self._elsewhere()) if each is not None]
+        if calls or self._reported:
+            self._reported = bool(calls)
+            longest = max(calls, key=lambda each: each.ms, default=None)
+            shows.say(WorkerInCall(call=longest))
 
     def _look_at(self, thread: int, since_ns: int, now_ns: int, *, was_held: bool) -> None:
         call = self._find(thread)
@@ -140,7 +208,8 @@ class CallWatch:
             # It was not there at the look before, and may have begun right behind it, unless others may have run meanwhile.
             before = self._watched[thread] = _Watched(call, now_ns if was_held else since_ns)
         before.call = call
-        self._tell(before, (now_ns - before.since_ns) / 1e9, in_loop=thread == self._loop)
+        effect = self._effect if thread == self._loop else RANGE
+        self._tell(before, (now_ns - before.since_ns) / 1e9, effect)
 
     def _tell_held(self, call: UserCall | None, held_s: float) -> None:
         """Log that the interpreter's lock was kept; which record it was for can't be told: others may have followed by now."""
@@ -158,14 +227,14 @@ class CallWatch:
             else "",
         )
 
-    def _tell(self, watched: _Watched, took_s: float, *, in_loop: bool) -> None:
+    def _tell(self, watched: _Watched, took_s: float, effect: Effect) -> None:
         text, limit_s = watched.call.text, self._limits.call_s
         if limit_s is not None and took_s >= limit_s:
             if watched.next_error_s is None or took_s >= watched.next_error_s:
                 watched.next_error_s = (
                     took_s + _AGAIN_S if watched.next_error_s is None else 2 * took_s
                 )
-                _log.error("%s", too_long(text, took_s, limit_s, in_loop=in_loop))
+                _log.error("%s", too_long(text, took_s, limit_s, effect))
         elif took_s >= self._limits.hang_s and not watched.warned:
             watched.warned = True
             bound = (
@@ -174,13 +243,11 @@ class CallWatch:
                 else f"for {limit_s:,.0f} s at most (max_call_ms)"
             )
             _log.warning(
-                "%s has run for %.0f s: user code is waited for %s%s",
+                "%s has run for %.0f s: user code is waited for %s; %s",
                 text,
                 took_s,
                 bound,
-                "; the other tasks of this worker wait as well, unless parallelising_factor or num_stream_threads is above 1"
-                if in_loop
-                else "; its key range waits, the others go on",
+                effect.slow,
             )
 
     def _end(self, watched: _Watched, now_ns: int) -> None:
@@ -195,6 +262,7 @@ def watching(
     pool: Callable[[], RangePool | None],
     shows: ShowsCalls | None,
     settings: WorkerSettings,
+    elsewhere: Callable[[], RunningCall | None],
 ) -> CallWatch:
     """Return a watch that has begun, for the loop of this thread and the threads of its pool."""
 
@@ -203,23 +271,18 @@ def watching(
         return [] if known is None else known.long_turns()
 
     limits = Limits.of(settings.hang_timeout_ms, settings.max_call_ms)
-    watch = CallWatch(turns, others=others, shows=shows, limits=limits)
+    watch = CallWatch(turns, others=others, shows=shows, limits=limits, elsewhere=elsewhere)
     watch.start()
     return watch
 
 
-def too_long(text: str, took_s: float, limit_s: float, *, in_loop: bool) -> str:
+def too_long(text: str, took_s: float, limit_s: float, effect: Effect) -> str:
     """Return the error for a call beyond its bound. Pure.
 
-    >>> too_long("enrich (app.py:3) at map (task 0_0), orders-0 offset 5", 301.0, 300.0, in_loop=False)
+    >>> too_long("enrich (app.py:3) at map (task 0_0), orders-0 offset 5", 301.0, 300.0, RANGE)
     'enrich (app.py:3) at map (task 0_0), orders-0 offset 5 has run for 301 s, longer than max_call_ms (300,000 ms): its key range stands still, the others go on; give what it calls a time-out, make the call shorter, or raise max_call_ms (0: no bound)'
     """
-    effect = (
-        "other members take this worker's tasks over and begin the record again; a worker without others goes on waiting"
-        if in_loop
-        else "its key range stands still, the others go on"
-    )
     return (
-        f"{text} has run for {took_s:.0f} s, longer than max_call_ms ({limit_s * 1000:,.0f} ms): {effect}; give what it calls "
+        f"{text} has run for {took_s:.0f} s, longer than max_call_ms ({limit_s * 1000:,.0f} ms): {effect.over}; give what it calls "
         "a time-out, make the call shorter, or raise max_call_ms (0: no bound)"
     )

@@ -15,6 +15,7 @@ import msgspec
 from rebalance.model import TopicPartition
 from state_stores.errors import StoreCorruptedError
 from state_stores.restore import StartFrom, restore_start
+from tasks.call_watch import GLOBAL, CallWatch, Limits
 from tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
 from tasks.global_state import GlobalStores
 from tasks.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
@@ -66,8 +67,13 @@ class GlobalUpdater:
         clock: Clock,
         wipe: Callable[[], None],
         on_event: Callable[[RestoreEvent], None],
+        limits: Limits,
     ) -> None:
         self._stores = stores
+        self._limits = limits
+        self._turns = 0
+        #: Sees which calls of user code take long, while the thread runs.
+        self.watch: CallWatch | None = None
         self._admin = admin
         self._make_reader = make_reader
         self._clock = clock
@@ -116,6 +122,14 @@ class GlobalUpdater:
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self.watch = watch = CallWatch(
+            lambda: self._turns,
+            others=lambda: (),
+            shows=None,
+            limits=self._limits,
+            effect=GLOBAL,
+        )
+        watch.start()
         try:
             try:
                 self._open()
@@ -128,6 +142,7 @@ class GlobalUpdater:
             self._error = error
         finally:
             self._settled.set()
+            watch.close()
 
     def _open(self) -> None:
         try:
@@ -208,6 +223,7 @@ class GlobalUpdater:
 
     def _turn(self, reader: ChangelogReader) -> None:
         """Apply one poll; see which partitions have reached their end."""
+        self._turns += 1
         runs = reader.poll(_POLL_RECORDS, _POLL_S)
         for run in runs:
             partition = TopicPartition(run.topic, run.partition)

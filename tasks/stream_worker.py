@@ -24,7 +24,7 @@ from rebalance.orders import EndIncarnation, Leaveable, WorkerClosed, WorkerStat
 from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
 from tasks.beside import at_once
-from tasks.call_watch import watching
+from tasks.call_watch import CallWatch, watching
 from tasks.commit import Committer, RolledBackError
 from tasks.commit_facts import encode_operators, facts_bytes
 from tasks.commit_round import CommitRound
@@ -105,10 +105,12 @@ class StreamWorker:
         paused: The sub-topologies whose tasks rest.
         tasks: Owned tasks, also those that restore.
         copies: Tasks it keeps a copy of.
+        call_watch: Sees which calls of user code take long, while it runs.
         questions: What queries ask about uncommitted rows.
     """
 
     appeared: frozenset[TopicPartition] = frozenset()
+    call_watch: CallWatch | None = None
 
     def __init__(
         self,
@@ -206,6 +208,12 @@ class StreamWorker:
         """Return per input partition how many offsets are not processed yet, as the last commit saw it."""
         return self._lags
 
+    @property
+    def longest_call_ms(self) -> int:
+        """Return for how long its longest call of user code has run; 0 below a second."""
+        call = None if self.call_watch is None else self.call_watch.call
+        return 0 if call is None else call.ms
+
     def _wait(self, seconds: float) -> None:
         # Not on `_stop`: it is set while the last commit is carried out, and a wait that returns at once would spin.
         threading.Event().wait(seconds)
@@ -222,8 +230,11 @@ class StreamWorker:
         """
         with ExitStack() as stack:
             pool = lambda: self._pool  # noqa: E731 - it is made later
-            watch = watching(lambda: self._turns, pool, self._membership, self._settings)
-            stack.callback(watch.close)
+            elsewhere = self._ports.global_call
+            self.call_watch = watching(
+                lambda: self._turns, pool, self._membership, self._settings, elsewhere
+            )
+            stack.callback(self.call_watch.close)
             stack.callback(self._close_committer)
             self.questions.begin()
             stack.callback(self.questions.close)

@@ -7,6 +7,7 @@ import msgspec
 
 from rebalance.model import TaskId, TopicPartition
 from rebalance.orders import AnyOrder, AnyReport
+from rebalance.task_status import RunningCall
 from tasks.active_task import ActiveTask
 from tasks.beside import in_a_thread
 from tasks.commit_facts import NamedOperator
@@ -141,6 +142,10 @@ class InputCheck(Protocol):
         ...
 
 
+def _no_call() -> RunningCall | None:
+    return None
+
+
 class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     """The clients of one worker, made by the adapters; the worker closes what it made."""
 
@@ -163,6 +168,8 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     input_check: InputCheck | None = None
     #: Who waits for the brokers of a commit while the loop goes on.
     beside: Beside = in_a_thread
+    #: Returns the long call of user code that the global stores are in.
+    global_call: Callable[[], RunningCall | None] = _no_call
 
 
 class MakeTask(Protocol):

@@ -53,6 +53,7 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
         "commit-total": commits,
         "commit-latency-avg": commit_s / commits * 1000 if commits else 0.0,
         "commit-latency-max": max(each.longest_s for each in times) * 1000,
+        "longest-call-ms": max(each.longest_call_ms for each in workers),
         "rolled-back-total": sum(each.rolled_back for each in counters),
         "records-lag": sum(lags.values()),
         "restore-total": sum(each.restored_records for each in updaters),

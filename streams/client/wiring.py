@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rebalance.assignors.fixed import fixed_tasks
 from rebalance.model import TaskId
+from rebalance.task_status import RunningCall
 from state_stores.spec import StoreKind
 from state_stores.state_directory import StateDirectory
 from streams.assembly import error_handlers
@@ -167,6 +168,7 @@ def worker_ports(
     admin: Admin,
     slot: StateDirectory,
     plan: ApplicationPlan,
+    global_call: Callable[[], RunningCall | None],
 ) -> WorkerPorts:
     """Return the clients that the loop uses; files of restores are put into its slot."""
     runs = application.runs
@@ -184,4 +186,5 @@ def worker_ports(
         runs=None if runs is None else RunSettings(maker=runs, directory=slot.restore_directory),
         on_record=application.options.on_record,
         input_check=KeyCheck(checked_topics(plan), application.config.input_partitioners),
+        global_call=global_call,
     )

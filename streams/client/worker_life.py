@@ -13,6 +13,7 @@ import msgspec
 from rebalance.model import TaskId, TopicPartition
 from rebalance.orders import WorkerClosed
 from rebalance.producer_ids import INCARNATION_BYTES
+from rebalance.task_status import RunningCall
 from state_stores.rocksdb.task_database import TaskDatabase
 from state_stores.state_directory import StateDirectory
 from streams.assembly import TaskFactory
@@ -241,7 +242,7 @@ class WorkerLife:
             changed=self._plan_changed,
             every_ms=refresh_interval_ms(config.consumer),
         )
-        ports = worker_ports(application, clients, admin, slot, plan)
+        ports = worker_ports(application, clients, admin, slot, plan, self._global_call)
         # Before the group counts on this worker: brokers may take their time to answer.
         recommit_ms = recommit_interval(admin)
         if assigned is None:
@@ -273,6 +274,9 @@ class WorkerLife:
         self._watch.start()
         stack.callback(self._watch.close)
         self._work(self.worker)
+
+    def _global_call(self) -> RunningCall | None:
+        return None if self.globals is None else self.globals.call
 
     def _show_progress(self) -> None:
         """Waiting for the cluster is no hang: the watchdog goes on vouching.

@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from rebalance.describe import GroupPhase
+from rebalance.group import LIVE
 from rebalance.model import TaskRole
 from streams.dashboard.looks import Look
 from streams.group.status import GroupStatus, TaskFigures
@@ -53,6 +54,17 @@ class _Figures(Collector):
         yield self._gauge("members", "Members by phase", members, ("phase",))
         stale = sum(each.stale for each in status.members)
         yield self._gauge("stale_members", "Members that have gone silent", {(): stale})
+        calls: dict[tuple[str, ...], float] = {
+            (each.member,): each.call_ms / 1000
+            for each in status.members
+            if each.phase in LIVE and not each.stale
+        }
+        yield self._gauge(
+            "member_longest_call_seconds",
+            "How long a worker has been in its longest call of user code, 0 below a second",
+            calls,
+            ("member",),
+        )
         tasks = _counted((each.phase,) for each in status.tasks)
         yield self._gauge("tasks", "Tasks by phase", tasks, ("phase",))
         copies = _counted((each.role, each.phase) for each in (*status.learners, *status.standbys))

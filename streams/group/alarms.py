@@ -103,6 +103,7 @@ def alarms(sight: Sight) -> tuple[Alarm, ...]:
             _unowned,
             _open_transactions,
             _waiting,
+            _long_calls,
             _restarting,
             _offsets,
             _subscribers,
@@ -294,6 +295,18 @@ def _waiting(sight: Sight) -> Iterator[Alarm]:
                     name="restore-waits",
                     text=f"{task} at {record.member}: {what} has made {row.waits}",
                 )
+
+
+def _long_calls(sight: Sight) -> Iterator[Alarm]:
+    """Yield calls of user code that have run for long, of members that are heard."""
+    for incarnation, record in sorted(sight.group.live().items()):
+        call = sight.inbox.calls.get(incarnation)
+        if call is not None and call.is_long:
+            yield Alarm(
+                name="long-call",
+                text=f"{_who(record)}: {call.text} has run for {duration_text(call.ms)}, and what waits for it does not "
+                "go on; give what it calls a time-out, make the call shorter, or raise max_call_ms",
+            )
 
 
 def _restarting(sight: Sight) -> Iterator[Alarm]:

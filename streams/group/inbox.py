@@ -18,7 +18,7 @@ from rebalance.messages import (
     TaskFailed,
     TransactionalIdWanted,
 )
-from rebalance.task_status import TaskStatus
+from rebalance.task_status import RunningCall, TaskStatus
 from streams.group.topics import Heard
 
 #: Silence is judged by this where a member's own session timeout is not known.
@@ -59,6 +59,8 @@ class InboxFold:
         self.names: dict[str, str] = {}
         #: When each incarnation last gave a beat.
         self.heard_ms: dict[str, int] = {}
+        #: The long call of user code that it last said its worker is in.
+        self.calls: dict[str, RunningCall | None] = {}
         #: What it last said of each task, and when.
         self.tasks: dict[str, dict[tuple[str, str], tuple[int, TaskStatus]]] = {}
         #: The last beats of leaders, by leader epoch, the one heard last at the end.
@@ -141,6 +143,7 @@ class InboxFold:
         self._forgot_ms, since_ms = self._last_ms, self._last_ms - _KEPT_MS
         self.heard_ms = {each: at for each, at in self.heard_ms.items() if at >= since_ms}
         self.tasks = {each: rows for each, rows in self.tasks.items() if each in self.heard_ms}
+        self.calls = {each: call for each, call in self.calls.items() if each in self.heard_ms}
         self.names = {each: name for each, name in self.names.items() if each in self.heard_ms}
         self.joins = {each: said for each, said in self.joins.items() if said[0] >= since_ms}
         self.transactional_ids = {
@@ -177,6 +180,7 @@ class InboxFold:
 
     def _beat(self, at_ms: int, beat: Beat) -> None:
         self.heard_ms[beat.incarnation] = at_ms
+        self.calls[beat.incarnation] = beat.call
         known = self.tasks.setdefault(beat.incarnation, {})
         if beat.full:
             known.clear()

@@ -28,7 +28,12 @@ from streams.group.range_map import InputRanges, range_map, topic_readers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """One incarnation of a member. Ages are in ms; None where nothing is known."""
+    """One incarnation of a member. Ages are in ms; None where nothing is known.
+
+    Attributes:
+        call: The call of user code that its worker has been in for a second or more; empty for none.
+        call_ms: For how long.
+    """
 
     member: str
     incarnation: str
@@ -46,6 +51,8 @@ class MemberStatus:
     since_ms: int | None
     heard_ms_ago: int | None
     stale: bool
+    call: str = ""
+    call_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +337,7 @@ class _View:
         step, incarnation = self.group.step, record.incarnation
         since = self.log.member_since.get(incarnation)
         silent_ms = self.silent_ms(incarnation)
+        call = self.inbox.calls.get(incarnation)
         return MemberStatus(
             member=record.member,
             incarnation=incarnation,
@@ -346,6 +354,8 @@ class _View:
             learner=_held({task: (copy,) for task, copy in step.learners.items()}, incarnation),
             since_ms=None if since is None else since.at_ms,
             heard_ms_ago=silent_ms,
+            call="" if call is None else call.text,
+            call_ms=0 if call is None else call.ms,
             stale=record.phase in LIVE
             and self.is_stale(incarnation, self.inbox.heard_ms.get(incarnation)),
         )

@@ -43,11 +43,12 @@ from rebalance.orders import (
     WantTransactionalId,
     Welcome,
     WorkerClosed,
+    WorkerInCall,
     WorkerLeaves,
     WorkerStatus,
 )
 from rebalance.records import AnyRecord, Copy, LeaderClaim, MemberRecord, StepRecord, TaskRecord
-from rebalance.task_status import TaskStatus
+from rebalance.task_status import RunningCall, TaskStatus
 from tests.rebalance.round_table import APP, HEARTBEAT_MS, SESSION_MS, join, on_disk
 
 START_MS = 10_000
@@ -439,6 +440,21 @@ def test_join_is_said_again_while_the_group_does_not_know_its_tasks() -> None:
         if isinstance(message, Join)
     ]
     assert len(joins) == 12 // JOIN_AGAIN_HEARTBEATS
+
+
+def test_B9_beats_say_which_long_call_the_worker_is_in() -> None:
+    """Until it says that the call is over."""
+    member = admitted()
+    call = RunningCall(text="enrich (app.py:3), in-0 offset 5", ms=2_000)
+    said: list[RunningCall | None] = []
+    for now_ms, told in ((500, call), (1_000, None)):
+        member.report(WorkerInCall(call=told), START_MS + now_ms)
+        said += [
+            each.call
+            for each in member.decide(START_MS + now_ms + 500).messages
+            if isinstance(each, Beat)
+        ]
+    assert said == [call, None]
 
 
 def test_copies_that_the_log_does_not_know_are_dropped() -> None:

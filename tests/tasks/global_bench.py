@@ -9,6 +9,7 @@ from typing import Any
 from state_stores.in_memory import InMemoryDatabase
 from state_stores.key_value_store import ValueAndTimestamp
 from streams import Processor, Record, Stores, StreamsBuilder
+from tasks.call_watch import Limits
 from tasks.global_state import GlobalStores
 from tasks.global_updater import GlobalUpdater
 from tasks.processing.error_policy import ErrorHandlers
@@ -60,6 +61,7 @@ class Process:
         self.clients = FakeClients(self.broker)
         self.events: list[RestoreEvent] = []
         self.wiped = 0
+        self.limits = Limits(30.0, 300.0)
 
     def send(self, key: str | None, value: str | None, timestamp: int = 5, **more: Any) -> None:
         """Write a record of the global topic."""
@@ -118,6 +120,7 @@ class Life:
             clock=process.clock,
             wipe=process.wipe,
             on_event=process.events.append,
+            limits=process.limits,
         )
         self.view = self.stores.views["store"]
 

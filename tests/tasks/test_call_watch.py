@@ -5,6 +5,9 @@ import threading
 
 import pytest
 
+from rebalance.messages import Beat, decode_message, encode_message
+from rebalance.orders import AnyReport, WorkerInCall
+from rebalance.task_status import RunningCall
 from tasks.call_watch import CallWatch, Limits
 from tasks.long_calls import UserCall
 from tasks.processing.record import RecordMetadata
@@ -27,11 +30,14 @@ class Stage:
         self.calls: dict[int, UserCall] = {}
         self.others: list[int] = []
         self.shown: list[int] = []
+        self.reported: list[RunningCall | None] = []
+        self.elsewhere: RunningCall | None = None
         self.watch = CallWatch(
             lambda: self.turns,
             others=lambda: self.others,
             shows=self,
             limits=Limits(hang_s, call_s),
+            elsewhere=lambda: self.elsewhere,
             find=self.calls.get,
         )
         self.watch._looked_ns = 0
@@ -39,6 +45,10 @@ class Stage:
 
     def show_call(self, since_ns: int) -> None:
         self.shown.append(since_ns)
+
+    def say(self, report: AnyReport) -> None:
+        assert isinstance(report, WorkerInCall)
+        self.reported.append(report.call)
 
     def look(self, seconds: float, step_s: float = 1.0) -> None:
         """Look once a second for so long."""
@@ -131,3 +141,65 @@ def test_calls_of_key_ranges_do_not_count_against_the_loop(
         logging.WARNING,
         logging.ERROR,
     ]
+
+
+def test_the_longest_call_is_measured_and_reported_while_it_runs() -> None:
+    """From a second on, of the loop and of key ranges; long from half of the bound on; once more when it is over."""
+    stage = Stage()
+    stage.look(3)
+    assert stage.watch.call is None
+    assert stage.reported == []
+    stage.calls[ME] = _call(5)
+    stage.look(10)
+    call = stage.watch.call
+    assert call is not None
+    assert call == stage.reported[-1]
+    assert (call.ms, call.is_long) == (10_000, False)
+    for word in ("enrich (app.py:3)", "orders-0 offset 5", "map", "0_0"):
+        assert word in call.text
+    stage.others, stage.calls[OTHER] = [OTHER], _call(9)
+    stage.look(21)
+    call = stage.watch.call
+    assert call is not None
+    assert (call.ms, call.is_long) == (31_000, True)
+    assert "offset 5" in call.text
+    stage.calls.clear()
+    stage.others = []
+    stage.look(2)
+    assert stage.watch.call is None
+    assert stage.reported[-1] is None
+    said = len(stage.reported)
+    stage.look(1)
+    assert len(stage.reported) == said
+
+
+def test_a_call_without_a_bound_is_long_after_the_hang_time_out() -> None:
+    """There is no half of no bound."""
+    stage = Stage(hang_s=10.0, call_s=None)
+    stage.calls[ME] = _call(5)
+    stage.look(9)
+    assert stage.watch.call is not None
+    assert not stage.watch.call.is_long
+    stage.look(2)
+    assert stage.watch.call.is_long
+
+
+def test_the_longer_one_of_another_watch_is_reported() -> None:
+    """That of the global stores, whose thread has a watch of its own."""
+    stage = Stage()
+    stage.elsewhere = RunningCall(text="fill (app.py:9)", ms=4_000)
+    stage.look(1)
+    assert stage.reported == [stage.elsewhere]
+    stage.calls[ME] = _call(5)
+    stage.look(6)
+    assert stage.reported[-1] == stage.watch.call
+
+
+def test_a_reported_call_fits_into_a_record_of_the_group() -> None:
+    """Whatever functions are called: one line, and not a long one."""
+    stage = Stage()
+    stage.calls[ME] = _call(5)._replace(function="f\n\x1b[31m" + "x" * 5_000)
+    stage.look(2)
+    (call,) = [each for each in stage.reported[-1:] if each is not None]
+    beat = Beat(app="app", member="m", incarnation="m.1", seq=1, call=call)
+    assert decode_message(encode_message(beat)) == beat

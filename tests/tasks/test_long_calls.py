@@ -11,12 +11,15 @@ import pytest
 
 from state_stores.ports import SerdePort
 from streams import (
+    ErrorContext,
+    ErrorResponse,
     JoinWindows,
     Processor,
     PunctuationType,
     Record,
     Serde,
     Serdes,
+    Stores,
     StreamsBuilder,
     StreamsConfig,
     TimeWindows,
@@ -24,6 +27,7 @@ from streams import (
 from streams.testing import TopologyTestDriver
 from tasks.call_watch import CallWatch, Limits
 from tasks.long_calls import UserCall, call_of
+from tests.tasks.global_bench import TOPIC, Life, Process
 
 STUCK = "stuck"
 
@@ -82,10 +86,12 @@ def _stuck(
         assert not thread.is_alive()
 
 
-def _run(build: Callable[[StreamsBuilder], object], values: list[str]) -> None:
+def _run(build: Callable[[StreamsBuilder], object], values: list[str], **settings: Any) -> None:
     builder = StreamsBuilder()
     build(builder)
-    with TopologyTestDriver(builder.build(), StreamsConfig(application_id="a")) as driver:
+    with TopologyTestDriver(
+        builder.build(), StreamsConfig(application_id="a", **settings)
+    ) as driver:
         source = driver.create_input_topic(
             "in", key_serde=Serdes.string(), value_serde=Serdes.string()
         )
@@ -193,6 +199,87 @@ def test_a_call_is_found_with_its_record(shape: str) -> None:
         assert "in-0 offset 2" in call.text
         assert call.node.startswith("KSTREAM-")
         assert call.task == "0_0"
+
+
+def _handler(gate: Gate) -> Callable[..., ErrorResponse]:
+    def handle(_context: ErrorContext, _record: Any, _error: Exception) -> ErrorResponse:
+        gate.wait(STUCK)
+        return ErrorResponse(action="continue")
+
+    return handle
+
+
+def _refused(_topic: str, _data: Any) -> Any:
+    raise ValueError("refused")
+
+
+@pytest.mark.parametrize("where", ["deserialization", "processing", "production"])
+def test_a_call_of_an_exception_handler_is_found(where: str) -> None:
+    """It is user code as well: with its line, node, task and the record that failed."""
+    gate = Gate()
+    string = Serdes.string()
+
+    def reading(_topic: str, data: bytes) -> str:
+        return str(_refused("", data)) if data == STUCK.encode() else data.decode()
+
+    def writing(_topic: str, value: str) -> bytes:
+        return bytes(_refused("", value)) if value == STUCK else value.encode()
+
+    def fails(value: str) -> str:
+        return str(_refused("", value)) if value == STUCK else value
+
+    def build(builder: StreamsBuilder) -> None:
+        serde: SerdePort = Serde(writing, reading) if where == "deserialization" else string
+        stream = builder.stream("in", key_serde=string, value_serde=serde)
+        if where == "processing":
+            stream = stream.map_values(fails)
+        of_sink: SerdePort = Serde(writing, reading) if where == "production" else string
+        stream.to("out", value_serde=of_sink)
+
+    settings = {f"{where}_exception_handler": _handler(gate)}
+    with _stuck(gate, lambda: _run(build, ["a", "b", STUCK, "c"], **settings)) as call:
+        assert "_handler.<locals>.handle (" in call.function
+        assert "test_long_calls.py:" in call.function
+        assert call.task == "0_0"
+        assert call.record == ("in", 0, 2), call
+
+
+def test_a_call_of_a_global_stores_processor_is_found_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its thread has a watch of its own, from before any task begins."""
+    gate = Gate()
+
+    class Fill(Processor[str, str, Any, Any]):
+        def process(self, record: Record[str, str]) -> None:
+            gate.wait(record.value)
+
+    def fill(builder: StreamsBuilder) -> None:
+        store = Stores.key_value("store", key_serde=str, value_serde=str, logging=False)
+        builder.add_global_store(store, TOPIC, Fill, key_serde=str, value_serde=str)
+
+    process = Process(fill)
+    process.limits = Limits(0.2, 60.0)
+    process.send("a", "x")
+    process.send("b", STUCK)
+    life = Life(process)
+    try:
+        life.updater.start()
+        assert gate.entered.wait(60)
+        deadline_s = time.monotonic() + 60
+        while life.updater.watch is None or life.updater.watch.call is None or not caplog.records:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        assert "Fill.process (" in life.updater.watch.call.text
+        assert TOPIC in life.updater.watch.call.text
+        warning = next(
+            each.getMessage() for each in caplog.records if "has run for" in each.getMessage()
+        )
+        assert "Fill.process (" in warning
+        assert "global stores are not filled meanwhile" in warning
+    finally:
+        gate.opened.set()
+        life.updater.close()
 
 
 @pytest.mark.parametrize("where", ["init", "punctuation", "close"])

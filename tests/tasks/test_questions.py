@@ -372,7 +372,7 @@ def test_ranges_whose_functions_are_coroutines_answer_between_records() -> None:
         def init(self, context: Any) -> None:
             self._store = context.get_state_store("mine")
 
-        async def process(self, record: Record[str, str]) -> None:  # type: ignore[override] # it may be either
+        async def process(self, record: Record[str, str]) -> None:
             self._store.put(record.key, (self._store.get(record.key) or 0) + 1)
             if record.value == "slow":
                 entered.set()

@@ -26,7 +26,9 @@ def test_tasks_that_come_meanwhile_disturb_nobody() -> None:
             return tuple.__hash__(self)
 
     tasks |= {Disturbed(0, 0): task, TaskId(0, 1): task}
-    worker = SimpleNamespace(metrics=WorkerMetrics(), updater=None, lags=dict, tasks=tasks)
+    worker = SimpleNamespace(
+        metrics=WorkerMetrics(), updater=None, lags=dict, tasks=tasks, longest_call_ms=1_500
+    )
     thread: Any = SimpleNamespace(life=None, worker=worker)
 
     before = len(tasks)
@@ -34,3 +36,4 @@ def test_tasks_that_come_meanwhile_disturb_nobody() -> None:
 
     assert len(tasks) > before
     assert {"0_0", "0_1"} <= figures["tasks"].keys()
+    assert figures["longest-call-ms"] == 1_500

@@ -1,8 +1,10 @@
 """Groups as a dashboard sees them."""
 
+from msgspec.structs import replace
+
 from rebalance.describe import fold_log
 from rebalance.messages import LeaderBeat
-from rebalance.task_status import TaskStatus
+from rebalance.task_status import RunningCall, TaskStatus
 from streams.dashboard.looks import Sighting
 from streams.group.inbox import InboxFold
 from streams.group.status import group_status
@@ -29,7 +31,11 @@ def sighting(later_ms: int = 0, *, name: str = "c") -> Sighting:
     )  # fmt: skip
     inbox = InboxFold()
     leader = LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1)
-    for message in (leader, beat("a", stuck), beat("b"), beat(name, learner)):
+    in_call = replace(
+        beat("b"),
+        call=RunningCall(text="enrich (app.py:3), in-0 offset 5", ms=151_000, is_long=True),
+    )
+    for message in (leader, beat("a", stuck), in_call, beat(name, learner)):
         inbox.take(Heard(book.now_ms, message))
     status = group_status(APP, fold_log(book.entries), inbox, now_ms=book.now_ms + later_ms)
     return Sighting(status=status, history=(f"2026-11-21  {name} joined\n  +0 ms  more",))

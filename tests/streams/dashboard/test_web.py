@@ -125,6 +125,9 @@ def test_prometheus_gets_the_groups_figures() -> None:
         ("task_lag_records", ("c", "learner", "0_1")): 250,
         ("task_records_per_second", ("a", "active", "0_0")): 2_000,
         ("task_oldest_record_in_hand_seconds", ("a", "active", "0_0")): 65,
+        ("member_longest_call_seconds", ("a",)): 0,
+        ("member_longest_call_seconds", ("b",)): 151,
+        ("alarms", ("long-call",)): 1,
     }
     assert {key: samples[f"tidewheel_group_{key[0]}", key[1]] for key in expected} == expected
 

@@ -11,7 +11,7 @@ from rebalance.group import Group
 from rebalance.messages import Join, LeaderBeat, Ready, Refused, TaskFailed
 from rebalance.model import MemberPhase, TopicPartition
 from rebalance.records import LeaderClaim
-from rebalance.task_status import TaskStatus
+from rebalance.task_status import RunningCall, TaskStatus
 from streams.group.alarms import Surroundings, foreign_offsets
 from streams.group.inbox import InboxFold
 from streams.group.status import GroupStatus, group_status
@@ -431,6 +431,21 @@ def test_F3_restores_without_progress_are_alarms_while_they_last() -> None:
     again = replace(stuck, waits="")
     status = _status(book, (300, LEADER), (200, beat("a", again)), (200, beat("b")))
     assert "restore-waits" not in _names(status)
+
+
+def test_B9_a_long_call_is_an_alarm_while_its_worker_is_heard() -> None:
+    """With function, line and record; a short one is a figure of its member only."""
+    book = _learning()
+    call = RunningCall(text="enrich (app.py:3) at map (task 0_0), orders-0 offset 5", ms=151_000)
+    for is_long in (False, True):
+        said = replace(beat("a"), call=replace(call, is_long=is_long))
+        status = _status(book, (300, LEADER), (200, said), (200, beat("b")), (200, beat("c")))
+        (member,) = [each for each in status.members if each.member == "a"]
+        assert (member.call, member.call_ms) == (call.text, 151_000)
+        texts = [each.text for each in status.alarms if each.name == "long-call"]
+        assert [call.text in each for each in texts] == [True] * is_long
+    status = _status(book, (300, LEADER), (200, said), (100, beat("a")))
+    assert "long-call" not in _names(status)
 
 
 @pytest.mark.parametrize(("lives", "is_alarm"), [(3, False), (4, True)])

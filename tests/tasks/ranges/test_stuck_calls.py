@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from rebalance.model import TopicPartition
+from rebalance.orders import WorkerInCall
+from rebalance.task_status import RunningCall
 from streams import Processor, Record, Stores, StreamsBuilder, Topology
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tests.tasks.group_bench import APP, GroupBench, Host
@@ -133,6 +135,30 @@ def of_other_ranges(group: GroupBench) -> list[str]:
         for key in keys
         if not any(holds(ranges, each, zlib.crc32(key.encode())) for each in same)
     ]
+
+
+@pytest.mark.parametrize("threads", [1, THREADS], ids=["one thread", "key ranges"])
+def test_B9_a_worker_reports_its_long_call_until_it_is_over(threads: int) -> None:
+    """The call watch does, as the loop may be in the call itself; with its record, and long after half of its bound."""
+    with benches() as (stuck, group):
+        host = group.host("one", threads=threads, max_call_ms=4_000)
+        host.run_task("0_0", 1)
+        group.send("k1")
+        offset = group.end()
+        group.send("stuck")
+
+        def last() -> RunningCall | None:
+            reports = host.member.all_of(WorkerInCall)
+            return reports[-1].call if reports else None
+
+        call = host.until(last, "it is reported")
+        assert "Count.process (" in call.text
+        assert f"in-0 offset {offset}" in call.text
+        host.until(lambda: (found := last()) is not None and found.is_long, "it is long")
+        calls = [each.call for each in host.member.all_of(WorkerInCall)]
+        assert all(each.is_long is (each.ms >= 2_000) for each in calls if each is not None)
+        stuck.released.set()
+        host.until(lambda: host.member.all_of(WorkerInCall)[-1].call is None, "it is over")
 
 
 @CALLS
