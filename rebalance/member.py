@@ -201,12 +201,8 @@ class Member:
                         problem=report.problem,
                     )
                 )
-            case WorkerStatus():
-                self._rows.replace(report.tasks)
-                if self._record() is not None:
-                    self._orders += self._book.corrections(self._group, report.tasks)
-            case WorkerInCall():
-                self._call = report.call
+            case WorkerStatus() | WorkerInCall():
+                self._see(report)
             case WantTransactionalId():
                 name = group_id(self._join.app, self._join.incarnation, report.number)
                 self._ids[report.number] = name
@@ -229,6 +225,15 @@ class Member:
             case WorkerClosed():
                 self._closed = True
                 self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
+
+    def _see(self, report: WorkerStatus | WorkerInCall) -> None:
+        """Take in what the worker does; the next beat says it."""
+        if isinstance(report, WorkerInCall):
+            self._call = report.call
+            return
+        self._rows.replace(report.tasks)
+        if self._record() is not None:
+            self._orders += self._book.corrections(self._group, report.tasks)
 
     def vouch(self, alive: bool, now_ms: int, *, in_call: bool = False) -> None:  # noqa: ARG002 - every input has its moment; the verb says what it is
         """Take in whether the worker lives; while it does not, nothing is said in its name.
