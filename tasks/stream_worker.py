@@ -50,7 +50,7 @@ from tasks.start_positions import Grant, appeared_in, find_starts
 from tasks.state_updater import RestoreEvent, StandbyUpdateEvent, StateUpdater
 from tasks.task_manager import HeldTasks, TaskManager
 from tasks.worker_input import WorkerInput
-from tasks.worker_metrics import WorkerMetrics
+from tasks.worker_metrics import ProcessingRates, WorkerMetrics
 from tasks.worker_ports import MakeTask, Membership, WorkerPorts, WorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class StreamWorker:
         #: Tasks that have come from another owner and have processed nothing yet: their first slice is committed at once.
         self._awaited: set[TaskId] = set()
         self._next_purge_s, self._next_status_s = 0.0, 0.0
-        self._processed: dict[TaskId, tuple[int, float]] = {}
+        self._rates = ProcessingRates()
         self._lags: dict[TopicPartition, int] = {}
         # Of the present beginning of the tasks, set by `_run_tasks`.
         self._pool: RangePool | None = None
@@ -547,21 +547,8 @@ class StreamWorker:
         now_s = self._clock.monotonic_s()
         if now_s >= self._next_status_s:
             self._next_status_s = now_s + self._settings.status_interval_ms / 1000
-            rows = self._manager.status(self._lags, self._rates(now_s))
+            rows = self._manager.status(self._lags, self._rates.of(self._manager.running, now_s))
             membership.say(WorkerStatus(tasks=rows))
-
-    def _rates(self, now_s: float) -> dict[TaskId, float]:
-        """Return how many records each running task has processed per second since the last call."""
-        rates: dict[TaskId, float] = {}
-        counts: dict[TaskId, tuple[int, float]] = {}
-        for task_id, task in self._manager.running.items():
-            count = task.counters.processed
-            before, then_s = self._processed.get(task_id, (count, now_s))
-            if count >= before and now_s > then_s:
-                rates[task_id] = (count - before) / (now_s - then_s)
-            counts[task_id] = (count, now_s)
-        self._processed = counts
-        return rates
 
     def _may_work(self) -> bool:
         """Return whether input may be taken and processed: without a lease nobody may (H9)."""
@@ -580,17 +567,12 @@ class StreamWorker:
             if any("" in self._commits.former_ids(task) for task in running):
                 # From the first record on, state without an offset means that the offset was lost.
                 self._commit()
-        elif any(self._unclaimed(task) for task in admitted):
+        elif any(
+            self._commits.former_ids(task) != {self._settings.transactional_id} for task in admitted
+        ):
+            # A worker that starts with the same tasks finds our id in the metadata and fences us, so it must be there
+            # before the first record is processed.
             self._commit()
-
-    def _unclaimed(self, task: ActiveTask) -> bool:
-        """Return whether some partition of a task does not carry our id yet.
-
-        Whoever starts with the same tasks finds the id in the metadata and fences us, so it must be there before the
-        first record is processed.
-        """
-        own = self._settings.transactional_id
-        return self._commits.former_ids(task) != {own}
 
     # -- work ------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,10 @@
 """What a worker counts of its own work."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from rebalance.model import TaskId
+from tasks.active_task import ActiveTask
 
 
 class CommitTimes(NamedTuple):
@@ -28,3 +32,24 @@ class WorkerMetrics:
     def commits(self) -> int:
         """How many commits there were."""
         return self.commit_times.number
+
+
+class ProcessingRates:
+    """Records per second of each task since the last call."""
+
+    def __init__(self) -> None:
+        #: Records processed by each task, and when that was counted.
+        self._counts: dict[TaskId, tuple[int, float]] = {}
+
+    def of(self, tasks: Mapping[TaskId, ActiveTask], now_s: float) -> dict[TaskId, float]:
+        """Return the rates of some tasks; one that is new, or counts from 0 again, has none."""
+        rates: dict[TaskId, float] = {}
+        counts: dict[TaskId, tuple[int, float]] = {}
+        for task_id, task in tasks.items():
+            count = task.counters.processed
+            before, then_s = self._counts.get(task_id, (count, now_s))
+            if count >= before and now_s > then_s:
+                rates[task_id] = (count - before) / (now_s - then_s)
+            counts[task_id] = (count, now_s)
+        self._counts = counts
+        return rates
