@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +41,7 @@ def delete(
     /,
     *,
     partition: int | None = None,
+    everywhere: Flag = False,
     execute: Flag = False,
     timeout: str = "30s",
     json: Flag = False,
@@ -59,12 +60,15 @@ def delete(
         store: The store.
         key: The key: text, or JSON such as 7 or {"id": 7}.
         partition: Where it is, for keys that a partitioner of your own has placed.
+        everywhere: In all partitions, one after the other: for stores of processors whose keys are not the records' keys.
         execute: Do it.
         timeout: How long to wait for the owner's commit, such as 30s or 5m.
         json: Print a line of JSON on a terminal too.
         settings: Settings.
     """
     timeout_ms = _timeout_ms(timeout)
+    if everywhere and partition is not None:
+        raise ConfigError("--everywhere and --partition contradict each other; give one of them")
     topology, config = program_of(target, settings)
     as_json = wants_json(asked=json)
     with access_to(config) as access:
@@ -75,20 +79,33 @@ def delete(
         )
         rows = rows_of_key(erasable_store(topology, config, plan, store), key, partition)
         access.read()
-        deletion = _Deletion(access, rows, timeout_ms)
-        deletion.check_runs()
+        _check_runs(access)
+        numbers = range(rows.store.partitions) if everywhere else (rows.partition,)
+        deletions = [_Deletion(access, rows._replace(partition=each)) for each in numbers]
         if not execute:
-            _print_plan(rows, deletion.owner_name(), as_json=as_json)
+            _print_plans(deletions, as_json=as_json)
             return ExitCode.OK
-        answer = _waited(deletion, as_json=as_json)
-    if answer.problem:
-        print_error(f"store {store}, task {answer.task}: nothing was deleted: {answer.problem}")
-        return ExitCode.FAILED
-    if not answer.rows:
-        print_error(_not_there(rows, key, deletion))
-        return ExitCode.FAILED
-    _print_answer(rows, answer, as_json=as_json)
-    return ExitCode.OK
+        return _execute(deletions, key, timeout_ms, as_json=as_json)
+
+
+def _execute(
+    deletions: Sequence["_Deletion"], key: str, timeout_ms: int, *, as_json: bool
+) -> ExitCode:
+    """Carry deletions out, one after the other, and report each that found rows."""
+    code = ExitCode.FAILED
+    for each in deletions:
+        answer = _waited(each, timeout_ms, as_json=as_json)
+        if answer.problem:
+            print_error(
+                f"store {each.rows.store.name}, task {answer.task}: nothing was deleted: {answer.problem}"
+            )
+            return ExitCode.FAILED
+        if answer.rows:
+            code = ExitCode.OK
+            _print_answer(each.rows, answer, as_json=as_json)
+    if code is not ExitCode.OK:
+        print_error(_not_there(deletions, key))
+    return code
 
 
 class KeyRows(NamedTuple):
@@ -191,6 +208,15 @@ def _check_group(access: GroupAccess) -> None:
     access.check_exists()
 
 
+def _check_runs(access: GroupAccess) -> None:
+    """Raise `StreamsError` if no worker of the application runs."""
+    if not access.inbox.speaking(access.group, access.now_ms()):
+        raise StreamsError(
+            f"no worker of {access.application_id} is running, so nobody can delete the key; start the application, then run "
+            "this again"
+        )
+
+
 class _Owner(NamedTuple):
     record: MemberRecord
     task_epoch: int
@@ -199,27 +225,17 @@ class _Owner(NamedTuple):
 class _Deletion:
     """Asks the owner of a task, whoever that is, until one answers."""
 
-    def __init__(self, access: GroupAccess, rows: KeyRows, timeout_ms: int) -> None:
+    def __init__(self, access: GroupAccess, rows: KeyRows) -> None:
+        self.rows = rows
         self._access = access
-        self._rows = rows
-        self._timeout_ms = timeout_ms
         self._request = secrets.token_hex(16)
         #: Incarnations that were asked, and the names of their members.
         self.asked: dict[str, str] = {}
 
-    def check_runs(self) -> None:
-        """Raise `StreamsError` if no worker of the application runs."""
-        access = self._access
-        if not access.inbox.speaking(access.group, access.now_ms()):
-            raise StreamsError(
-                f"no worker of {access.application_id} is running, so nobody can delete the key; start the application, then "
-                "run this again"
-            )
-
     def _owner(self) -> _Owner | None:
         """Return the live member that may process the task, as the log says."""
         group = self._access.group
-        state = group.states.get(self._rows.task)
+        state = group.states.get(self.rows.task)
         if state is None or state.phase != TaskPhase.RUNNING or state.owner is None:
             return None
         record = group.live().get(state.owner)
@@ -230,19 +246,19 @@ class _Deletion:
         owner = self._owner()
         return "" if owner is None else owner.record.member
 
-    def run(self, show: Callable[[str], None]) -> KeyErased:
+    def run(self, timeout_ms: int, show: Callable[[str], None]) -> KeyErased:
         """Return the owner's answer; raises `StreamsError` where none comes in time."""
-        give_up_s = time.monotonic() + self._timeout_ms / 1000
+        give_up_s = time.monotonic() + timeout_ms / 1000
         ask_s = time.monotonic()
         while True:
             answer = self._access.inbox.erased.get(self._request)
             if answer is not None and answer.incarnation in self.asked:
                 return answer
             if time.monotonic() >= give_up_s:
-                raise StreamsError(self._late())
+                raise StreamsError(self._late(timeout_ms))
             owner = self._owner()
             if owner is None:
-                show(f"task {self._rows.task} has no owner at the moment")
+                show(f"task {self.rows.task} has no owner at the moment")
             elif time.monotonic() >= ask_s or owner.record.incarnation not in self.asked:
                 self._ask(owner)
                 show(f"{owner.record.member} was asked to delete the key")
@@ -251,7 +267,7 @@ class _Deletion:
             self._access.read()
 
     def _ask(self, owner: _Owner) -> None:
-        rows = self._rows
+        rows = self.rows
         self.asked[owner.record.incarnation] = owner.record.member
         self._access.say(
             EraseKey(
@@ -267,8 +283,8 @@ class _Deletion:
             )
         )
 
-    def _late(self) -> str:
-        waited = duration_text(self._timeout_ms)
+    def _late(self, timeout_ms: int) -> str:
+        waited = duration_text(timeout_ms)
         if self.asked:
             name = list(self.asked.values())[-1]
             return (
@@ -279,24 +295,29 @@ class _Deletion:
         held = self._access.group.about.held
         why = f": the group decides nothing ({held})" if held else ""
         return (
-            f"task {self._rows.task} had no owner for {waited}{why}; nothing was deleted. `tidewheel status` tells what it waits "
+            f"task {self.rows.task} had no owner for {waited}{why}; nothing was deleted. `tidewheel status` tells what it waits "
             "for"
         )
 
 
-def _waited(deletion: _Deletion, *, as_json: bool) -> KeyErased:
+def _waited(deletion: _Deletion, timeout_ms: int, *, as_json: bool) -> KeyErased:
     if as_json:
-        return deletion.run(lambda _: None)
+        return deletion.run(timeout_ms, lambda _: None)
     with Console(stderr=True).status("asking") as status:
-        return deletion.run(status.update)
+        return deletion.run(timeout_ms, status.update)
 
 
-def _not_there(rows: KeyRows, key: str, deletion: _Deletion) -> str:
-    text = f"store {rows.store.name} has no key {key!r} in partition {rows.partition}"
-    if len(deletion.asked) > 1:
-        return f"{text} any more: {', '.join(list(deletion.asked.values())[:-1])} was asked before, and may have deleted it"
+def _not_there(deletions: Sequence[_Deletion], key: str) -> str:
+    first = deletions[0]
+    text = f"store {first.rows.store.name} has no key {key!r} in"
+    if len(deletions) > 1:
+        return f"{text} any partition"
+    before = list(first.asked.values())[:-1]
+    if before:
+        return f"{text} partition {first.rows.partition} any more: {', '.join(before)} was asked before, and may have deleted it"
     return (
-        f"{text}; --partition names another one, for keys that a partitioner of your own has placed"
+        f"{text} partition {first.rows.partition}; --partition names another one, and --everywhere all of them, for keys that are "
+        "not where Kafka's own partitioning puts them"
     )
 
 
@@ -309,18 +330,21 @@ def _place(rows: KeyRows) -> dict[str, Any]:
     }
 
 
-def _print_plan(rows: KeyRows, owner: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({**_place(rows), "owner": owner or None, "executed": False})
-        return
+def _print_plans(deletions: Sequence[_Deletion], *, as_json: bool) -> None:
     console = Console()
-    console.print(
-        f"Would have {owner or 'its next owner'} delete the key from store {rows.store.name}: task {rows.task}, changelog "
-        f"{rows.store.topic} partition {rows.partition}.",
-        markup=False,
-        highlight=False,
-    )
-    console.print("Nothing was deleted. Add --execute to do it.")
+    for each in deletions:
+        rows, owner = each.rows, each.owner_name()
+        if as_json:
+            print_json({**_place(rows), "owner": owner or None, "executed": False})
+            continue
+        console.print(
+            f"Would have {owner or 'its next owner'} delete the key from store {rows.store.name}: task {rows.task}, changelog "
+            f"{rows.store.topic} partition {rows.partition}.",
+            markup=False,
+            highlight=False,
+        )
+    if not as_json:
+        console.print("Nothing was deleted. Add --execute to do it.")
 
 
 def _print_answer(rows: KeyRows, answer: KeyErased, *, as_json: bool) -> None:

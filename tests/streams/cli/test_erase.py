@@ -193,6 +193,25 @@ def test_the_next_owner_is_asked_under_its_own_epoch(scene: _Scene) -> None:
     assert len({each.request for each in scene.wishes}) == 1
 
 
+@pytest.mark.parametrize(("found", "code"), [(1, ExitCode.OK), (0, ExitCode.FAILED)])
+def test_all_partitions_can_be_searched(
+    scene: _Scene, found: int, code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One after the other; those that have the key are told."""
+    scene.steps = iter(
+        [
+            lambda: scene.answer("a", rows=0),
+            lambda: scene.answer("b", rows=0),
+            lambda: scene.answer("a", rows=found, first=3, last=3),
+            lambda: scene.answer("b", rows=0),
+        ]
+    )
+    assert scene.delete("counts", "alice", "--everywhere") == code
+    assert [each.task for each in scene.wishes] == ["0_0", "0_1", "0_2", "0_3"]
+    told = [json.loads(line)["partition"] for line in capsys.readouterr().out.splitlines()]
+    assert told == [2] * found
+
+
 def test_an_answer_of_somebody_else_does_not_count(scene: _Scene) -> None:
     """Only that of an incarnation that was asked."""
     scene.steps = iter([lambda: scene.answer("a", rows=1), lambda: scene.answer("b", rows=0)])
@@ -265,6 +284,7 @@ def test_workers_with_fixed_assignment_take_no_orders(
         (["numbers", "alice"], "no key of store numbers"),
         (["counts", "a" * (KEY_BYTES_MAX + 1)], "at most"),
         (["counts", "alice", "--partition", "4"], "partitions 0 to 3"),
+        (["counts", "alice", "--partition", "1", "--everywhere"], "--everywhere"),
         (["counts", "alice", "--timeout", "soon"], "soon"),
         (["counts", "alice", "--timeout", "0"], "30s"),
     ],
