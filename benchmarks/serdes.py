@@ -79,7 +79,7 @@ Case = tuple[Callable[[], object], Callable[[], object]]
 
 def cases() -> dict[str, Case]:
     """Return for each line the bare library's work and the serde's."""
-    fields = [
+    fields: list[dict[str, Any]] = [
         {"id": n, "name": f"name-{n}", "cents": n * 100, "weight": n + 0.5, "paid": (True, None)[n % 2]}
         for n in range(_VALUES)
     ]  # fmt: skip
