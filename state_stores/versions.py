@@ -41,6 +41,15 @@ def version_key(key: bytes, timestamp: int) -> bytes:
     return key + _TIME.pack(_LAST - timestamp)
 
 
+def key_of_version(disk_key: bytes) -> bytes:
+    """Return the store's key in the disk key of a version.
+
+    >>> key_of_version(version_key(b"a", 7))
+    b'a'
+    """
+    return disk_key[:-TAIL]
+
+
 def time_of(disk_key: bytes) -> int:
     """Return the timestamp of a version."""
     inverted: int = _TIME.unpack_from(disk_key, len(disk_key) - TAIL)[0]

@@ -31,6 +31,10 @@ class SchemaCodec(Protocol):
         """Return the value of some bytes."""
         ...
 
+    def sorted_key(self, data: bytes) -> bytes:
+        """Return the bytes that a stored key has now, without asking a registry; see ADR 14."""
+        ...
+
 
 class RegistryClient(Protocol):
     """What a registry's client has at least; `confluent_kafka.schema_registry.SchemaRegistryClient` is one."""

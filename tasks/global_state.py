@@ -51,6 +51,11 @@ _log = logging.getLogger(__name__)
 
 #: What messages and handlers are told instead of a task's id.
 GLOBAL: Final = "global"
+#: How the user gets a global store whose rows can't be found.
+_READ_AGAIN: Final = (
+    "delete the directory `global` of the application's state, and the topic is read again, or keep the order with "
+    "sort_keys=False of the key serde (docs/adr/0014-equal-keys-have-equal-bytes.md)"
+)
 
 _NOT_ASKED: Final = (
     "The processing_exception_handler is not asked about processors of global stores; set "
@@ -230,7 +235,12 @@ class GlobalStores:
         self.manager.open()
 
     def start(self) -> None:
-        """Initialise the users' processors; the stores are open, and restored by what comes next."""
+        """Initialise the users' processors; the stores are open, and restored by what comes next.
+
+        Raises:
+            StoredRowError: A store's rows are under other bytes than their keys have now.
+        """
+        self.manager.refuse_unsorted_keys(_READ_AGAIN)
         for spec in self.specs.values():
             if not spec.table:
                 made = checked_processor(spec.processor.supplier(), spec.processor)

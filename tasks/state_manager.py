@@ -23,7 +23,7 @@ from state_stores.errors import StoreCorruptedError
 from state_stores.expiry import slowest_time
 from state_stores.factory import Store, make_store
 from state_stores.in_flight import InFlightView
-from state_stores.key_order import refuse_unsorted_keys
+from state_stores.key_order import RESET, refuse_unsorted_keys
 from state_stores.key_value_store import KeyValueStore
 from state_stores.ports import Database
 from state_stores.position import Position
@@ -32,6 +32,8 @@ from state_stores.restore import StoreTime, position_name
 from state_stores.session_store import SessionStore
 from state_stores.spec import StoreKind, StoreSpec
 from state_stores.timed_buffer import TimedBuffer, note_name
+from state_stores.versioned_store import VersionedKeyValueStore
+from state_stores.versions import key_of_version
 from state_stores.window_store import WindowStore
 from tasks.errors import TaskCorruptedError
 from tasks.internal_topics import changelog_topic
@@ -196,19 +198,22 @@ class StateManager:
         assert isinstance(buffer, CommitBuffer), "custom stores are not queried"
         return UncommittedRows(buffer, self._views[self.specs[store].persistent])
 
-    def refuse_unsorted_keys(self) -> None:
+    def refuse_unsorted_keys(self, advice: str = RESET) -> None:
         """Raise `StoredRowError` for a store whose rows are under other bytes than their keys have now."""
         for spec in self.specs.values():
             store = self.stores[spec.name]
+            key_of: Callable[[bytes], bytes]
             if isinstance(store, KeyValueStore):
-                refuse_unsorted_keys(
-                    spec, self.database(spec.name), self.serde_topic(spec.name), bytes
-                )
+                key_of = bytes
             elif isinstance(store, WindowStore | SessionStore):
                 key_of = store.buffer.layout.key_of
-                refuse_unsorted_keys(
-                    spec, self.database(spec.name), self.serde_topic(spec.name), key_of
-                )
+            elif isinstance(store, VersionedKeyValueStore):
+                key_of = key_of_version
+            else:
+                continue  # a store of the user's own
+            refuse_unsorted_keys(
+                spec, self.database(spec.name), self.serde_topic(spec.name), key_of, advice
+            )
 
     @contextmanager
     def trusted(self) -> Generator[None]:

@@ -30,7 +30,7 @@ from streams.errors import SchemaRegistryError, StreamsError, TopologyError
 from streams.kafka.protobuf_writers import ProtobufWriters, message_indexes, message_name
 from streams.kafka.schema_references import NOT_FOUND, References
 from streams.schema_port import CodecError, Reference, Registry, SchemaCodec, SchemaSource
-from streams.serdes.avro_values import AvroValues
+from streams.serdes.avro_values import AvroValues, sorted_maps
 from streams.serdes.plain_codecs import PlainJsonSchema, json_schema_reason
 from streams.serdes.strict_json import dumps, loads
 
@@ -106,6 +106,7 @@ class ConfluentFormats:
             _made(lambda: read(link.client, used.schema, conf=used.deserializer)),
             check=values.checked,
             refusal=values.refusal,
+            in_order=values.in_order,
         )
 
     def protobuf(
@@ -129,6 +130,7 @@ class ConfluentFormats:
             lambda: write(message_type, used.client, writing),
             _made(lambda: read(message_type, reading, link.client)),
             check_data=ProtobufWriters(message_type.DESCRIPTOR.full_name, link.schema_text).check,
+            key_bytes=_with_sorted_maps,
         )
 
     def json_schema(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
@@ -158,6 +160,7 @@ class ConfluentFormats:
             reason=_json_reason,
             check=checks.checked if validates and not chosen else None,
             check_read=None if chosen else checks.checked,
+            in_order=sorted_maps,
         )
 
     def travelling(self, registry: Registry) -> Registry:
@@ -360,6 +363,8 @@ class _Codec:
         refusal: Callable[[Any], str] | None = None,
         check_data: Callable[[bytes], None] | None = None,
         check_read: Callable[[Any], Any] | None = None,
+        in_order: Callable[[Any], Any] | None = None,
+        key_bytes: Callable[[bytes, Any], bytes] | None = None,
     ) -> None:
         self._link = link
         self._schema_type = schema_type
@@ -370,6 +375,8 @@ class _Codec:
         self._refusal = refusal
         self._check_data = check_data
         self._check_read = check_read
+        self._in_order = in_order
+        self._key_bytes = key_bytes
         self._spare = _made(
             make_serializer
         )  # now, so that wrong settings are an error of the build
@@ -381,12 +388,22 @@ class _Codec:
         checked = value if self._check is None else self._check(value)
         context, serializer = self._part(topic, is_key=is_key)
         try:
-            return bytes(serializer(checked, context))
+            if is_key and self._in_order is not None:
+                checked = self._in_order(checked)
+            data = bytes(serializer(checked, context))
+            return self._key_bytes(data, checked) if is_key and self._key_bytes else data
         except Exception as error:  # noqa: BLE001 - sorted out below, without the data that its text may quote
             failed = self._failed(error, topic, None)
             if isinstance(failed, CodecError) and self._refusal is not None:
                 failed = CodecError(self._refusal(value))
         raise failed
+
+    def sorted_key(self, data: bytes) -> bytes:
+        """Return the bytes that a stored key has now; JSON alone is read without its schema."""
+        if self._schema_type != "JSON" or not data or data[0] not in _MAGIC_BYTES:
+            return data
+        end = _GUID_FRAME_BYTES if data[0] else _FRAME_BYTES
+        return data[:end] + dumps(loads(data[end:]), sort=True)
 
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:
         """Return the value, read by the schema that wrote it and brought into the serde's."""
@@ -458,6 +475,16 @@ def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:
             f"Serdes.protobuf: subject {source.subject!r} version {source.version} has {name} in the place of {wanted}; give "
             "the class that protoc generated from this schema"
         )
+
+
+def _with_sorted_maps(data: bytes, message: Any) -> bytes:
+    """Return a message's bytes with maps in the order of their keys, unless a rule has changed them."""
+    plain = message.SerializeToString()
+    return (
+        data[: len(data) - len(plain)] + message.SerializeToString(deterministic=True)
+        if data.endswith(plain)
+        else data
+    )
 
 
 def _reference(reference: Reference) -> Any:

@@ -39,6 +39,7 @@ class AvroValues:
         self._read = fastavro.schemaless_reader
         self.schema = _parsed(schema, named or {})
         self._named = {found["name"]: found for found in _named_types(self.schema)}
+        self._has_maps = any(_kind(part) == "map" for part in _parts(self.schema))
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
 
     def checked(self, value: Any) -> Any:
@@ -56,6 +57,10 @@ class AvroValues:
         except Exception:  # noqa: BLE001, S110 - fastavro raises what Python does; the walk below finds the place
             pass
         raise CodecError(self.refusal(value))
+
+    def in_order(self, value: Any) -> Any:
+        """Return a value whose maps are in the order of their keys; fields are in the schema's."""
+        return sorted_maps(value) if self._has_maps else value
 
     def encode(self, value: Any) -> bytes:
         """Return the bytes of a value that was checked."""
@@ -287,6 +292,19 @@ class AvroValues:
             return None
         found = difference(value, back, path)
         return None if found is None else f"{found}; the field is {_shown(schema)}"
+
+
+def sorted_maps(value: Any) -> Any:
+    """Return a value with the entries of all dicts in the order of their keys.
+
+    >>> sorted_maps({"b": [{"d": 1, "c": 2}], "a": ("branch", {"f": 3, "e": 4})})
+    {'a': ('branch', {'e': 4, 'f': 3}), 'b': [{'c': 2, 'd': 1}]}
+    """
+    if _is_a(value, dict):
+        return {key: sorted_maps(value[key]) for key in sorted(value, key=str)}
+    if _is_a(value, list | tuple):
+        return type(value)(map(sorted_maps, value))
+    return value
 
 
 def _parsed(schema: str, named: Mapping[str, str]) -> Any:

@@ -135,10 +135,10 @@ class Serdes:
     def json(type: None = None, *, sort_keys: bool = True) -> Serde[Any]: ...
     @overload
     @staticmethod
-    def json(type: type[T]) -> Serde[T]: ...
+    def json(type: type[T], *, sort_keys: bool = True) -> Serde[T]: ...
     @overload
     @staticmethod
-    def json(type: Any) -> Serde[Any]: ...
+    def json(type: Any, *, sort_keys: bool = True) -> Serde[Any]: ...
     @staticmethod
     def json(type: Any = None, *, sort_keys: bool = True) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
         """Return the serde of JSON: untyped (dicts and lists), of a Struct, dataclass or pydantic model, or of a union of them.
@@ -147,8 +147,9 @@ class Serdes:
 
         Args:
             type: The class of the values, or a union, as `Order | Refund`.
-            sort_keys: Whether untyped keys of records have the fields of dicts in the order of their names, so that equal
-                keys have equal bytes. False keeps the order given, for applications whose stores were filled like that.
+            sort_keys: Whether keys of records have the entries of dicts in the order of their names, so
+                that equal keys have equal bytes. False keeps the order given, for applications whose
+                stores were filled like that.
 
         >>> from dataclasses import dataclass
         >>> @dataclass
@@ -159,25 +160,29 @@ class Serdes:
         """
         if type is None or type is Any:
             return JSON if sort_keys else JSON_AS_GIVEN
-        return _kept(_json_of, type)
+        return _kept(_json_of, type, sort_keys)
 
     @overload
     @staticmethod
-    def msgpack(type: None = None) -> Serde[Any]: ...
+    def msgpack(type: None = None, *, sort_keys: bool = True) -> Serde[Any]: ...
     @overload
     @staticmethod
-    def msgpack(type: type[T]) -> Serde[T]: ...
+    def msgpack(type: type[T], *, sort_keys: bool = True) -> Serde[T]: ...
     @overload
     @staticmethod
-    def msgpack(type: Any) -> Serde[Any]: ...
+    def msgpack(type: Any, *, sort_keys: bool = True) -> Serde[Any]: ...
     @staticmethod
-    def msgpack(type: Any = None) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
+    def msgpack(type: Any = None, *, sort_keys: bool = True) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
         """Return the serde of MessagePack: untyped, or of a Struct, dataclass or pydantic model.
+
+        Args:
+            type: As for `json`.
+            sort_keys: As for `json`.
 
         >>> Serdes.msgpack().deserialize("t", Serdes.msgpack().serialize("t", {"a": [1, 2]}) or b"")
         {'a': [1, 2]}
         """
-        return _kept(_msgpack_of, Any if type is None else type)
+        return _kept(_msgpack_of, Any if type is None else type, sort_keys)
 
     @staticmethod
     def avro(

@@ -22,8 +22,10 @@ class PlainAvro:
         self._values = AvroValues(schema)
 
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:  # noqa: ARG002 - the port's signature
-        """Return the value's bytes."""
+        """Return the value's bytes; maps of keys are in the order of their keys."""
         checked = self._values.checked(value)
+        if is_key:
+            checked = self._values.in_order(checked)
         try:
             return self._values.encode(checked)
         except Exception:  # noqa: BLE001 - fastavro raises what Python does
@@ -32,6 +34,10 @@ class PlainAvro:
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:  # noqa: ARG002 - the port's signature
         """Return the value; bytes that are left over are an error."""
         return self._values.decode(data)
+
+    def sorted_key(self, data: bytes) -> bytes:
+        """Return the bytes that a stored key has now."""
+        return self._values.encode(self._values.in_order(self._values.decode(data)))
 
 
 class PlainProtobuf:
@@ -55,6 +61,10 @@ class PlainProtobuf:
         except Exception as error:  # noqa: BLE001 - the libraries raise what Python does
             raise CodecError(f"raised {type(error).__name__}") from None
 
+    def sorted_key(self, data: bytes) -> bytes:
+        """Return the bytes: maps were always written in order."""
+        return data
+
 
 class PlainJsonSchema:
     """JSON that is validated when it is written and when it is read; `$ref` never fetches anything.
@@ -72,12 +82,16 @@ class PlainJsonSchema:
         self._best_match = import_module("jsonschema.exceptions").best_match
 
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:  # noqa: ARG002 - the port's signature
-        """Return the value as JSON."""
-        return dumps(self.checked(value))
+        """Return the value as JSON; a key has the fields of dicts in the order of their names."""
+        return dumps(self.checked(value), sort=is_key)
 
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:  # noqa: ARG002 - the port's signature
         """Return the value."""
         return self.checked(loads(data))
+
+    def sorted_key(self, data: bytes) -> bytes:
+        """Return the bytes that a stored key has now."""
+        return dumps(loads(data), sort=True)
 
     def checked(self, value: Any) -> Any:
         """Return a value that follows the schema; raises `CodecError` for any other."""

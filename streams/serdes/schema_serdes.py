@@ -73,6 +73,7 @@ class _SchemaSerde(Serde[Any]):
         self._instance_of = instance_of
         self._recipe = recipe
         self._is_key = is_key
+        self.sorts_keys = is_key
         self._for_keys: Serde[Any] | None = self if is_key else None
 
     def for_keys(self) -> Serde[Any]:
@@ -81,6 +82,9 @@ class _SchemaSerde(Serde[Any]):
                 self.name, self._codec, self._instance_of, self._recipe, is_key=True
             )
         return self._for_keys
+
+    def sorted_key(self, topic: str, data: bytes, /) -> bytes | None:  # noqa: ARG002 - the serde's signature
+        return self._codec.sorted_key(data)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Say how another process makes it; a codec has open connections and locks.

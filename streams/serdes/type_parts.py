@@ -9,7 +9,17 @@ from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from pydantic import BaseModel, SecretBytes, SecretStr
@@ -128,11 +138,24 @@ def holds_mappings(python_type: Any) -> bool:
     """Return whether values of a type may be or hold dicts, whose order is the one they were filled in."""
     return any(
         part in {Any, object}
+        or isinstance(part, TypeVar)
         or is_typed_dict(part)
+        or _is_bare_container(part)
         or _is_subclass(part, Mapping)
         or _allows_extra(part)
         for part in inner_types(python_type)
         if _is_hashable(part)
+    )
+
+
+def _is_bare_container(part: Any) -> bool:
+    """Return whether a type is a container that may hold anything, as `list` may."""
+    return (
+        isinstance(part, type)
+        and not get_args(part)
+        and issubclass(part, Collection)
+        and not issubclass(part, str | bytes | bytearray | memoryview)
+        and not _is_named_tuple(part)
     )
 
 

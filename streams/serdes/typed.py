@@ -58,7 +58,6 @@ class TypeCodec(NamedTuple):
         failure: Returns why a value has no bytes, without data; it is called after `encode` has raised.
         encode_key: Encodes with dicts in the order of their keys: equal keys of records need equal bytes.
         encode_lines: Encodes many values, with a line feed behind each.
-        encode_key_lines: The same for keys.
         plain: For JSON, returns a value as dicts and lists, to look for numbers that JSON can't hold.
     """
 
@@ -68,26 +67,34 @@ class TypeCodec(NamedTuple):
     failure: Callable[[Any, Exception], str]
     encode_key: Callable[[Any], bytes]
     encode_lines: Callable[[Any], bytes] | None = None
-    encode_key_lines: Callable[[Any], bytes] | None = None
     plain: Callable[[Any], Any] | None = None
 
 
 class _Typed(Serde[T]):
-    """A serde of a type; `made_by` and the type make it in another process."""
+    """A serde of a type; `made_by` and the type make it in another process.
+
+    Attributes:
+        sorts_keys: Whether it writes keys, and dicts in them in the order of their keys (ADR 14).
+    """
 
     def __init__(
         self,
         name: str,
-        made_by: "Callable[[Any], Serde[Any]]",
+        made_by: "Callable[[Any, bool], Serde[Any]]",
         python_type: Any,
         codec: TypeCodec,
+        *,
+        sort_keys: bool = True,
+        is_key: bool = False,
     ) -> None:
         super().__init__(name=name)
         self._made_by = made_by
         self._type = python_type
         self._codec = codec
         self._encode, self._decode = codec.encode, codec.decode
-        self._key: Serde[T] | None = None
+        self._sort_keys = sort_keys
+        self.sorts_keys = is_key
+        self._key: Serde[T] | None = self if is_key else None
         self._class = python_type if is_users_class(python_type) else None
         self._are_exact = (
             _is_plain_msgpack
@@ -99,7 +106,7 @@ class _Typed(Serde[T]):
 
     def __reduce__(self) -> "tuple[Callable[..., Serde[Any]], tuple[Any, ...]]":
         """Return how another process makes it: encoders and decoders stay in their process."""
-        return _made_again, (self._made_by, self._type, self._key is self)
+        return _made_again, (self._made_by, self._type, self._key is self, self._sort_keys)
 
     def for_keys(self) -> Serde[T]:
         if self._key is None:
@@ -112,13 +119,11 @@ class _Typed(Serde[T]):
                 f"{self.name} can't be a key's serde: a set has no order, so equal keys would have different bytes; use a "
                 "sorted tuple"
             )
-        if not holds_mappings(self._type):
+        if not self._sort_keys or not holds_mappings(self._type):
             return self
         codec = self._codec
-        codec = codec._replace(encode=codec.encode_key, encode_lines=codec.encode_key_lines)
-        made: _Typed[T] = _Typed(self.name, self._made_by, self._type, codec)
-        made._key = made
-        return made
+        codec = codec._replace(encode=codec.encode_key, encode_lines=None)
+        return _Typed(self.name, self._made_by, self._type, codec, is_key=True)
 
     def from_plain(self, value: Any, /) -> Any:
         try:
@@ -216,16 +221,18 @@ def _encode_many(values: Sequence[Any], codec: TypeCodec) -> list[bytes]:
     return list(map(codec.encode, values))
 
 
-def json_serde(python_type: Any) -> Serde[Any]:
+def json_serde(python_type: Any, sort_keys: bool = True) -> Serde[Any]:
     """Return the JSON serde of a type; raises `TopologyError` for a type neither library can decode."""
     name = f"json({type_name(python_type)})"
-    return _probed(_Typed(name, json_serde, python_type, _json_codec(python_type, name)))
+    codec = _json_codec(python_type, name)
+    return _probed(_Typed(name, json_serde, python_type, codec, sort_keys=sort_keys))
 
 
-def msgpack_serde(python_type: Any) -> Serde[Any]:
+def msgpack_serde(python_type: Any, sort_keys: bool = True) -> Serde[Any]:
     """Return the MessagePack serde of a type (`Any` for untyped); raises as `json_serde` does."""
     name = "msgpack" if python_type is Any else f"msgpack({type_name(python_type)})"
-    return _probed(_Typed(name, msgpack_serde, python_type, _msgpack_codec(python_type, name)))
+    codec = _msgpack_codec(python_type, name)
+    return _probed(_Typed(name, msgpack_serde, python_type, codec, sort_keys=sort_keys))
 
 
 def _probed(serde: _Typed[Any]) -> Serde[Any]:
@@ -238,8 +245,10 @@ def _probed(serde: _Typed[Any]) -> Serde[Any]:
     )
 
 
-def _made_again(made_by: Callable[[Any], Serde[Any]], python_type: Any, is_key: bool) -> Serde[Any]:
-    made = made_by(python_type)
+def _made_again(
+    made_by: Callable[[Any, bool], Serde[Any]], python_type: Any, is_key: bool, sort_keys: bool
+) -> Serde[Any]:
+    made = made_by(python_type, sort_keys)
     return made.for_keys() if is_key else made
 
 
@@ -267,15 +276,13 @@ def _json_codec(python_type: Any, name: str) -> TypeCodec:
             plain=adapter.dump_python,
         )
     encoder = msgspec.json.Encoder()
-    key_encoder = msgspec.json.Encoder(order="deterministic")
     return TypeCodec(
         encoder.encode,
         _decoder(msgspec.json.Decoder, python_type, name),
         _converter(python_type),
         _msgspec_failure(encoder.encode),
-        key_encoder.encode,
+        _key_encoder(msgspec.json),
         encoder.encode_lines,
-        key_encoder.encode_lines,
         msgspec.to_builtins,
     )
 
@@ -310,7 +317,7 @@ def _msgpack_codec(python_type: Any, name: str) -> TypeCodec:
         _decoder(msgspec.msgpack.Decoder, python_type, name),
         _converter(python_type),
         _msgspec_failure(encode),
-        msgspec.msgpack.Encoder(order="deterministic").encode,
+        _key_encoder(msgspec.msgpack),
     )
 
 
@@ -372,9 +379,43 @@ def _converter(python_type: Any) -> Callable[[Any], Any]:
 
 
 def _sorted(library: Any, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Return an encoder whose dicts and fields are in the order of their names; the library is msgspec's of the format."""
-    write, read = library.Encoder(order="sorted").encode, library.Decoder().decode
-    return lambda value: cast("bytes", write(read(encode(value))))
+    """Return an encoder whose dicts and fields are in order; the library is msgspec's of the format."""
+    write, read = library.Encoder().encode, library.Decoder().decode
+    write_sorted = library.Encoder(order="sorted").encode
+
+    def encode_sorted(value: Any) -> bytes:
+        plain = read(encode(value))
+        try:
+            return cast("bytes", write_sorted(plain))
+        except TypeError:  # it takes no dict whose keys are numbers
+            return cast("bytes", write(_in_order(plain, write)))
+
+    return encode_sorted
+
+
+def _key_encoder(library: Any) -> Callable[[Any], bytes]:
+    """Return an encoder whose dicts are in the order of their keys; fields of classes keep theirs."""
+    encode = library.Encoder(order="deterministic").encode
+    in_order = _sorted(library, library.Encoder().encode)
+
+    def encode_key(value: Any) -> bytes:
+        try:
+            return cast("bytes", encode(value))
+        except TypeError:  # as above
+            return in_order(value)
+
+    return encode_key
+
+
+def _in_order(value: Any, write: Callable[[Any], bytes]) -> Any:
+    """Return plain values with all dicts in the order of their keys' bytes."""
+    whole: Any = value
+    if isinstance(value, dict):
+        order = sorted(whole, key=write)
+        return {key: _in_order(whole[key], write) for key in order}
+    if isinstance(value, list):
+        return [_in_order(part, write) for part in whole]
+    return value
 
 
 def _is_plain_msgpack(values: Sequence[Any]) -> bool:

@@ -46,6 +46,17 @@ class WindowedSerde(Serde[Windowed[K]]):
         return True
 
     @property
+    def sorts_keys(self) -> bool:
+        """Return whether dicts in the key inside are sorted."""
+        return getattr(self.inner, "sorts_keys", False) is True
+
+    def sorted_key(self, topic: str, data: bytes, /) -> bytes | None:
+        """Return the bytes that a stored key has now."""
+        inner: Any = self.inner
+        key = inner.sorted_key(topic, data[: -self._tail_bytes])
+        return None if key is None else key + data[-self._tail_bytes :]
+
+    @property
     def tail_bytes(self) -> int:
         """Return how many bytes stand behind those of the key inside."""
         return self._tail_bytes

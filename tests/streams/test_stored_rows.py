@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from state_stores.stored_values import key_hash
 from streams import (
     AggregationWithHeaders,
+    Materialized,
     Processor,
     Record,
     Serde,
@@ -256,30 +258,133 @@ def test_a_bad_record_is_still_the_records_fault() -> None:
         Serdes.json(NewOrder).deserialize("in", b'{"cents": 1}')
 
 
-@pytest.mark.parametrize("windows", [None, TimeWindows(10), SessionWindows(10)])
-@pytest.mark.parametrize("upgraded", [True, False])
-def test_rows_under_unsorted_keys_are_refused(tmp_path: Path, windows: Any, upgraded: bool) -> None:
-    """An application of before sorted keys is told, with both ways out, before it counts from nothing."""
+class Place(msgspec.Struct):
+    """A key with a dict in it."""
+
+    parts: dict[str, int]
+
+
+def given_order(serde: Serde[Any]) -> Serde[Any]:
+    """Return a serde as all keys were written before they were sorted; the stored bytes are what counts."""
+    return Serde(serde.serialize, serde.deserialize, name="before")
+
+
+UNSORTED, SORTED = {"b": 1, "a": 2}, {"a": 2, "b": 1}
+
+
+def counted(windows: Any) -> Callable[[StreamsBuilder, Serde[Any]], None]:
+    def build(builder: StreamsBuilder, serde: Serde[Any]) -> None:
+        grouped = builder.stream("in", key_serde=serde, value_serde=str).group_by_key()
+        (grouped if windows is None else grouped.windowed_by(windows)).count(store="rows")
+
+    return build
+
+
+def versioned_table(builder: StreamsBuilder, serde: Serde[Any]) -> None:
+    store = Materialized("rows", store_type="versioned", history_retention=1000)
+    builder.table("in", key_serde=serde, value_serde=str, store=store)
+
+
+def global_table(builder: StreamsBuilder, serde: Serde[Any]) -> None:
+    builder.global_table("in", key_serde=serde, value_serde=str, store="rows")
+    builder.stream("other", key_serde=str, value_serde=str).to("out")
+
+
+def windowed_rows(builder: StreamsBuilder, serde: Serde[Any]) -> None:
+    """A table whose keys are windows, so that the key's serde has another one inside."""
+    windowed = Serdes.windowed(serde, 10)
+    stream = builder.stream("in", key_serde=serde, value_serde=str)
+    windows = stream.select_key(lambda key, _: Windowed(key, 0, 10))
+    windows.to_table(store="rows", key_serde=windowed, value_serde=str)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        counted(None),
+        counted(TimeWindows(10)),
+        counted(SessionWindows(10)),
+        versioned_table,
+        global_table,
+        windowed_rows,
+    ],
+    ids=["count", "windows", "sessions", "versioned", "global", "windowed keys"],
+)
+@pytest.mark.parametrize(
+    ("make", "as_key"),
+    [
+        (Serdes.json, dict),
+        (partial(Serdes.json, dict[str, int]), dict),
+        (partial(Serdes.json, Place), lambda parts: Place(dict(parts))),
+        (Serdes.msgpack, dict),
+        (partial(Serdes.msgpack, Place), lambda parts: Place(dict(parts))),
+        (partial(Serdes.json_schema, {"title": "Key"}), dict),
+    ],
+    ids=["json", "typed dict", "typed Struct", "msgpack", "msgpack Struct", "json_schema"],
+)
+def test_rows_under_unsorted_keys_are_refused(
+    tmp_path: Path, build: Any, make: Any, as_key: Any
+) -> None:
+    """An application of before sorted keys is told, with the ways out, before it counts from nothing."""
 
     def run(serde: Serde[Any], key: dict[str, int]) -> None:
         builder = StreamsBuilder()
-        grouped = builder.stream("in", key_serde=serde, value_serde=str).group_by_key()
-        if windows is None:
-            grouped.count(store="rows")
-        else:
-            grouped.windowed_by(windows).count(store="rows")
+        build(builder, serde)
         config = StreamsConfig(
             application_id="rows", bootstrap_servers="unused:9092", state_dir=tmp_path
         )
         with TopologyTestDriver(builder.build(), config) as driver:
             given = driver.create_input_topic("in", key_serde=serde, value_serde=str)
-            given.pipe_input(key, "x", 1)
+            given.pipe_input(as_key(key), "x", 1)
 
-    before = Serdes.json(sort_keys=False)
-    run(before, {"b": 1, "a": 2} if upgraded else {"a": 2, "b": 1})
-    if upgraded:
-        with pytest.raises(StoredRowError, match=r"store rows: .*sort_keys=False"):
-            run(Serdes.json(), {"a": 2, "b": 1})
-        run(before, {"b": 1, "a": 2})
-    else:
-        run(Serdes.json(), {"b": 1, "a": 2})
+    before = given_order(make())
+    run(before, UNSORTED)
+    with pytest.raises(StoredRowError, match=r"store rows: .*sort_keys=False"):
+        run(make(), SORTED)
+    run(before, UNSORTED)
+
+
+@pytest.mark.parametrize("make", [Serdes.json, Serdes.msgpack, partial(Serdes.msgpack, Place)])
+def test_rows_under_sorted_keys_are_found(tmp_path: Path, make: Any) -> None:
+    """The bytes of before are the same where a program filled its dicts in order, and where it asks for the order given."""
+
+    def run(serde: Serde[Any], parts: dict[str, int]) -> int:
+        key: Any = Place(parts) if is_typed else parts
+        builder = StreamsBuilder()
+        counted(None)(builder, serde)
+        config = StreamsConfig(
+            application_id="rows", bootstrap_servers="unused:9092", state_dir=tmp_path / str(run_of)
+        )
+        with TopologyTestDriver(builder.build(), config) as driver:
+            driver.create_input_topic("in", key_serde=serde, value_serde=str).pipe_input(key, "x")
+            return int(driver.get_state_store("rows").get(key).value)
+
+    is_typed = "Place" in make().name
+    run_of = "sorted"
+    assert run(given_order(make()), SORTED) == 1
+    assert run(make(), UNSORTED) == 2
+    run_of = "as given"
+    assert run(given_order(make()), UNSORTED) == 1
+    assert run(make(sort_keys=False), UNSORTED) == 2
+
+
+def test_a_row_of_an_older_class_is_not_taken_for_another_order(tmp_path: Path) -> None:
+    """Its bytes are no permutation of the new ones."""
+
+    class Older(msgspec.Struct):
+        parts: dict[str, int]
+
+    class Newer(msgspec.Struct):
+        parts: dict[str, int]
+        more: int = 0
+
+    for python_type in (Older, Newer):
+        builder = StreamsBuilder()
+        counted(None)(builder, Serdes.json(python_type))
+        config = StreamsConfig(
+            application_id="rows", bootstrap_servers="unused:9092", state_dir=tmp_path
+        )
+        with TopologyTestDriver(builder.build(), config) as driver:
+            serde: Serde[Any] = Serdes.json(python_type)
+            given = driver.create_input_topic("in", key_serde=serde, value_serde=str)
+            given.pipe_input(python_type(SORTED), "x")

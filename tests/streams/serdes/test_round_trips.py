@@ -1,5 +1,6 @@
 """The law of all serdes: what is written reads back equal, or is refused when it is written."""
 
+import copy
 import math
 import uuid
 from collections.abc import Sequence
@@ -7,19 +8,28 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
 
+import attrs
+import msgspec
 import pytest
+from google.protobuf import (  # type: ignore[import-untyped]  # its stubs are a package of their own
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr
 
-from streams import StreamsBuilder, StreamsConfig
+from streams import StreamsBuilder, StreamsConfig, Windowed
 from streams.errors import SerializationError, TopologyError
 from streams.serdes import Serde, Serdes
 from streams.serdes.serde import for_keys
 from streams.testing import TopologyTestDriver
 from tests.streams.serdes import shapes
+
+T = TypeVar("T")
 
 FORMATS: list[Any] = [Serdes.json, Serdes.msgpack]
 
@@ -407,6 +417,137 @@ def test_equal_keys_have_equal_bytes(make: Any, python_type: Any) -> None:
     assert serde.serialize_batch("topic", [one, other]) == [data, data]
     assert serde.deserialize("topic", data) == one
     assert for_keys(serde) is serde
+
+
+class _Generic(msgspec.Struct, Generic[T]):
+    part: T
+
+
+class _Bare(msgspec.Struct):
+    parts: list  # type: ignore[type-arg] # a list of anything
+
+
+class _Numbered(msgspec.Struct):
+    names: dict[int, str]
+
+
+@attrs.define
+class _Attrs:
+    parts: dict[str, Any]
+
+
+class _Pair(NamedTuple):
+    parts: dict[str, int]
+
+
+class _Model(BaseModel):
+    names: dict[int, dict[str, int]]
+
+
+ONE: dict[str, Any] = {"a": 1, "b": {"c": 1, "d": [{"e": 1, "f": 2}]}}
+OTHER: dict[str, Any] = {"b": {"d": [{"f": 2, "e": 1}], "c": 1}, "a": 1}
+NUMBERS = {1: "a", 2: "b", 10: "c"}
+OTHER_NUMBERS = {10: "c", 2: "b", 1: "a"}
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    ("python_type", "one", "other"),
+    [
+        (Any, ONE, OTHER), (dict, ONE, OTHER), (list, [ONE], [OTHER]), (tuple, (1, 2), (1, 2)), (list[Any], [ONE], [OTHER]),
+        (tuple[Any, ...], (ONE, 1), (OTHER, 1)), (_Bare, _Bare([ONE]), _Bare([OTHER])), (_Generic, _Generic(ONE), _Generic(OTHER)),
+        (_Generic[dict[str, Any]], _Generic(ONE), _Generic(OTHER)), (_Attrs, _Attrs(ONE), _Attrs(OTHER)),
+        (_Pair, _Pair({"a": 1, "b": 2}), _Pair({"b": 2, "a": 1})), (dict[int, str], NUMBERS, OTHER_NUMBERS),
+        (_Numbered, _Numbered(NUMBERS), _Numbered(OTHER_NUMBERS)), (list[_Numbered], [_Numbered(NUMBERS)], [_Numbered(OTHER_NUMBERS)]),
+        (_Model, _Model(names={1: {"a": 1, "b": 2}, 2: {}}), _Model(names={2: {}, 1: {"b": 2, "a": 1}})),
+        (shapes.FlatData | _Numbered, _Numbered(NUMBERS), _Numbered(OTHER_NUMBERS)),
+        (dict[str, dict[int, str]], {"a": NUMBERS}, {"a": OTHER_NUMBERS}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_dicts_anywhere_in_a_key_have_one_order(
+    make: Any, python_type: Any, one: Any, other: Any
+) -> None:
+    """In fields, bare containers and type variables, with texts and with numbers as keys, also inside windows."""
+    assert one == other
+    serde: Any = for_keys(make(python_type))
+
+    data = serde.serialize("t", one)
+
+    assert serde.serialize("t", other) == data
+    assert serde.serialize_batch("t", [one, other] * 5) == [data] * 10
+    assert serde.deserialize("t", data) == one
+    windowed: Any = for_keys(Serdes.windowed(make(python_type), 10))
+    keys = [windowed.serialize("t", Windowed(key, 0, 10)) for key in (one, other)]
+    assert keys == [data + bytes(8)] * 2
+    assert windowed.sorted_key("t", keys[0]) == keys[0]
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize("python_type", [None, dict[str, int], dict[int, str]])
+def test_keys_in_the_order_given(make: Any, python_type: Any) -> None:
+    """An application with rows under such bytes asks for it, and other processes get the same serde."""
+    given = {1: "b", 0: "a"} if python_type == dict[int, str] else {"b": 1, "a": 2}
+    values: Any = make(python_type)
+    keys: Any = for_keys(make(python_type, sort_keys=False))
+
+    assert keys.serialize("t", given) == values.serialize("t", given)
+    assert keys.deserialize("t", for_keys(values).serialize("t", given)) == given
+    assert not keys.sorts_keys
+    serdes: list[Any] = [keys, for_keys(values)]
+    for serde in serdes:
+        again: Any = copy.copy(serde)
+        assert again.serialize("t", given) == serde.serialize("t", given)
+        assert again.sorts_keys == serde.sorts_keys
+        assert for_keys(again) is again
+
+
+@pytest.mark.parametrize(
+    ("serde", "one", "other"),
+    [
+        (Serdes.json_schema({"title": "Any"}), ONE, OTHER),
+        (Serdes.json_schema({"title": "Any"}, "mock://keys"), ONE, OTHER),
+        (Serdes.avro({"type": "map", "values": "int"}), {"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (Serdes.avro({"type": "map", "values": ["null", {"type": "map", "values": "int"}]}, "mock://keys"), {"x": {"a": 1, "b": 2}, "y": None}, {"y": None, "x": {"b": 2, "a": 1}}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_equal_keys_of_a_schema_have_equal_bytes(serde: Any, one: Any, other: Any) -> None:
+    """Objects of JSON Schema and maps of Avro are put in order, in keys only."""
+    keys: Any = for_keys(serde)
+
+    data: Any = keys.serialize("t", other)
+
+    assert keys.serialize("t", one) == data
+    assert keys.deserialize("t", data) == one
+    assert serde.serialize("t", one)[5:] != serde.serialize("t", other)[5:]
+    assert keys.sorted_key("t", data) == data
+
+
+def test_maps_of_protobuf_keys_have_one_order() -> None:
+    """With and without a registry; as values they have the order that the library likes."""
+    file = descriptor_pb2.FileDescriptorProto(name="keys.proto", package="keys", syntax="proto3")
+    message = file.message_type.add(name="Key")
+    entry = message.nested_type.add(name="PartsEntry")
+    entry.options.map_entry = True
+    text = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
+    for number, name in enumerate(("key", "value"), start=1):
+        entry.field.add(name=name, number=number, type=text, label=1)
+    parts = message.field.add(name="parts", number=1, label=3, type=11)
+    parts.type_name = ".keys.Key.PartsEntry"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    key: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("keys.Key"))
+    names = [f"k{number}" for number in range(20)]
+    one = key(parts=dict.fromkeys(names, "x"))
+    other = key(parts=dict.fromkeys(reversed(names), "x"))
+    assert one == other
+    for registry in (None, "mock://proto-keys"):
+        serde: Any = for_keys(Serdes.protobuf(key, registry))
+        data = serde.serialize("t", one)
+        assert serde.serialize("t", other) == data
+        assert data.endswith(one.SerializeToString(deterministic=True))
+        assert serde.deserialize("t", data) == one
 
 
 def test_values_keep_the_order_they_were_given() -> None:
