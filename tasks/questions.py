@@ -4,17 +4,21 @@ Uncommitted rows are in buffers that only their owner may read: the worker's loo
 waits in a queue until its owner has nothing in hand. Whoever asks waits for the answer, up to a deadline.
 """
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from rebalance.model import TaskId
 from state_stores.errors import InvalidStateStoreError, QueryTimeoutError
 from state_stores.queried import UncommittedRows, not_running
 from tasks.long_calls import call_of
 from tasks.question import Question
+
+#: Whoever has asked asks again: for so long the loop waits less for input.
+_LATELY_S: Final = 1.0
 
 T = TypeVar("T")
 
@@ -49,6 +53,7 @@ class Questions:
         self._lock = threading.Lock()
         self._closed = False
         self._loop = 0
+        self._came_s = -math.inf
         #: Emptied by the loop only.
         self.waiting: deque[tuple[TaskId, Question]] = deque()
 
@@ -105,8 +110,14 @@ class Questions:
         """Note that the calling thread is the loop's."""
         self._loop = threading.get_ident()
 
+    @property
+    def come_often(self) -> bool:
+        """Return whether one came lately, so that the next one may."""
+        return time.monotonic() - self._came_s < _LATELY_S
+
     def pass_on(self, running: Mapping[TaskId, AnswersQuestions]) -> None:
         """Have the tasks answer what waits."""
+        self._came_s = time.monotonic()
         while self.waiting:
             task_id, question = self.waiting.popleft()
             task = running.get(task_id)

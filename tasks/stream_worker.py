@@ -62,6 +62,8 @@ _IDLE_IN_GROUP_S = 0.01
 _IDLE_BEFORE_START_S = 0.002
 #: And while a commit is under way, whose changes queries see when it has ended.
 _IDLE_IN_COMMIT_S = 0.002
+#: And while queries ask for uncommitted rows: the wait for input is not interrupted by one.
+_IDLE_WHEN_ASKED_S = 0.002
 #: The loop goes on beside a commit for a commit interval, and where that is short for this long; then it waits. Else commits of a
 #: busy worker would become longer and longer, each with what was processed beside the one before.
 _AHEAD_S = 0.1
@@ -597,6 +599,8 @@ class StreamWorker:
         if self._membership is not None:
             restoring = self._manager.is_restoring
             waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
+        if self.questions.come_often:
+            waits.append(_IDLE_WHEN_ASKED_S)
         if self._commits.is_under_way and (
             self._commits.awaits_brokers or not self._commits.awaits_more
         ):

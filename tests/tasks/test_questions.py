@@ -332,6 +332,15 @@ def test_a_processor_that_asks_its_own_worker_is_refused(*, threads: int) -> Non
     assert "can't wait for its own uncommitted rows" in str(found[0])
 
 
+def test_an_idle_worker_that_was_asked_expects_the_next_question() -> None:
+    """Its wait for input is not interrupted by one, so it is short for a while."""
+    bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
+    with living(bench) as life:
+        usual_s = life.worker._idle_s()
+        life.store("counts", uncommitted=True).get("a")
+        assert life.worker._idle_s() < usual_s / 2 or not life.worker.questions.come_often
+
+
 @THREADS
 def test_an_error_of_a_question_is_the_askers(*, threads: int) -> None:
     """The worker goes on."""
