@@ -31,8 +31,10 @@ from streams.client.queries import _sources
 from tasks.stream_worker import StreamWorker
 from tests.fakes.broker import CommitFate
 from tests.tasks.bench import Bench, Source
+from tests.tasks.group_bench import GroupBench, Host
 
 STRING, LONG = Serdes.string(), Serdes.int64()
+CHANGELOG = "app-counts-changelog"
 PATIENCE_S = 30.0
 #: No commit by time.
 NEVER_MS = 1 << 40
@@ -439,3 +441,50 @@ def test_many_threads_ask_while_records_come(*, threads: int) -> None:
         for each in asking:
             each.join(PATIENCE_S)
         assert not errors
+
+
+@THREADS
+def test_a_task_that_moves_is_asked_where_it_runs(*, threads: int) -> None:
+    """Questions meanwhile get its rows or the error of a task that is not here, at once; its copy has what is committed."""
+    with GroupBench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS) as group:
+        first, second = group.host("a", threads=threads), group.host("b", threads=threads)
+        first.run_task("0_0", 1)
+        group.send("a")
+        group.send("a")
+        (number,) = group.plan.subtopologies
+        (spec,) = group.plan.subtopologies[number].spec.stores
+
+        def value(host: Host, *, stale: bool = False) -> int | None:
+            workers: Any = lambda: [SimpleNamespace(worker=host.worker)]  # noqa: E731 - one of a kind
+            store = queried_store(
+                spec,
+                CHANGELOG,
+                lambda: _sources(workers, number, spec, stale=stale, asked_s=PATIENCE_S),
+            )
+            row = store.get("a")
+            return None if row is None else int(row.value)
+
+        until(lambda: value(first) == 2)
+        found: list[int | None] = []
+        ended = threading.Event()
+        gone = threading.Event()
+
+        def ask() -> None:
+            while not ended.is_set():
+                try:
+                    found.append(value(first))
+                except InvalidStateStoreError:
+                    gone.set()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        released = first.release("0_0", 1, keep=1)
+        assert gone.wait(PATIENCE_S)
+        second.run_task("0_0", 2, released)
+        group.send("a")
+        until(lambda: value(second) == 3)
+        ended.set()
+        asking.join(PATIENCE_S)
+        assert not asking.is_alive()
+        assert set(found) <= {2}
+        until(lambda: value(first, stale=True) in {2, 3})  # it follows the changelog
