@@ -456,7 +456,7 @@ def test_a_task_that_moves_is_asked_where_it_runs(*, threads: int) -> None:
 
         def value(host: Host, *, stale: bool = False) -> int | None:
             workers: Any = lambda: [SimpleNamespace(worker=host.worker)]  # noqa: E731 - one of a kind
-            store = queried_store(
+            store: Any = queried_store(
                 spec,
                 CHANGELOG,
                 lambda: _sources(workers, number, spec, stale=stale, asked_s=PATIENCE_S),
