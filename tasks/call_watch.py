@@ -276,6 +276,16 @@ def watching(
     return watch
 
 
+def longest_ms(watch: CallWatch | None) -> int:
+    """Return for how long the longest call has run that a watch sees; 0 below a second.
+
+    >>> longest_ms(None)
+    0
+    """
+    call = None if watch is None else watch.call
+    return 0 if call is None else call.ms
+
+
 def too_long(text: str, took_s: float, limit_s: float, effect: Effect) -> str:
     """Return the error for a call beyond its bound. Pure.
 

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeVar, cast
 
 from rebalance.model import TaskId
@@ -16,6 +16,7 @@ from state_stores.errors import InvalidStateStoreError, QueryTimeoutError
 from state_stores.queried import UncommittedRows, not_running
 from tasks.long_calls import call_of
 from tasks.question import Question
+from tasks.ranges.range_pool import RangePool
 
 #: Whoever has asked asks again: for so long the loop waits less for input.
 _LATELY_S: Final = 1.0
@@ -36,20 +37,12 @@ class Questions:
 
     Args:
         wake: Wakes the loop.
-        others: Idents of its other threads that may be in a call of user code.
-        is_inside: Returns whether the calling thread is one of the worker's beside its loop.
+        pool: Returns the threads of key ranges, if there are any.
     """
 
-    def __init__(
-        self,
-        wake: Callable[[], None],
-        *,
-        others: Callable[[], Iterable[int]],
-        is_inside: Callable[[], bool],
-    ) -> None:
+    def __init__(self, wake: Callable[[], None], *, pool: Callable[[], RangePool | None]) -> None:
         self._wake = wake
-        self._others = others
-        self._is_inside = is_inside
+        self._pool = pool
         self._lock = threading.Lock()
         self._closed = False
         self._loop = 0
@@ -71,7 +64,8 @@ class Questions:
             A function that waits for the answers. It raises `QueryTimeoutError` when `timeout_s` have passed since the
             call of `ask`, and `InvalidStateStoreError` if the task does not run here any more.
         """
-        if threading.get_ident() == self._loop or self._is_inside():
+        pool = self._pool()
+        if threading.get_ident() == self._loop or (pool is not None and pool.is_inside()):
             raise InvalidStateStoreError(
                 f"store {store}: a thread of the worker can't wait for its own uncommitted rows; use "
                 "context.get_state_store() in a processor, or ask with isolation_level='read_committed'"
@@ -93,7 +87,9 @@ class Questions:
         return answers
 
     def _late(self, store: str, timeout_s: float) -> QueryTimeoutError:
-        calls = [call_of(thread) for thread in (*self._others(), self._loop)]
+        pool = self._pool()
+        others = [] if pool is None else pool.long_turns()
+        calls = [call_of(thread) for thread in (*others, self._loop)]
         call = next((each for each in calls if each is not None), None)
         busy = (
             "it waits for a commit or for the brokers" if call is None else f"it is in {call.text}"
@@ -116,7 +112,9 @@ class Questions:
         return time.monotonic() - self._came_s < _LATELY_S
 
     def pass_on(self, running: Mapping[TaskId, AnswersQuestions]) -> None:
-        """Have the tasks answer what waits."""
+        """Have the tasks answer what waits, if anything does; nothing is in hand."""
+        if not self.waiting:
+            return
         self._came_s = time.monotonic()
         while self.waiting:
             task_id, question = self.waiting.popleft()

@@ -60,10 +60,8 @@ _IDLE_S = 0.05
 #: The same where orders may come, and where a task is about to begin.
 _IDLE_IN_GROUP_S = 0.01
 _IDLE_BEFORE_START_S = 0.002
-#: And while a commit is under way, whose changes queries see when it has ended.
+#: And while a commit is under way, whose changes queries see when it has ended, or queries ask for uncommitted rows.
 _IDLE_IN_COMMIT_S = 0.002
-#: And while queries ask for uncommitted rows: the wait for input is not interrupted by one.
-_IDLE_WHEN_ASKED_S = 0.002
 #: The loop goes on beside a commit for a commit interval, and where that is short for this long; then it waits. Else commits of a
 #: busy worker would become longer and longer, each with what was processed beside the one before.
 _AHEAD_S = 0.1
@@ -146,11 +144,7 @@ class StreamWorker:
         self._stop, self._wake = threading.Event(), threading.Event()
         self.paused: frozenset[int] = frozenset()
         self.metrics = WorkerMetrics()
-        self.questions = Questions(
-            self._wake.set,
-            others=lambda: [] if self._pool is None else self._pool.long_turns(),
-            is_inside=lambda: self._pool is not None and self._pool.is_inside(),
-        )
+        self.questions = Questions(self._wake.set, pool=lambda: self._pool)
         self.tasks: dict[TaskId, ActiveTask] = {}
         self.copies: dict[TaskId, LearnerTask] = {}
         self._new_plan: ApplicationPlan | None = None
@@ -209,12 +203,6 @@ class StreamWorker:
     def lags(self) -> dict[TopicPartition, int]:
         """Return per input partition how many offsets are not processed yet, as the last commit saw it."""
         return self._lags
-
-    @property
-    def longest_call_ms(self) -> int:
-        """Return for how long its longest call of user code has run; 0 below a second."""
-        call = None if self.call_watch is None else self.call_watch.call
-        return 0 if call is None else call.ms
 
     def _wait(self, seconds: float) -> None:
         # Not on `_stop`: it is set while the last commit is carried out, and a wait that returns at once would spin.
@@ -448,7 +436,7 @@ class StreamWorker:
         self._admit()
         self._manager.end_erasures()
         self._rest()
-        self._answer_questions()
+        self.questions.pass_on(self._manager.running)
         if not self._may_work():
             self._wake.wait(_IDLE_IN_GROUP_S)
             self._wake.clear()
@@ -456,7 +444,7 @@ class StreamWorker:
         self._fetch()
         self._work.update_lags(self._manager.running.values())
         for task in list(self._manager.running.values()):
-            self._answer_questions()
+            self.questions.pass_on(self._manager.running)
             self._serve_orders()
             if not self._may_work():
                 break
@@ -521,11 +509,6 @@ class StreamWorker:
             self._commit()
             for task in waiting:
                 task.cut_anew()
-
-    def _answer_questions(self) -> None:
-        """Answer what queries ask about uncommitted rows; nothing is in hand."""
-        if self.questions.waiting:
-            self.questions.pass_on(self._manager.running)
 
     # -- the group -------------------------------------------------------------------------------------------------
 
@@ -599,10 +582,9 @@ class StreamWorker:
         if self._membership is not None:
             restoring = self._manager.is_restoring
             waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
-        if self.questions.come_often:
-            waits.append(_IDLE_WHEN_ASKED_S)
-        if self._commits.is_under_way and (
-            self._commits.awaits_brokers or not self._commits.awaits_more
+        commits = self._commits
+        if self.questions.come_often or (
+            commits.is_under_way and (commits.awaits_brokers or not commits.awaits_more)
         ):
             waits.append(_IDLE_IN_COMMIT_S)
         return min(waits)

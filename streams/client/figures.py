@@ -5,6 +5,7 @@ from typing import Any
 
 from streams.client.stream_thread import StreamThread
 from tasks.active_task import ActiveTask
+from tasks.call_watch import longest_ms
 from tasks.stream_worker import StreamWorker
 
 
@@ -53,7 +54,7 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
         "commit-total": commits,
         "commit-latency-avg": commit_s / commits * 1000 if commits else 0.0,
         "commit-latency-max": max(each.longest_s for each in times) * 1000,
-        "longest-call-ms": max(each.longest_call_ms for each in workers),
+        "longest-call-ms": max(longest_ms(each.call_watch) for each in workers),
         "rolled-back-total": sum(each.rolled_back for each in counters),
         "records-lag": sum(lags.values()),
         "restore-total": sum(each.restored_records for each in updaters),

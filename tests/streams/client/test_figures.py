@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rebalance.model import TaskId
+from rebalance.task_status import RunningCall
 from streams.client.figures import figures_of
 from tasks.worker_metrics import WorkerMetrics
 
@@ -26,8 +27,9 @@ def test_tasks_that_come_meanwhile_disturb_nobody() -> None:
             return tuple.__hash__(self)
 
     tasks |= {Disturbed(0, 0): task, TaskId(0, 1): task}
+    watch = SimpleNamespace(call=RunningCall(text="enrich (app.py:3)", ms=1_500))
     worker = SimpleNamespace(
-        metrics=WorkerMetrics(), updater=None, lags=dict, tasks=tasks, longest_call_ms=1_500
+        metrics=WorkerMetrics(), updater=None, lags=dict, tasks=tasks, call_watch=watch
     )
     thread: Any = SimpleNamespace(life=None, worker=worker)
 
