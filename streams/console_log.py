@@ -5,9 +5,10 @@ own programs set up logging as they like.
 """
 
 import logging
+import re
 import sys
 from datetime import UTC, datetime
-from typing import Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 import orjson
 
@@ -15,6 +16,8 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _TEXT: Final = "%(asctime)s %(levelname)-7s %(slot)s%(name)s: %(message)s"
+#: User and password in front of a URL's host.
+_USER_OF_URL: Final = re.compile(r"://[^\s/@\"']+@")
 _RICH_TEXT: Final = "%(slot)s%(message)s"
 
 
@@ -66,10 +69,10 @@ def _handler(out: TextIO, log_format: LogFormat) -> logging.Handler:
             # Messages quote what users wrote, which may look like markup.
             markup=False,
         )
-        handler.setFormatter(logging.Formatter(_RICH_TEXT))
+        handler.setFormatter(TextFormatter(_RICH_TEXT))
     else:
         handler = logging.StreamHandler(out)
-        handler.setFormatter(logging.Formatter(_TEXT))
+        handler.setFormatter(TextFormatter(_TEXT))
     return handler
 
 
@@ -77,7 +80,15 @@ def _handler(out: TextIO, log_format: LogFormat) -> logging.Handler:
 _EXTRA = ("topic", "partition", "offset", "node", "state")
 
 
-class JsonFormatter(logging.Formatter):
+class TextFormatter(logging.Formatter):
+    """A formatter whose traces show no password: they quote lines of the program, which may have a URL."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class's name
+        """Return the trace of an error, with the user and password of URLs hidden."""
+        return _USER_OF_URL.sub("://***@", super().formatException(ei))
+
+
+class JsonFormatter(TextFormatter):
     """One JSON object a line: time, level, logger, message; slot, error and trace where there are any."""
 
     def format(self, record: logging.LogRecord) -> str:

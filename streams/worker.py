@@ -22,6 +22,7 @@ from typing import Final
 from rebalance.model import TaskId, TopicPartition
 from streams import KafkaStreams
 from streams.console_log import configure_logging
+from streams.errors import SchemaRegistryError
 from streams.exit_codes import ExitCode, exit_code_of
 from streams.program import load_program
 from streams.run_options import RunOptions
@@ -142,7 +143,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         app, drain_timeout_ms = _prepare(start, link, watchdog_fd)
     except BaseException as error:  # noqa: BLE001 - reported, and ends the process
-        if error.__cause__ is not None or exit_code_of(error) is ExitCode.FAILED:
+        is_told = isinstance(
+            error, SchemaRegistryError
+        )  # a serde that was built: its text says all
+        if error.__cause__ is not None or (exit_code_of(error) is ExitCode.FAILED and not is_told):
             _log.error("the program could not be loaded", exc_info=error)
         return _crashed(link, error)
     # The program stays for as long as the process: no collection is to look at it again, not even the last.

@@ -104,3 +104,17 @@ def test_json_can_be_asked_for_on_a_terminal() -> None:
     configure_logging(log_format="json", stream=out)
     logging.getLogger("x").info("hello")
     assert json.loads(out.getvalue())["message"] == "hello"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_trace_shows_no_password_of_a_url(log_format: LogFormat) -> None:
+    """The line of the program that it quotes, and the error's own text, may have one."""
+    out = io.StringIO()
+    configure_logging(log_format=log_format, stream=out)
+    try:
+        int("http://me:canary@registry:8081/x, https://canary@other")
+    except ValueError:
+        logging.getLogger("x").exception("failed")
+    assert "canary" not in out.getvalue()
+    assert "http://***@registry:8081/x" in out.getvalue()
+    assert "test_console_log.py" in out.getvalue()
