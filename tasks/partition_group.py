@@ -14,7 +14,7 @@ from typing import Final
 
 from rebalance.model import TopicPartition
 from state_stores.rows import column_bytes
-from tasks.java_queue import JavaQueue
+from tasks.processing.java_queue import JavaQueue
 from tasks.processing.record_batch import SourceRecords
 from tasks.processing.source import DecodedRecords
 
@@ -117,6 +117,15 @@ class PartitionBuffer:
         return taken
 
 
+#: Buffers with records, the lowest head timestamp first.
+ArrivalQueue = JavaQueue[PartitionBuffer]
+
+
+def arrival_queue() -> ArrivalQueue:
+    """Return an empty queue for `PartitionGroup.order_by_arrival`."""
+    return JavaQueue(lambda buffer: buffer.head_timestamp() or 0)
+
+
 class PartitionGroup:
     """The input buffers of one task.
 
@@ -124,7 +133,8 @@ class PartitionGroup:
         enforcing: Whether the last `ready` gave up waiting for an input that is empty.
         enforced: How many runs were taken so.
         queue: The partitions with records, in the order of Kafka Streams' PartitionGroup, where equal head timestamps go by
-            arrival. Only where arrivals are the same in every run: in the test driver. None: they go by name.
+            arrival. Only where arrivals are the same in every run: in the test driver, whose tasks share it. None: they go
+            by name.
     """
 
     def __init__(
@@ -133,7 +143,7 @@ class PartitionGroup:
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
         self.enforcing = False
         self.enforced = 0
-        self.queue: JavaQueue[TopicPartition] | None = None
+        self.queue: ArrivalQueue | None = None
         self._max_task_idle_ms = max_task_idle_ms
         self._lags: Mapping[TopicPartition, int] = {}
         #: Per empty input whose lag is 0: how long it is waited for.
@@ -153,7 +163,7 @@ class PartitionGroup:
         is_empty = not buffer.records
         buffer.add(chunk)
         if self.queue is not None and is_empty:
-            self.queue.offer(partition)
+            self.queue.offer(buffer)
 
     def add_partition(self, partition: TopicPartition) -> None:
         """Buffer one more partition."""
@@ -212,7 +222,7 @@ class PartitionGroup:
         is_empty = not buffer.records
         buffer.put_back(chunk)
         if self.queue is not None and is_empty:
-            self.queue.offer(partition)
+            self.queue.offer(buffer)
 
     def take(self, limit: int) -> SourceRecords | None:
         """Remove and return the next run of at most `limit` records, or None if nothing is buffered.
@@ -240,22 +250,19 @@ class PartitionGroup:
             before_ms = next_ms + 1 if partition < next_partition else next_ms
         return self.buffers[partition].take(limit, before_ms)
 
-    def order_by_arrival(self) -> None:
-        """Let equal head timestamps go by arrival; nothing may be buffered yet."""
-        self.queue = JavaQueue(lambda partition: self.buffers[partition].head_timestamp() or 0)
+    def order_by_arrival(self, queue: ArrivalQueue) -> None:
+        """Let equal head timestamps go by arrival in this queue; nothing may be buffered yet."""
+        self.queue = queue
 
-    def _take_by_arrival(
-        self, queue: JavaQueue[TopicPartition], limit: int
-    ) -> SourceRecords | None:
-        if not queue:
+    def _take_by_arrival(self, queue: ArrivalQueue, limit: int) -> SourceRecords | None:
+        if not queue or self.buffers.get(queue.peek().partition) is not queue.peek():
             return None
         self.enforced += self.enforcing
-        partition = queue.poll()
-        buffer = self.buffers[partition]
-        before_ms = self.buffers[queue.peek()].head_timestamp(limit) if queue else None
+        buffer = queue.poll()
+        before_ms = queue.peek().head_timestamp(limit) if queue else None
         records = buffer.take(limit, before_ms)
         if buffer.records:
-            queue.offer(partition)
+            queue.offer(buffer)
         return records
 
     def take_together(self, limit: int) -> list[tuple[SourceRecords, Sequence[int]]]:

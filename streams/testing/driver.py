@@ -1,7 +1,8 @@
 """`TopologyTestDriver`: runs a topology without a broker, with the processing code of a worker.
 
-As in Kafka Streams' TopologyTestDriver: one task per sub-topology, all topics have one partition, one commit after
-each piped record, repartition topics are applied at once, and the wall clock moves only when told.
+As in Kafka Streams' TopologyTestDriver: all topics have one partition, records go one by one through all topics with a
+commit after each, the one with the lowest timestamp first, and the wall clock moves only when told. There is a task for
+each sub-topology.
 """
 
 import tempfile
@@ -39,6 +40,7 @@ from tasks.global_state import GlobalStores
 from tasks.internal_topics import internal_prefix, plan_application
 from tasks.lifecycle import TaskState
 from tasks.output_collector import OutputCollector
+from tasks.partition_group import arrival_queue
 from tasks.processing.error_policy import ErrorPolicy
 from tasks.processing.output import OutputColumns
 from tasks.processing.record import Headers
@@ -182,6 +184,8 @@ class TopologyTestDriver:
 
         if self._plan.global_stores:
             self._global_stores = self._open_global_stores(directory / "global", open_database)
+        # An input that is waited for keeps only its own task waiting.
+        shared = None if self._config.max_task_idle_ms > 0 else arrival_queue()
         factory = TaskFactory(
             plan=self._plan,
             config=self._config,
@@ -201,9 +205,10 @@ class TopologyTestDriver:
                 partition.topic: bytes(16) for partition in task.stores.changelogs
             }
             task.start(dict.fromkeys(task.inputs, 0), {})
-            task.group.order_by_arrival()
+            task.group.order_by_arrival(arrival_queue() if shared is None else shared)
             tasks.append(task)
-        self._settle(tasks)
+        for task in tasks:
+            self._commit(task)
         return tasks
 
     def _open_global_stores(
@@ -319,8 +324,12 @@ class TopologyTestDriver:
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def pipe(self, topic: str, records: list[_Raw]) -> None:
-        """Process raw records of one topic as one batch, then commit; `TestInputTopic` is the usual way in."""
+    def pipe(self, topic: str, records: list[_Raw], *, together: bool = True) -> None:
+        """Process raw records of one topic, then what they bring about; `TestInputTopic` is the usual way in.
+
+        `together`: in batches as large as can be, also behind repartition topics, with a commit after each of them. Otherwise
+        one record at a time, as in Kafka Streams' driver.
+        """
         self.check_open()
         if self._global_stores is not None:
             self._global_stores.commit(known_ms=self._now_ms)  # what the test changed in them
@@ -328,7 +337,7 @@ class TopologyTestDriver:
             self._apply_global(topic, records)
         else:
             self._enqueue(topic, records)
-        self._settle(self._tasks)
+        self._settle(_UNLIMITED_BYTES if together else 1)
 
     def _is_global(self, topic: str) -> bool:
         return self._global_stores is not None and topic in self._global_stores.specs
@@ -360,17 +369,30 @@ class TopologyTestDriver:
             [record.headers for record in records] if with_headers else None,
         )
 
-    def _settle(self, tasks: list[ActiveTask]) -> None:
-        """Process and commit until nothing is left to do."""
+    def _settle(self, limit: int = _UNLIMITED_BYTES) -> None:
+        """Process and commit runs of at most `limit` records until nothing is left to do."""
         while True:
-            for task in tasks:
-                # What was piped is all there is, so nothing is waited for but the time of `max_task_idle_ms`.
-                task.group.update_lags(dict.fromkeys(task.inputs, 0))
-                while task.ready(self._now_ms) and task.process(_UNLIMITED_BYTES):
-                    self._commit(task)
+            while (task := self._next_task()) is not None:
+                task.process(limit)
                 self._commit(task)
-            if not any(task.ready(self._now_ms) for task in tasks):
+            for each in self._tasks:
+                self._commit(each)
+            if self._next_task() is None:
                 return
+
+    def _next_task(self) -> ActiveTask | None:
+        """Return the task of the record that comes next, or None if there is none or it has to wait."""
+        for task in self._tasks:
+            queue = task.group.queue
+            assert queue is not None, "the order is by arrival"
+            if not queue:
+                continue
+            owner = self._consumers[queue.peek().partition.topic]
+            # What was piped is all there is, so nothing is waited for but the time of `max_task_idle_ms`.
+            owner.group.update_lags(dict.fromkeys(owner.inputs, 0))
+            if owner.ready(self._now_ms):
+                return owner
+        return None
 
     def _commit(self, task: ActiveTask) -> None:
         task.flush_caches()
@@ -400,7 +422,8 @@ class TopologyTestDriver:
         self._now_ms += to_ms(duration, error=StreamsError)
         for task in self._tasks:
             task.punctuate_wall_clock(self._now_ms)
-        self._settle(self._tasks)
+            self._commit(task)
+        self._settle(1)
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -488,7 +511,7 @@ class TestInputTopic(Generic[K, V]):
         self, key: K | None, value: V | None, timestamp: int | None = None, headers: Headers = ()
     ) -> None:
         """Pipe one record and process it; without a timestamp it gets the topic's next one."""
-        self._driver.pipe(self.name, [self._raw(key, value, timestamp, headers)])
+        self._driver.pipe(self.name, [self._raw(key, value, timestamp, headers)], together=False)
 
     def pipe_key_values(self, pairs: Iterable[tuple[K | None, V | None]]) -> None:
         """Pipe (key, value) pairs one by one."""
@@ -496,7 +519,7 @@ class TestInputTopic(Generic[K, V]):
             self.pipe_input(key, value)
 
     def pipe_batch(self, records: Iterable[tuple[K | None, V | None, int]]) -> None:
-        """Pipe (key, value, timestamp) records as one batch, with one commit after all of them."""
+        """Pipe (key, value, timestamp) records as one batch, with one commit after all of them; it stays one in repartition topics."""
         given = rows(records, "pipe_batch", "key", "value", "timestamp")
         raws = [self._raw(key, value, timestamp, ()) for key, value, timestamp in given]
         if raws:

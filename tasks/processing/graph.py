@@ -76,6 +76,7 @@ class TaskGraph:
         self._make_context = make_context
         for node_spec in spec.nodes:
             self._add(node_spec, make_sink, host)
+        self._turns = _depth_first(self.nodes.values())
         self._order_start = self._number_paths()
         wrapped = any(isinstance(each, ProcessorSpec) and each.wrap for each in spec.nodes)
         self.takes_joint = self._takes_joint(wrapped=wrapped)
@@ -209,7 +210,7 @@ class TaskGraph:
     def _run_waiting(self, waiting: dict[str, list[RecordBatch]]) -> None:
         if not waiting:
             return
-        for node in self.nodes.values():
+        for node in self._turns:
             batches = waiting.pop(node.name, None)
             if batches is None:
                 continue
@@ -356,6 +357,25 @@ class TaskGraph:
             self._run_below(node, output)
         else:
             self.push_all(node, output)
+
+
+def _depth_first(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes in topological order, all below a child before its next sibling as far as paths don't meet again.
+
+    So the outputs of one record reach different topics in the order of record-at-a-time processing.
+    """
+    done: list[Node] = []
+    seen: set[str] = set()
+    stack = [(node, False) for node in nodes if node.operator is None]  # sources: all else is below
+    while stack:
+        node, is_left = stack.pop()
+        if is_left:
+            done.append(node)
+        elif node.name not in seen:
+            seen.add(node.name)
+            stack.append((node, True))
+            stack.extend((child, False) for child in node.children)
+    return done[::-1]
 
 
 def _check_child(node: Node, child: str | None) -> None:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rebalance.model import TopicPartition
-from tasks.java_queue import JavaQueue
 from tasks.partition_group import PartitionGroup
+from tasks.processing.java_queue import JavaQueue
 from tasks.processing.record_batch import SourceRecords
 
 PARTITIONS = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]

@@ -129,7 +129,7 @@ def pipe_together(driver: TopologyTestDriver, rows: Sequence[Row], cut: int) -> 
             ]
             if raws:
                 driver._enqueue(topic, raws)
-        driver._settle(driver._tasks)
+        driver._settle()
     return [(record.key, record.value, record.timestamp) for record in output.read_records()]
 
 

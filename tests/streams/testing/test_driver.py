@@ -368,3 +368,67 @@ def test_records_of_equal_time_in_repartition_topics_go_in_the_order_they_came(
         driver.create_input_topic("in", **text).pipe_input("a", "x", 1)
         output = driver.create_output_topic("out", **text)
         assert output.read_key_values() == [("x", "x-x" if agg_first else "x-None")]
+
+
+def _appended(builder: StreamsBuilder, *numbers: str) -> None:
+    """Append each number at each record, through a repartition topic for each, and write the text to "out"."""
+    stream = builder.stream("in", **TEXT)
+    keyed = {number: stream.select_key(lambda key: key) for number in sorted(numbers)}
+    grouped = [keyed[number].group_by_key(**TEXT, name=f"topic{number}") for number in numbers]
+
+    def append(number: str) -> Any:
+        return lambda key, value, text: text + number
+
+    cogrouped = grouped[0].cogroup(append(numbers[0]))
+    for number, group in zip(numbers[1:], grouped[1:], strict=True):
+        cogrouped = cogrouped.cogroup(group, append(number))
+    cogrouped.aggregate(str, value_serde=str).to_stream().to("out", **TEXT)
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+@pytest.mark.parametrize("as_batch", [False, True])
+@pytest.mark.parametrize(
+    ("topics", "has_other", "expected"),
+    [
+        pytest.param("12", False, ["1", "12"], id="as made"),
+        pytest.param("21", False, ["1", "12"], id="made last to first"),
+        pytest.param("12", True, ["2", "21"], id="another sub-topology takes part"),
+    ],
+)
+def test_repartition_topics_take_turns_as_in_kafka_streams(
+    topics: str, has_other: bool, expected: list[str], as_batch: bool, record_by_record: bool
+) -> None:
+    """Ties go by arrival, depth first, in one queue for all sub-topologies, which sifts as Java's does."""
+    builder = StreamsBuilder()
+    if has_other:
+        builder.stream("in", **TEXT).group_by(lambda key, value: value, **TEXT).count()
+    _appended(builder, *topics)
+    with TopologyTestDriver(builder.build(), record_by_record=record_by_record) as driver:
+        source = driver.create_input_topic("in", **TEXT)
+        if as_batch:
+            source.pipe_batch([("k", "v", 1)])
+        else:
+            source.pipe_input("k", "v", 1)
+        output = driver.create_output_topic("out", **TEXT)
+        assert [value for _, value in output.read_key_values()] == expected
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+def test_each_record_of_a_repartition_topic_is_committed(record_by_record: bool) -> None:
+    """As in Kafka Streams' driver: a cache behind it gives every result, unless the input was a batch."""
+    config = StreamsConfig(
+        application_id="c", bootstrap_servers="unused:9092", statestore_cache_max_bytes=1 << 20
+    )
+    builder = StreamsBuilder()
+    words = builder.stream("in", **TEXT).flat_map_values(str.split)
+    words.group_by(lambda word: word, **TEXT).count().to_stream().to(
+        "out", key_serde=STRING, value_serde=INT
+    )
+    topology = builder.build(config)
+    with TopologyTestDriver(topology, config, record_by_record=record_by_record) as driver:
+        source = driver.create_input_topic("in", **TEXT)
+        output = driver.create_output_topic("out", key_serde=STRING, value_serde=INT)
+        source.pipe_input("k", "x x", 1)
+        assert output.read_key_values() == [("x", 1), ("x", 2)]
+        source.pipe_batch([("k", "x x", 1)])
+        assert output.read_key_values() == [("x", 4)]

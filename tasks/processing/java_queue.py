@@ -1,6 +1,6 @@
 """The order in which Java's `PriorityQueue` gives elements back that compare as equal. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -22,6 +22,10 @@ class JavaQueue(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield the elements, the first one first, the others in no order."""
+        return iter(self._heap)
 
     def peek(self) -> T:
         """Return the first element."""
