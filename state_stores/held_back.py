@@ -2,24 +2,29 @@
 
 from collections.abc import Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Final
 
 from state_stores.commit_buffer import CommitBuffer
 from state_stores.rows import column_bytes
+
+#: So few changes take no time to order.
+_FEW_CHANGES: Final = 1_000
 
 
 class HeldBack:
     """What a cache holds back from downstream: the keys changed since they were forwarded last.
 
     For each key it is kept whether it had a value when it was forwarded last, because a row that came and went in
-    between is not worth a tombstone. A commit takes all keys, in the order of their first change; a full cache takes
-    the least recently changed ones, as Kafka Streams' does.
+    between is not worth a tombstone. Keys leave in the order of their last change, as Kafka Streams' do: a commit takes
+    all of them, a full cache the least recently changed ones.
     """
 
     def __init__(self, buffer: CommitBuffer) -> None:
         self._buffer = buffer
-        #: Serialised key -> key, in the order of their first change.
+        #: Serialised key -> key, in the order of their last change, unless `_disordered`.
         self._keys: dict[bytes, Any] = {}
+        #: Whether keys of a batch were held already and have kept their place.
+        self._disordered = False
         #: Those that had no value before.
         self._new: set[bytes] = set()
         #: Those that are held since before the last commit: it has written them, so they are clean and perhaps not known any more.
@@ -40,7 +45,9 @@ class HeldBack:
 
     def changed(self, key: Any, data: bytes, *, existed: bool) -> None:
         """Note a change of one key; `existed` tells whether it had a value before."""
-        if data not in self._keys:
+        if data in self._keys:
+            del self._keys[data]
+        else:
             self._key_bytes += len(data)
             if not existed:
                 self._new.add(data)
@@ -57,6 +64,8 @@ class HeldBack:
         self._keys.update(zip(data, keys, strict=True))
         # Keys that were held already keep their place, so the fresh ones are the last.
         fresh = list(islice(reversed(self._keys), len(self._keys) - before))
+        if len(fresh) < len(data):
+            self._disordered = True
         if fresh:
             self._new.update(self._buffer.absent(fresh))
             self._key_bytes += column_bytes(fresh)
@@ -84,13 +93,19 @@ class HeldBack:
         latest = dict.fromkeys(chain.from_iterable(map(reversed, reversed(self._changes))))
         return [data for data in reversed(latest) if data in self._keys]
 
-    def take(self, limit: int | None = None) -> tuple[list[bytes], list[Any], set[bytes]]:
-        """Remove and return the `limit` least recently changed keys (all of them for None).
+    def take(
+        self, limit: int | None = None, *, in_order: bool = True
+    ) -> tuple[list[bytes], list[Any], set[bytes]]:
+        """Remove and return the `limit` least recently changed keys (all of them for None), in the order of their last change.
 
-        Returns serialised keys, keys, and which of the serialised ones had no value before.
+        Returns serialised keys, keys, and which of the serialised ones had no value before. Without `in_order` many keys are in
+        the order of their first change, which costs less.
         """
         if limit is None or limit >= len(self._keys):
+            if self._disordered and (in_order or self._change_count <= _FEW_CHANGES):
+                self._keys = {data: self._keys[data] for data in self._by_last_change()}
             taken = list(self._keys), list(self._keys.values()), self._new
+            self._disordered = False
             self._keys, self._new, self._key_bytes = {}, set(), 0
             self._changes, self._change_count = [], 0
             self._left = set()

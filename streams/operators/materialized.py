@@ -240,7 +240,7 @@ class MaterializedOperator(TableOperator):
         """Return the held-back changes: the last value of each key."""
         if self.held is None or not self._flushes or not len(self.held):
             return None
-        key_bytes, keys, new = self.held.take(limit)
+        key_bytes, keys, new = self.held.take(limit, in_order=self.flushes_in_order)
         values = self.buffer.get_many(key_bytes)
         forwarded, serde = self.forwarded_key_bytes(key_bytes)
         batch = RecordBatch(

@@ -77,6 +77,7 @@ class TaskGraph:
         for node_spec in spec.nodes:
             self._add(node_spec, make_sink, host)
         self._turns = _depth_first(self.nodes.values())
+        self._order_flushes()
         self._order_start = self._number_paths()
         wrapped = any(isinstance(each, ProcessorSpec) and each.wrap for each in spec.nodes)
         self.takes_joint = self._takes_joint(wrapped=wrapped)
@@ -121,6 +122,22 @@ class TaskGraph:
             self._holding.append(node)
         for parent in () if isinstance(node_spec, SourceSpec) else node_spec.parents:
             self.nodes[parent].children.append(node)
+
+    def _order_flushes(self) -> None:
+        """Have flushes in the order of their changes where a store or a repartition topic is below."""
+        ordered = {
+            each.name
+            for each in self.spec.nodes
+            if (isinstance(each, ProcessorSpec) and each.stores)
+            or (isinstance(each, SinkSpec) and each.internal)
+        }
+        above: set[str] = set()
+        for node in reversed(self._turns):
+            if any(child.name in ordered or child.name in above for child in node.children):
+                above.add(node.name)
+        for node in self._holding:
+            assert node.operator is not None
+            node.operator.flushes_in_order = node.name in above
 
     def _takes_joint(self, *, wrapped: bool) -> bool:
         """Return whether the order of the records of all sources is kept where it matters: where paths meet, in shared stores.

@@ -101,6 +101,9 @@ class Operator(ABC):
     #: Whether the time (of such an operator, or of its store) goes on with records that have no value, too.
     times_null_values: ClassVar[bool] = True
 
+    #: Whether what a cache gives back has to go in the order of the last changes, because state below depends on it.
+    flushes_in_order = True
+
     context: NodeContext
 
     def init(self, context: NodeContext) -> None:

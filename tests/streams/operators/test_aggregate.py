@@ -123,7 +123,9 @@ def test_counts_go_on_from_what_is_on_disk_and_from_what_others_wrote(
                     expected.append((key, *rows[key]))
                 source.pipe_batch([(key, 0, time) for key, time in step])
                 if cache_bytes:
-                    expected = [(key, *rows[key]) for key in dict.fromkeys(key for key, _ in step)]
+                    # In the order of the last changes.
+                    last = reversed(dict.fromkeys(key for key, _ in reversed(step)))
+                    expected = [(key, *rows[key]) for key in last]
                 assert outputs(driver) == expected
         assert {key: (kept.value, kept.timestamp) for key, kept in counts.all()} == rows
 
@@ -239,8 +241,8 @@ def test_with_a_cache_the_last_change_of_each_key_goes_out_at_the_commit(
             for key, _, time in rows:
                 count, latest = counts.get(key, (0, time))
                 counts[key] = (count + 1, max(latest, time))
-            keys = dict.fromkeys(key for key, _, _ in rows)
-            assert outputs(driver) == [(key, *counts[key]) for key in keys]
+            last = reversed(dict.fromkeys(key for key, _, _ in reversed(rows)))
+            assert outputs(driver) == [(key, *counts[key]) for key in last]
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
@@ -249,7 +251,7 @@ def test_headers_of_a_result_are_those_of_its_last_record(cache_bytes: int) -> N
     with driver_of(counted, statestore_cache_max_bytes=cache_bytes) as driver:
         driver._enqueue("in", [driver.create_input_topic("in", **KEYED)._raw(key, 1, 5, headers) for key, headers in (
             ("a", (("n", b"1"),)), ("a", (("n", b"2"),)), ("b", (("n", b"3"),)), ("b", ()))])  # fmt: skip
-        driver._settle(driver._tasks)
+        driver._settle()
         records = driver.create_output_topic("out", **KEYED).read_records()
         assert {(record.key, record.value): record.headers for record in records}[("a", 2)] == (
             ("n", b"2"),
@@ -305,11 +307,11 @@ def test_a_processor_may_write_into_the_store_of_a_count(
         for _ in range(commits_between):
             while task.process(10):
                 pass
-            driver._settle([task])
+            driver._settle()
         driver._enqueue("in", [source._raw("a", 1, 2, ()), source._raw("a", 1, 3, ())])
         while task.process(10):
             pass
-        driver._settle([task])
+        driver._settle()
         assert outputs(driver)[-1] == ("a", int(number) + 2, 3)
 
 
@@ -368,6 +370,43 @@ def test_a_cached_deletion_has_the_time_of_its_record(
 
     assert times(0) == [10, 10, 7, 20]
     assert times(1 << 20) == [10, 5, 7, 20]
+
+
+CACHED: dict[str, Any] = {
+    "count": lambda stream: stream.group_by_key(**KEYED).count(),
+    "reduce": lambda stream: stream.group_by_key(**KEYED).reduce(lambda old, new: new),
+    "cogroup": lambda stream: (
+        stream.group_by_key(**KEYED)
+        .cogroup(lambda key, value, old: value)
+        .cogroup(stream.group_by_key(**KEYED), lambda key, value, old: value)
+        .aggregate(int, value_serde=JSON)
+    ),
+    "windows": lambda stream: (
+        stream.group_by_key(**KEYED).windowed_by(TimeWindows(50)).reduce(lambda old, new: new)
+    ),
+    "sessions": lambda stream: stream.group_by_key(**KEYED).windowed_by(SessionWindows(5)).count(),
+}
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+@pytest.mark.parametrize("name", CACHED)
+def test_a_cache_is_flushed_in_the_order_of_the_last_changes(
+    name: str, record_by_record: bool
+) -> None:
+    """As in Kafka Streams; of many changes where a store or a repartition topic is below."""
+    for keys in ("cfbfcb", "cfbfcb" * 300):
+        with driver_of(
+            lambda stream: (
+                CACHED[name](stream)
+                .to_stream(lambda own, _: getattr(own, "key", own))
+                .repartition(**KEYED)
+            ),
+            statestore_cache_max_bytes=1 << 20,
+            record_by_record=record_by_record,
+        ) as driver:
+            source = driver.create_input_topic("in", **KEYED)
+            source.pipe_batch([(key, number, 7) for number, key in enumerate(keys)])
+            assert [key for key, _, _ in outputs(driver)] == ["f", "c", "b"]
 
 
 @pytest.mark.parametrize("cache", [0, 1 << 20])
