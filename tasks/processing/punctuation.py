@@ -1,13 +1,15 @@
 """When a scheduled callback is due. Pure: time comes in, callbacks to call come out.
 
 The rules are Kafka Streams' (PunctuationQueue, PunctuationSchedule): stream time is aligned at 0 and fires once for
-each time the grid was passed, however many steps; wall-clock time fires first after one interval.
+each time the grid was passed, however many steps; wall-clock time fires first after one interval. What is due at the same
+time goes in the order of Java's `PriorityQueue`.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
+from tasks.processing.java_queue import JavaQueue
 from tasks.processing.processor import Cancellable
 
 
@@ -62,18 +64,19 @@ class PunctuationQueue:
     """The schedules of one clock."""
 
     def __init__(self) -> None:
-        self._schedules: list[Schedule] = []
+        self._schedules = _by_due_time(())
 
     def __len__(self) -> int:
         return len(self._schedules)
 
     def add(self, schedule: Schedule) -> None:
         """Keep a schedule until it is cancelled."""
-        self._schedules.append(schedule)
+        self._schedules.offer(schedule)
 
     def next_due_ms(self) -> int | None:
         """Return when the next callback is due, or None if there is none."""
-        return min((s.next_ms for s in self._schedules if not s.cancelled), default=None)
+        self._forget_cancelled()
+        return self._schedules.peek().next_ms if len(self._schedules) else None
 
     def due_times(self, times: Sequence[int], start: int, stop: int) -> Iterator[int]:
         """Yield each of the times between two rows at which something becomes due; the caller calls it before it goes on.
@@ -98,12 +101,23 @@ class PunctuationQueue:
 
     def take_due(self, now_ms: int) -> list[Schedule]:
         """Return the schedules that are due, the earliest first, each moved to its next step after now."""
-        self._schedules = [schedule for schedule in self._schedules if not schedule.cancelled]
-        due = sorted(
-            (s for s in self._schedules if s.next_ms <= now_ms),
-            key=lambda schedule: schedule.next_ms,
-        )
-        for schedule in due:
+        self._forget_cancelled()
+        due: list[Schedule] = []
+        while len(self._schedules) and self._schedules.peek().next_ms <= now_ms:
+            schedule = self._schedules.poll()
             steps = (now_ms - schedule.next_ms) // schedule.interval_ms + 1
             schedule.next_ms += steps * schedule.interval_ms
+            self._schedules.offer(schedule)
+            due.append(schedule)
         return due
+
+    def _forget_cancelled(self) -> None:
+        if any(schedule.cancelled for schedule in self._schedules):
+            self._schedules = _by_due_time(each for each in self._schedules if not each.cancelled)
+
+
+def _by_due_time(schedules: Iterable[Schedule]) -> JavaQueue[Schedule]:
+    queue: JavaQueue[Schedule] = JavaQueue(lambda schedule: schedule.next_ms)
+    for schedule in schedules:
+        queue.offer(schedule)
+    return queue

@@ -54,15 +54,25 @@ def test_a_schedule_fires_once_for_each_time_its_grid_was_passed(
 
 @given(st.lists(st.tuples(INTERVALS, st.integers(0, 100)), max_size=8), st.integers(0, 150))
 def test_the_earliest_goes_first(schedules: list[tuple[int, int]], now_ms: int) -> None:
-    """Schedules that are due together are called by their due times; equal ones as they were made."""
+    """Schedules that are due together are called by their due times, each once."""
     queue = PunctuationQueue()
     made = [
         schedule(interval, due, str(number)) for number, (interval, due) in enumerate(schedules)
     ]
     for each in made:
         queue.add(each)
-    due = sorted((each for each in made if each.next_ms <= now_ms), key=lambda each: each.next_ms)
-    assert queue.take_due(now_ms) == due
+    due_ms = {each.node: each.next_ms for each in made if each.next_ms <= now_ms}
+    taken = queue.take_due(now_ms)
+    assert sorted(each.node for each in taken) == sorted(due_ms)
+    assert [due_ms[each.node] for each in taken] == sorted(due_ms.values())
+
+
+def test_schedules_of_equal_times_go_as_in_java() -> None:
+    """Kafka Streams keeps them in a PriorityQueue, which gives the last of three back second."""
+    queue = PunctuationQueue()
+    for name in ("first", "second", "third"):
+        queue.add(schedule(10, 5, name))
+    assert [each.node for each in queue.take_due(5)] == ["first", "third", "second"]
 
 
 def test_cancelled_schedules_are_forgotten() -> None:
