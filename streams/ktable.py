@@ -112,8 +112,12 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
         """Have its changes carry the value before, and return whether they will.
 
         Kafka Streams' enableSendingOldValues: a table that is computed from others and not kept needs their old
-        values; a source must be kept, which only happens with `force`.
+        values; a source must be kept, which only happens with `force`. A join asks its tables in any case, so that filters
+        among them send no deletion of a row that they have dropped.
         """
+        if self.loses_versions:
+            for parent in self.parents:
+                parent.send_old_values()
         if self._kept(force=force) is None:
             asked = [parent.send_old_values(force=force) for parent in self.parents]
             if not asked or not all(asked):

@@ -554,7 +554,7 @@ class LogicalGraph:
         heapq.heapify(ready)
         while ready:
             node = heapq.heappop(ready)[-1]
-            parents = list(dict.fromkeys(stand_ins.get(parent, parent) for parent in node.parents))
+            parents = _parents(node, stand_ins)
             if node in written or not written.issuperset(parents):
                 continue
             if not names.issuperset(node.after):
@@ -585,6 +585,13 @@ class LogicalGraph:
                 "ensure_explicit_naming is set, but these names are generated and would change with the program: "
                 f"{', '.join(found)}; name stores with store=... and repartition topics with name=..."
             )
+
+
+def _parents(node: GraphNode, stand_ins: Mapping[GraphNode, GraphNode]) -> list[GraphNode]:
+    """Return a node's parents; those that stand in for another come last, as Kafka Streams lists them."""
+    own = [parent for parent in node.parents if parent not in stand_ins]
+    others = [main for source, main in stand_ins.items() if source in node.parents]
+    return list(dict.fromkeys([*own, *others]))
 
 
 def _stand_ins(roots: Iterable[GraphNode]) -> Mapping[GraphNode, GraphNode]:

@@ -496,6 +496,22 @@ def topics_and_stores_in_the_order_of_a_hash_set(builder: StreamsBuilder) -> Non
     source.process(Processor, stores=["a", "q", "b"])
 
 
+@case("""
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [in1])
+          --> KSTREAM-MERGE-0000000003
+        Source: KSTREAM-SOURCE-0000000001 (topics: [in2])
+          --> KSTREAM-MERGE-0000000003
+        Processor: KSTREAM-MERGE-0000000003 (stores: [])
+          --> none
+          <-- KSTREAM-SOURCE-0000000001, KSTREAM-SOURCE-0000000000
+    """)
+def a_source_that_stands_in_for_another_is_the_last_parent(builder: StreamsBuilder) -> None:
+    _, two, again = (text_stream(builder, topic) for topic in ("in1", "in2", "in1"))
+    again.merge(two)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_text_is_that_of_kafka_streams(name: str) -> None:
     """The text of a program equals what Kafka Streams prints for it, to the last blank."""
