@@ -17,6 +17,9 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.function.BiFunction;
+import java.util.function.Function;
+import java.util.function.LongPredicate;
 import java.util.stream.Stream;
 import java.util.zip.CRC32;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -65,10 +68,13 @@ import org.apache.kafka.streams.kstream.TimeWindowedKStream;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.UnlimitedWindows;
 import org.apache.kafka.streams.kstream.ValueJoiner;
+import org.apache.kafka.streams.kstream.ValueJoinerWithKey;
 import org.apache.kafka.streams.kstream.ValueJoinerWithStreamAndMappedKey;
 import org.apache.kafka.streams.kstream.ValueMapperWithKey;
 import org.apache.kafka.streams.kstream.ValueTransformerWithKey;
 import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.kstream.Windows;
+import org.apache.kafka.streams.kstream.internals.TimeWindow;
 import org.apache.kafka.streams.processor.ProcessorContext;
 import org.apache.kafka.streams.processor.PunctuationType;
 import org.apache.kafka.streams.processor.StateStore;
@@ -168,14 +174,18 @@ public final class Programs {
             final StringDeserializer deserializer = new StringDeserializer();
             for (int index = 0; index < inputs.size(); index++) {
                 final JsonNode input = inputs.get(index);
-                final TestInputTopic<String, String> topic =
-                    driver.createInputTopic(input.get(0).asText(), serializer, serializer);
-                final Headers headers = new RecordHeaders();
-                for (final JsonNode header : input.path(4)) {
-                    headers.add(header.get(0).asText(), header.get(1).asText().getBytes(StandardCharsets.UTF_8));
+                if (input.get(0).isNull()) {
+                    driver.advanceWallClockTime(Duration.ofMillis(input.get(3).asLong()));
+                } else {
+                    final TestInputTopic<String, String> topic =
+                        driver.createInputTopic(input.get(0).asText(), serializer, serializer);
+                    final Headers headers = new RecordHeaders();
+                    for (final JsonNode header : input.path(4)) {
+                        headers.add(header.get(0).asText(), header.get(1).asText().getBytes(StandardCharsets.UTF_8));
+                    }
+                    topic.pipeInput(new TestRecord<>(
+                        text(input.get(1)), text(input.get(2)), headers, input.get(3).asLong()));
                 }
-                topic.pipeInput(new TestRecord<>(
-                    text(input.get(1)), text(input.get(2)), headers, input.get(3).asLong()));
                 for (final String output : outputs) {
                     final TestOutputTopic<String, String> results =
                         driver.createOutputTopic(output, deserializer, deserializer);
@@ -280,6 +290,15 @@ public final class Programs {
     private static ValueJoiner<String, String, String> joiner(final JsonNode step) {
         final boolean deletes = step.path("deletes").asBoolean(false);
         return (left, right) -> unlessDeleted(deletes, mix(left, right));
+    }
+
+    private static ValueJoinerWithKey<String, String, String, String> keyJoiner(final JsonNode step) {
+        final boolean deletes = step.path("deletes").asBoolean(false);
+        return (key, left, right) -> unlessDeleted(deletes, mix(key, left, right));
+    }
+
+    private static boolean takesKey(final JsonNode step) {
+        return step.path("arguments").asInt() == 3;
     }
 
     private static JoinWindows within(final JsonNode step) {
@@ -428,13 +447,19 @@ public final class Programs {
                 break;
             }
             case "stream_join":
-                streams.add(one.join(two, joiner(step), within(step), streamJoined(step)));
+                streams.add(takesKey(step)
+                    ? one.join(two, keyJoiner(step), within(step), streamJoined(step))
+                    : one.join(two, joiner(step), within(step), streamJoined(step)));
                 break;
             case "stream_left_join":
-                streams.add(one.leftJoin(two, joiner(step), within(step), streamJoined(step)));
+                streams.add(takesKey(step)
+                    ? one.leftJoin(two, keyJoiner(step), within(step), streamJoined(step))
+                    : one.leftJoin(two, joiner(step), within(step), streamJoined(step)));
                 break;
             case "stream_outer_join":
-                streams.add(one.outerJoin(two, joiner(step), within(step), streamJoined(step)));
+                streams.add(takesKey(step)
+                    ? one.outerJoin(two, keyJoiner(step), within(step), streamJoined(step))
+                    : one.outerJoin(two, joiner(step), within(step), streamJoined(step)));
                 break;
             case "lookup":
             case "left_lookup": {
@@ -446,8 +471,13 @@ public final class Programs {
                 if (step.has("grace")) {
                     joined = joined.withGracePeriod(ms(step, "grace"));
                 }
-                streams.add(operator.equals("lookup")
-                    ? one.join(table, joiner(step), joined) : one.leftJoin(table, joiner(step), joined));
+                if (takesKey(step)) {
+                    streams.add(operator.equals("lookup")
+                        ? one.join(table, keyJoiner(step), joined) : one.leftJoin(table, keyJoiner(step), joined));
+                } else {
+                    streams.add(operator.equals("lookup")
+                        ? one.join(table, joiner(step), joined) : one.leftJoin(table, joiner(step), joined));
+                }
                 break;
             }
             case "global_join":
@@ -494,7 +524,14 @@ public final class Programs {
                 final String store = step.get("store").asText();
                 builder.addStateStore(Stores.keyValueStoreBuilder(
                     Stores.inMemoryKeyValueStore(store), Serdes.String(), Serdes.String()));
-                streams.add(one.process(() -> new Gathers(store), store));
+                streams.add(one.process(() -> new Gathers(store, PunctuationType.STREAM_TIME), store));
+                break;
+            }
+            case "clock": {
+                final String store = step.get("store").asText();
+                builder.addStateStore(Stores.keyValueStoreBuilder(
+                    Stores.persistentKeyValueStore(store), Serdes.String(), Serdes.String()));
+                streams.add(one.process(() -> new Gathers(store, PunctuationType.WALL_CLOCK_TIME), store));
                 break;
             }
             case "process_values":
@@ -505,9 +542,20 @@ public final class Programs {
         }
     }
 
+    @SuppressWarnings("deprecation")  // joiners with the key of the stream alone
     private KStream<String, String> globalJoin(
         final JsonNode step, final int salt, final KStream<String, String> one, final Named name, final boolean left) {
-        final KeyValueMapper<String, String, String> selector = (key, value) -> keyOf(salt, key, value);
+        final boolean misses = step.path("misses").asBoolean(false);
+        final KeyValueMapper<String, String, String> selector = (key, value) ->
+            misses && digest("missed", salt, value) % 5 == 0 ? null : keyOf(salt, key, value);
+        if (takesKey(step)) {
+            if (left) {
+                return name == null ? one.leftJoin(world, selector, keyJoiner(step))
+                    : one.leftJoin(world, selector, keyJoiner(step), name);
+            }
+            return name == null ? one.join(world, selector, keyJoiner(step))
+                : one.join(world, selector, keyJoiner(step), name);
+        }
         if (step.get("arguments").asInt() == 4) {
             final ValueJoinerWithStreamAndMappedKey<String, String, String, String, String> both =
                 (key, mapped, value, row) -> mix(key, mapped, value, row);
@@ -714,22 +762,20 @@ public final class Programs {
     private static KTable<String, String> foreign(
         final JsonNode step, final int salt, final KTable<String, String> table, final KTable<String, String> other,
         final boolean left) {
-        final java.util.function.Function<String, String> key = value ->
-            digest("foreign", salt, value) % 7 == 0 ? null : keyOf(salt, null, value);
-        final TableJoined<String, String> joined = step.has("name") ? TableJoined.as(step.get("name").asText()) : null;
-        if (step.has("kept")) {
-            final Materialized<String, String, KeyValueStore<Bytes, byte[]>> kept = rows(step.get("kept"));
-            if (left) {
-                return joined == null ? table.leftJoin(other, key, joiner(step), kept)
-                    : table.leftJoin(other, key, joiner(step), joined, kept);
-            }
-            return joined == null ? table.join(other, key, joiner(step), kept)
+        final TableJoined<String, String> joined =
+            step.has("name") ? TableJoined.as(step.get("name").asText()) : TableJoined.with(null, null);
+        final Materialized<String, String, KeyValueStore<Bytes, byte[]>> kept = step.has("kept")
+            ? rows(step.get("kept")) : Materialized.with(null, null);
+        if (takesKey(step)) {
+            final BiFunction<String, String, String> key = (own, value) ->
+                digest("foreign", salt, value) % 7 == 0 ? null : keyOf(salt, own, value);
+            return left ? table.leftJoin(other, key, joiner(step), joined, kept)
                 : table.join(other, key, joiner(step), joined, kept);
         }
-        if (left) {
-            return joined == null ? table.leftJoin(other, key, joiner(step)) : table.leftJoin(other, key, joiner(step), joined);
-        }
-        return joined == null ? table.join(other, key, joiner(step)) : table.join(other, key, joiner(step), joined);
+        final Function<String, String> key = value ->
+            digest("foreign", salt, value) % 7 == 0 ? null : keyOf(salt, null, value);
+        return left ? table.leftJoin(other, key, joiner(step), joined, kept)
+            : table.join(other, key, joiner(step), joined, kept);
     }
 
     private static KGroupedTable<String, String> regrouped(
@@ -761,6 +807,14 @@ public final class Programs {
         return UnlimitedWindows.of().startOn(Instant.ofEpochMilli(step.get("start").asLong()));
     }
 
+    /** Windows with an offset, or at irregular times. */
+    private static Windows<TimeWindow> others(final JsonNode step) {
+        final LongPredicate starts = step.get("windows").asText().equals("offset")
+            ? start -> Math.floorMod(start - step.get("offset").asLong(), step.path("advance").asLong(step.get("size").asLong())) == 0
+            : start -> start % 5 == 0 || start % 5 == 2;
+        return new Others(starts, step.get("size").asLong(), step.get("grace").asLong());
+    }
+
     private static EmitStrategy strategy(final JsonNode step) {
         return step.path("close").asBoolean(false) ? EmitStrategy.onWindowClose() : EmitStrategy.onWindowUpdate();
     }
@@ -783,10 +837,11 @@ public final class Programs {
             } else if (windows.equals("sliding")) {
                 windowed = grouped.windowedBy(sliding(step));
             } else {
-                windowed = grouped.windowedBy(unlimited(step));
+                windowed = windows.equals("unlimited")
+                    ? grouped.windowedBy(unlimited(step)) : grouped.windowedBy(others(step));
             }
-            made = ofTimes(operator, step, salt,
-                windows.equals("unlimited") ? windowed : windowed.emitStrategy(strategy(step)));
+            made = ofTimes(operator, step, salt, windows.equals("time") || windows.equals("sliding")
+                ? windowed.emitStrategy(strategy(step)) : windowed);
         }
         if (step.path("regroup").asBoolean(false)) {
             final Aggregator<String, String, String> subtractor = (key, value, old) -> mix("-", old, value);
@@ -889,6 +944,10 @@ public final class Programs {
             return name == null ? all.windowedBy(sliding(step)).aggregate(() -> "", kept)
                 : all.windowedBy(sliding(step)).aggregate(() -> "", name, kept);
         }
+        if (!windows.equals("unlimited")) {
+            return name == null ? all.windowedBy(others(step)).aggregate(() -> "", kept)
+                : all.windowedBy(others(step)).aggregate(() -> "", name, kept);
+        }
         return name == null ? all.windowedBy(unlimited(step)).aggregate(() -> "", kept)
             : all.windowedBy(unlimited(step)).aggregate(() -> "", name, kept);
     }
@@ -906,6 +965,40 @@ public final class Programs {
         @Override
         public long extract(final ConsumerRecord<Object, Object> record, final long partitionTime) {
             return record.timestamp() + shift;
+        }
+    }
+
+    /** Windows of one size that begin at the times of a predicate. */
+    private static final class Others extends Windows<TimeWindow> {
+        private final LongPredicate starts;
+        private final long size;
+        private final long grace;
+
+        private Others(final LongPredicate starts, final long size, final long grace) {
+            this.starts = starts;
+            this.size = size;
+            this.grace = grace;
+        }
+
+        @Override
+        public Map<Long, TimeWindow> windowsFor(final long timestamp) {
+            final Map<Long, TimeWindow> windows = new LinkedHashMap<>();
+            for (long start = Math.max(0, timestamp - size + 1); start <= timestamp; start++) {
+                if (starts.test(start)) {
+                    windows.put(start, new TimeWindow(start, start + size));
+                }
+            }
+            return windows;
+        }
+
+        @Override
+        public long size() {
+            return size;
+        }
+
+        @Override
+        public long gracePeriodMs() {
+            return grace;
         }
     }
 
@@ -945,15 +1038,17 @@ public final class Programs {
     /** Keeps the last value of each key and forwards all of them when its timer rings. */
     private static final class Gathers extends ContextualProcessor<String, String, String, String> {
         private final String name;
+        private final PunctuationType time;
 
-        private Gathers(final String name) {
+        private Gathers(final String name, final PunctuationType time) {
             this.name = name;
+            this.time = time;
         }
 
         @Override
         public void init(final org.apache.kafka.streams.processor.api.ProcessorContext<String, String> context) {
             super.init(context);
-            context.schedule(Duration.ofMillis(10), PunctuationType.STREAM_TIME, this::forwardAll);
+            context.schedule(Duration.ofMillis(10), time, this::forwardAll);
         }
 
         @Override

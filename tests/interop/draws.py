@@ -25,7 +25,7 @@ _OF_TABLES = frozenset(
     {"lookup", "left_lookup", *(name for name in OPERATORS if name.startswith("table_"))}
 )
 _GLOBALLY = frozenset({"global_join", "global_left_join"})
-_WITH_STORE_NAME = frozenset({"process", "timer"})
+_WITH_STORE_NAME = frozenset({"process", "timer", "clock"})
 _GROUPING = frozenset({"count", "reduce", "aggregate", "cogroup"})
 _REGROUPING = frozenset({"table_group_count", "table_group_reduce", "table_group_aggregate"})
 _KEPT = frozenset(
@@ -39,11 +39,13 @@ _KEPT = frozenset(
 _ALWAYS_KEPT = frozenset({*_GROUPING, *_REGROUPING, "to_table"})
 _UNNAMED = frozenset(
     {
-        "peek", "flat_map_values", "timer", "table_filter_not", "table_transform_values",
+        "peek", "flat_map_values", "timer", "clock", "table_filter_not", "table_transform_values",
         "table_to_stream_by", "table_group_reduce", "table_group_aggregate",
     }
 )  # fmt: skip
 _JOINS = frozenset({"stream_join", "stream_left_join", "stream_outer_join"})
+_LOOKUPS = frozenset({"lookup", "left_lookup"})
+_FOREIGN = frozenset({"table_foreign_join", "table_foreign_left_join"})
 _DELETING = frozenset(
     {
         *_JOINS, "lookup", "left_lookup", "reduce", "aggregate", "cogroup", "windowed_reduce",
@@ -68,13 +70,18 @@ class Rule:
     apply: Callable[[Drawn], None]
 
 
+def _records(program: Drawn) -> list[list[Any]]:
+    """Return the inputs that are no moves of the wall clock."""
+    return [row for row in program["inputs"] if row[0] is not None]
+
+
 def _windowed(program: Drawn) -> list[Drawn]:
     return [step for step in program["steps"] if step["op"].startswith("windowed_")]
 
 
 def _outlast(program: Drawn) -> None:
     for step in _windowed(program):
-        plain = step["windows"] == "time" and step["op"] != "windowed_cogroup"
+        plain = step["windows"] in ("time", "offset", "custom") and step["op"] != "windowed_cogroup"
         if step["windows"] != "unlimited" and not (
             plain and "suppress" not in step and not step.get("close")
         ):
@@ -103,7 +110,7 @@ def _off_the_edge(program: Drawn) -> None:
 def _later_deletions(program: Drawn) -> None:
     if any("history" in source.get("kept", ()) for source in program["sources"]):
         last = 0
-        for row in program["inputs"]:
+        for row in _records(program):
             if row[2] is None:
                 row[3] = last + _GRID_MS
             last = max(last, row[3])
@@ -116,7 +123,7 @@ def _keyed(program: Drawn) -> None:
         or (optimized and step["op"] in ("stream_left_join", "stream_outer_join"))
         for step in program["steps"]
     ):
-        for row in program["inputs"]:
+        for row in _records(program):
             row[1] = row[1] or "a"
 
 
@@ -266,8 +273,15 @@ def _draw_group(chance: random.Random, step: Drawn, place: int) -> None:
         step["group_name"] = f"grouped{place}"
 
 
+def _draw_arguments(chance: random.Random, step: Drawn, _place: int) -> None:
+    if chance.random() < 0.3:
+        step["arguments"] = 3
+
+
 def _draw_global(chance: random.Random, step: Drawn, _place: int) -> None:
-    step["arguments"] = chance.choice([2, 4])
+    step["arguments"] = chance.choice([2, 3, 4])
+    if chance.random() < 0.3:
+        step["misses"] = True
 
 
 def _draw_cogroup(chance: random.Random, step: Drawn, _place: int) -> None:
@@ -303,11 +317,13 @@ def _draw_suppress(chance: random.Random, step: Drawn, _place: int) -> None:
 
 
 def _draw_windows(chance: random.Random, step: Drawn, place: int) -> None:
-    kinds = ["time", "time", "sliding", "session", "unlimited"]
+    kinds = ["time", "time", "sliding", "session", "unlimited", "offset", "custom"]
     step["windows"] = chance.choice(kinds)
     step["size"] = chance.choice([1, 4, 10])
     step["grace"] = chance.choice([0, 1, 5, 20])
-    if step["windows"] == "time" and chance.random() < 0.5:
+    if step["windows"] == "offset":
+        step["offset"] = chance.choice([-7, -1, 1, 2, 13])
+    if step["windows"] in ("time", "offset") and chance.random() < 0.5:
         step["advance"] = chance.choice([1, 3, step["size"]])
         step["advance"] = min(step["advance"], step["size"])
     if step["windows"] == "unlimited":
@@ -318,7 +334,8 @@ def _draw_windows(chance: random.Random, step: Drawn, place: int) -> None:
             step["kept"]["store"] = f"store{place}"
     how = chance.random()
     final = step["windows"] != "unlimited"
-    if how < 0.3 and final and step["op"] != "windowed_cogroup":
+    closes = step["windows"] in ("time", "sliding", "session")
+    if how < 0.3 and closes and step["op"] != "windowed_cogroup":
         step["close"] = True
     elif how < 0.7 and final:
         step["suppress"] = chance.choice([0, 1000])
@@ -333,6 +350,7 @@ _OPTIONS: tuple[tuple[frozenset[str], Callable[[random.Random, Drawn, int], None
     (_KEPT, _keep),
     (_GROUPING | _REGROUPING | _WINDOWED, _draw_group),
     (_GLOBALLY, _draw_global),
+    (_JOINS | _LOOKUPS | _FOREIGN, _draw_arguments),
     (frozenset({"cogroup", "windowed_cogroup"}), _draw_cogroup),
     (_JOINS, _draw_join),
     (frozenset({"table_suppress"}), _draw_suppress),
@@ -367,6 +385,7 @@ def _inputs(chance: random.Random, program: Drawn) -> Iterator[list[Any]]:
     keyless = 0.05 if chance.random() < 0.6 else 0
     with_headers = program["config"]["format"] == "HEADERS" and chance.random() < 0.5
     now = chance.choice([10, 20, 100])
+    clock = any(step["op"] == "clock" for step in program["steps"])
     for number in range(chance.randint(12, 50)):
         drawn = chance.random()
         if 0.3 <= drawn < 0.75:
@@ -382,6 +401,8 @@ def _inputs(chance: random.Random, program: Drawn) -> Iterator[list[Any]]:
         if with_headers and chance.random() < 0.5:
             row.append([["h", f"x{number}"]])
         yield row
+        if clock and chance.random() < 0.3:
+            yield [None, None, None, chance.choice([3, 10, 25])]
     if chance.random() < 0.5:
         for topic in topics:
             yield [topic, "z", "last", now + 2000]

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from streams import (
     BufferConfig,
+    CustomWindows,
     FixedKeyProcessor,
     FixedKeyRecord,
     GlobalKTable,
@@ -34,14 +35,17 @@ from streams import (
     ValueTransformerWithKey,
 )
 from streams.testing import TopologyTestDriver
+from tests.interop.shapes import is_order_free
 
 Step = Mapping[str, Any]
-Program = Mapping[str, Any]
+Program = dict[str, Any]
 #: Per output topic: (index of the input that made it, key, value, timestamp).
 Outputs = dict[str, list[list[Any]]]
 
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 _READABLE = 14
+#: Arguments of a function that gets the key as well.
+_WITH_KEY = 3
 
 
 # The functions of programs.
@@ -116,12 +120,13 @@ class _Last(Processor[Any, Any, Any, Any]):
 class _Gathers(Processor[Any, Any, Any, Any]):
     """Keeps the last value of each key and forwards all of them when its timer rings."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, time: PunctuationType) -> None:
         self._store = store
+        self._time = time
 
     def init(self, context: ProcessorContext[Any, Any]) -> None:
         super().init(context)
-        context.schedule(10, PunctuationType.STREAM_TIME, self._forward_all)
+        context.schedule(10, self._time, self._forward_all)
 
     def process(self, record: Record[Any, Any]) -> None:
         if record.key is not None:
@@ -165,7 +170,18 @@ def _kept(step: Step) -> dict[str, Any]:
     return {"store": _materialized(step["kept"])} if "kept" in step else {}
 
 
-def _joiner(step: Step) -> Callable[[Any, Any], Any]:
+def _takes_key(step: Step) -> bool:
+    return bool(step.get("arguments") == _WITH_KEY)
+
+
+def _joiner(step: Step) -> Callable[..., Any]:
+    deletes = step.get("deletes", False)
+    if _takes_key(step):
+        return lambda key, left, right: unless_deleted(deletes, mix(key, left, right))
+    return lambda left, right: unless_deleted(deletes, mix(left, right))
+
+
+def _rows_joiner(step: Step) -> Callable[[Any, Any], Any]:
     deletes = step.get("deletes", False)
     return lambda left, right: unless_deleted(deletes, mix(left, right))
 
@@ -220,12 +236,23 @@ def _grouped(step: Step, salt: int, one: KStream[Any, Any]) -> Any:
     return one.group_by_key(**TEXT, **name)
 
 
+def _irregular(timestamp: int, size: int) -> list[tuple[int, int]]:
+    starts = range(max(0, timestamp - size + 1), timestamp + 1)
+    return [(start, start + size) for start in starts if start % 5 in (0, 2)]
+
+
 def _windows(step: Step) -> Any:
     match step["windows"]:
         case "time":
             return TimeWindows(step["size"], advance=step.get("advance"), grace=step["grace"])
         case "sliding":
             return SlidingWindows(step["size"], grace=step["grace"])
+        case "offset":
+            advance, offset = step.get("advance"), step["offset"]
+            return TimeWindows(step["size"], advance=advance, grace=step["grace"], offset=offset)
+        case "custom":
+            size = step["size"]
+            return CustomWindows(lambda at: _irregular(at, size), grace=step["grace"], longest=size)
         case "session":
             return SessionWindows(step["size"], grace=step["grace"])
         case _:
@@ -312,14 +339,14 @@ def _global_join(pool: Pool, step: Step) -> None:
     joiner: Any = _joiner(step)
     if step["arguments"] == 4:
         joiner = _of_both_keys
-    pool.streams.append(
-        join(
-            pool.world,
-            joiner,
-            key_selector=lambda key, value: key_of(salt, key, value),
-            **_named(step),
+    misses = step.get("misses", False)
+
+    def selected(key: Any, value: Any) -> str | None:
+        return (
+            None if misses and digest("missed", salt, value) % 5 == 0 else key_of(salt, key, value)
         )
-    )
+
+    pool.streams.append(join(pool.world, joiner, key_selector=selected, **_named(step)))
 
 
 def _cogrouped(pool: Pool, step: Step) -> Any:
@@ -344,9 +371,12 @@ def _process(pool: Pool, step: Step) -> None:
 
 
 def _timer(pool: Pool, step: Step) -> None:
-    store = step["store"]
-    pool.builder.add_state_store(Stores.key_value(store, persistent=False, **TEXT))
-    pool.streams.append(pool.stream(step, "a").process(lambda: _Gathers(store), stores=[store]))
+    store, by_clock = step["store"], step["op"] == "clock"
+    time = PunctuationType.WALL_CLOCK_TIME if by_clock else PunctuationType.STREAM_TIME
+    pool.builder.add_state_store(Stores.key_value(store, persistent=by_clock, **TEXT))
+    pool.streams.append(
+        pool.stream(step, "a").process(lambda: _Gathers(store, time), stores=[store])
+    )
 
 
 def _of_stream(make: Callable[[KStream[Any, Any], Step, int], Any]) -> Callable[[Pool, Step], None]:
@@ -422,6 +452,7 @@ _STREAMS: dict[str, Callable[[Pool, Step], None]] = {
     ),
     "process": _process,
     "timer": _timer,
+    "clock": _timer,
     "process_values": _of_stream(lambda s, step, x: s.process_values(_Stamp, **_named(step))),
 }
 
@@ -440,17 +471,19 @@ def _of_tables(pool: Pool, step: Step) -> None:
         "table_left_join": table.left_join,
         "table_outer_join": table.outer_join,
     }[step["op"]]
-    pool.add(join(other, _joiner(step), **_kept(step), **_named(step)))
+    pool.add(join(other, _rows_joiner(step), **_kept(step), **_named(step)))
 
 
 def _foreign(pool: Pool, step: Step) -> None:
     table, other, salt = pool.table(step, "t"), pool.table(step, "u"), step["salt"]
     join: Any = table.join if step["op"] == "table_foreign_join" else table.left_join
 
-    def key(value: Any) -> str | None:
-        return None if digest("foreign", salt, value) % 7 == 0 else key_of(salt, None, value)
+    def with_key(key: Any, value: Any) -> str | None:
+        return None if digest("foreign", salt, value) % 7 == 0 else key_of(salt, key, value)
 
-    pool.add(join(other, _joiner(step), foreign_key=key, **_kept(step), **_named(step)))
+    foreign_key = with_key if _takes_key(step) else lambda value: with_key(None, value)
+    joiner = _rows_joiner(step)
+    pool.add(join(other, joiner, foreign_key=foreign_key, **_kept(step), **_named(step)))
 
 
 def _regrouped(step: Step, salt: int, table: KTable[Any, Any]) -> Any:
@@ -527,7 +560,7 @@ def _windowed(pool: Pool, step: Step) -> None:
         made = windowed.aggregate(str, value_serde=str, **merger, **named)
     else:
         windowed = _grouped(step, salt, pool.stream(step, "a")).windowed_by(_windows(step))
-        if step["windows"] != "unlimited":
+        if step["windows"] in ("time", "sliding", "session"):
             close = step.get("close", False)
             windowed = windowed.emit_strategy("on_window_close" if close else "on_window_update")
         if step["op"] == "windowed_count":
@@ -599,39 +632,43 @@ def build(program: Program, config: StreamsConfig) -> tuple[Topology, list[str]]
     return pool.builder.build(config), outputs
 
 
-def answer(program: Program, *, record_by_record: bool) -> dict[str, Any]:
-    """Return the text of a program's topology and its outputs, as `Programs.java` does; or its error."""
+def answer(program: Program) -> dict[str, Any]:
+    """Return the text of a program's topology and its outputs, as `Programs.java` does; or its error.
+
+    Every other program runs in batches, which reach behind repartition topics where the order of records is free there.
+    """
     phase = "build"
     try:
         config = config_of(program)
         topology, outputs = build(program, config)
         text = str(topology.describe())
         phase = "run"
-        seen = _run(program, topology, config, outputs, record_by_record=record_by_record)
+        seen = _run(program, topology, config, outputs)
     except Exception as error:  # noqa: BLE001 - a program that fails here is a difference to report
         return {"phase": phase, "error": f"{type(error).__name__}: {error}"}
     return {"describe": text, "outputs": seen}
 
 
 def _run(
-    program: Program,
-    topology: Topology,
-    config: StreamsConfig,
-    outputs: list[str],
-    *,
-    record_by_record: bool,
+    program: Program, topology: Topology, config: StreamsConfig, outputs: list[str]
 ) -> Outputs:
     seen: Outputs = {}
+    record_by_record = bool(program["number"] % 2)
+    together = not record_by_record and is_order_free(program)
     with TopologyTestDriver(topology, config, record_by_record=record_by_record) as driver:
         results = {name: driver.create_output_topic(name, **TEXT) for name in outputs}
         inputs: dict[str, Any] = {}
         for index, (topic, key, value, timestamp, *more) in enumerate(program["inputs"]):
-            if topic not in inputs:
+            if topic is None:
+                driver.advance_wall_clock_time(timestamp)
+            elif topic not in inputs:
                 inputs[topic] = driver.create_input_topic(topic, **TEXT)
             headers = [
                 (name, text.encode()) for name, text in cast("list[Any]", more[0] if more else [])
             ]
-            inputs[topic].pipe_input(key, value, timestamp, headers)
+            if topic is not None:
+                raw = inputs[topic]._raw(key, value, timestamp, headers)
+                driver.pipe(topic, [raw], together=together)
             for name, result in results.items():
                 for record in result.read_records():
                     seen.setdefault(name, []).append(

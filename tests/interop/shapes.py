@@ -6,7 +6,9 @@ from typing import Any
 
 Drawn = dict[str, Any]
 
-_REKEYING = frozenset({"map", "flat_map", "select_key", "process", "timer", "table_to_stream_by"})
+_REKEYING = frozenset(
+    {"map", "flat_map", "select_key", "process", "timer", "clock", "table_to_stream_by"}
+)
 _FOREIGN = frozenset({"table_foreign_join", "table_foreign_left_join"})
 _OF_TWO_TABLES = frozenset({"table_join", "table_left_join", "table_outer_join", *_FOREIGN})
 _REGROUPING = frozenset({"table_group_count", "table_group_reduce", "table_group_aggregate"})
@@ -15,6 +17,14 @@ _STREAM_JOINS = frozenset({"stream_join", "stream_left_join", "stream_outer_join
 #: Aggregations of streams whose first old value Kafka Streams takes for the initial one.
 _INITIALIZED = frozenset(
     {"count", "aggregate", "cogroup", "windowed_count", "windowed_aggregate", "windowed_cogroup"}
+)
+#: Windows whose old values in Kafka Streams are those of another window, or none.
+_WITHOUT_OLD_VALUES = frozenset({"sliding", "session"})
+#: Operators behind which Kafka Streams' optimiser knows that keys have changed.
+_KEY_CHANGES = frozenset({"map", "flat_map", "select_key", "table_to_stream_by"})
+#: Operators that may change values, or keys, without its knowledge.
+_HIDDEN_CHANGES = frozenset(
+    {"process", "timer", "clock", "process_values", "global_join", "global_left_join"}
 )
 _KEEPING = frozenset(
     {"count", "reduce", "aggregate", "cogroup", "to_table", *_REGROUPING, *_FOREIGN}
@@ -61,6 +71,8 @@ class Shape:
     subtopologies: int = 1
     streams: list[Node] = field(default_factory=list[Node])
     tables: list[Node] = field(default_factory=list[Node])
+    #: What is repartitioned because its keys may have changed further up.
+    placed: list[Node] = field(default_factory=list[Node])
 
     @classmethod
     def of(cls, program: Drawn, text: str = "") -> "Shape":
@@ -138,6 +150,8 @@ class Shape:
     def _placed(self, node: Node, operator: str, *, always: bool = False) -> Node:
         if not (node.rekeyed or always):
             return node
+        if not always:
+            self.placed.append(node)
         return Node(
             parents=(node,), operator=f"{operator} place", topics=node.topics, repartitioned=True
         )
@@ -147,7 +161,9 @@ class Shape:
         has_store = step["op"] in _KEEPING or step["op"].startswith("windowed_") or kept is not None
         caches = (kept or {}).get("cache", True) and self.program["config"]["cache"] > 0
         node.is_cached = has_store and caches
-        if step["op"] in _INITIALIZED and not caches:
+        if not caches and (
+            step["op"] in _INITIALIZED or step.get("windows") in _WITHOUT_OLD_VALUES
+        ):
             node.odd_old_values = True
         return node
 
@@ -177,6 +193,8 @@ class Shape:
             self._add_table(self._kept(step, made))
         elif operator in ("table_suppress", "table_to_stream", "table_to_stream_by"):
             made.rekeyed = operator in _REKEYING
+            # Its buffer counts their bytes.
+            made.takes_old_values = "bytes" in step
             self.streams.append(made)
         else:
             made.takes_old_values = operator in _FILTERS
@@ -224,10 +242,6 @@ def _odd_old_values(_shape: Shape, output: Node) -> bool:
     )
 
 
-def _flushed_together(_shape: Shape, output: Node) -> bool:
-    return any(node.is_cached and node.repartitioned for node in output.ancestors())
-
-
 def _in_one_task(shape: Shape, output: Node) -> bool:
     return shape.subtopologies > 1 and any(node.operator == "timer" for node in output.ancestors())
 
@@ -239,34 +253,7 @@ def _counted_behind_cache(shape: Shape, output: Node) -> bool:
     )
 
 
-def _order_of_topics(_shape: Shape, output: Node) -> bool:
-    return any(
-        len(node.parents) > 1 and any(parent.repartitioned for parent in node.parents)
-        for node in output.ancestors()
-    )
-
-
-def _expired_in_memory(shape: Shape, output: Node) -> bool:
-    in_memory = shape.program["config"]["store"] == "in_memory"
-    return any(
-        node.operator in _STREAM_JOINS
-        and node.step.get("type", "in_memory" if in_memory else "rocksdb") == "in_memory"
-        for node in output.ancestors()
-    )
-
-
 EXCLUSIONS = (
-    Exclusion(
-        "order of repartition topics",
-        "The one task of Kafka Streams' test driver chooses among the records of all topics by their times; of two repartition"
-        " topics with equal times the other may come first than in our driver, which has a task for each sub-topology.",
-        _order_of_topics,
-    ),
-    Exclusion(
-        "late records in memory",
-        "A join store in memory moves its time on at null values, too, in Kafka Streams, so that a late record misses itself.",
-        _expired_in_memory,
-    ),
     Exclusion(
         "bytes behind a cache",
         "A change that comes out of a cache does not know the topic of its record, so a byte limit of `suppress` behind a"
@@ -285,12 +272,81 @@ EXCLUSIONS = (
         " what is made of itself give old values that were never given: groups and joins by foreign key behind them subtract them.",
         _odd_old_values,
     ),
-    Exclusion(
-        "one flush for a piped record",
-        "With a cache, our driver commits after each piped record, Kafka Streams' after each record of a repartition topic, too.",
-        _flushed_together,
+)
+
+
+@dataclass(frozen=True)
+class Rewiring:
+    """A declared difference of optimised topologies.
+
+    Attributes:
+        name: A short name.
+        reason: The difference, as `docs/coming-from-kafka-streams.md` declares it.
+        applies: Whether something that is repartitioned shows it, by its ways up to changes of keys: each way's change (None: a
+            source) and whether something changes without Kafka Streams' knowledge in between.
+    """
+
+    name: str
+    reason: str
+    applies: Callable[[list[tuple[Node | None, bool]]], bool]
+
+
+REWIRINGS = (
+    Rewiring(
+        "hidden changes",
+        "Values that a processor or a global table changes are never repartitioned by the serde of what comes after it"
+        " (KAFKA-19668): the repartition topic stays below them.",
+        lambda ways: any(change is not None and hidden for change, hidden in ways),
+    ),
+    Rewiring(
+        "merges of several",
+        "A repartition topic is not moved above a merge that brings in what the same change of keys did not make.",
+        lambda ways: len({change for change, _ in ways}) > 1,
     ),
 )
+#: Programs that Kafka Streams refuses or fails at: what its error says, and a short name.
+REFUSALS = {
+    "Found a null keyChangingChild node": "groups behind one common operator",
+    'because "this.topic" is null at org.apache.kafka.streams.processor.internals.ProcessorRecordContext.serialize': (
+        "suppress behind a timer"
+    ),
+}
+
+
+def _ways_up(node: Node, *, hidden: bool = False) -> list[tuple[Node | None, bool]]:
+    if node.operator in _KEY_CHANGES:
+        return [(node, hidden)]
+    if node.operator.startswith("windowed_"):  # the program's map behind it
+        return [(node, hidden)]
+    if not node.rekeyed:
+        return [(None, hidden)]
+    hidden = hidden or node.operator in _HIDDEN_CHANGES
+    return [way for parent in node.parents for way in _ways_up(parent, hidden=hidden)]
+
+
+def rewired(program: Drawn) -> str | None:
+    """Return which declared difference the topology text of a program may show, or None."""
+    if program["config"]["optimize"] != "all":
+        return None
+    ways = [_ways_up(node) for node in Shape.of(program).placed]
+    return next(
+        (each.name for each in REWIRINGS if any(each.applies(up) for up in ways)),
+        None,
+    )
+
+
+def refused(error: str) -> str | None:
+    """Return which declared difference an error of Kafka Streams is, or None."""
+    return next((name for text, name in REFUSALS.items() if text in error), None)
+
+
+def is_order_free(program: Drawn) -> bool:
+    """Return whether outputs don't depend on how records of several topics alternate, nor on when caches are flushed."""
+    return not any(
+        node.repartitioned and (node.is_cached or len(node.parents) > 1)
+        for output in Shape.of(program).outputs().values()
+        for node in output.ancestors()
+    )
 
 
 def excluded(program: Drawn, text: str) -> dict[str, str]:
