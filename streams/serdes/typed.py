@@ -19,6 +19,7 @@ from pydantic_core import to_json as pydantic_to_json
 
 from streams.errors import TopologyError
 from streams.schema_port import CodecError
+from streams.serdes.class_defaults import default_setter
 from streams.serdes.exact_fields import exact_fields
 from streams.serdes.read_back import difference, first_failure
 from streams.serdes.serde import Serde
@@ -370,12 +371,25 @@ def _decoder(make: Any, python_type: Any, name: str) -> Callable[[bytes], Any]:
     except TypeError as error:
         problem = str(error)
     else:
-        return decode
+        return _with_defaults(decode, python_type)
     raise _undecodable(name, problem)
 
 
 def _converter(python_type: Any) -> Callable[[Any], Any]:
-    return lambda value: msgspec.convert(value, python_type)
+    return _with_defaults(lambda value: msgspec.convert(value, python_type), python_type)
+
+
+def _with_defaults(make: Callable[[Any], Any], python_type: Any) -> Callable[[Any], Any]:
+    set_defaults = default_setter(python_type)
+    if set_defaults is None:
+        return make
+
+    def made(data: Any) -> Any:
+        value = make(data)
+        set_defaults(value)
+        return value
+
+    return made
 
 
 def _sorted(library: Any, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
