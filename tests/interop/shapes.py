@@ -169,7 +169,8 @@ class Shape:
 
     def _add_table(self, table: Node) -> None:
         self.tables.append(table)
-        self.streams.append(Node(**{**vars(table), "parents": (table,), "operator": "to_stream"}))
+        changes = {"parents": (table,), "operator": "to_stream", "takes_old_values": False}
+        self.streams.append(Node(**vars(table) | changes))
 
     def _join_tables(self, step: Drawn) -> Node:
         table, other = self._table(step, "t"), self._table(step, "u")
@@ -350,11 +351,34 @@ def is_order_free(program: Drawn) -> bool:
 
 
 def excluded(program: Drawn, text: str) -> dict[str, str]:
-    """Return the outputs that are not compared, and why; `text` is the description of the topology."""
+    """Return the outputs that are not compared, and why; `text` is the description of the topology.
+
+    Records that only one side has, wherever they are, change which of several topics with equal times comes next.
+    """
     shape = Shape.of(program, text)
-    return {
+    outputs = shape.outputs()
+    found = {
         name: exclusion.name
-        for name, output in shape.outputs().items()
+        for name, output in outputs.items()
         for exclusion in EXCLUSIONS
         if exclusion.reaches(shape, output)
     }
+    others = next(
+        (
+            exclusion.name
+            for node in (*shape.streams, *shape.tables)
+            for exclusion in EXCLUSIONS
+            if exclusion.reaches(shape, node)
+        ),
+        None,
+    )
+    if others is not None:
+        tied = (name for name, output in outputs.items() if _has_ties(output))
+        found = dict.fromkeys(tied, f"ties beside {others}") | found
+    return found
+
+
+def _has_ties(output: Node) -> bool:
+    return any(
+        sum(parent.repartitioned for parent in node.parents) > 1 for node in output.ancestors()
+    )
