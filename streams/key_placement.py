@@ -41,21 +41,31 @@ def with_input_partitioners(spec: TopologySpec, partitioners: Mapping[str, str])
     followed: dict[str, str] = {}
     for subtopology in spec.subtopologies:
         internal = {topic for each in subtopology.sources if each.internal for topic in each.topics}
-        for group in subtopology.copartition_groups:
+        for group in _meeting(subtopology):
             names = {topic: partitioners.get(topic, DEFAULT) for topic in sorted(group - internal)}
             for topic in group & internal:
                 names |= {topic: followed[topic]} if topic in followed else {}
             if len(set(names.values())) > 1:
                 said = ", ".join(f"{topic} by {name}" for topic, name in names.items())
                 raise TopologyError(
-                    f"topics that are joined place their keys by different partitioners ({said}), so equal keys don't meet; "
-                    "repartition() one of the streams before the join, or write its topic with the other partitioner"
+                    f"topics that meet place their keys by different partitioners ({said}), so equal keys are in different tasks; "
+                    "repartition() one of the streams before, or write its topic with the other partitioner"
                 )
             followed |= {topic: name for name in names.values() for topic in group & internal}
     return replace(
         spec,
         subtopologies=tuple(_following(each, followed) for each in spec.subtopologies),
     )
+
+
+def _meeting(subtopology: SubtopologySpec) -> list[frozenset[str]]:
+    """Return the groups of topics whose equal keys must be in equal partitions.
+
+    Beside inputs of joins these are all topics of a sub-topology with stores: merged streams, a stream of several topics,
+    processors that share a store.
+    """
+    topics = frozenset(topic for each in subtopology.sources for topic in each.topics)
+    return [*subtopology.copartition_groups, *([topics] if subtopology.stores else [])]
 
 
 def _following(subtopology: SubtopologySpec, followed: Mapping[str, str]) -> SubtopologySpec:
@@ -76,17 +86,19 @@ def _log_warning(text: str) -> None:
 
 
 def checked_topics(plan: ApplicationPlan) -> dict[str, int]:
-    """Return the input topics whose keys have to be where other topics have them, with their partition counts. Pure."""
+    """Return the input topics whose keys must be in the partitions of equal keys of other topics, with partition counts. Pure."""
     counts: dict[str, int] = {}
     for subtopology in plan.subtopologies.values():
         spec = subtopology.spec
-        joined = {topic for group in spec.copartition_groups for topic in group}
+        meeting = {topic for group in spec.copartition_groups for topic in group}
+        if spec.stores and len(subtopology.topic_partitions) > 1:
+            meeting |= subtopology.topic_partitions.keys()  # see `_meeting`
         for source in spec.sources:
             if source.internal or isinstance(source.key_serde, WindowedSerde):
                 continue
-            for topic in source.topics:
-                partitions = subtopology.topic_partitions.get(topic, 1)
-                if topic in joined and partitions > 1:
+            for topic in subtopology.source_topics.get(source.name, ()):
+                partitions = subtopology.topic_partitions[topic]
+                if topic in meeting and partitions > 1:
                     counts[topic] = partitions
     return counts
 
@@ -164,7 +176,7 @@ class KeyCheck:
         named = f'input_partitioners = {{"{topic}": "{others[0]}"}}, or ' if others else ""
         return (
             f"topic {topic}: {elsewhere} of {sampled} sampled keys are not in the partition that {name} ({_SOURCES[name]}) gives "
-            f"them, so joins of it with other topics miss partners; {hint}set {named}repartition() the stream before the join, or "
+            f"them, so equal keys of it and of other topics do not meet; {hint}set {named}repartition() the stream before, or "
             'write the topic with a producer whose "partitioner" is "murmur2_random"'
         )
 

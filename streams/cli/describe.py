@@ -76,5 +76,5 @@ def _check(spec: TopologySpec, config: StreamsConfig) -> int:
         fine = f"topic {topic}: {sampled} sampled keys are where they should be"
         sys.stdout.write(f"{text or (fine if sampled else f'topic {topic}: no key was sampled')}\n")
     if not topics:
-        sys.stdout.write("no input is joined with another topic, so any partitioner will do\n")
+        sys.stdout.write("no input meets another topic in a store, so any partitioner will do\n")
     return ExitCode.FAILED if found.findings(topics) else ExitCode.OK

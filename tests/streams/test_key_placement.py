@@ -1,10 +1,11 @@
-"""Where keys are: inputs written by another partitioner are found, and what is joined with them follows."""
+"""Where keys are: inputs written by another partitioner are found, and topics that meet them follow."""
 
+import re
 from typing import Any
 
 import pytest
 
-from streams import StreamsBuilder, StreamsConfig, TopologyError
+from streams import Processor, Record, StreamsBuilder, StreamsConfig, TopologyError
 from streams.key_placement import KeyCheck, checked_topics
 from streams.serdes.partitioning import KEY_PARTITIONERS, KeyPartitioner
 from streams.topics import spec_of
@@ -109,6 +110,50 @@ def test_two_partitioners_in_one_join_are_refused() -> None:
     with pytest.raises(TopologyError, match="orders by murmur2, users by crc32"):
         _spec(_joined("as it is"), users="crc32")
     _spec(_joined("as it is"), users="crc32", orders="crc32")
+
+
+def _merged(builder: StreamsBuilder, kind: str) -> None:
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    if kind == "merge":
+        both = builder.stream("orders", **text).merge(builder.stream("users", **text))
+    elif kind == "several topics":
+        both = builder.stream(["orders", "users"], **text)
+    elif kind == "pattern":
+        both = builder.stream(re.compile("orders|users"), **text)
+    else:
+        builder.table("users", **text, store="rows")
+        builder.stream("orders", **text).process(Seeing, stores=["rows"])
+        return
+    both.group_by_key().count()
+
+
+class Seeing(Processor[str, str, str, str]):
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record)
+
+
+@pytest.mark.parametrize("kind", ["merge", "several topics", "pattern", "shared store"])
+def test_topics_that_meet_without_a_join_are_checked(kind: str) -> None:
+    counts = {"users": 4, "orders": 4}
+    builder = StreamsBuilder()
+    _merged(builder, kind)
+    assert checked_topics(plan_application(_spec(builder), "a", counts)) == counts
+
+
+def test_two_partitioners_in_one_aggregation_are_refused() -> None:
+    builder = StreamsBuilder()
+    _merged(builder, "merge")
+    with pytest.raises(TopologyError, match="orders by murmur2, users by crc32"):
+        _spec(builder, users="crc32")
+    _spec(builder, users="crc32", orders="crc32")
+
+
+def test_merged_streams_that_are_not_aggregated_are_not_checked() -> None:
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    builder = StreamsBuilder()
+    builder.stream("orders", **text).merge(builder.stream("users", **text)).to("out")
+    plan = plan_application(_spec(builder, users="crc32"), "a", {"users": 4, "orders": 4})
+    assert checked_topics(plan) == {}
 
 
 def test_inputs_of_joins_are_checked() -> None:
