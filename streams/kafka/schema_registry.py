@@ -19,6 +19,7 @@ from confluent_kafka.schema_registry import (
     Schema,
     SchemaReference,
     SchemaRegistryClient,
+    dual_schema_id_deserializer,
     topic_subject_name_strategy,
 )
 from confluent_kafka.schema_registry.error import SchemaRegistryError as RegistryReply
@@ -60,6 +61,9 @@ _CHOOSES_SCHEMA: Final = ("use.schema.id", "use.latest.version", "use.latest.wit
 #: What a serde of a subject decides itself.
 _OF_A_SUBJECT: Final = (*_CHOOSES_SCHEMA, "auto.register.schemas", "subject.name.strategy")
 
+#: Files of Protobuf that confluent-kafka adds to each of its pools, such as `google/protobuf/wrappers.proto`.
+_BUILT_IN_FILES: Final = ("google/protobuf/", "google/type/", "confluent/")
+
 #: The formats by the registry's name for them: what messages call them, and their serdes.
 _TYPES: Final = {
     "AVRO": ("an Avro schema", "Serdes.avro(subject=…)"),
@@ -97,14 +101,19 @@ class ConfluentFormats:
         values = AvroValues(used.text, used.named)
         # What the schema does not have would be left out silently.
         own = {"validate.strict.allow.default": True, **used.serializer}
+        reading = {**used.deserializer}
+        reading["schema.id.deserializer"] = _without_padding(
+            reading.get("schema.id.deserializer", dual_schema_id_deserializer)
+        )
         write: Any = avro.AvroSerializer
         read: Any = avro.AvroDeserializer
         return _Codec(
             link,
             "AVRO",
             lambda: write(used.client, used.schema, conf=own),
-            _made(lambda: read(link.client, used.schema, conf=used.deserializer)),
-            check=values.checked,
+            _made(lambda: read(link.client, used.schema, conf=reading)),
+            check=values.checked_payload if values.is_bytes else values.checked,
+            check_read=values.of_payload if values.is_bytes else None,
             refusal=values.refusal,
             in_order=values.in_order,
         )
@@ -124,11 +133,14 @@ class ConfluentFormats:
         writing, reading = {**old, **used.serializer}, {**old, **used.deserializer}
         write: Any = protobuf.ProtobufSerializer
         read: Any = protobuf.ProtobufDeserializer
+        # Theirs can't parse the schema of a file that it has built in. Without a client it does not try.
+        is_built_in = message_type.DESCRIPTOR.file.name.startswith(_BUILT_IN_FILES)
+        reading_client = None if is_built_in else link.client
         return _Codec(
             link,
             "PROTOBUF",
             lambda: write(message_type, used.client, writing),
-            _made(lambda: read(message_type, reading, link.client)),
+            _made(lambda: read(message_type, reading, reading_client)),
             check_data=ProtobufWriters(message_type.DESCRIPTOR.full_name, link.schema_text).check,
             key_bytes=_with_sorted_maps,
         )
@@ -407,13 +419,15 @@ class _Codec:
 
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:
         """Return the value, read by the schema that wrote it and brought into the serde's."""
-        if len(data) <= _FRAME_BYTES or data[0] not in _MAGIC_BYTES:
+        if len(data) < _FRAME_BYTES or data[0] not in _MAGIC_BYTES:
             raise CodecError(
                 "they do not begin with a schema's id: no serialiser with a registry wrote them"
             )
         try:
             if self._check_data is not None:
                 self._check_data(data)
+            if len(data) == _FRAME_BYTES and self._schema_type == "AVRO":
+                data = _Padded(data + b"\0")
             value = self._deserializer(data, self._part(topic, is_key=is_key)[0])
             return value if self._check_read is None else self._check_read(value)
         except Exception as error:  # noqa: BLE001 - as above
@@ -463,6 +477,19 @@ class _Codec:
             return None
         what, serde = _TYPES.get(found.schema_type, (f"a {found.schema_type} schema", "its serde"))
         return f"{what} wrote them; read the topic with {serde}"
+
+
+class _Padded(bytes):
+    """A frame with one byte more: the Avro deserialiser refuses values of no bytes, such as records without fields."""
+
+
+def _without_padding(read_id: Any) -> Callable[[bytes, Any, Any], Any]:
+    """Return a function that reads a frame's id, and gives the deserialiser the bytes of the value alone."""
+
+    def read(data: bytes, context: Any, schema_id: Any) -> Any:
+        return read_id(data[:-1] if isinstance(data, _Padded) else data, context, schema_id)
+
+    return read
 
 
 def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:

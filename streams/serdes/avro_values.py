@@ -40,6 +40,7 @@ class AvroValues:
         self.schema = _parsed(schema, named or {})
         self._named = {found["name"]: found for found in _named_types(self.schema)}
         self._has_maps = any(_kind(part) == "map" for part in _parts(self.schema))
+        self.is_bytes = _kind(self.schema) == "bytes"
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
 
     def checked(self, value: Any) -> Any:
@@ -57,6 +58,19 @@ class AvroValues:
         except Exception:  # noqa: BLE001, S110 - fastavro raises what Python does; the walk below finds the place
             pass
         raise CodecError(self.refusal(value))
+
+    def checked_payload(self, value: Any) -> bytes:
+        """Return the bytes of a value of "bytes", without their length: with a registry the record's end is theirs."""
+        data = self.encode(self.checked(value))
+        return bytes(self._read(io.BytesIO(data), "bytes", None))
+
+    def of_payload(self, value: Any) -> Any:
+        """Return the value of bytes without their length; other values are of another schema, and read already."""
+        if not _is_a(value, bytes):
+            return value
+        out = io.BytesIO()
+        self._write(out, "bytes", value)
+        return self.decode(out.getvalue())
 
     def in_order(self, value: Any) -> Any:
         """Return a value whose maps are in the order of their keys; fields are in the schema's."""

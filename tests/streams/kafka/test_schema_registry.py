@@ -7,10 +7,17 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
+from google.protobuf import (  # type: ignore[import-untyped]  # its stubs are a package of their own
+    duration_pb2,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 
 from streams import (
     ConfigError,
@@ -24,6 +31,7 @@ from streams import (
     TopologyError,
 )
 from streams.kafka.schema_registry import FORMATS
+from streams.serdes.serde import for_keys
 from streams.testing import TopologyTestDriver
 from tests.fakes.protobuf import LONG, TEXT, message_types
 from tests.fakes.schema_registry import SchemaRegistry, schema_registry
@@ -204,7 +212,7 @@ def test_a_server_that_is_no_registry_is_not_the_records_fault(registry: SchemaR
         serde.deserialize("orders", framed(1, b"\x0a"))
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00\x00\x00\x00\x01", b"plain text", b"\x05" * 9])
+@pytest.mark.parametrize("data", [b"", b"\x00\x00\x00\x01", b"plain text", b"\x05" * 9])
 def test_bytes_without_an_id_are_refused(registry: SchemaRegistry, data: bytes) -> None:
     """The error says that no serialiser with a registry wrote them, and the registry is not asked."""
     with pytest.raises(
@@ -521,3 +529,82 @@ def test_an_avro_branch_that_holds_the_value_is_written_with_a_registry() -> Non
     assert serde.deserialize("t", serde.serialize("t", value) or b"") == value
     with pytest.raises(SerializationError, match=r"at N\.f: expected float"):
         serde.serialize("t", {"n": None, "f": 1e300})
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "payload"),
+    [
+        ({"type": "record", "name": "Deleted", "fields": []}, {}, b""),
+        ({"type": "record", "name": "Nulls", "fields": [{"name": "a", "type": "null"}]}, {"a": None}, b""),
+        ({"type": "fixed", "name": "Empty", "size": 0}, b"", b""),
+        ("bytes", b"", b""),
+        ("bytes", b"abc", b"abc"),
+        ({"type": "bytes"}, b"", b""),
+        (DECIMAL, Decimal("1.10"), b"n"),
+        (DECIMAL, Decimal("-9999.99"), b"\xf0\xbd\xc1"),
+        (DECIMAL, Decimal("0.00"), b"\x00"),
+        (["null", DECIMAL], Decimal("1.10"), b"\x02\x02n"),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("is_key", [False, True], ids=["value", "key"])
+def test_avro_values_of_few_bytes_are_read(
+    registry: SchemaRegistry, schema: Any, value: Any, payload: bytes, is_key: bool
+) -> None:
+    """A record without fields has no bytes; "bytes" alone have no length before them."""
+    text = json.dumps(schema)
+    serde: Any = Serdes.avro(text, registry.url)
+    serde = for_keys(serde) if is_key else serde
+
+    data = serde.serialize("orders", value)
+
+    assert data == framed(1, payload)
+    assert serde.deserialize("orders", data) == value
+
+
+def test_an_avro_value_without_its_bytes_is_refused(registry: SchemaRegistry) -> None:
+    """A record that was cut behind the schema's id does not become zeros."""
+    serde = Serdes.avro(ORDER, registry.url)
+    data = serde.serialize("orders", {"cents": 0}) or b""
+    assert data == framed(1, b"\x00")
+
+    with pytest.raises(SerializationError, match="5 bytes"):
+        serde.deserialize("orders", data[:5])
+
+
+def test_a_decimal_that_does_not_fit_is_refused(registry: SchemaRegistry) -> None:
+    serde = Serdes.avro(DECIMAL, registry.url)
+    for bad in (Decimal("1.111"), Decimal(10**9), "1.10"):
+        with pytest.raises(SerializationError, match=r"at \$: expected decimal\(6, 2\)"):
+            serde.serialize("orders", bad)
+
+
+def _struct() -> Any:
+    made = struct_pb2.Struct()
+    made.update({"b": 1, "a": [True, None, "x"]})
+    return made
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        _struct(),
+        wrappers_pb2.Int64Value(value=5),
+        wrappers_pb2.StringValue(),
+        timestamp_pb2.Timestamp(seconds=5, nanos=1),
+        duration_pb2.Duration(),
+    ],
+    ids=lambda message: message.DESCRIPTOR.name,
+)
+def test_messages_of_protobufs_own_files_are_read(registry: SchemaRegistry, message: Any) -> None:
+    """They are values by themselves, and other messages are still told apart."""
+    serde = Serdes.protobuf(type(message), registry.url)
+
+    data = serde.serialize("orders", message) or b""
+
+    assert serde.deserialize("orders", data) == message
+    with pytest.raises(SerializationError, match="wrote them, and this serde reads"):
+        Serdes.protobuf(wrappers_pb2.BoolValue, registry.url).deserialize("orders", data)
