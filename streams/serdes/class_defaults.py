@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Final
 
 from streams.serdes.read_back import parts
-from streams.serdes.type_parts import inner_types, type_hints
+from streams.serdes.type_parts import inner_types, is_recursive
 
 #: Values without parts.
 _SCALARS: Final = (str, bytes, int, float, type(None))
@@ -31,7 +31,7 @@ def default_setter(python_type: Any) -> Callable[[Any], None] | None:
     defaults = {part: found for part in inner_types(python_type) if (found := _defaults(part))}
     if not defaults:
         return None
-    if defaults.keys() == {python_type} and not _is_recursive(python_type):
+    if defaults.keys() == {python_type} and not is_recursive(python_type):
         own = defaults[python_type]
 
         def set_own(value: Any) -> None:
@@ -70,8 +70,3 @@ def _class_attributes(python_type: type[Any]) -> frozenset[str]:
         own = vars(base).get("__slots__", ())
         slots.update((own,) if isinstance(own, str) else own)
     return frozenset(dir(python_type)) - slots
-
-
-def _is_recursive(python_type: Any) -> bool:
-    hints = type_hints(python_type).values()
-    return any(part is python_type for hint in hints for part in inner_types(hint))

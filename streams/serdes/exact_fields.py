@@ -20,8 +20,15 @@ from uuid import UUID
 
 import msgspec
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from streams.serdes.type_parts import has_own_equality, is_users_class, members, type_hints
+from streams.serdes.type_parts import (
+    has_own_equality,
+    is_pydantic_class,
+    is_users_class,
+    members,
+    type_hints,
+)
 
 #: Says whether all values of a column read back equal; False is always a correct answer.
 Check = Callable[[Sequence[Any]], bool]
@@ -35,6 +42,12 @@ _LEAVES: Final = frozenset({bytes, date, timedelta, UUID})
 _ZONES: Final = frozenset({None, UTC})
 _zone_of: Final = attrgetter("tzinfo")
 _values_of: Final = methodcaller("values")
+
+_NO_OPTIONS: Final = FieldInfo()
+_HARMLESS_OPTIONS: Final = frozenset({
+    "annotation", "default", "default_factory", "title", "field_title_generator", "description", "examples", "deprecated",
+    "json_schema_extra", "frozen", "repr",
+})  # fmt: skip
 
 #: What a class may override that has a say in what is written or read.
 _HOOKS: Final = (
@@ -291,7 +304,7 @@ def _is_flat(python_type: Any) -> bool:
             for hook in _HOOKS
             for base in _own_bases(python_type, msgspec.Struct)
         )
-    if is_dataclass(python_type):
+    if is_dataclass(python_type) and not is_pydantic_class(python_type):
         generated = {"__init__", "__getstate__", "__setstate__"}
         hooks = set(_HOOKS) - generated
         return (
@@ -324,16 +337,16 @@ def _is_plain_model(model: type[BaseModel]) -> bool:
             vars(decorators).values() if hasattr(decorators, "__dict__") else _slots(decorators)
         )
         and not any(hook in vars(model) for hook in (*_HOOKS, *_MODEL_HOOKS))
-        and all(
-            not (
-                field.alias
-                or field.validation_alias
-                or field.serialization_alias
-                or field.exclude
-                or field.metadata
-            )
-            for field in model.model_fields.values()
-        )
+        and all(map(_is_plain_field, model.model_fields.values()))
+    )
+
+
+def _is_plain_field(field: FieldInfo) -> bool:
+    """Return whether a field has no option but those that change neither its bytes nor its value."""
+    return all(
+        getattr(field, option) == getattr(_NO_OPTIONS, option)
+        for option in FieldInfo.__slots__
+        if option not in _HARMLESS_OPTIONS and not option.startswith("_")
     )
 
 

@@ -3,7 +3,7 @@
 import types
 import typing
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -20,14 +20,17 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+from weakref import WeakSet
 
 import msgspec
-from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter
+from pydantic.fields import FieldInfo
 
 #: Says that a type has no sample, or that making one fails.
 NO_SAMPLE: Final = object()
 
 _MAX_DEPTH: Final = 6
+_MAX_LENGTH: Final = 1000
 
 # Tame values: a serde that rounds times to seconds is judged when it writes, not when it is built.
 _SAMPLES: Final[dict[object, object]] = {
@@ -71,6 +74,22 @@ def is_users_class(python_type: Any) -> bool:
     kind: Any = python_type
     is_known = issubclass(kind, msgspec.Struct | BaseModel) or is_dataclass(kind)
     return is_known or hasattr(kind, "__attrs_attrs__")
+
+
+def is_pydantic_class(python_type: Any) -> bool:
+    """Return whether a type is a class that pydantic reads and writes: a model, or a dataclass of its decorator."""
+    kind: Any = get_origin(python_type) or python_type
+    if not isinstance(kind, type):
+        return False
+    cls: Any = kind
+    return issubclass(cls, BaseModel) or (
+        is_dataclass(cls) and hasattr(cls, "__pydantic_validator__")
+    )
+
+
+def pydantic_fields(python_type: Any) -> Mapping[str, FieldInfo]:
+    """Return the fields of a pydantic class."""
+    return cast("Mapping[str, FieldInfo]", python_type.__pydantic_fields__)
 
 
 def type_hints(python_type: Any) -> dict[str, Any]:
@@ -160,11 +179,11 @@ def _is_bare_container(part: Any) -> bool:
 
 
 def _allows_extra(python_type: Any) -> bool:
-    return (
-        isinstance(python_type, type)
-        and issubclass(python_type, BaseModel)
-        and python_type.model_config.get("extra") == "allow"
-    )
+    kind = get_origin(python_type) or python_type
+    if not is_pydantic_class(kind):
+        return False
+    config = kind.model_config if issubclass(kind, BaseModel) else kind.__pydantic_config__
+    return bool(config.get("extra") == "allow")
 
 
 def _is_hashable(part: Any) -> bool:
@@ -190,10 +209,46 @@ def has_own_equality(python_type: Any) -> bool:
     if issubclass(python_type, msgspec.Struct):
         return equals is not msgspec.Struct.__eq__ or not python_type.__struct_config__.eq
     if is_dataclass(python_type):
+        if _allows_extra(python_type):  # what `==` of a dataclass does not see
+            return True
         code = getattr(equals, "__code__", None)
         generated = code is not None and code.co_filename == "<string>"
         return not generated or not all(field.compare for field in fields(python_type))
     return True  # attrs has options of each field
+
+
+def nested_classes(python_type: Any) -> tuple[type[Any], ...]:
+    """Return the users' classes of which a value of a type may have objects inside."""
+    found = [part for part in inner_types(python_type) if is_users_class(part)]
+    if is_users_class(python_type) and not is_recursive(python_type):
+        found.remove(python_type)
+    return tuple(found)
+
+
+def is_recursive(python_type: Any) -> bool:
+    """Return whether objects of a class may hold others of it."""
+    hints = type_hints(python_type).values()
+    return any(part is python_type for hint in hints for part in inner_types(hint))
+
+
+#: Subclasses whose `==` compares all fields.
+_TRUSTED: Final[WeakSet[type[Any]]] = WeakSet()
+
+
+def have_sly_subclasses(classes: Iterable[type[Any]]) -> bool:
+    """Return whether a subclass has an equality of its own: its objects may equal one of the class, without their fields.
+
+    Subclasses may be defined after the serde was built.
+    """
+    for cls in classes:
+        for subclass in cls.__subclasses__():
+            if subclass not in _TRUSTED:
+                if has_own_equality(subclass):
+                    return True
+                _TRUSTED.add(subclass)
+            if have_sly_subclasses((subclass,)):
+                return True
+    return False
 
 
 def sample(python_type: Any, depth: int = 0) -> Any:
@@ -217,7 +272,11 @@ def _sample(python_type: Any, depth: int) -> Any:  # noqa: PLR0911 - one for eac
     if origin is Literal:
         return arguments[0]
     if origin is typing.Annotated:
-        return sample(arguments[0], depth)
+        made = sample(arguments[0], depth)
+        return next(
+            (each for each in _candidates(made, arguments[1:]) if _fits(each, python_type)),
+            NO_SAMPLE,
+        )
     if origin in {Union, types.UnionType}:
         made = (sample(part, depth + 1) for part in arguments if part is not type(None))
         return next((each for each in made if each is not NO_SAMPLE), NO_SAMPLE)
@@ -228,6 +287,54 @@ def _sample(python_type: Any, depth: int) -> Any:  # noqa: PLR0911 - one for eac
     if isinstance(python_type, type) and issubclass(python_type, Enum):
         return next(iter(python_type))
     return NO_SAMPLE
+
+
+def _candidates(made: Any, metadata: Sequence[Any]) -> Iterator[Any]:
+    """Yield a sample and variants of it, one of which fits most constraints of `msgspec.Meta` and of pydantic's `Field`."""
+    yield made
+    given = _constraints(metadata)
+    if isinstance(made, str | bytes | list | tuple):
+        yield made * min(given.get("min_length", 1), _MAX_LENGTH)
+    elif isinstance(made, datetime | time):
+        yield made.replace(tzinfo=None if made.tzinfo else UTC)
+    elif isinstance(made, int | float | Decimal):
+        kind: Any = type(made)
+        step = given.get("multiple_of", 1)
+        low = given.get("ge", given.get("gt"))
+        high = given.get("le", given.get("lt"))
+        bounds = [bound for bound in (low, high) if bound is not None]
+        for bound in bounds:
+            whole = bound // step * step
+            yield from (kind(whole + change) for change in (0, step, -step))
+        yield kind(step)
+        if len(bounds) == 2:  # noqa: PLR2004 - both
+            yield kind(sum(bounds) / 2)
+
+
+def _constraints(metadata: Sequence[Any]) -> dict[str, Any]:
+    """Return the constraints of an annotation by their names; libraries share these."""
+    found: dict[str, Any] = {}
+    for part in metadata:
+        found |= _constraints(getattr(part, "metadata", ()))
+        for name in ("ge", "gt", "le", "lt", "multiple_of", "min_length"):
+            bound = getattr(part, name, None)
+            if bound is not None:
+                found[name] = bound
+    return found
+
+
+def _fits(value: Any, annotated: Any) -> bool:
+    """Return whether the libraries accept a value for an annotated type; False where they can't say."""
+    metadata = [part for part in get_args(annotated)[1:] if not isinstance(part, str)]
+    is_msgspec = [isinstance(part, msgspec.Meta) for part in metadata]
+    try:
+        if any(is_msgspec):
+            msgspec.convert(value, annotated)
+        if not all(is_msgspec):
+            TypeAdapter(annotated).validate_python(value)
+    except Exception:  # noqa: BLE001 - validators are the user's: without a sample there is no verdict
+        return False
+    return value is not NO_SAMPLE
 
 
 def _sample_container(origin: Any, arguments: tuple[Any, ...], depth: int) -> Any:
@@ -249,7 +356,11 @@ def _sample_container(origin: Any, arguments: tuple[Any, ...], depth: int) -> An
 
 
 def _sample_object(python_type: Any, depth: int) -> Any:
+    is_pydantic = is_pydantic_class(python_type)
     hints = type_hints(python_type)
+    if is_pydantic:  # these have the constraints of `Field` as well
+        declared = pydantic_fields(python_type)
+        hints = {name: field.rebuild_annotation() for name, field in declared.items()}
     optional = _optional_fields(python_type)
     given: dict[str, Any] = {}
     for name in hints if is_typed_dict(python_type) else _settable_fields(python_type):
@@ -260,8 +371,9 @@ def _sample_object(python_type: Any, depth: int) -> Any:
             return NO_SAMPLE
     if is_typed_dict(python_type):
         return given
-    if issubclass(python_type, BaseModel):
-        return python_type.model_validate(given, by_name=True, by_alias=False)
+    if is_pydantic:
+        adapter = TypeAdapter[Any](python_type)
+        return adapter.validate_python(given, by_name=True, by_alias=False)
     if hasattr(python_type, "__attrs_attrs__"):
         aliases = {field.name: field.alias for field in python_type.__attrs_attrs__}
         given = {aliases.get(name, name): made for name, made in given.items()}
@@ -269,11 +381,12 @@ def _sample_object(python_type: Any, depth: int) -> Any:
 
 
 def _settable_fields(python_type: Any) -> list[str]:
-    if issubclass(python_type, BaseModel):
+    if is_pydantic_class(python_type):
         # Defaults of excluded fields come back.
-        declared = python_type.model_fields
         return [
-            name for name, field in declared.items() if field.is_required() or not field.exclude
+            name
+            for name, field in pydantic_fields(python_type).items()
+            if field.init is not False and (field.is_required() or not field.exclude)
         ]
     if issubclass(python_type, msgspec.Struct):
         return list(python_type.__struct_fields__)
@@ -285,8 +398,8 @@ def _settable_fields(python_type: Any) -> list[str]:
 def _optional_fields(python_type: Any) -> AbstractSet[str]:
     if is_typed_dict(python_type):
         return cast("AbstractSet[str]", python_type.__optional_keys__)
-    if issubclass(python_type, BaseModel):
-        declared = python_type.model_fields
+    if is_pydantic_class(python_type):
+        declared = pydantic_fields(python_type)
         return {name for name, field in declared.items() if not field.is_required()}
     if issubclass(python_type, msgspec.Struct):
         infos = msgspec.structs.fields(python_type)

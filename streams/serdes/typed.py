@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json as pydantic_to_json
 
 from streams.errors import TopologyError
@@ -27,11 +27,14 @@ from streams.serdes.strict_json import are_plain, refuse_hidden_nulls
 from streams.serdes.type_parts import (
     NO_SAMPLE,
     has_own_equality,
+    have_sly_subclasses,
     holds_mappings,
     holds_sets,
     inner_types,
+    is_pydantic_class,
     is_users_class,
     members,
+    nested_classes,
     sample,
     type_name,
 )
@@ -104,6 +107,7 @@ class _Typed(Serde[T]):
         )
         # An equality of the user's own may hold although a field has changed.
         self._compares = not any(has_own_equality(part) for part in inner_types(python_type))
+        self._nested = nested_classes(python_type)
 
     def __reduce__(self) -> "tuple[Callable[..., Serde[Any]], tuple[Any, ...]]":
         """Return how another process makes it: encoders and decoders stay in their process."""
@@ -134,7 +138,11 @@ class _Typed(Serde[T]):
         raise self.failed("serialise", "", reason)
 
     def serialize(self, topic: str, value: T, /) -> bytes | None:
-        if self._compares and (self._class is None or type(value) is self._class):
+        if (
+            self._compares
+            and (self._class is None or type(value) is self._class)
+            and not (self._nested and have_sly_subclasses(self._nested))
+        ):
             try:
                 data = self._encode(value)
                 if self._decode(data) == value:
@@ -195,7 +203,8 @@ class _Typed(Serde[T]):
         except Exception:
             self._refuse_hidden_nulls(values, encoded)
             raise
-        if not (self._compares and back == list(values)):
+        compares = self._compares and not have_sly_subclasses(self._nested)
+        if not (compares and back == list(values)):
             for value, other in zip(values, back, strict=True):
                 found = difference(value, other)
                 if found is not None:
@@ -466,7 +475,7 @@ def _needs_pydantic(python_type: Any, name: str) -> bool:
                 name, str(error)
             )
         unknown, problem = [], str(error)
-    if unknown and all(isinstance(cls, type) and issubclass(cls, BaseModel) for cls in unknown):
+    if unknown and all(is_pydantic_class(cls) for cls in unknown):
         return True
     if problem:
         raise _undecodable(name, problem)
@@ -485,8 +494,11 @@ def _undecodable(name: str, problem: str) -> TopologyError:
 
 
 def _unknown(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[Any]:
-    """Yield the classes within a type that msgspec knows nothing of."""
-    if isinstance(info, msgspec.inspect.CustomType):
+    """Yield the classes within a type that msgspec can't read."""
+    if isinstance(info, msgspec.inspect.CustomType) or (
+        # msgspec reads pydantic's dataclasses without their aliases, validators and constraints.
+        isinstance(info, msgspec.inspect.DataclassType) and is_pydantic_class(info.cls)
+    ):
         yield info.cls
     elif isinstance(info, tuple | list):
         parts = cast("Sequence[Any]", info)

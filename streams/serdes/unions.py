@@ -9,10 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
-from pydantic import BaseModel
 
 from streams.schema_port import CodecError
-from streams.serdes.type_parts import is_users_class, members, type_name
+from streams.serdes.type_parts import (
+    is_pydantic_class,
+    is_users_class,
+    members,
+    pydantic_fields,
+    type_name,
+)
 
 _Codecs = Mapping[Any, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]]
 
@@ -28,7 +33,7 @@ def needs_union_codec(python_type: Any) -> bool:
         msgspec.inspect.type_info(python_type)
     except TypeError:
         return True
-    return any(issubclass(part, BaseModel) for part in parts)
+    return any(is_pydantic_class(part) for part in parts)
 
 
 class UnionCodec:
@@ -92,10 +97,10 @@ def _field_names(part: Any) -> frozenset[str]:
     if issubclass(part, msgspec.Struct):
         tag = part.__struct_config__.tag_field
         return frozenset((*part.__struct_encode_fields__, *([tag] if tag else [])))
-    if issubclass(part, BaseModel):
+    if is_pydantic_class(part):
         return frozenset(
             name
-            for own, field in part.model_fields.items()
+            for own, field in pydantic_fields(part).items()
             for name in (own, field.alias, field.serialization_alias)
             if name is not None
         )
