@@ -1,17 +1,31 @@
 """Identity of the operators behind generated names of stores and repartition topics.
 
 A generated name counts the calls of the program, so a change of the program gives it to another operator, and with it the rows
-or records that are there. Commits carry a fingerprint per name; a start compares them (`tasks.offset_origin.check_names`).
+or records that are there. Commits carry two fingerprints per name; a start compares them (`tasks.offset_origin.check_names`).
+The first is of names and constants of functions, as earlier versions made it. The second is of their operations.
 """
 
 import re
+import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 
+from streams.function_source import FunctionSources
 from streams.sameness import attributes_of
 from streams.serdes import Serde
 from tasks.commit_facts import NamedOperator
@@ -24,6 +38,9 @@ from tasks.processing.topology_spec import (
     TopologySpec,
 )
 
+#: Packages of this project.
+_PACKAGES: Final = frozenset({"rebalance", "state_stores", "streams", "tasks"})
+
 _Function: TypeAlias = "FunctionType | MethodType | partial[Any]"
 
 #: A name with a number of the program's counting in it.
@@ -31,13 +48,32 @@ _GENERATED: Final = re.compile(r"\AK(?:STREAM|TABLE)-.*-\d{10}(?:-.*)?\Z")
 _NUMBER: Final = re.compile(r"-?\d{10}")
 #: A place in the user's program moves with every edit.
 _PLACE: Final = re.compile(r":\d+\)?\Z")
+#: An address in memory, in the text of an object.
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
+#: Part of each generated name, also behind a prefix.
+_COUNTED: Final = re.compile(r"K(?:STREAM|TABLE)-")
+_KNOWN_MODULES: Final = sys.stdlib_module_names | _PACKAGES
+_BUILTINS: Final = (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
+#: Globals of a function that stay as they are while a program runs.
+_FIXED: Final = (
+    *_BUILTINS, FunctionType, MethodType, ModuleType, partial, type,
+    Enum, str, bytes, int, float, complex, tuple, frozenset, type(None),
+)  # fmt: skip
+_CONTAINERS: Final = (tuple, list, dict, set, frozenset)
 _DEPTH: Final = 8
 _PARTS_MAX: Final = 2_000
+_DETAILS_MAX: Final = 20_000
 
 
 def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
     """Return the operator of each generated name of a store with a changelog or a repartition topic."""
-    identities = _Identities(spec)
+    identities, details = _Identities(spec, _Parts), _Identities(spec, _details(spec))
     found: dict[str, NamedOperator] = {}
     for subtopology in spec.subtopologies:
         generated = {each.name for each in subtopology.stores if _GENERATED.match(each.name)}
@@ -51,15 +87,25 @@ def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
                 # The first node with a store writes it.
                 found.setdefault(
                     name,
-                    NamedOperator(fingerprint=identities.of(node), location=node.location),
+                    NamedOperator(
+                        fingerprint=identities.of(node),
+                        details=details.of(node),
+                        location=node.location,
+                    ),
                 )
     return found
 
 
 class _Identities:
-    """Fingerprints of nodes: of what they do, and of what they read from."""
+    """Fingerprints of nodes: of what they do, and of what they read from.
 
-    def __init__(self, spec: TopologySpec) -> None:
+    Args:
+        spec: The topology.
+        describe: Returns an object that describes parts of one node.
+    """
+
+    def __init__(self, spec: TopologySpec, describe: "Callable[[], _Parts]") -> None:
+        self._describe = describe
         self._nodes = {node.name: node for each in spec.subtopologies for node in each.nodes}
         self._writers: dict[str, list[SinkSpec]] = {}
         for node in self._nodes.values():
@@ -84,15 +130,7 @@ class _Identities:
                 return ("source", sorted(node.topics), pattern)
             case _:
                 parents = [self.of(self._nodes[each]) for each in node.parents]
-                return (_without_number(node.name), _work_of(node), parents)
-
-
-def _work_of(node: ProcessorSpec | SinkSpec) -> object:
-    if isinstance(node, SinkSpec):
-        return "sink"
-    if isinstance(node.supplier, OperatorSupplier):
-        return _Parts().of(node.supplier.arguments, _DEPTH)
-    return _Parts().of(node.supplier, _DEPTH)
+                return (_without_number(node.name), self._describe().of_work(node), parents)
 
 
 class _Parts:
@@ -100,6 +138,14 @@ class _Parts:
 
     def __init__(self) -> None:
         self._left = _PARTS_MAX
+
+    def of_work(self, node: ProcessorSpec | SinkSpec) -> object:
+        """Return a description of the work of a node."""
+        if isinstance(node, SinkSpec):
+            return "sink"
+        if isinstance(node.supplier, OperatorSupplier):
+            return self.of(node.supplier.arguments, _DEPTH)
+        return self.of(node.supplier, _DEPTH)
 
     def of(self, value: Any, depth: int) -> object:
         """Return a description of a value."""
@@ -138,6 +184,125 @@ class _Parts:
             return sorted(str(self.of(each, depth)) for each in cast("frozenset[object]", value))
         parts = [self.of(each, depth) for each in attributes_of(value) or ()]
         return (type(value).__qualname__, parts)
+
+
+class _Details(_Parts):
+    """Describes operations as well: of functions, of builtins and of the methods of classes.
+
+    A description that differs from that of an earlier run does no harm: only one that is found
+    again at another name is a reason to refuse.
+    """
+
+    def __init__(self, sources: FunctionSources, locations: frozenset[str]) -> None:
+        super().__init__()
+        self._left = _DETAILS_MAX
+        self._ways: tuple[tuple[Any, Callable[[Any, int], object]], ...] = (
+            (Enum, lambda value, _: (type(value).__qualname__, value.name)),
+            (str, self._of_text),
+            ((bool, int, float, complex, bytes, type(None)), lambda value, _: repr(value)),
+            (ModuleType, lambda value, _: value.__name__),
+            (Serde, lambda value, _: (type(value).__qualname__, getattr(value, "name", ""))),
+            (type, self._of_class),
+            (CodeType, self._of_code),
+            ((FunctionType, MethodType, partial), self._of_function),
+            (_BUILTINS, self._of_builtin),
+        )
+        self._sources = sources
+        self._locations = locations
+        self._seen: set[int] = set()
+
+    def of_work(self, node: ProcessorSpec | SinkSpec) -> object:
+        """Return a description of the work of a node."""
+        if isinstance(node, SinkSpec):
+            return ("sink", self.of(node.partitioner, _DEPTH))
+        kind = node.supplier.operator if isinstance(node.supplier, OperatorSupplier) else None
+        return (None if kind is None else kind.__qualname__, super().of_work(node))
+
+    def of(self, value: Any, depth: int) -> object:
+        """Return a description of a value."""
+        self._left -= 1
+        if depth == 0 or self._left < 0:
+            return "..."
+        for kinds, describe in self._ways:
+            if isinstance(value, kinds):
+                return describe(value, depth - 1)
+        return self._of_parts(value, depth - 1)
+
+    def _of_text(self, text: str, _: int) -> object:
+        if any(text.endswith((each, f"{each})")) for each in self._locations):
+            return ""
+        return repr(_without_number(text) if _COUNTED.search(text) else text)
+
+    def _of_class(self, kind: type, depth: int) -> object:
+        methods: list[object] = []
+        if not _is_known(kind.__module__) and id(kind) not in self._seen:
+            self._seen.add(id(kind))
+            functions = {name: getattr(each, "__func__", each) for name, each in vars(kind).items()}
+            methods = [
+                (name, self._of_code(each.__code__, depth))
+                for name, each in sorted(functions.items())
+                if isinstance(each, FunctionType)
+            ]
+        return (kind.__qualname__, methods)
+
+    def _of_function(self, value: _Function, depth: int) -> object:
+        if isinstance(value, MethodType):
+            return [self.of(each, depth) for each in (value.__func__, value.__self__)]
+        if isinstance(value, partial):
+            return super()._of_function(value, depth)
+        code = value.__code__
+        cells = {
+            name: self.of(_content(each), depth)
+            for name, each in zip(code.co_freevars, value.__closure__ or (), strict=True)
+        }
+        defaults = [self.of(each, depth) for each in (value.__defaults__, value.__kwdefaults__)]
+        if _is_known(value.__module__):
+            return (value.__module__, value.__qualname__, defaults, sorted(cells.items()))
+        if id(value) in self._seen:
+            return "seen"
+        self._seen.add(id(value))
+        work = self._sources.of(value)
+        if work is None:
+            work = self._of_code(code, depth)
+        known = {name: value.__globals__[name] for name in _names(code) & value.__globals__.keys()}
+        globals_ = [
+            (name, self.of(each, depth) if isinstance(each, _FIXED) else type(each).__qualname__)
+            for name, each in sorted(known.items())
+        ]
+        return (work, defaults, sorted(cells.items()), globals_)
+
+    def _of_builtin(self, value: Any, depth: int) -> object:
+        owner = getattr(value, "__self__", None)
+        return (getattr(value, "__module__", None), value.__qualname__, self.of(owner, depth))
+
+    def _of_code(self, code: CodeType, depth: int) -> object:
+        constants = [self.of(each, depth) for each in code.co_consts]
+        return (code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants)
+
+    def _of_parts(self, value: Any, depth: int) -> object:
+        if isinstance(value, _CONTAINERS) or attributes_of(value) is not None:
+            kind: type = type(cast("object", value))
+            return (self.of(kind, depth), super()._of_parts(value, depth))
+        # An object of a class in C, such as operator.itemgetter, writes its parts.
+        text = repr(cast("object", value))
+        return (type(value).__qualname__, "" if _ADDRESS.search(text) else text)
+
+
+def _details(spec: TopologySpec) -> Callable[[], _Parts]:
+    """Return a maker of descriptions for nodes of a topology."""
+    nodes = [node for each in spec.subtopologies for node in each.nodes]
+    locations = frozenset(node.location for node in nodes if node.location)
+    return partial(_Details, FunctionSources(), locations)
+
+
+def _is_known(module: str | None) -> bool:
+    """Return whether a name is enough: of Python's own modules, and of ours."""
+    return (module or "").partition(".")[0] in _KNOWN_MODULES
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return set(code.co_names).union(*inner)
 
 
 def _is_function(value: object) -> TypeGuard[_Function]:

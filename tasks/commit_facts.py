@@ -18,12 +18,15 @@ class CommitFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         accepted: An offset of other origin was accepted here (`accept_offsets`), so it may be below what an owner left.
         operators: Digest of each generated name of the application, and the fingerprint of its operator
             (`encode_operators`).
+        details: Finer fingerprint of each of them, in the same order (`encode_details`); empty in commits of earlier
+            versions.
     """
 
     first_partitions: int = -1
     inputs: int = 0
     accepted: bool = False
     operators: bytes = b""
+    details: bytes = b""
 
     def encode(self) -> bytes:
         """Return the facts as bytes.
@@ -48,14 +51,22 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _PAIR: Final = struct.Struct(">II")
 #: As many generated names are told apart; a commit has no room for more.
 _NAMES_MAX: Final = 64
-#: Bytes that facts take beside the operators, at most.
-_REST_BYTES: Final = 24
+_DETAIL: Final = struct.Struct(">I")
+#: Bytes that facts take next to the operators and their details, at most.
+_REST_BYTES: Final = 27
 
 
 class NamedOperator(msgspec.Struct, frozen=True, kw_only=True):
-    """Operator behind a generated name: fingerprint of its work, and the line of the user's program that made it."""
+    """Operator behind a generated name.
+
+    Attributes:
+        fingerprint: Of its kind and input, and of the names and constants in its functions.
+        details: Of the operations of its functions as well.
+        location: Line of the user's program that made it.
+    """
 
     fingerprint: int
+    details: int = 0
     location: str = ""
 
 
@@ -65,6 +76,12 @@ def encode_operators(operators: Mapping[str, NamedOperator]) -> bytes:
     return b"".join(_PAIR.pack(name_digest(name), each.fingerprint) for name, each in first)
 
 
+def encode_details(operators: Mapping[str, NamedOperator]) -> bytes:
+    """Return the finer fingerprints of the same operators as bytes."""
+    first = sorted(operators.items())[:_NAMES_MAX]
+    return b"".join(_DETAIL.pack(each.details) for _, each in first)
+
+
 def decode_operators(data: bytes) -> dict[int, int]:
     """Return fingerprints by the digest of their names."""
     if len(data) % _PAIR.size:
@@ -72,14 +89,22 @@ def decode_operators(data: bytes) -> dict[int, int]:
     return dict(_PAIR.iter_unpack(data))
 
 
+def decode_details(facts: CommitFacts) -> dict[int, int]:
+    """Return finer fingerprints by the digest of their names, as far as a commit has them."""
+    names = decode_operators(facts.operators)
+    if len(facts.details) != _DETAIL.size * len(names):
+        return {}
+    return dict(zip(names, (each for (each,) in _DETAIL.iter_unpack(facts.details)), strict=True))
+
+
 def name_digest(name: str) -> int:
     """Return the digest by which a commit names a store or topic."""
     return zlib.crc32(name.encode())
 
 
-def facts_bytes(operators: bytes) -> int:
+def facts_bytes(operators: Mapping[str, NamedOperator]) -> int:
     """Return how many bytes facts with these operators take at most."""
-    return len(operators) + _REST_BYTES
+    return len(encode_operators(operators)) + len(encode_details(operators)) + _REST_BYTES
 
 
 def inputs_digest(topics: Iterable[str]) -> int:

@@ -15,7 +15,7 @@ from state_stores.joined_changes import joined
 from tasks.active_task import ActiveTask
 from tasks.beside import at_once
 from tasks.commit import Commit, Committer, changed_offsets
-from tasks.commit_facts import encode_operators
+from tasks.commit_facts import encode_details, encode_operators
 from tasks.output_collector import OutputCollector
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import Admin, Beside, Clock, CommittedOffset, Positions
@@ -117,7 +117,10 @@ class CommitRound:
         self._former: dict[TaskId, set[str]] = {}
         #: Encoded `CommitFacts` of each input.
         self._facts: dict[TopicPartition, bytes] = {}
-        self._operators = encode_operators(settings.operators)
+        self._operators = {
+            "operators": encode_operators(settings.operators),
+            "details": encode_details(settings.operators),
+        }
         self._round: _Round | None = None
         self._work = work
         self._clock = clock
@@ -140,7 +143,7 @@ class CommitRound:
         self.unknown.difference_update(task.stores.changelogs)  # read to their ends
         self.topic_ids.update(topic_ids)
         self._facts |= {
-            each: replaced(start.origin.facts, operators=self._operators).encode()
+            each: replaced(start.origin.facts, **self._operators).encode()
             for each, start in starts.items()
         }
         self._former[task.task_id] = {

@@ -15,6 +15,7 @@ from rebalance.model import TaskId, TopicPartition
 from tasks.commit_facts import (
     CommitFacts,
     NamedOperator,
+    decode_details,
     decode_operators,
     inputs_digest,
     name_digest,
@@ -213,26 +214,45 @@ def origin_of_own(
     )
 
 
-def check_names(committed: bytes, operators: Mapping[str, NamedOperator]) -> None:
+def check_names(committed: CommitFacts, operators: Mapping[str, NamedOperator]) -> None:
     """Raise `StartRefusedError` if an operator has another generated name than when the last commit was made.
 
     An operator that was changed in place keeps its name and its rows. Operators whose fingerprints are equal are not told apart.
     """
-    before = decode_operators(committed)
-    now = {name_digest(name): each.fingerprint for name, each in operators.items()}
     names = {name_digest(name): name for name in operators}
-    for name, operator in sorted(operators.items()):
-        digest, found = name_digest(name), operator.fingerprint
-        left = [each for each, known in before.items() if known == found and now.get(each) != found]
-        if left and before.get(digest) != found:
-            old = names.get(left[0], "another generated name")
-            line = f" ({operator.location})" if operator.location else ""
+    for before, now in (
+        (
+            decode_operators(committed.operators),
+            {name: each.fingerprint for name, each in operators.items()},
+        ),
+        (decode_details(committed), {name: each.details for name, each in operators.items()}),
+    ):
+        moved = _moved(before, {name_digest(name): each for name, each in sorted(now.items())})
+        if moved is not None:
+            to, left = moved
+            old = names.get(left, "another generated name")
+            name, place = names[to], operators[names[to]].location
+            line = f" ({place})" if place else ""
             raise StartRefusedError(
                 f"{name}: its operator{line} had {old} at the last commit. Generated names count the calls of a program, so this "
                 "operator would get the rows or records of another one, or lose its own. Name it (store=... for a store, name=... "
                 "for a repartition topic); the name that it had keeps what it has. Or put the calls back into their order, or "
                 "stop all workers and run `tidewheel reset`"
             )
+
+
+def _moved(before: Mapping[int, int], now: Mapping[int, int]) -> tuple[int, int] | None:
+    """Return the first name with the fingerprint of another name, and that name.
+
+    >>> _moved({1: 10, 2: 20}, {1: 20, 2: 10}), _moved({1: 10, 2: 20}, {1: 30, 2: 20})
+    ((1, 2), None)
+    """
+    for name, found in now.items():
+        if before.get(name) != found:
+            for other, known in before.items():
+                if known == found and now.get(other) != found:
+                    return name, other
+    return None
 
 
 def check_state(

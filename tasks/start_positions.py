@@ -201,7 +201,7 @@ def _origins(
     origins: dict[TopicPartition, Origin] = {}
     for each in inputs:
         if each in offsets.facts:
-            check_names(offsets.facts[each].operators, rules.operators)
+            check_names(offsets.facts[each], rules.operators)
     for task, grant in grants.items():
         beside = plan.inputs(task)
         for partition in sorted(beside):

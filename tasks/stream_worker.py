@@ -26,7 +26,7 @@ from tasks.active_task import ActiveTask
 from tasks.beside import at_once
 from tasks.call_watch import CallWatch, watching
 from tasks.commit import Committer, RolledBackError
-from tasks.commit_facts import encode_operators, facts_bytes
+from tasks.commit_facts import facts_bytes
 from tasks.commit_round import CommitRound
 from tasks.divided_commits import DividedCommits
 from tasks.errors import FencedError, TaskCorruptedError
@@ -309,7 +309,7 @@ class StreamWorker:
             fitting = ranges_that_fit(
                 self._settings.transactional_id,
                 OPERATOR_TIMES_MAX,
-                facts_bytes(encode_operators(self._settings.operators)),
+                facts_bytes(self._settings.operators),
             )
             self._placing = Placing(self._pool, fitting)
         self._manager = self._manage(collector, policy, stack)

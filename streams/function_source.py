@@ -1,0 +1,128 @@
+"""Source of functions: their operations in words that every version of Python uses for the same text."""
+
+import ast
+import linecache
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any, Final, TypeAlias, cast
+
+_Node: TypeAlias = ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef
+_Span: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
+
+#: Fields of a syntax tree that change nothing in what a function returns.
+_WITHOUT_EFFECT: Final = frozenset(
+    {"annotation", "ctx", "kind", "returns", "type_comment", "type_params"}
+)
+
+
+class FunctionSources:
+    """Sources of functions; each file is parsed once."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, tuple[list[_Node], frozenset[CodeType]]] = {}
+
+    def of(self, function: FunctionType) -> object | None:
+        """Return the parameters and operations in the source of a function.
+
+        Places, spaces, comments, docstrings and annotations are left out. None means that there is
+        no source, that it is not the source of the running code, or that it can't be found there.
+
+        >>> sums = [lambda a, v: a + v, lambda a, v: a * v, lambda a, v: (a + v)]
+        >>> plus, times, again = map(FunctionSources().of, sums)
+        >>> plus == again != times
+        True
+        """
+        code = function.__code__
+        linecache.checkcache(code.co_filename)
+        text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+        try:
+            if text not in self._parsed:
+                self._parsed[text] = _parsed(text)
+            functions, codes = self._parsed[text]
+            nodes = _nodes_of(code, functions) if code in codes else []
+            found = [(_words(each.args), _words(_body(each))) for each in nodes]
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        # In Python 3.12 the code of `lambda: 0` has no columns.
+        return found[0] if found and all(each == found[0] for each in found) else None
+
+
+def _parsed(text: str) -> tuple[list[_Node], frozenset[CodeType]]:
+    """Return the functions in a source, and the code that it compiles to."""
+    functions = [
+        each
+        for each in ast.walk(ast.parse(text))
+        if isinstance(each, ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    module = compile(text, "<source>", "exec", dont_inherit=True)
+    return functions, frozenset(_codes(module))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _nodes_of(code: CodeType, functions: Iterable[_Node]) -> list[_Node]:
+    """Return the functions that the code may be of."""
+    found = [
+        each
+        for each in functions
+        if _first_line(each) == code.co_firstlineno
+        and ("<lambda>" if isinstance(each, ast.Lambda) else each.name) == code.co_name
+        and _parameters(each) == code.co_varnames[: len(_parameters(each))]
+    ]
+    if len(found) < 2:  # noqa: PLR2004 - several lambdas on one line
+        return found
+    spans = [
+        ((line, column), (end_line, end_column))
+        for line, end_line, column, end_column in code.co_positions()
+        if line and end_line and column is not None and end_column
+    ]
+    found = [each for each in found if _holds(each, spans)]
+    # An inner lambda is behind the start of the one around it.
+    return found[-1:] if spans else found
+
+
+def _parameters(node: _Node) -> tuple[str, ...]:
+    """Return the names of parameters in the order of the code's variables."""
+    plain = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    rest = (node.args.vararg, node.args.kwarg)
+    return tuple(each.arg for each in (*plain, *rest) if each is not None)
+
+
+def _holds(node: _Node, spans: Iterable[_Span]) -> bool:
+    """Return whether the body of a lambda has all of these places of expressions."""
+    if not isinstance(node, ast.Lambda):
+        return False
+    body = node.body
+    first = (body.lineno, body.col_offset)
+    last = (body.end_lineno or 0, body.end_col_offset or 0)
+    return all(first <= start and end <= last for start, end in spans)
+
+
+def _body(node: _Node) -> list[ast.stmt] | ast.expr:
+    """Return the body without a docstring."""
+    if isinstance(node, ast.Lambda):
+        return node.body
+    return node.body if ast.get_docstring(node, clean=False) is None else node.body[1:]
+
+
+def _first_line(node: _Node) -> int:
+    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+    return min([node.lineno, *(each.lineno for each in decorators)])
+
+
+def _words(item: Any) -> object:
+    if isinstance(item, ast.AST):
+        fields = [
+            (name, _words(value))
+            for name, value in ast.iter_fields(item)
+            if name not in _WITHOUT_EFFECT and not (value is None or value == [])
+        ]
+        return (type(item).__name__, fields)
+    if isinstance(item, list):
+        return [_words(each) for each in cast("list[object]", item)]
+    return (type(item).__name__, repr(item))
