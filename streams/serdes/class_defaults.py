@@ -1,12 +1,13 @@
-"""Default values of dataclasses, stored in each decoded object.
+"""Fields of decoded objects, as the class's constructor stores them, so that equal values have equal bytes.
 
-msgspec leaves a field that the bytes lack to the class attribute of a dataclass without slots. The
-encoder then omits the field, so that equal values have different bytes.
+msgspec leaves a field that the bytes lack to the class attribute of a dataclass without slots, and
+its encoder then omits the field. Fields of an attrs class without slots are stored, and written, in
+the order of the bytes.
 """
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from streams.serdes.read_back import parts
 from streams.serdes.type_parts import inner_types, is_recursive
@@ -16,7 +17,7 @@ _SCALARS: Final = (str, bytes, int, float, type(None))
 
 
 def default_setter(python_type: Any) -> Callable[[Any], None] | None:
-    """Return a function that stores the defaults in an object of a type; None where none can be missing.
+    """Return a function that stores defaults and the order of fields in an object of a type; None where neither can differ.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -28,27 +29,63 @@ def default_setter(python_type: Any) -> Callable[[Any], None] | None:
     >>> vars(order)
     {'currency': 'EUR'}
     """
-    defaults = {part: found for part in inner_types(python_type) if (found := _defaults(part))}
-    if not defaults:
+    setters = {part: found for part in inner_types(python_type) if (found := _setter(part))}
+    if not setters:
         return None
-    if defaults.keys() == {python_type} and not is_recursive(python_type):
-        own = defaults[python_type]
-
-        def set_own(value: Any) -> None:
-            attributes = value.__dict__
-            for name, default in own:
-                attributes.setdefault(name, default)
-
-        return set_own
+    if setters.keys() == {python_type} and not is_recursive(python_type):
+        return setters[python_type]
 
     def set_all(value: Any) -> None:
-        for name, default in defaults.get(type(value), ()):
-            value.__dict__.setdefault(name, default)
+        set_own = setters.get(type(value))
+        if set_own is not None:
+            set_own(value)
         for _, part in parts(value):
             if not isinstance(part, _SCALARS):
                 set_all(part)
 
     return set_all
+
+
+def has_attrs_with_dict(python_type: Any) -> bool:
+    """Return whether values of a type may hold objects of attrs classes without slots.
+
+    msgspec writes all that is in their `__dict__`, in its order: cached properties too.
+    """
+    return any(_is_attrs_with_dict(part) for part in inner_types(python_type))
+
+
+def _is_attrs_with_dict(python_type: Any) -> bool:
+    is_attrs = isinstance(python_type, type) and hasattr(python_type, "__attrs_attrs__")
+    return is_attrs and bool(cast("Any", python_type).__dictoffset__)
+
+
+def _setter(python_type: Any) -> Callable[[Any], None] | None:
+    """Return the function for the objects of one class, without those inside."""
+    if _is_attrs_with_dict(python_type):
+        return _field_sorter(tuple(field.name for field in python_type.__attrs_attrs__))
+    own = _defaults(python_type)
+    if not own:
+        return None
+
+    def set_own(value: Any) -> None:
+        attributes = value.__dict__
+        for name, default in own:
+            attributes.setdefault(name, default)
+
+    return set_own
+
+
+def _field_sorter(names: tuple[str, ...]) -> Callable[[Any], None]:
+    """Return a function that puts an object's fields in the declared order."""
+
+    def sort_fields(value: Any) -> None:
+        attributes = value.__dict__
+        in_order = {name: attributes[name] for name in names if name in attributes}
+        if list(in_order) != list(attributes):
+            attributes.clear()
+            attributes.update(in_order)
+
+    return sort_fields
 
 
 def _defaults(python_type: Any) -> tuple[tuple[str, Any], ...]:

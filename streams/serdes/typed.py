@@ -19,7 +19,7 @@ from pydantic_core import to_json as pydantic_to_json
 
 from streams.errors import TopologyError
 from streams.schema_port import CodecError
-from streams.serdes.class_defaults import default_setter
+from streams.serdes.class_defaults import default_setter, has_attrs_with_dict
 from streams.serdes.exact_fields import exact_fields
 from streams.serdes.read_back import difference, first_failure
 from streams.serdes.serde import Serde
@@ -124,10 +124,12 @@ class _Typed(Serde[T]):
                 f"{self.name} can't be a key's serde: a set has no order, so equal keys would have different bytes; use a "
                 "sorted tuple"
             )
-        if not self._sort_keys or not holds_mappings(self._type):
+        has_attrs = has_attrs_with_dict(self._type)
+        if not self._sort_keys or not (has_attrs or holds_mappings(self._type)):
             return self
         codec = self._codec
-        codec = codec._replace(encode=codec.encode_key, encode_lines=None)
+        encode_key = _encoded_as_read(codec) if has_attrs else codec.encode_key
+        codec = codec._replace(encode=encode_key, encode_lines=None)
         return _Typed(self.name, self._made_by, self._type, codec, is_key=True)
 
     def from_plain(self, value: Any, /) -> Any:
@@ -428,6 +430,11 @@ def _key_encoder(library: Any) -> Callable[[Any], bytes]:
             return in_order(value)
 
     return encode_key
+
+
+def _encoded_as_read(codec: TypeCodec) -> Callable[[Any], bytes]:
+    """Return an encoder of keys that reads them first: that leaves the declared fields, in their order."""
+    return lambda value: codec.encode_key(codec.decode(codec.encode(value)))
 
 
 def _in_order(value: Any, write: Callable[[Any], bytes]) -> Any:

@@ -1,6 +1,7 @@
 """The law of all serdes: what is written reads back equal, or is refused when it is written."""
 
 import copy
+import itertools
 import math
 import uuid
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
 
 import attrs
@@ -674,3 +676,60 @@ def test_defaults_of_dataclasses_are_written_with_a_value_that_was_read(
     assert read == value
     assert serde.serialize("topic", read) == data
     assert for_keys(serde).serialize("topic", read) == for_keys(serde).serialize("topic", value)
+
+
+@attrs.define(slots=False)
+class PartialKey:
+    a: int
+    b: str = "q"
+    c: tuple[int, ...] = ()
+
+    @cached_property
+    def length(self) -> int:
+        return len(self.c)
+
+
+@attrs.define
+class LongerKey(PartialKey):
+    z: int = 5
+
+
+@dataclass(frozen=True)
+class HolderOfKeys:
+    key: PartialKey
+    others: tuple[PartialKey, ...] = ()
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    ("python_type", "wrap"),
+    [
+        (PartialKey, lambda key: key),
+        (LongerKey, lambda key: key),
+        (PartialKey | None, lambda key: key),
+        (tuple[PartialKey, int], lambda key: (key, 1)),
+        (HolderOfKeys, lambda key: HolderOfKeys(key, (key,))),
+    ],
+    ids=str,
+)
+def test_keys_of_attrs_classes_have_the_declared_order(
+    make: Any, python_type: Any, wrap: Any
+) -> None:
+    """Fields of data in another order, missing ones and cached properties change no byte of a key."""
+    cls: Any = LongerKey if python_type is LongerKey else PartialKey
+    keys: Any = for_keys(make(python_type))
+    parts: dict[str, Any] = {"a": 1, "b": "q", "c": []}
+    expected = keys.serialize("t", wrap(cls(1)))
+    for count in range(1, 4):
+        for names in itertools.permutations(parts, count):
+            if "a" in names:
+                one = make(cls).deserialize(
+                    "t", make().serialize("t", {n: parts[n] for n in names})
+                )
+                assert one == cls(1)
+                assert make(cls).serialize("t", one) == make(cls).serialize("t", cls(1))
+                assert keys.serialize("t", wrap(one)) == expected
+    asked = cls(1)
+    assert asked.length == 0
+    assert keys.serialize("t", wrap(asked)) == expected
+    assert keys.serialize_batch("t", [wrap(asked)] * 6) == [expected] * 6
