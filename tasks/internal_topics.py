@@ -49,6 +49,9 @@ _EVERY_TIMESTAMP: Final = {
 }
 #: Kafka's own default of `max.message.bytes`.
 _MESSAGE_BYTES_DEFAULT: Final = 1_048_588
+_MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
+#: Room for times of windows in keys, and for keys that are longer than those of the inputs.
+_LONGER_BYTES: Final = 64 * 1024
 #: Settings of a repartition topic that correctness rests on.
 _FIXED_OF_REPARTITION: Final = {
     "cleanup.policy": "records of one key are not versions of each other, and compaction would drop some",
@@ -365,12 +368,16 @@ def fault_of_repartition_config(config: object) -> str:
 
 
 def with_message_bytes(plan: ApplicationPlan, largest: int) -> ApplicationPlan:
-    """Return the plan with internal topics that take records as large as its inputs' topics do (bytes)."""
-    if largest == _MESSAGE_BYTES_DEFAULT:
+    """Return the plan with internal topics that take records as large as its inputs' topics do (bytes).
+
+    They take a little more, because rows have longer keys than records, and never less than the default.
+    """
+    if largest <= _MESSAGE_BYTES_DEFAULT:
         return plan
+    limit = str(min(largest + _LONGER_BYTES, _MESSAGE_BYTES_MAX))
 
     def raised(topic: NewTopic) -> NewTopic:
-        return structs.replace(topic, config={MESSAGE_BYTES: str(largest), **topic.config})
+        return structs.replace(topic, config={MESSAGE_BYTES: limit, **topic.config})
 
     return structs.replace(
         plan,

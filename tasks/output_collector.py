@@ -12,6 +12,7 @@ from typing import Final, Protocol, Self
 
 from rebalance.model import TopicPartition
 from state_stores.rows import column_bytes
+from state_stores.stored_values import key_hash
 from tasks.errors import RecordFailedError, RecordTooLargeError
 from tasks.input_again import InputAgain, InputRecord
 from tasks.ports import RecordSource, SinkProducer
@@ -123,8 +124,9 @@ class OutputCollector:
             oversized = [index for index in oversized if record_bytes(columns, index) > limit]
         for index in oversized:
             error = RecordTooLargeError(
-                f"a record for {columns.topic} has about {record_bytes(columns, index)} bytes, the topic accepts "
-                f"{limit}; raise the topic's max.message.bytes or make the record smaller"
+                f"a record for {columns.topic} ({_key_of(columns.keys[index])}) has about {record_bytes(columns, index)} bytes, the topic accepts "
+                f"{limit}; make the record smaller, or raise the topic's limit (kafka-configs.sh --bootstrap-server HOST:PORT "
+                f"--alter --entity-type topics --entity-name {columns.topic} --add-config max.message.bytes=BYTES)"
             )
             self.refuse(columns, index, error)
         if oversized:
@@ -200,6 +202,10 @@ class OutputCollector:
             self._inputs.close()
         if self.sink_producer is not None:
             self.sink_producer.close(_LETTER_S if isinstance(error, RecordFailedError) else 0.0)
+
+
+def _key_of(key: bytes | None) -> str:
+    return "no key" if key is None else f"key {key_hash(key)}"
 
 
 def record_bytes(columns: OutputColumns, index: int) -> int:

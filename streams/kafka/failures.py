@@ -6,6 +6,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
+from state_stores.stored_values import key_hash
 from streams.errors import StreamsError
 from streams.kafka.codes import (
     BATCH_REFUSED,
@@ -96,12 +97,20 @@ def is_retriable(error: KafkaError) -> bool:
 
 
 def delivery_error(
-    error: KafkaError, topic: str, partition: int | None, step: str = ""
+    error: KafkaError, topic: str, partition: int | None, step: str = "", record: str = ""
 ) -> DeliveryError:
-    """Return the exception a production handler is given for one record; `step` is what can be done about it."""
+    """Return the exception a production handler is given for one record.
+
+    Args:
+        error: The client's.
+        topic: Topic of the record.
+        partition: Its partition, if it is known.
+        step: The next step; by the error if it is empty.
+        record: Facts of the record, without its data.
+    """
     where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
     return DeliveryError(
-        f"output {where}: a record was not written: {error.name()}: {error.str()}; {step or _next_step(error)}",
+        f"output {where}: a record{record} was not written: {error.name()}: {error.str()}; {step or _next_step(error, topic)}",
         code=error.name(),
     )
 
@@ -113,9 +122,19 @@ def failed_delivery(columns: OutputColumns, index: int, error: KafkaError) -> Fa
     return FailedDelivery(
         columns=columns,
         index=index,
-        error=delivery_error(error, columns.topic, partition, _step_of(columns, index, error)),
+        error=delivery_error(
+            error,
+            columns.topic,
+            partition,
+            _step_of(columns, index, error),
+            f" ({_key_of(columns.keys[index])})",
+        ),
         retriable=is_retriable(error),
     )
+
+
+def _key_of(key: bytes | None) -> str:
+    return "no key" if key is None else f"key of {len(key)} bytes, {key_hash(key)}"
 
 
 def _step_of(columns: OutputColumns, index: int, error: KafkaError) -> str:
@@ -130,8 +149,8 @@ def _step_of(columns: OutputColumns, index: int, error: KafkaError) -> str:
         )
     causes.append(
         f"its timestamp {timestamp} ({_time(timestamp)}) may be beyond the topic's message.timestamp.before.max.ms or "
-        "message.timestamp.after.max.ms: raise them (kafka-configs.sh --alter --entity-type topics "
-        f"--entity-name {columns.topic} --add-config message.timestamp.after.max.ms=9223372036854775807,"
+        f"message.timestamp.after.max.ms: raise them ({_configure(columns.topic)} "
+        "message.timestamp.after.max.ms=9223372036854775807,"
         "message.timestamp.before.max.ms=9223372036854775807)"
     )
     return ", or ".join(causes)
@@ -144,10 +163,17 @@ def _time(timestamp_ms: int) -> str:
         return "beyond the calendar"
 
 
-def _next_step(error: KafkaError) -> str:
+def _configure(topic: str) -> str:
+    return (
+        "kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics "
+        f"--entity-name {topic} --add-config"
+    )
+
+
+def _next_step(error: KafkaError, topic: str) -> str:
     match error.code():
         case KafkaError.MSG_SIZE_TOO_LARGE | KafkaError.RECORD_LIST_TOO_LARGE:
-            return "raise the topic's max.message.bytes or make the record smaller"
+            return f"make the record smaller, or raise the topic's limit ({_configure(topic)} max.message.bytes=BYTES)"
         case KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return "grant this principal WRITE on the topic"
         case code if code in NO_TOPIC:

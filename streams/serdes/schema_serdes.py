@@ -280,6 +280,13 @@ def _reference(operator: str, given: SchemaReference) -> Reference:
     def part(name: str) -> Any:
         return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
 
+    unknown = (
+        sorted(given.keys() - {"name", "subject", "version"}) if isinstance(given, Mapping) else []
+    )
+    if unknown:
+        raise TopologyError(
+            f"{operator}: a reference has name, subject and version, and not {', '.join(map(repr, unknown))}"
+        )
     name, subject = part("name"), part("subject")
     if not (_is_text(name) and _is_text(subject)):
         raise TopologyError(

@@ -134,10 +134,10 @@ def test_existing_internal_topics_that_refuse_what_inputs_hold_are_named(
     stage.prepare()
     (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert "--entity-name app-counts-changelog" in warning
-    wanted = f"message.timestamp.after.max.ms={(1 << 63) - 1},max.message.bytes=5000000"
+    wanted = f"message.timestamp.after.max.ms={(1 << 63) - 1},max.message.bytes=5065536"
     assert f"--add-config {wanted}" in warning
     (made,) = stage.admin.created
-    assert made.config["max.message.bytes"] == "5000000"
+    assert made.config["max.message.bytes"] == "5065536"
 
 
 @pytest.mark.parametrize(("topology_hash", "refused"), [(HASH, True), (b"an older", False)])
