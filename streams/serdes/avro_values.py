@@ -137,7 +137,8 @@ class AvroValues:
                 if key == "-type":
                     continue
                 inner = fields.get(key, schema.get("values"))
-                found = self._difference(part, back.get(key), inner, path + step_to(key))
+                step = f".{key}" if key in fields else "[str key]"
+                found = self._difference(part, back.get(key), inner, path + step)
                 if found is not None:
                     break
         elif _is_a(value, list) and _is_a(back, list):
@@ -227,7 +228,7 @@ class AvroValues:
                             found
                             := f"at {path}: a map's key is of type {type(key).__name__}, not str"
                             if not _is_a(key, str)
-                            else self._refusal(part, schema["values"], path + step_to(key))
+                            else self._refusal(part, schema["values"], f"{path}[str key]")
                         )
                     ),
                     None,
@@ -256,7 +257,7 @@ class AvroValues:
             if found is not None:
                 return found
         more = [
-            str(key)
+            step_to(key).removeprefix(".")
             for key in given
             if key not in {"-type", *(f["name"] for f in schema["fields"])}
         ]

@@ -5,7 +5,7 @@ one. The libraries come with the extras and are imported when a codec is made.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, cast
 from urllib.parse import urljoin
@@ -77,6 +77,11 @@ class PlainJsonSchema:
         parsed = json.loads(schema)
         made = jsonschema.validators.validator_for(parsed)
         made.check_schema(parsed)
+        self._names = frozenset(
+            name
+            for text in (parsed, *map(json.loads, (named or {}).values()))
+            for name in _declared(text)
+        )
         self._validator = made(parsed, registry=_schema_resources(parsed, named or {}))
         self._unresolvable = import_module("referencing.exceptions").Unresolvable
         self._best_match = import_module("jsonschema.exceptions").best_match
@@ -102,7 +107,7 @@ class PlainJsonSchema:
                 f"the schema's $ref {unresolvable.ref!r} is not in the schema"
             ) from None
         if error is not None:
-            raise CodecError(json_schema_reason(error))
+            raise CodecError(json_schema_reason(error, self._names))
         return value
 
 
@@ -126,6 +131,22 @@ def _id(schema: Any) -> str:
     return found if isinstance(found, str) else ""
 
 
-def json_schema_reason(error: Any) -> str:
-    """Return where a value breaks which rule of its schema, without the value."""
-    return f"at {error.json_path}: not as the schema's {error.validator!r} asks"
+def _declared(schema: Any) -> Iterator[str]:
+    """Yield the names of all properties of a schema."""
+    if isinstance(schema, dict):
+        given = cast("dict[str, Any]", schema)
+        yield from given.get("properties") or ()
+        schema = list(given.values())
+    if isinstance(schema, list):
+        inner: Iterable[Any] = iter(cast("Iterable[Any]", schema))
+        for part in inner:
+            yield from _declared(part)
+
+
+def json_schema_reason(error: Any, names: Collection[str] = ()) -> str:
+    """Return where a value breaks which rule of its schema, without the value; keys that are no declared names are data."""
+    path = "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}" if step in names else "[str key]"
+        for step in error.absolute_path
+    )
+    return f"at ${path}: not as the schema's {error.validator!r} asks"

@@ -5,6 +5,7 @@ with an `__eq__` of their own). Texts name places and types, never data.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import is_dataclass
@@ -20,8 +21,27 @@ _MAX_DEPTH: Final = 200
 
 _ABSENT: Final = object()
 
+#: Keys that are shown: names of fields, not addresses or numbers.
+_NAME: Final = re.compile(r"(?!.*\d{3})[^\W\d][\w-]{0,39}")
 
-def difference(value: Any, back: Any, path: str = "$", depth: int = 0) -> str | None:
+
+def step_to(key: object) -> str:
+    """Return the step of a path to a dict's entry; only a text that looks like a field's name is shown.
+
+    >>> step_to("city"), step_to("ann@example.com"), step_to("id-4711"), step_to(3)
+    ('.city', '[str key]', '[str key]', '[int key]')
+    """
+    is_name = isinstance(key, str) and _NAME.fullmatch(key) is not None
+    return f".{key}" if is_name else f"[{type(key).__name__} key]"
+
+
+#: Returns the step of a path to a dict's entry; keys may be data.
+Step = Callable[[object], str]
+
+
+def difference(
+    value: Any, back: Any, path: str = "$", depth: int = 0, step: Step = step_to
+) -> str | None:
     """Return where and how a value differs from the one read back, or None if they are equal.
 
     >>> difference({"at": (1, 2)}, {"at": [1, 2]})
@@ -37,20 +57,24 @@ def difference(value: Any, back: Any, path: str = "$", depth: int = 0) -> str | 
     elif _is_object(value) or _is_object(back):
         if kind is type(back):
             fields = _attributes(value), _attributes(back)
-            found = _first_difference(*fields, path, depth, attributes=True)
+            found = _first_difference(*fields, path, depth, step, attributes=True)
         else:
             found = _changed(path, value, back)
     elif _are_both(value, back, (Mapping,)):
-        found = _first_difference(value, back, path, depth)
+        found = _first_difference(value, back, path, depth, step)
     elif _are_both(value, back, (list, tuple)):
-        found = _sequence_difference(value, back, path, depth)
+        found = _sequence_difference(value, back, path, depth, step)
     elif not _are_equal(value, back):
         found = _changed(path, value, back)
     return found
 
 
 def first_failure(
-    value: Any, write: Callable[[Any], object], path: str = "$", depth: int = 0
+    value: Any,
+    write: Callable[[Any], object],
+    path: str = "$",
+    depth: int = 0,
+    step: Step = step_to,
 ) -> str:
     """Return the path of the innermost part of a value for which `write` raises; it raises for the value itself.
 
@@ -59,35 +83,24 @@ def first_failure(
     '$.a[1]'
     """
     if depth <= _MAX_DEPTH:
-        for step, part in parts(value):
+        for place, part in parts(value, step):
             try:
                 write(part)
             except Exception:  # noqa: BLE001 - whatever an encoder raises, the place is what is asked
-                return first_failure(part, write, path + step, depth + 1)
+                return first_failure(part, write, path + place, depth + 1, step)
     return path
 
 
-def parts(value: Any) -> Iterable[tuple[str, Any]]:
+def parts(value: Any, step: Step = step_to) -> Iterable[tuple[str, Any]]:
     """Return the parts of a value, each with its step of the path; none for a leaf."""
     whole = value
     if isinstance(value, Mapping):
-        return [(step_to(key), part) for key, part in cast("Mapping[Any, Any]", whole).items()]
+        return [(step(key), part) for key, part in cast("Mapping[Any, Any]", whole).items()]
     if isinstance(value, list | tuple | AbstractSet):
         return [(f"[{at}]", part) for at, part in enumerate(cast("Iterable[Any]", whole))]
     if _is_object(value):
-        return [(f".{name}", part) for name, part in _attributes(value).items()]
+        return [(step_to(name), part) for name, part in _attributes(value).items()]
     return ()
-
-
-def step_to(key: object) -> str:
-    """Return the step of a path to a dict's entry.
-
-    >>> step_to("city"), step_to(3)
-    ('.city', '[int key]')
-    """
-    return (
-        f".{key}" if isinstance(key, str) and key.isprintable() else f"[{type(key).__name__} key]"
-    )
 
 
 def _is_object(value: Any) -> bool:
@@ -125,21 +138,22 @@ def _first_difference(
     back: Mapping[Any, Any],
     path: str,
     depth: int,
+    step: Step,
     *,
     attributes: bool = False,
 ) -> str | None:
+    step_into = step_to if attributes else step
     for key, part in value.items():
-        step = f".{key}" if attributes else step_to(key)
+        place = path + step_into(key)
         other = back.get(key, _ABSENT)
         if other is _ABSENT:
-            return f"at {path}{step}: is lost when it is read back"
-        found = difference(part, other, path + step, depth + 1)
+            return f"at {place}: is lost when it is read back"
+        found = difference(part, other, place, depth + 1, step)
         if found is not None:
             return found
     for key in back:
         if key not in value:
-            step = f".{key}" if attributes else step_to(key)
-            return f"at {path}{step}: is added when it is read back"
+            return f"at {path}{step_into(key)}: is added when it is read back"
     if len(value) != len(back):
         return f"at {path}: {len(value)} entries are read back as {len(back)}"
     return None
@@ -150,12 +164,12 @@ def _are_both(value: Any, back: Any, kinds: tuple[Any, ...]) -> bool:
 
 
 def _sequence_difference(
-    value: Sequence[Any], back: Sequence[Any], path: str, depth: int
+    value: Sequence[Any], back: Sequence[Any], path: str, depth: int, step: Step
 ) -> str | None:
     if len(value) != len(back):
         return f"at {path}: {len(value)} items are read back as {len(back)}"
     for at, (part, other) in enumerate(zip(value, back, strict=True)):
-        found = difference(part, other, f"{path}[{at}]", depth + 1)
+        found = difference(part, other, f"{path}[{at}]", depth + 1, step)
         if found is not None:
             return found
     return None

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from streams.schema_port import CodecError
-from streams.serdes.read_back import difference, first_failure, parts
+from streams.serdes.read_back import Step, difference, first_failure, parts, step_to
 
 _NULL: Final = b"null"
 _LEAVES: Final[frozenset[object]] = frozenset({str, int, float, bool, type(None)})
@@ -95,7 +95,10 @@ def are_plain(values: Sequence[Any], types: frozenset[object] = _JSON_TYPES) -> 
 
 
 def refuse_hidden_nulls(
-    values: Sequence[Any], data: Sequence[bytes], plain: Callable[[Any], Any] | None = None
+    values: Sequence[Any],
+    data: Sequence[bytes],
+    plain: Callable[[Any], Any] | None = None,
+    step: Step = step_to,
 ) -> None:
     """Raise `CodecError` if one of many values became a null that it did not have; `data` is their JSON.
 
@@ -105,10 +108,10 @@ def refuse_hidden_nulls(
     if _NULL in b"".join(data):
         for value, encoded in zip(values, data, strict=True):
             if _NULL in encoded:
-                refuse_non_finite(value if plain is None else plain(value))
+                refuse_non_finite(value if plain is None else plain(value), step)
 
 
-def refuse_non_finite(value: Any) -> None:
+def refuse_non_finite(value: Any, step: Step = step_to) -> None:
     """Raise `CodecError` with the place of a NaN or an infinity.
 
     >>> refuse_non_finite({"readings": [1.0, float("nan")]})
@@ -118,7 +121,7 @@ def refuse_non_finite(value: Any) -> None:
     """
     if _all_finite((value,)):
         return
-    path, number = _non_finite(value) or ("", value)
+    path, number = _non_finite(value, step) or ("", value)
     raise CodecError(f"${path} is {number}, which JSON has no number for; use None or a text")
 
 
@@ -162,14 +165,14 @@ def _inner(value: Any) -> Iterable[Any]:
     return [inner for _, inner in parts(value)]
 
 
-def _non_finite(value: Any) -> tuple[str, float] | None:
+def _non_finite(value: Any, step: Step) -> tuple[str, float] | None:
     """Return the path and the number."""
     if isinstance(value, float):
         return None if math.isfinite(value) else ("", value)
     if isinstance(value, Enum):
-        return _non_finite(value.value)
-    for part, inner in parts(value):
-        found = _non_finite(inner)
+        return _non_finite(value.value, step)
+    for part, inner in parts(value, step):
+        found = _non_finite(inner, step)
         if found is not None:
             return part + found[0], found[1]
     return None

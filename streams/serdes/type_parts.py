@@ -23,7 +23,7 @@ from typing import (
 from weakref import WeakSet
 
 import msgspec
-from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter
+from pydantic import AliasChoices, AliasPath, BaseModel, SecretBytes, SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 
 #: Says that a type has no sample, or that making one fails.
@@ -163,7 +163,7 @@ def holds_mappings(python_type: Any) -> bool:
         or _is_subclass(part, Mapping)
         or _allows_extra(part)
         for part in inner_types(python_type)
-        if _is_hashable(part)
+        if is_hashable(part)
     )
 
 
@@ -186,7 +186,8 @@ def _allows_extra(python_type: Any) -> bool:
     return bool(config.get("extra") == "allow")
 
 
-def _is_hashable(part: Any) -> bool:
+def is_hashable(part: Any) -> bool:
+    """Return whether a type can be in a set; one with lists in its annotations can't."""
     try:
         hash(part)
     except TypeError:
@@ -215,6 +216,37 @@ def has_own_equality(python_type: Any) -> bool:
         generated = code is not None and code.co_filename == "<string>"
         return not generated or not all(field.compare for field in fields(python_type))
     return True  # attrs has options of each field
+
+
+def declared_names(python_type: Any) -> frozenset[str]:
+    """Return the names of all fields within a type, also those that they have in the data.
+
+    >>> sorted(declared_names(msgspec.defstruct("Order", [("line_items", int)], rename="camel")))
+    ['lineItems', 'line_items']
+    """
+    found: set[str] = set()
+    for part in inner_types(python_type):
+        found.update(type_hints(part) if not get_origin(part) and isinstance(part, type) else ())
+        if is_pydantic_class(part):
+            for field in pydantic_fields(part).values():
+                found.update(_texts(field.alias, field.validation_alias, field.serialization_alias))
+            cls: Any = part
+            for name, computed in cls.__pydantic_decorators__.computed_fields.items():
+                found.update(_texts(name, computed.info.alias))
+        elif _is_subclass(part, msgspec.Struct):
+            struct: Any = get_origin(part) or part
+            found.update(struct.__struct_encode_fields__)
+    return frozenset(found)
+
+
+def _texts(*aliases: Any) -> Iterator[str]:
+    for alias in aliases:
+        if isinstance(alias, str):
+            yield alias
+        elif isinstance(alias, AliasPath):
+            yield from _texts(*alias.path)
+        elif isinstance(alias, AliasChoices):
+            yield from _texts(*alias.choices)
 
 
 def nested_classes(python_type: Any) -> tuple[type[Any], ...]:
@@ -266,7 +298,7 @@ def sample(python_type: Any, depth: int = 0) -> Any:
 
 
 def _sample(python_type: Any, depth: int) -> Any:  # noqa: PLR0911 - one for each kind of type
-    if _is_hashable(python_type) and python_type in _SAMPLES:
+    if is_hashable(python_type) and python_type in _SAMPLES:
         return _SAMPLES[python_type]
     origin, arguments = get_origin(python_type), get_args(python_type)
     if origin is Literal:

@@ -21,16 +21,18 @@ from streams.errors import TopologyError
 from streams.schema_port import CodecError
 from streams.serdes.class_defaults import default_setter, has_attrs_with_dict
 from streams.serdes.exact_fields import exact_fields
-from streams.serdes.read_back import difference, first_failure
+from streams.serdes.read_back import Step, difference, first_failure, step_to
 from streams.serdes.serde import Serde
 from streams.serdes.strict_json import are_plain, refuse_hidden_nulls
 from streams.serdes.type_parts import (
     NO_SAMPLE,
+    declared_names,
     has_own_equality,
     have_sly_subclasses,
     holds_mappings,
     holds_sets,
     inner_types,
+    is_hashable,
     is_pydantic_class,
     is_users_class,
     members,
@@ -44,6 +46,12 @@ T = TypeVar("T")
 
 #: Values that msgspec quotes in its messages; types and paths stand in backticks.
 _QUOTED: Final = re.compile(r"'.*'", re.DOTALL)
+_WITH_VALUE: Final = re.compile(
+    r"(Invalid (?:enum )?value |Object contains unknown field ).*?( - at `\$[^`']*`)?\Z", re.DOTALL
+)
+_PLACE: Final = re.compile(r" - at `\$[^`']*`\Z")
+#: Modules that call the libraries.
+_OURS: Final = frozenset({__name__, UnionCodec.__module__, default_setter.__module__})
 
 _MSGPACK_TYPES: Final[frozenset[object]] = frozenset(
     {str, int, float, bool, bytes, type(None), dict, list}
@@ -108,6 +116,7 @@ class _Typed(Serde[T]):
         # An equality of the user's own may hold although a field has changed.
         self._compares = not any(has_own_equality(part) for part in inner_types(python_type))
         self._nested = nested_classes(python_type)
+        self._step = step_in(python_type)
 
     def __reduce__(self) -> "tuple[Callable[..., Serde[Any]], tuple[Any, ...]]":
         """Return how another process makes it: encoders and decoders stay in their process."""
@@ -136,7 +145,7 @@ class _Typed(Serde[T]):
         try:
             return self._codec.convert(value)
         except Exception as error:  # noqa: BLE001 - models run the user's own code, which may raise anything
-            reason = _reason(error)
+            reason = _reason(error, self._step, self._type)
         raise self.failed("serialise", "", reason)
 
     def serialize(self, topic: str, value: T, /) -> bytes | None:
@@ -154,14 +163,14 @@ class _Typed(Serde[T]):
         try:
             return self._encoded((value,))[0]
         except Exception as error:  # noqa: BLE001 - models run the user's own code, which may raise anything
-            reason = _reason(error)
+            reason = _reason(error, self._step, self._type)
         raise self.failed("serialise", topic, reason)
 
     def deserialize(self, topic: str, data: bytes, /) -> T:
         try:
             return cast("T", self._decode(data))
         except Exception as error:  # noqa: BLE001 - models run the user's own code, which may raise anything
-            reason = f"{len(data)} bytes, {_reason(error)}"
+            reason = f"{len(data)} bytes, {_reason(error, self._step, self._type)}"
         raise self.failed("deserialise", topic, reason)
 
     # `decode_lines` over joined values is no faster, and takes `1 2` for two values.
@@ -185,7 +194,7 @@ class _Typed(Serde[T]):
         try:
             self._encoded((value,))
         except Exception as error:  # noqa: BLE001 - as above
-            return _reason(error)
+            return _reason(error, self._step, self._type)
         return None
 
     def _encoded(self, values: Sequence[T]) -> list[bytes]:
@@ -208,7 +217,7 @@ class _Typed(Serde[T]):
         compares = self._compares and not have_sly_subclasses(self._nested)
         if not (compares and back == list(values)):
             for value, other in zip(values, back, strict=True):
-                found = difference(value, other)
+                found = difference(value, other, step=self._step)
                 if found is not None:
                     self._refuse_hidden_nulls(values, encoded)
                     raise CodecError(f"{found}; give a value that fits {type_name(self._type)}")
@@ -216,7 +225,7 @@ class _Typed(Serde[T]):
 
     def _refuse_hidden_nulls(self, values: Sequence[T], encoded: list[bytes]) -> None:
         if self._codec.plain is not None:
-            refuse_hidden_nulls(values, encoded, self._codec.plain)
+            refuse_hidden_nulls(values, encoded, self._codec.plain, self._step)
 
     def _refuse_other_classes(self, values: Sequence[T]) -> None:
         if self._class is not None and not {self._class}.issuperset(map(type, values)):
@@ -283,7 +292,7 @@ def _json_codec(python_type: Any, name: str) -> TypeCodec:
             write,
             read,
             partial(adapter.validate_python, by_alias=True, by_name=True),
-            _pydantic_failure(lambda value: first_failure(value, pydantic_to_json)),
+            _failure(pydantic_to_json, step_in(python_type)),
             _sorted(msgspec.json, write),
             plain=adapter.dump_python,
         )
@@ -292,7 +301,7 @@ def _json_codec(python_type: Any, name: str) -> TypeCodec:
         encoder.encode,
         _decoder(msgspec.json.Decoder, python_type, name),
         _converter(python_type),
-        _msgspec_failure(encoder.encode),
+        _failure(encoder.encode, step_in(python_type)),
         _key_encoder(msgspec.json),
         encoder.encode_lines,
         msgspec.to_builtins,
@@ -319,8 +328,10 @@ def _msgpack_codec(python_type: Any, name: str) -> TypeCodec:
             write,
             read,
             partial(adapter.validate_python, by_alias=True, by_name=True),
-            _pydantic_failure(
-                lambda value: first_failure(adapter.dump_python(value, warnings=False), encode)
+            _failure(
+                encode,
+                step_in(python_type),
+                lambda value: adapter.dump_python(value, warnings=False),
             ),
             _sorted(msgspec.msgpack, write),
         )
@@ -328,7 +339,7 @@ def _msgpack_codec(python_type: Any, name: str) -> TypeCodec:
         encode,
         _decoder(msgspec.msgpack.Decoder, python_type, name),
         _converter(python_type),
-        _msgspec_failure(encode),
+        _failure(encode, step_in(python_type)),
         _key_encoder(msgspec.msgpack),
     )
 
@@ -345,9 +356,11 @@ def _union_codec(
         library.Decoder().decode,
     )
 
+    step = step_in(python_type)
+
     def failure(value: Any, error: Exception) -> str:
         codec = codecs.get(type(value))
-        return _reason(error) if codec is None else codec.failure(value, error)
+        return _reason(error, step) if codec is None else codec.failure(value, error)
 
     def convert(value: Any) -> Any:
         return union.first_of(value, {part: codec.convert for part, codec in codecs.items()})
@@ -517,28 +530,53 @@ def _unknown(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[Any]:
             yield from _unknown(getattr(info, field.name), seen | {id(info)})
 
 
-def _msgspec_failure(encode: Callable[[Any], bytes]) -> Callable[[Any, Exception], str]:
+def _failure(
+    encode: Callable[[Any], object], step: Step, plain: Callable[[Any], Any] | None = None
+) -> Callable[[Any, Exception], str]:
     def failure(value: Any, error: Exception) -> str:
-        return f"at {first_failure(value, encode)}: {_reason(error)}"
+        place = first_failure(value if plain is None else plain(value), encode, step=step)
+        return f"at {place}: {_reason(error, step)}"
 
     return failure
 
 
-def _pydantic_failure(place: Callable[[Any], str]) -> Callable[[Any, Exception], str]:
-    def failure(value: Any, error: Exception) -> str:
-        return f"at {place(value)}: {_reason(error)}"
+def step_in(python_type: Any) -> Step:
+    """Return what messages call an entry of a dict in values of a type: only names of declared fields are no data."""
+    if any(part in {Any, object} for part in inner_types(python_type) if is_hashable(part)):
+        return step_to
+    names = declared_names(python_type)
 
-    return failure
+    def step(key: object) -> str:
+        return f".{key}" if key in names else f"[{type(key).__name__} key]"
+
+    return step
 
 
-def _reason(error: Exception) -> str:
-    """Return why, without the data: types and paths of the message, never values."""
+def _reason(error: Exception, step: Step, python_type: Any = Any) -> str:
+    """Return why, without the data: types and paths of the message, never values, and no text of the user's code."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        path = ".".join(str(part) for part in first["loc"])
-        return f"{first['type']} at ${'.' if path else ''}{path}"
+        shows_indexes = not holds_mappings(python_type)  # else they may be keys
+        path = "".join(
+            f"[{place}]" if shows_indexes and isinstance(place, int) else step(place)
+            for place in first["loc"]
+        )
+        return f"{first['type']} at ${path}"
     if isinstance(error, CodecError):
         return str(error)
-    if isinstance(error, msgspec.MsgspecError) or type(error) in {TypeError, OverflowError}:
-        return _QUOTED.sub("'…'", str(error))
+    text = str(error)
+    if isinstance(error.__cause__, Exception):  # a constructor's; msgspec has added the place
+        place = _PLACE.search(text)
+        return f"raised {type(error.__cause__).__name__}{place[0] if place else ''}"
+    known = isinstance(error, msgspec.MsgspecError) or type(error) in {TypeError, OverflowError}
+    if known and not _is_raised_by_users(error):
+        return _QUOTED.sub("'…'", _WITH_VALUE.sub(r"\1'…'\2", text))
     return f"raised {type(error).__name__}"
+
+
+def _is_raised_by_users(error: Exception) -> bool:
+    """Return whether code of the user raised an error: the innermost frame is none of ours, which call the libraries."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_globals.get("__name__") not in _OURS

@@ -87,7 +87,7 @@ def test_a_float_keeps_32_bits() -> None:
         (record(("d", DATE)), {"d": "canary"}, r"at Row\.d: expected date, got str"),
         (record(("tags", {"type": "array", "items": "string"})), {"tags": ("canary",)}, r"at Row\.tags: expected array \(a list\), got tuple"),
         (record(("s", "string")), {"s": "canary\ud800"}, r"at Row\.s: a lone surrogate"),
-        (record(("m", {"type": "map", "values": "int"})), {"m": {"a": "canary"}}, r"at Row\.m\.a: expected int, got str"),
+        (record(("m", {"type": "map", "values": "int"})), {"m": {"a": "canary"}}, r"at Row\.m\[str key\]: expected int, got str"),
         (ENVELOPE, {"after": {**GOOD, "price": Decimal("123.45")}}, r"at Envelope\.after\.price: expected decimal\(4, 2\), got Decimal"),
         (ENVELOPE, {"after": {**GOOD, "price": "canary"}}, r"at Envelope\.after\.price: expected decimal\(4, 2\), got str"),
         (ENVELOPE, {"after": {**GOOD, "day": "canary"}}, r"at Envelope\.after\.day: expected date, got str"),

@@ -4,14 +4,14 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, Literal, TypedDict
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from streams.errors import SerializationError, TopologyError
 from streams.serdes import Serde, Serdes
@@ -214,9 +214,11 @@ def test_numbers_that_json_cannot_hold_are_refused(python_type: Any, number: flo
     serde = Serdes.json(python_type)
 
     assert serde.deserialize("topic", serde.serialize("topic", good) or b"") == good
-    with pytest.raises(SerializationError, match=rf"\$\.at\.ulm\[2\] is {number}, which JSON"):
+    with pytest.raises(
+        SerializationError, match=rf"\$\.at\[str key\]\[2\] is {number}, which JSON"
+    ):
         serde.serialize("topic", bad)
-    with pytest.raises(SerializationError, match=r"\$\.at\.ulm\[2\] is"):
+    with pytest.raises(SerializationError, match=r"\$\.at\[str key\]\[2\] is"):
         serde.serialize_batch("topic", [good, bad])
     packed = Serdes.msgpack(python_type)
     read = packed.deserialize("topic", packed.serialize("topic", bad) or b"")
@@ -233,7 +235,7 @@ def test_numbers_that_json_cannot_hold_are_refused(python_type: Any, number: flo
         (int, True, "Expected `int`, got `bool`"),
         (list[int], [1, "canary"], r"Expected `int`, got `str` - at `\$\[1\]`"),
         (list[Struct], [Data(id=1, name="canary")], r"at \$\[0\]: Data is read back as Struct"),
-        (list[Model], [Model(id=1, name="x"), 5], r"model_type at \$\.1"),
+        (list[Model], [Model(id=1, name="x"), 5], r"model_type at \$\[1\]"),
         (Table, {"id": 1}, "missing required field `name`"),
         (Color, "green", "Invalid enum value"),
         (int | str, 1.5, r"Expected `int \| str`, got `float`"),
@@ -269,3 +271,113 @@ def test_ordinary_classes_within_other_types_are_refused_at_build_time(
     """The error names the class, however deep it is."""
     with pytest.raises(TopologyError, match="Ordinary is an ordinary class"):
         make(python_type)
+
+
+class Card(msgspec.Struct, forbid_unknown_fields=True):
+    number: str
+
+    def __post_init__(self) -> None:
+        if self.number.startswith("4"):
+            raise ValueError(f"bad card {self.number} - at `$.{self.number}`")
+        if self.number.startswith("5"):
+            raise msgspec.ValidationError(f"bad card {self.number}")
+        if self.number.startswith("6"):
+            raise OverflowError(f"bad card {self.number}")
+
+
+@dataclass
+class CardData:
+    number: str
+
+    def __post_init__(self) -> None:
+        if self.number.startswith(("4", "5")):
+            raise TypeError(f"bad card {self.number}")
+
+
+class CardModel(BaseModel):
+    number: str
+    by_owner: dict[str, int] = Field(default_factory=dict)
+
+    @field_validator("number")
+    @classmethod
+    def check(cls, value: str) -> str:
+        if value.startswith("4"):
+            raise TypeError(f"bad card {value}")
+        if value.startswith("5"):
+            raise ValueError(f"bad card {value}")
+        return value
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Tagged(msgspec.Struct, tag=True):
+    a: int
+
+
+class OtherTagged(msgspec.Struct, tag=True):
+    a: int
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    ("python_type", "value", "reason"),
+    [
+        (Card, {"number": "4111'1111"}, "raised ValueError"),
+        (Card, {"number": "5111'1111"}, "raised ValidationError"),
+        (Card, {"number": "6111'1111"}, "raised OverflowError"),
+        (list[Card], [{"number": "4111'1111"}], r"raised ValueError - at `\$\[0\]`"),
+        (Card, {"number": "1", "4111'1111": 2}, "Object contains unknown field '…'"),
+        (CardData, {"number": "4111'1111"}, "raised TypeError"),
+        (CardModel, {"number": "4111'1111"}, "raised TypeError"),
+        (CardModel, {"number": "5111'1111"}, r"value_error at \$\.number"),
+        (CardModel, {"number": "1", "by_owner": {"4111'1111": "x"}}, r"int_parsing at \$\.by_owner\[str key\]"),
+        (dict[int, CardModel], {41111111: {"number": "5"}}, r"value_error at \$\[(int|str) key\]\.number"),
+        (list[CardModel], [{"number": "5"}], r"value_error at \$\[[^]]*\]\.number"),
+        (dict[str, int], {"4111'1111": "x"}, r"at `\$\[\.\.\.\]`"),
+        (Level, 41111111, "Invalid enum value '…'"),
+        (list[Level], [41111111], r"Invalid enum value '…' - at `\$\[0\]`"),
+        (Literal[1, 2], 41111111, "Invalid enum value '…'"),
+        (Literal["a", "b"], "4111'1111", "Invalid enum value '…'"),
+        (Tagged | OtherTagged, {"type": "4111'1111"}, r"Invalid value '…' - at `\$\.type`"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_errors_hold_nothing_of_the_data(
+    make: Any, python_type: Any, value: Any, reason: str
+) -> None:
+    """Neither the text of the user's exceptions, nor values that a library quotes, nor keys of dicts."""
+    data = msgspec.json.encode(value) if make is Serdes.json else msgspec.msgpack.encode(value)
+    with pytest.raises(SerializationError, match=reason) as caught:
+        make(python_type).deserialize("t", data)
+    assert "111" not in str(caught.value)
+    with pytest.raises(SerializationError) as caught:
+        make(python_type).from_plain(value)
+    assert "111" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("serde", "value", "place"),
+    [
+        (Serdes.json(), {"cards": {"4111111": {1}}}, r"\$\.cards\[str key\]"),
+        (Serdes.json(), {"ann@example.com": float("nan")}, r"\$\[str key\]"),
+        (Serdes.json(), {"line-items": [{1}]}, r"\$\.line-items\[0\]"),
+        (Serdes.json(dict[str, float]), {"ann": float("nan")}, r"\$\[str key\]"),
+        (Serdes.json(dict[str, int]), {"ann": "x"}, r"\$\[\.\.\.\]"),
+        (Serdes.msgpack(dict[str, tuple[int, ...]]), {"ann": [1]}, r"\$\[str key\]"),
+        (Serdes.avro({"type": "map", "values": "int"}), {"ann": "x"}, r"\$\[str key\]"),
+        (Serdes.avro({"type": "record", "name": "Z", "fields": []}), {"411111": 1}, r"specifies: \[str key\]"),
+        (Serdes.json_schema({"additionalProperties": {"type": "integer"}}), {"ann": "x"}, r"\$\[str key\]:"),
+        (Serdes.json_schema({"properties": {"ann": {"items": {"type": "integer"}}}}), {"ann": ["x"]}, r"\$\.ann\[0\]:"),
+        (Serdes.json_schema({"properties": {"ann": {"type": "integer"}}}, "mock://names"), {"ann": "x"}, r"\$\.ann:"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_keys_of_dicts_are_data(serde: Any, value: Any, place: str) -> None:
+    """Paths show declared fields, and in untyped JSON keys that look like names."""
+    with pytest.raises(SerializationError, match=place) as caught:
+        serde.serialize("t", value)
+    assert "111" not in str(caught.value)
+    assert "example.com" not in str(caught.value)
