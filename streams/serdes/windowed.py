@@ -10,6 +10,7 @@ from typing import Any, Final, TypeGuard, TypeVar
 
 from state_stores.ports import SerdePort
 from state_stores.windowed import Windowed
+from streams.schema_port import CodecError
 from streams.serdes.serde import Serde, for_keys
 from streams.windows import FOREVER
 
@@ -85,7 +86,13 @@ class WindowedSerde(Serde[Windowed[K]]):
         data = self.inner.serialize(topic, value.key)
         if data is None:
             raise self.failed("serialise", topic, "the inner serde made None of a key")
-        return data + self._tail(value)
+        try:
+            return data + self._tail(value)
+        except struct.error:
+            reason = "the window's start and end must be whole numbers of milliseconds in 64 bits"
+        except CodecError as error:
+            reason = str(error)
+        raise self.failed("serialise", topic, reason)
 
     def deserialize(self, topic: str, data: bytes, /) -> Windowed[K]:
         """Return the windowed key of some bytes."""
@@ -117,7 +124,10 @@ class TimeWindowedSerde(WindowedSerde[K]):
         return self._end_of == other._end_of  # noqa: SLF001 - of its own kind
 
     def _tail(self, windowed: Windowed[K]) -> bytes:
-        return _TIME.pack(windowed.start)
+        tail = _TIME.pack(windowed.start)
+        if windowed.end != self._end_of(windowed.start):
+            raise CodecError("the window's end is not the one of windows of this serde's size")
+        return tail
 
     def _window(self, tail: bytes) -> tuple[int, int]:
         (start,) = _TIME.unpack(tail)
@@ -135,7 +145,10 @@ class SessionWindowedSerde(WindowedSerde[K]):
         return SessionWindowedSerde(inner)
 
     def _tail(self, windowed: Windowed[K]) -> bytes:
-        return _SESSION.pack(windowed.end, windowed.start)
+        tail = _SESSION.pack(windowed.end, windowed.start)
+        if windowed.end < windowed.start:
+            raise CodecError("the session's end is before its start")
+        return tail
 
     def _window(self, tail: bytes) -> tuple[int, int]:
         end, start = _SESSION.unpack(tail)

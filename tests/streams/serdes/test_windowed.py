@@ -49,7 +49,9 @@ def test_windows_stand_for_their_size() -> None:
     """Calendar windows have no one size; others may be given, too."""
     days = CalendarWindows("day", "Europe/Berlin")
     (start,) = days.starts_for(1_711_843_200_000)
-    data = bytes(Serdes.windowed(str, days).serialize("t", Windowed("a", start, 0)) or b"")
+    data = bytes(
+        Serdes.windowed(str, days).serialize("t", Windowed("a", start, days.end_of(start))) or b""
+    )
     assert Serdes.windowed(str, days).deserialize("t", data).end == days.end_of(start)
     assert Serdes.windowed(str, SlidingWindows(5)).deserialize("t", data).end == start + 5
     assert Serdes.windowed(str, TimeWindows(5)).deserialize("t", data).end == start + 5
@@ -181,3 +183,27 @@ def test_serdes_of_the_same_windowed_keys_are_equal() -> None:
     assert made[0] != TimeWindowedSerde(Serdes.string(), TimeWindows(20).end_of)
     assert made[0] != TimeWindowedSerde(Serdes.bytes(), windows.end_of)
     assert made[0] != SessionWindowedSerde(Serdes.string())
+
+
+@pytest.mark.parametrize(
+    ("serde", "start", "end"),
+    [
+        (Serdes.windowed(str, 60_000), 0, 30_000),
+        (Serdes.windowed(str, 60_000), 0, 2**70),
+        (Serdes.windowed(str, 60_000), 2**63, 2**63 + 60_000),
+        (Serdes.windowed(str, 60_000), 1.5, 60_001.5),
+        (Serdes.windowed(str, 60_000), "0", 60_000),
+        (Serdes.windowed(str, CalendarWindows("day", "UTC")), 0, 60_000),
+        (Serdes.windowed(str, SlidingWindows(5)), 0, 6),
+        (Serdes.session_windowed(str), 5, 1),
+        (Serdes.session_windowed(str), 0, 2**63),
+        (Serdes.session_windowed(str), -(2**63) - 1, 0),
+        (Serdes.session_windowed(str), 0, None),
+    ],
+    ids=str,
+)
+def test_windows_that_would_be_read_as_others_are_refused(serde: Any, start: Any, end: Any) -> None:
+    """A time window's end is not in the bytes, so it must be the one that follows from the size."""
+    for write in (serde.serialize, lambda topic, key: serde.serialize_batch(topic, [key])):
+        with pytest.raises(SerializationError, match="can't serialise"):
+            write("t", Windowed("a", start, end))
