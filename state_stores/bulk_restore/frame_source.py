@@ -13,7 +13,7 @@ class FrameSource:
         select: SQL expressions that make the columns; none: all as they are.
         schema: Types of columns of CSV and JSON, as Spark's DDL: `id STRING, price DOUBLE`. Types of
             the others are inferred; CSV columns that the key is made of are text.
-        infer_schema: Infer the types of CSV columns of the key, too.
+        infer_schema: Infer the types of all CSV columns as Spark does, also those of the key.
         encoding: The charset of CSV and JSON; None: UTF-8. Other bytes are refused.
         multi_line: A JSON file is one document over several lines.
         time_zone: Of times without one, in a session of our own; None: UTC.

@@ -1,7 +1,7 @@
 """Files and tables as Spark frames: reads them without changing a value, or refuses them.
 
-CSV has no types. Columns that make the key are text. The types of the others are inferred, but a
-column stays text where a number would lose characters: `007`, or more digits than a double keeps.
+CSV has no types. Columns that make the key are text. The types of the others are inferred. A column
+stays text unless each of its texts is the canonical form of a value: `007`, `+5` or `12:30` is not.
 """
 
 import contextlib
@@ -17,12 +17,15 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import (
+    BooleanType,
+    DateType,
     DoubleType,
     NumericType,
     StringType,
     StructField,
     StructType,
     TimestampNTZType,
+    TimestampType,
 )
 
 from state_stores.bulk_restore.frame_source import FrameSource
@@ -60,14 +63,36 @@ _CSV_OPTIONS: Final = {
     "multiLine": "true",
     "columnPruning": "false",
     "enforceSchema": "false",
+    # A quoted empty field is a text. Spark reads fields with the text of a null as nulls: this is none
+    # that a file may have.
+    "nullValue": "\ufdd0",
+    "emptyValue": "",
     **_STRICT,
 }
 _UTF_8: Final = frozenset({"utf-8", "utf8"})
 _REPLACEMENT: Final = "\ufffd"
 
-#: Texts that a number would shorten: zeros in front, and integers beyond a double's 15 digits.
-_LEADING_ZERO: Final = r"^\s*[+-]?0[0-9]"
-_SHORTENED_BY_DOUBLE: Final = r"^\s*[+-]?(0[0-9]|[0-9]{16,})"
+#: Forms of values; `\z` because `$` also stands before a last line feed.
+_INTEGER: Final = r"\A(?:0|-?[1-9][0-9]*)\z"
+#: With 15 significant digits, which a double keeps.
+_DECIMAL: Final = (
+    r"\A(?!-?[0.]*[1-9](?:[.]?[0-9]){15})(?:0|-?[1-9][0-9]*|-?(?:0|[1-9][0-9]*)[.][0-9]{1,30})\z"
+    r"|\A(?:NaN|-?Infinity)\z"
+)
+#: Decimals that differ as texts only if they differ as numbers: `1` and `1.5`, or `1.0` and `1.5`.
+_DECIMAL_STYLES: Final = (
+    r"\A(?:[^.]*|.*[.][0-9]*[1-9])\z",
+    r"\A(?:.*[.][0-9]*[1-9]|.*[.]0|.*[a-z])\z",
+)
+_FRACTION: Final = r"[.]([0-9]*)\z"
+_BOOLEAN_STYLES: Final = (r"\A(?:true|false)\z", r"\A(?:True|False)\z", r"\A(?:TRUE|FALSE)\z")
+_DATE: Final = r"\A(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}\z"
+_TIMESTAMP: Final = (
+    r"\A(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.][0-9]{1,6})?"
+    r"(?:Z|[+-][0-9]{2}:[0-9]{2})?\z"
+)
+#: Characters of a date and a time without a fraction.
+_SECONDS_END: Final = 19
 
 #: The name that an item of `select` gives its column.
 _ALIAS: Final = re.compile(
@@ -178,16 +203,36 @@ def _csv(session: SparkSession, source: str, how: FrameSource, shown: str) -> Da
     _check_characters(texts, how, shown)
     names = texts.columns
     given = _given_types(how, names, shown)
-    as_text: set[str] = set()
+    types = [given.get(each.name, each) for each in inferred]
+    lossy, with_empty = _lossy_columns(texts, types)
     if not how.infer_schema:
-        numbers = {each.name: each for each in inferred if each.name not in given}
-        as_text = _key_columns(how.select, names) | _shortened(texts, numbers.values())
-    types = [
-        given.get(each.name)
-        or (StructField(each.name, StringType()) if each.name in as_text else each)
-        for each in inferred
-    ]
-    return reader.schema(StructType(types)).load(source)
+        as_text = (_key_columns(how.select, names) | lossy) - given.keys()
+        types = [
+            StructField(each.name, StringType()) if each.name in as_text else each for each in types
+        ]
+    empty = [each for each in types if each.name in with_empty and not _is_text(each)]
+    read_as_text = {each.name for each in empty}
+    schema = StructType(
+        [
+            StructField(each.name, StringType()) if each.name in read_as_text else each
+            for each in types
+        ]
+    )
+    frame = reader.schema(schema).load(source)
+    return frame.withColumns({each.name: _converted(each) for each in empty}) if empty else frame
+
+
+def _is_text(field: StructField) -> bool:
+    return isinstance(field.dataType, StringType)
+
+
+def _converted(field: StructField) -> Column:
+    """Return a text column as its type, with nulls for empty texts; another text is an error."""
+    text = sql.nullif(sql.col(_quoted(field.name)), sql.lit(""))
+    value = text.try_cast(field.dataType)
+    kind = field.dataType.simpleString()
+    error = sql.raise_error(sql.lit(f"MALFORMED: a text of column {field.name} is no {kind}"))
+    return sql.when(text.isNotNull() & value.isNull(), error.cast(field.dataType)).otherwise(value)
 
 
 def _typed_key(frame: DataFrame, key_type: str | None) -> DataFrame:
@@ -260,21 +305,51 @@ def _key_columns(select: Sequence[str], names: Iterable[str]) -> set[str]:
     return found
 
 
-def _shortened(texts: DataFrame, inferred: Iterable[StructField]) -> set[str]:
-    """Return the columns in which a number would lose characters of its text."""
-    patterns = {
-        field.name: _SHORTENED_BY_DOUBLE
-        if isinstance(field.dataType, DoubleType)
-        else _LEADING_ZERO
-        for field in inferred
-        if isinstance(field.dataType, NumericType)
-    }
-    if not patterns:
-        return set()
+def _lossy_columns(texts: DataFrame, types: Iterable[StructField]) -> tuple[set[str], set[str]]:
+    """Return the columns whose texts are not all those of values of the type, and those with empty texts."""
+    fields = [each for each in types if not _is_text(each)]
+    if not fields:
+        return set(), set()
+    columns = [sql.col(_quoted(each.name)) for each in fields]
     row = texts.select(
-        *(sql.max(sql.col(_quoted(name)).rlike(at)) for name, at in patterns.items())
+        *(_are_canonical(each, column) for each, column in zip(fields, columns, strict=True)),
+        *(sql.bool_or(column == "") for column in columns),
     ).first()
-    return {name for name, loses in zip(patterns, row or (), strict=False) if loses}
+    assert row is not None
+    names = [each.name for each in fields]
+    canonical, empty = row[: len(names)], row[len(names) :]
+    lossy = {
+        name for name, is_canonical in zip(names, canonical, strict=True) if is_canonical is False
+    }
+    return lossy, {name for name, has_empty in zip(names, empty, strict=True) if has_empty}
+
+
+def _are_canonical(field: StructField, column: Column) -> Column:
+    """Return an aggregate: whether different texts are different values of the type, and nothing is added."""
+    text = sql.nullif(column, sql.lit(""))
+
+    def all_are(*patterns: str) -> Column:
+        return reduce(Column.__or__, (sql.bool_and(text.rlike(each)) for each in patterns))
+
+    match field.dataType:
+        case DoubleType():
+            digits = sql.length(sql.regexp_extract(text, _FRACTION, 1))
+            one_scale = sql.min(digits) == sql.max(digits)
+            return all_are(_DECIMAL) & (all_are(*_DECIMAL_STYLES) | one_scale)
+        case NumericType():
+            return all_are(_INTEGER)
+        case BooleanType():
+            return all_are(*_BOOLEAN_STYLES)
+        case DateType():
+            return all_are(_DATE)
+        case TimestampType() | TimestampNTZType():
+            # A time that a zone leaves out would be read as another one.
+            shown = text.try_cast(field.dataType).cast("string").substr(1, _SECONDS_END)
+            written = sql.translate(text.substr(1, _SECONDS_END), "T", " ")
+            has_zone = text.rlike(r"[Z+]|-[0-9]{2}:[0-9]{2}\z")
+            return all_are(_TIMESTAMP) & sql.bool_and(has_zone | sql.equal_null(shown, written))
+        case _:
+            return sql.bool_and(text.isNull())
 
 
 def _check_bytes(session: SparkSession, source: str, how: FrameSource, shown: str) -> None:

@@ -23,7 +23,7 @@ class ReadingOptions:
     Attributes:
         schema: Types of columns of CSV and JSON, such as 'id STRING, price DOUBLE'. The others are inferred; CSV columns that
             the key is made of are text.
-        infer_schema: Infer the types of CSV columns of the key, too.
+        infer_schema: Infer the types of all CSV columns as Spark does, also those of the key.
         encoding: The charset of CSV and JSON, such as ISO-8859-1; UTF-8 by default.
         multi_line: A JSON file is one document over several lines.
         time_zone: The zone of times that have none, such as Europe/Berlin; UTC by default.

@@ -1,13 +1,16 @@
 """Files as they are loaded: what their writers meant, or an error; never something else in silence."""
 
 import base64
+import contextlib
 import csv
 import gzip
 import logging
 import os
 import sys
 import time
-from datetime import UTC, datetime
+from collections.abc import Generator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +166,72 @@ def test_no_digit_of_a_csv_column_is_lost(spark: SparkSession, tmp_path: Path) -
     ]
 
 
+#: Texts of columns that are not the canonical form of a value: reading one back would give another.
+TEXTS = {
+    "time": ("12:30", "13:45"), "suffix": ("1d", "2f"), "plus": ("+5", "6"), "space": (" 12", "13"),
+    "behind": ("12", "13 "), "line": ("12\n", "13"), "long": ("0.1234567890123456789", "1"),
+    "wide": ("1234567890.123456789", "2.5"), "month": ("2026-01", "2026-02"), "minus": ("-0", "1"),
+    "zeros": ("007", "1.5"), "power": ("1e3", "2"), "point": (".5", "5."), "hex": ("0x10", "1"),
+    "nanoseconds": ("2026-01-01 00:00:00.123456789", "2026-01-01 00:00:00"),
+    "minutes": ("2026-01-01 10:20", "2026-01-01 10:30"), "mixed": ("2026-01-01", "2026-01-01 10:20:30"),
+    "hours": ("2026-01-01T00:00:00+05", "2026-01-01T00:00:00Z"), "day": ("2026-1-1", "2026-01-02"),
+    "version": ("1.9", "1.10"), "scale": ("1.50", "1.5"), "both": ("1", "1.0"),
+    "small": (f"0.{'0' * 400}1", "1.5"), "case": ("true", "FALSE"), "empty": ("", "y"),
+}  # fmt: skip
+#: Texts that are, and their values.
+VALUES = {
+    "whole": (("12", "-7"), (12, -7)),
+    "large": (("9223372036854775808", "1"), (Decimal(9223372036854775808), Decimal(1))),
+    "decimal": (("3.5", "4"), (3.5, 4.0)),
+    "digits": (("900719925474.099", "-0.5"), (900719925474.099, -0.5)),
+    "written": (("1.0", "2.25"), (1.0, 2.25)),
+    "money": (("1.10", "2.50"), (1.1, 2.5)),
+    "flag": (("True", "False"), (True, False)),
+    "date": (("2026-01-31", "2024-02-29"), (date(2026, 1, 31), date(2024, 2, 29))),
+    "gap": (("", "5"), (None, 5)),
+    "no_date": (("", "2026-01-31"), (None, date(2026, 1, 31))),
+}
+
+
+def test_only_canonical_texts_of_csv_are_other_values(spark: SparkSession, tmp_path: Path) -> None:
+    """Other columns stay text, with each character; a quoted empty text is no null."""
+    columns = TEXTS | {name: texts for name, (texts, _) in VALUES.items()}
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    wanted = TEXTS | {name: values for name, (_, values) in VALUES.items()}
+    found = rows_of(spark, path)
+    assert found == [{name: each[i] for name, each in wanted.items()} for i in range(2)]
+
+    path.write_text("id,at,none\na,2026-03-29 02:30:00,\nb,2026-03-30 02:30:00,y\n")
+    with time_zone(spark, "Europe/Berlin"):  # where the first time does not exist
+        assert rows_of(spark, path) == [
+            {"id": "a", "at": "2026-03-29 02:30:00", "none": None},
+            {"id": "b", "at": "2026-03-30 02:30:00", "none": "y"},
+        ]
+        times = read_frame(
+            spark, FrameSource(source=str(path), schema="at TIMESTAMP", select=("at",))
+        )
+        assert times.dtypes == [("at", "timestamp")]
+    path.write_text('id,n\na,""\nb,zz\n')
+    frame = read_frame(spark, FrameSource(source=str(path), schema="n INT"))
+    with pytest.raises(StreamsError, match="MALFORMED"):
+        collected(frame.rdd.map(str), lambda: 0, what="reading")
+
+
+@contextlib.contextmanager
+def time_zone(spark: SparkSession, zone: str) -> Generator[None]:
+    """Set the zone of the session for a while."""
+    before = session_time_zone(spark)
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
 def test_types_of_csv_columns_can_be_given(spark: SparkSession, tmp_path: Path) -> None:
     """By the store's key serde, by a schema for some of the columns, or as Spark infers them."""
     path = tmp_path / "a.csv"
@@ -284,12 +353,8 @@ def test_moments_keep_their_zone(spark: SparkSession) -> None:
 def test_times_without_a_zone_are_of_the_session(spark: SparkSession) -> None:
     """Where a time is needed, as Spark's own casts take them."""
     frame = spark.sql("SELECT TIMESTAMP_NTZ'2026-07-01 12:00:00' AS at, 1 AS other")
-    before = session_time_zone(spark)
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
-    try:
+    with time_zone(spark, "Asia/Kolkata"):
         row = zoned(frame, ("at", None, "other")).selectExpr("unix_millis(at) AS ms").first()
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
     assert row is not None
     assert row.ms == datetime(2026, 7, 1, 6, 30, tzinfo=UTC).timestamp() * 1000
 
