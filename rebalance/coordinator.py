@@ -20,6 +20,7 @@ from rebalance.membership import (
     admit,
     bury,
     choose_program,
+    correct_members,
     fences_due,
     let_leave,
     log_ids,
@@ -136,6 +137,7 @@ class Coordinator:
         draft = Draft(group=self.group, seen=self._seen, settings=self._settings, now_ms=now_ms)
         take_acks(draft)
         refused = admit(draft, app=self._app, leader=self._leader)
+        correct_members(draft)
         log_ids(draft)
         shut_down(draft)
         bury(draft)
@@ -235,7 +237,12 @@ class Coordinator:
             resigns=resigns,
             alarms=tuple(
                 each
-                for each in (self.alarm, self._foreign_assignor(), *self.warnings.values())
+                for each in (
+                    self.alarm,
+                    self._foreign_assignor(),
+                    *self.warnings.values(),
+                    *self._seen.set_aside.values(),
+                )
                 if each
             ),
         )

@@ -10,6 +10,9 @@ from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
 from rebalance.observations import Observations
 from rebalance.records import AnyRecord, MemberRecord, TaskRecord
 
+#: Phases with an owner. Its fence releases a task from each of them.
+_OWNED: Final = (TaskPhase.RUNNING, TaskPhase.REVOKING, TaskPhase.FENCE_WAIT)
+
 #: A decision is looked at again after this long even if nothing was observed.
 LOOK_AGAIN_MS: Final = 60_000
 
@@ -81,6 +84,10 @@ class Draft(msgspec.Struct, kw_only=True):
         self.write(moved)
         return moved
 
+    def set_aside(self, task: TaskId, problem: str) -> None:
+        """Leave a task as it is because the group contradicts itself about it; people are told."""
+        self.seen.set_aside[task] = f"task {task} is left as it is: {problem}"
+
     # -- tasks: the table of `TaskPhase`, each arrow a method ----------------------------------------------------------
 
     def grant(self, task: TaskId, owner: MemberRecord, reason: str) -> None:
@@ -116,7 +123,7 @@ class Draft(msgspec.Struct, kw_only=True):
 
     def await_fence(self, task: TaskId, reason: str, committed: Positions) -> None:
         """RUNNING, REVOKING -> FENCE_WAIT: its owner is to be fenced; what it last said to have committed is logged."""
-        before = self._task(task, TaskPhase.RUNNING, TaskPhase.REVOKING)
+        before = self._task(task, *_OWNED)
         self.write(
             msgspec.structs.replace(
                 before,
@@ -139,7 +146,7 @@ class Draft(msgspec.Struct, kw_only=True):
         floor of whoever is next (H15): also if the owner died because it refused to begin below it, as often as it is
         started again.
         """
-        before = self._task(task, TaskPhase.FENCE_WAIT)
+        before = self._task(task, *_OWNED)
         self._release(before, "fence", {}, {})
 
     def forget_input(self, task: TaskId) -> None:

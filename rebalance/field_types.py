@@ -8,6 +8,11 @@ from rebalance.model import BootstrapPhase, MemberPhase, TaskPhase, TaskRole
 
 #: Epochs and sequence numbers stay far below this bound: a counter that starts near it comes from no member.
 COUNT_MAX: Final = 1 << 53
+#: Greatest number that a leader counts up (`counter_max`): no term reaches it.
+_COUNTER_MAX: Final = 1 << 62
+#: What a leader may count to in its first term, and how much further in each later one.
+_COUNTED_AT_FIRST: Final = 1 << 32
+_COUNTED_IN_A_TERM: Final = 1 << 20
 #: Partitions of all topics together that one record may name.
 PARTITIONS_MAX: Final = 1_000_000
 _OFFSET_MAX: Final = (1 << 63) - 1
@@ -20,6 +25,8 @@ _PRINTABLE: Final = "[^\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]"
 
 Version = Annotated[int, Meta(ge=1, le=1 << 31)]
 Epoch = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+#: What a leader counts up: task, step and target epochs, and learn epochs, which are step epochs.
+Counter = Annotated[int, Meta(ge=0, le=_COUNTER_MAX)]
 Sequence = Annotated[int, Meta(ge=-1, le=_OFFSET_MAX)]
 Offset = Annotated[int, Meta(ge=0, le=_OFFSET_MAX)]
 #: An offset or an amount, or -1 where it is not known.
@@ -76,3 +83,15 @@ MemberPhaseText = Annotated[str, _one_of(MemberPhase, "a member's phase")]
 TaskPhaseText = Annotated[str, _one_of(TaskPhase, "a task's phase")]
 TaskRoleText = Annotated[str, _one_of(TaskRole, "a task's role")]
 BootstrapPhaseText = Annotated[str, _one_of(BootstrapPhase, "a loading phase")]
+
+
+def counter_max(leader_epoch: int) -> int:
+    """Return the greatest counter that a record of a leader epoch may have.
+
+    Each term may count further than the one before. So a leader that begins from a forged counter, as high as it may be,
+    can still count on, and every reader accepts what it writes. The rule needs nothing but the record.
+
+    >>> counter_max(2) - counter_max(1)
+    1048576
+    """
+    return _COUNTED_AT_FIRST + _COUNTED_IN_A_TERM * leader_epoch

@@ -24,6 +24,7 @@ from rebalance.decision import CoordinatorSettings, Decision, Fence
 from rebalance.door import RejectedRecord
 from rebalance.group import Group, replay, snapshot
 from rebalance.log_keys import LogKeys
+from rebalance.mending import mended
 from rebalance.messages import (
     AnyMessage,
     Beat,
@@ -53,6 +54,7 @@ _NAMED: Final = 8
 #: Topics of warnings.
 _OFFSETS: Final = "offsets"
 _INBOX: Final = "inbox"
+_LOG: Final = "log"
 #: How long the leader's beats name the last message that was dropped.
 _DROPPED_MS: Final = 3_600_000
 
@@ -148,6 +150,8 @@ class Leadership:
         self._forget_ms = 0
         self._sample_ms = 0
         self._audit_ms = 0
+        #: When this term began to lead.
+        self._led_ms = 0
         #: The decided group that the log did not tell at the last audit.
         self._differing: Group | None = None
         #: Whether a rejected record may have taken the place of one that counts.
@@ -219,6 +223,8 @@ class Leadership:
             self._coordinator.state_offset = state_offset
             if now_ms - self._dropped_ms > _DROPPED_MS:
                 self._coordinator.warnings.pop(_INBOX, None)
+            if now_ms - self._led_ms > _DROPPED_MS:
+                self._coordinator.warnings.pop(_LOG, None)
         match self.state:
             case TermState.CATCHING_UP if state_offset >= self._claim_end:
                 self._take_over(group)
@@ -257,8 +263,9 @@ class Leadership:
         self.state = TermState.CATCHING_UP
 
     def _take_over(self, group: Group) -> None:
-        """Write the claim and, in the same transaction, the whole state under its epoch."""
+        """Write the claim and, in the same transaction, the whole state under its epoch, without contradictions."""
         assert self._log is not None, "claimed before"
+        group, found = msgspec.structs.astuple(mended(group, app=self._app, heard=[*self._beats]))
         epoch = group.leader_epoch + 1
         claim = LeaderClaim(
             leader_epoch=epoch,
@@ -273,11 +280,12 @@ class Leadership:
         self._run(
             self._ports.executors.leader,
             lambda: log.append(records),
-            lambda _, now_ms: self._lead(taken, now_ms),
+            lambda _, now_ms: self._lead(taken, found, now_ms),
         )
 
-    def _lead(self, group: Group, now_ms: int) -> None:
+    def _lead(self, group: Group, found: Sequence[str], now_ms: int) -> None:
         self.state = TermState.LEADING
+        self._led_ms = now_ms
         self._heard_ms = now_ms
         self._forget_ms = now_ms + _FORGET_EACH_MS
         self._sample_ms = now_ms + SAMPLE_FIRST_MS
@@ -294,6 +302,12 @@ class Leadership:
             len(group.members),
             len(group.tasks),
         )
+        if found:
+            shown = "; ".join(found[:_NAMED])
+            shown += f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            warning = f"the group log contradicted itself, and was mended: {shown}; find out who may write to that topic"
+            _log.warning("group %s: %s", self._app, warning)
+            self._coordinator.warnings[_LOG] = warning
         self._tell_what_was_heard(self._coordinator, now_ms)
 
     def _is_blind(self, now_ms: int) -> bool:

@@ -59,6 +59,7 @@ from rebalance.orders import (
     WorkerStatus,
 )
 from rebalance.producer_ids import group_id
+from rebalance.program import runs
 from rebalance.records import Copy, MemberRecord
 from rebalance.status_rows import StatusRows
 from rebalance.task_status import RunningCall
@@ -338,6 +339,7 @@ class Member:
         if record.topology_hash == about.topology_hash:
             unknown |= not named >= about.tasks.keys()
         is_parked = record.phase == MemberPhase.PARKED
+        unknown |= not runs(self._join, about) or not _shows_join(record, self._join)
         return is_parked or bool(about.held) or unknown or record.assignor != about.assignor
 
     def _beat(self, now_ms: int) -> Beat:
@@ -507,6 +509,19 @@ def _goes_on(before: AnyMessage | None, message: AnyMessage) -> bool:
     if not isinstance(before, Ready) or not isinstance(message, Ready):
         return False
     return before.learn_epoch == message.learn_epoch
+
+
+#: Fields of a member's record that repeat those of its join.
+_JOINED: Final = tuple(
+    name
+    for name in MemberRecord.__struct_fields__
+    if name in Join.__struct_fields__ and name not in ("v", "transactional_ids")
+)
+
+
+def _shows_join(record: MemberRecord, join: Join) -> bool:
+    """Return whether a member's record says what its join does; it does unless somebody else wrote it."""
+    return all(getattr(record, name) == getattr(join, name) for name in _JOINED)
 
 
 def _shows(record: MemberRecord, leave: WorkerLeaves) -> bool:

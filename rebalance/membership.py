@@ -16,6 +16,14 @@ from rebalance.records import MemberRecord
 #: A fence that nothing was heard of is asked for again after this long.
 FENCE_AGAIN_MS: Final = 15_000
 
+#: A member that a new leader has never heard is waited for at most so long, however long its session is, and at most so
+#: many heartbeats if those are longer.
+UNHEARD_MAX_MS: Final = 60_000
+_UNHEARD_HEARTBEATS: Final = 10
+#: A member that was gone before the claim is waited for at least so long if it asked for that, and no longer than the
+#: longest `rejoin_timeout_ms` of the members that live.
+REJOIN_INHERITED_MS: Final = 60_000
+
 
 def admit(draft: Draft, *, app: str, leader: str) -> list[Refused]:
     """Take in who may join; return the refusals.
@@ -31,13 +39,48 @@ def admit(draft: Draft, *, app: str, leader: str) -> list[Refused]:
         problem = refusal(join, draft.group)
         if problem is None:
             _admit_one(draft, join)
-        else:
+        elif not _must_wait(draft, join):
             del draft.seen.members[join.incarnation]  # asked again, it is refused again
             refused.append((join.incarnation, problem.code, problem.reason))
     return [
         Refused(app=app, member=leader, incarnation=incarnation, code=code, reason=reason)
         for incarnation, code, reason in refused
     ]
+
+
+def _must_wait(draft: Draft, join: Join) -> bool:
+    """Return whether only members speak against a joiner that may be dead: it waits until they are heard, or buried."""
+    unheard = {each for each in draft.live() if draft.seen.is_unheard(each)}
+    if not unheard or refusal(join, draft.group, unheard) is not None:
+        return False
+    for incarnation in unheard:
+        draft.seen.of(incarnation).awaited = True
+    return True
+
+
+def correct_members(draft: Draft) -> None:
+    """Log again what members said of themselves where the log says something else."""
+    if draft.seen.corrected == (draft.group.members, draft.seen.joins_noted):
+        return
+    for incarnation, record in draft.live().items():
+        heard = draft.seen.members.get(incarnation)
+        join = None if heard is None else heard.join
+        if join is None or join.member != record.member:
+            continue
+        phase = MemberPhase(record.phase)
+        if phase == MemberPhase.PARKED and join.topology_epoch <= draft.group.about.topology_epoch:
+            phase = MemberPhase.ACTIVE
+        said = _member_record(draft.epoch, join, phase)
+        kept = {name: getattr(record, name) for name in _NOT_OF_JOIN}
+        ids = tuple(dict.fromkeys((*join.transactional_ids, *record.transactional_ids)))
+        right = msgspec.structs.replace(said, **kept, transactional_ids=ids)
+        if right != msgspec.structs.replace(record, leader_epoch=draft.epoch):
+            draft.write(right)
+    draft.seen.corrected = (draft.group.members, draft.seen.joins_noted)
+
+
+#: Fields of a member's record that the leader decides; the others are those of its join.
+_NOT_OF_JOIN: Final = ("member_epoch", "reason", "rejoin_ms", "drain_ms", "shutdown")
 
 
 def _admit_one(draft: Draft, join: Join) -> None:
@@ -155,8 +198,21 @@ def bury(draft: Draft) -> None:
             _end_fence(draft, record)
         elif is_awaited(record):
             since_ms = draft.seen.phase_ms.get(record.incarnation, draft.seen.claimed_ms)
-            if draft.due(since_ms + record.rejoin_ms):
-                _forget(draft, record, f"did not come back within {record.rejoin_ms} ms")
+            rejoin_ms = _rejoin_ms(draft, record)
+            if draft.due(since_ms + rejoin_ms):
+                _forget(draft, record, f"did not come back within {rejoin_ms} ms")
+
+
+def _rejoin_ms(draft: Draft, record: MemberRecord) -> int:
+    """Return how long a member's return is waited for; what an earlier leader logged is bounded by what others ask for."""
+    if record.incarnation in draft.seen.phase_ms:
+        return record.rejoin_ms
+    asked = [
+        each.rejoin_timeout_ms
+        for incarnation, each in draft.live().items()
+        if not draft.seen.is_unheard(incarnation)
+    ]
+    return min(record.rejoin_ms, max(asked, default=0) + REJOIN_INHERITED_MS)
 
 
 def _bury_slow_owners(draft: Draft) -> None:
@@ -172,8 +228,9 @@ def _bury_slow_owners(draft: Draft) -> None:
             continue
         # In a call it can't obey, and that has a bound of its own.
         since_ms = max(since_ms, draft.seen.of(owner.incarnation).in_call_ms)
-        if draft.due(since_ms + state.deadline_ms):
-            limit = f"did not let go of {task} within {state.deadline_ms} ms"
+        deadline_ms = min(state.deadline_ms, draft.settings.revoke_timeout_ms)
+        if draft.due(since_ms + deadline_ms):
+            limit = f"did not let go of {task} within {deadline_ms} ms"
             _begin_fence(draft, owner, limit)
 
 
@@ -181,8 +238,12 @@ def _death(draft: Draft, record: MemberRecord) -> str:
     heard = draft.seen.of(record.incarnation)
     if heard.died:
         return heard.died
-    if draft.due(heard.heard_ms + record.session_timeout_ms):
-        return f"no beat for {record.session_timeout_ms} ms"
+    timeout_ms = record.session_timeout_ms
+    if draft.seen.is_unheard(record.incarnation):
+        heartbeats_ms = _UNHEARD_HEARTBEATS * draft.settings.heartbeat_interval_ms
+        timeout_ms = min(timeout_ms, max(UNHEARD_MAX_MS, heartbeats_ms))
+    if draft.due(heard.heard_ms + timeout_ms):
+        return f"no beat for {timeout_ms} ms"
     return ""
 
 

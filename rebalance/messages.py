@@ -13,6 +13,7 @@ from rebalance.door import Door, Rejection
 from rebalance.field_types import (
     PARTITIONS_MAX,
     Count,
+    Counter,
     DurationMs,
     Epoch,
     KeyBytes,
@@ -140,7 +141,7 @@ class Ready(Message, frozen=True, kw_only=True, tag="READY"):
     """A copy has caught up. Repeated with each beat's interval until the copy is promoted, dropped or falls behind."""
 
     task: TaskText
-    learn_epoch: Epoch
+    learn_epoch: Counter
     store_uuid: Label
     positions: Positions
     ends: Positions
@@ -150,7 +151,7 @@ class NotReady(Message, frozen=True, kw_only=True, tag="NOT_READY"):
     """A copy that was ready is not any more: fell behind, is damaged, has no disk left."""
 
     task: TaskText
-    learn_epoch: Epoch
+    learn_epoch: Counter
     reason: Text
 
 
@@ -164,7 +165,7 @@ class Revoked(Message, frozen=True, kw_only=True, tag="REVOKED"):
     """
 
     task: TaskText
-    task_epoch: Epoch
+    task_epoch: Counter
     input: Positions
     changelog_end: Positions
     kept: bool = False
@@ -174,7 +175,7 @@ class GrantedOk(Message, frozen=True, kw_only=True, tag="GRANTED_OK"):
     """The owner processes the task. `restored` counts changelog records read since the grant."""
 
     task: TaskText
-    task_epoch: Epoch
+    task_epoch: Counter
     input: Positions
     restored: Count = 0
 
@@ -183,7 +184,7 @@ class TaskFailed(Message, frozen=True, kw_only=True, tag="TASK_FAILED"):
     """A task could not be opened or restored here (no disk, damaged, foreign); `detail` has no user data."""
 
     task: TaskText
-    epoch: Epoch
+    epoch: Counter
     role: TaskRoleText
     detail: Text
 
@@ -228,7 +229,7 @@ class EraseKey(Message, frozen=True, kw_only=True, tag="ERASE"):
 
     request: Name
     task: TaskText
-    task_epoch: Epoch
+    task_epoch: Counter
     store: Name
     key: KeyBytes
     tail: TailBytes = 0

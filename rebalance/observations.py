@@ -156,11 +156,13 @@ class Observations(msgspec.Struct, kw_only=True):
         phase_ms, revoked_ms: Since when an incarnation is in its phase, a task in REVOKING; the claim if not here.
         joins_noted: Counts joins that said something new.
         program_looked_at: Members and `joins_noted` when the group's program was last looked at.
+        corrected: Members and `joins_noted` when the members' records were last compared with their joins.
         last_join_ms, first_join_ms: Newest and oldest admission that no target knows of.
         ends, ends_asked_ms: End offsets by position key, and which are being read since when.
         planned, moved_ms: Planned moves from REVOKE until their GRANT is in the log, and when the last one came there.
         cold: Task epochs that were granted to members without a caught-up copy; whether they had some state of it.
         news: What changed since the last target, for people.
+        set_aside: Tasks that were left as they are because the group contradicts itself about them, and why.
         suspected: A candidate doubts that this leader lives.
     """
 
@@ -188,6 +190,7 @@ class Observations(msgspec.Struct, kw_only=True):
     revoked_ms: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
     joins_noted: int = 0
     program_looked_at: tuple[Mapping[str, MemberRecord], int] | None = None
+    corrected: tuple[Mapping[str, MemberRecord], int] | None = None
     last_join_ms: int | None = None
     first_join_ms: int | None = None
     ends: dict[str, End] = msgspec.field(default_factory=dict[str, End])
@@ -198,6 +201,7 @@ class Observations(msgspec.Struct, kw_only=True):
         default_factory=dict[TaskId, tuple[int, bool]]
     )
     news: list[str] = msgspec.field(default_factory=list[str])
+    set_aside: dict[TaskId, str] = msgspec.field(default_factory=dict[TaskId, str])
     suspected: bool = False
 
     def of(self, incarnation: str) -> Heard:
@@ -206,6 +210,11 @@ class Observations(msgspec.Struct, kw_only=True):
         if heard is None:
             heard = self.members[incarnation] = Heard(heard_ms=self.claimed_ms)
         return heard
+
+    def is_unheard(self, incarnation: str) -> bool:
+        """Return whether nothing at all was heard of an incarnation since this leader's claim."""
+        heard = self.members.get(incarnation)
+        return heard is None or (heard.sequence < 0 and heard.join is None)
 
     def pending(self, group: Group) -> list[Join]:
         """Return the joins of incarnations that are not in the log, oldest word first."""

@@ -1,6 +1,7 @@
 """What a group runs, and who fits: topology, assignor, protocol version, tasks and partition counts; pure (N6, N14)."""
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,13 +22,18 @@ class Refusal(NamedTuple):
     reason: str
 
 
-def refusal(join: Join, group: Group) -> Refusal | None:
+def refusal(join: Join, group: Group, ignored: AbstractSet[str] = frozenset()) -> Refusal | None:
     """Return why a joiner does not fit the group as it is without another incarnation of its own, or None.
 
+    `ignored`: incarnations that don't count, because they may be dead.
     Where nobody else is left, everybody fits; but a group that was set up again waits for the program it was set up for,
     whose members hold still and may come later than a stranger.
     """
-    others = [record for record in group.live().values() if record.member != join.member]
+    others = [
+        record
+        for incarnation, record in group.live().items()
+        if record.member != join.member and incarnation not in ignored
+    ]
     if not others:
         return _pin_refusal(join, group.about) if group.about.pinned else None
     return (
@@ -86,7 +92,8 @@ def _assignor_refusal(join: Join, other: MemberRecord) -> Refusal | None:
 
 
 def _topology_refusal(join: Join, group: Group, others: list[MemberRecord]) -> Refusal | None:
-    if join.topology_epoch < group.about.topology_epoch:
+    is_run = any(runs(record, group.about) for record in others)
+    if is_run and join.topology_epoch < group.about.topology_epoch:
         return Refusal(
             "INCOMPATIBLE_TOPOLOGY",
             f"{join.member} has topology epoch {join.topology_epoch}, the group is at {group.about.topology_epoch} already",
@@ -133,11 +140,11 @@ def program_with(group: Group, joins: Iterable[Join]) -> GroupRecord:
     seen: dict[str, int] = {}
     new: list[SeenTask] = []
     named: set[str] = set()
-    unheard = {each for each, record in group.live().items() if _runs(record, about)}
+    unheard = {each for each, record in group.live().items() if runs(record, about)}
     #: Who sees the same shares it (`Observations`), so it is looked through once.
     distinct: dict[int, tuple[SeenTask, ...]] = {}
     for join in joins:
-        if _runs(join, about):
+        if runs(join, about):
             unheard.discard(join.incarnation)
             distinct[id(join.tasks)] = join.tasks
             for topic, count in join.partitions.items():
@@ -205,7 +212,7 @@ def is_awaited(record: MemberRecord) -> bool:
     return record.phase == MemberPhase.GONE and record.rejoin_ms > 0
 
 
-def _runs(member: Join | MemberRecord, about: GroupRecord) -> bool:
+def runs(member: Join | MemberRecord, about: GroupRecord) -> bool:
     """Return whether a member runs the program that the group runs."""
     return (member.topology_epoch, member.topology_hash) == (
         about.topology_epoch,

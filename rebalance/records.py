@@ -16,6 +16,7 @@ from rebalance.field_types import (
     PARTITIONS_MAX,
     BootstrapPhaseText,
     Count,
+    Counter,
     DurationMs,
     Epoch,
     KeyHash,
@@ -31,6 +32,7 @@ from rebalance.field_types import (
     Threads,
     TopicText,
     Version,
+    counter_max,
 )
 
 #: Records beyond this size are refused on writing and ignored on reading.
@@ -161,7 +163,7 @@ class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):
         reason: What changed, for people.
     """
 
-    group_epoch: Epoch
+    group_epoch: Counter
     owners: dict[TaskText, Name]
     standbys: dict[TaskText, tuple[Name, ...]] = {}
     basis: Label = ""
@@ -172,7 +174,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A copy of a task's state: who keeps it (incarnation), under which learn epoch."""
 
     incarnation: Name
-    learn_epoch: Epoch
+    learn_epoch: Counter
 
 
 class StepRecord(LogRecord, frozen=True, kw_only=True, tag="STEP"):
@@ -185,8 +187,8 @@ class StepRecord(LogRecord, frozen=True, kw_only=True, tag="STEP"):
         parked: Tasks whose move waits for a place among the learners.
     """
 
-    group_epoch: Epoch
-    step_epoch: Epoch
+    group_epoch: Counter
+    step_epoch: Counter
     learners: dict[TaskText, Copy] = {}
     standbys: dict[TaskText, tuple[Copy, ...]] = {}
     parked: tuple[TaskText, ...] = ()
@@ -214,7 +216,7 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
 
     task: TaskText
     phase: TaskPhaseText
-    task_epoch: Epoch
+    task_epoch: Counter
     owner: Name | None = None
     member: Name | None = None
     next_member: Name | None = None
@@ -381,8 +383,34 @@ def _problem(record: AnyRecord) -> Rejection | None:
         case TaskRecord() if (record.owner is None) is _HAS_OWNER[record.phase]:
             has = "no owner" if record.owner is None else "an owner"
             return Rejection("owner", f"a task that is {record.phase} can't have {has}")
+        case TaskRecord() | StepRecord() | TargetRecord():
+            return _counter_problem(record)
         case _:
             return None
+
+
+def _counter_problem(record: TaskRecord | StepRecord | TargetRecord) -> Rejection | None:
+    """Return which counter of a record no leader of its epoch can have counted to, or None."""
+    match record:
+        case TaskRecord():
+            counters = [("task_epoch", record.task_epoch)]
+        case TargetRecord():
+            counters = [("group_epoch", record.group_epoch)]
+        case StepRecord():
+            counters = [("group_epoch", record.group_epoch), ("step_epoch", record.step_epoch)]
+            counters += [("learners", each.learn_epoch) for each in record.learners.values()]
+            counters += [
+                ("standbys", each.learn_epoch)
+                for copies in record.standbys.values()
+                for each in copies
+            ]
+    limit = counter_max(record.leader_epoch)
+    for field, counter in counters:
+        if counter > limit:
+            return Rejection(
+                field, f"is far above what leader epoch {record.leader_epoch} counts to"
+            )
+    return None
 
 
 #: Whether a task of a phase has an owner.

@@ -53,6 +53,8 @@ class Assigning(msgspec.Struct, kw_only=True):
     alarm: str = ""
     _based_on: tuple[object, object] | None = None
     _basis: str = ""
+    _possible_of: tuple[object, object, object] | None = None
+    _is_possible: bool = False
 
     def basis_of(self, group: Group, num_standby_replicas: int) -> str:
         """Return what `basis_of` does, without reckoning anew while members and program are the same."""
@@ -61,6 +63,18 @@ class Assigning(msgspec.Struct, kw_only=True):
             self._based_on = (group.members, group.about)
             self._basis = basis_of(group, num_standby_replicas)
         return self._basis
+
+    def is_settled(self, group: Group, num_standby_replicas: int) -> bool:
+        """Return whether the group has a target that is of its members and program as they are.
+
+        A target of the same basis is always possible, unless no leader wrote it.
+        """
+        if self.basis_of(group, num_standby_replicas) != group.target.basis:
+            return False
+        known, now = self._possible_of, (group.target, group.members, group.about)
+        if known is None or any(a is not b for a, b in zip(known, now, strict=True)):
+            self._possible_of, self._is_possible = now, _is_possible(group)
+        return self._is_possible
 
     def take(
         self, request: AssignmentRequest, answer: Assignment | None, error: str, now_ms: int
@@ -115,7 +129,7 @@ def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | No
     basis = assigning.basis_of(draft.group, draft.settings.num_standby_replicas)
     if assigning.asked is not None:
         return None
-    if basis == draft.group.target.basis:
+    if assigning.is_settled(draft.group, draft.settings.num_standby_replicas):
         # What happened since needed no other target.
         draft.seen.news.clear()
         draft.seen.first_join_ms = None
@@ -169,6 +183,18 @@ def is_outdated(group: Group) -> bool:
     _, _, standbys = group.target.basis.rpartition(_STANDBYS)
     # Earlier versions did not write the number: nobody can tell then.
     return standbys.isdecimal() and basis_of(group, int(standbys)) != group.target.basis
+
+
+def _is_possible(group: Group) -> bool:
+    """Return whether the target could be of the group's members and tasks, whatever its basis says."""
+    target = group.target
+    members = tuple(AssignmentMember(name=each.member) for each in _assignable(group))
+    request = AssignmentRequest(number=0, members=members, tasks=group.tasks)
+    try:
+        validated(request, Assignment(owners=target.owners, standbys=target.standbys))
+    except AssignmentRefusedError:
+        return False
+    return target.group_epoch > 0
 
 
 def _assignable(group: Group) -> list[MemberRecord]:

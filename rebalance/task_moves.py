@@ -41,7 +41,15 @@ def move_tasks(draft: Draft, refiner: Refiner) -> None:
     intermediate = refiner.refine(_refine_input(draft, owners, expelled))
     wanted = _wanted(draft, intermediate, expelled)
     for change in _changes(draft, wanted):
-        _carry_out(draft, change, intermediate)
+        phase = draft.group.phase_of(change.task)
+        if phase in (_FREE if change.grant else (_RUNNING,)):
+            draft.seen.set_aside.pop(change.task, None)
+            _carry_out(draft, change, intermediate)
+        else:
+            verb = "granted to" if change.grant else "revoked from"
+            draft.set_aside(
+                change.task, f"it is {phase} and was to be {verb} {change.member.member}"
+            )
     _write_step(draft, intermediate)
 
 

@@ -4,8 +4,8 @@ import msgspec
 
 from rebalance.field_types import (
     Count,
+    Counter,
     DurationMs,
-    Epoch,
     KeyHash,
     Label,
     Offset,
@@ -81,7 +81,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     task: TaskText
     role: TaskRoleText
-    epoch: Epoch
+    epoch: Counter
     state: Label
     input: Positions = {}
     committed: Positions = {}

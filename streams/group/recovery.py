@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from rebalance.group import Group, snapshot
+from rebalance.mending import mended
 from rebalance.messages import PROTOCOL_MIN
 from rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition
 from rebalance.producer_ids import own_ids
 from rebalance.records import (
     AnyRecord,
+    BootstrapRecord,
     GroupRecord,
     LeaderClaim,
     TaskRecord,
@@ -215,7 +217,8 @@ def transactional_ids(
     All of them are data from outside, so only ids in the forms of this application count.
     """
     found = named | {progress.transactional_id for progress in _progress(committed)}
-    found |= {each for record in group.members.values() for each in record.transactional_ids}
+    members = mended(group, app=application_id).group.members
+    found |= {each for record in members.values() for each in record.transactional_ids}
     return tuple(own_ids(application_id, found))
 
 
@@ -258,7 +261,12 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
     if not missing and not group.leader_epoch:
         used = ", but the application has committed" if was_used else ""
         reasons.append(f"the state topic holds no decision{used}")
+    contradictions = mended(group, app=facts.application_id).found
+    reasons += [f"the state topic contradicts itself: {each}" for each in contradictions]
     about, program = group.about, facts.program
+    loads = any(isinstance(each, BootstrapRecord) for each in group.bootstraps.values())
+    if about.held and not loads:
+        reasons.append(f"the group decides nothing: {about.held}")
     if about.pinned and (about.topology_hash, about.assignor) != (
         program.topology_hash,
         program.assignor,

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from hypothesis import strategies as st
 
 from rebalance.messages import encode_message
+from rebalance.model import MemberPhase, TaskPhase
 from rebalance.records import encode_record
 from tests.rebalance.round_table import RoundTable, join, stateful, with_settings
 
@@ -162,3 +163,97 @@ def hostile(values: tuple[bytes, ...]) -> st.SearchStrategy[bytes]:
         nested,
         real,
     )
+
+
+_PHASES = st.sampled_from([*TaskPhase])
+_COUNTERS = st.sampled_from([0, 1, 2, 5, 7, 50, 10**6, 2**32, 2**53])
+_FAR_OFF = st.sampled_from([0, 1, 60_000, 86_400_000, 2**53])
+
+
+@st.composite
+def lies(draw: st.DrawFn, members: tuple[str, ...], tasks: tuple[str, ...]) -> dict[str, Any]:
+    """Draw a record of the right form that no leader wrote, without its leader epoch.
+
+    Args:
+        members: Names of real members; their incarnations end in -1.
+        tasks: Real tasks.
+    """
+    names = st.sampled_from([*members, "ghost"])
+    incarnations = st.sampled_from(
+        [f"{each}-{life}" for each in (*members, "ghost") for life in (1, 9)]
+    )
+    ids = st.sampled_from([*tasks, "0_9", "7_7"])
+
+    def some(**fields: st.SearchStrategy[Any]) -> dict[str, Any]:
+        return {name: draw(each) for name, each in fields.items() if draw(st.booleans())}
+
+    copies = st.tuples(incarnations, _COUNTERS).map(list)
+    match draw(
+        st.sampled_from(
+            ["TASK", "TASK", "MEMBER", "MEMBER", "STEP", "TARGET", "GROUP", "SNAP_BEGIN"]
+        )
+    ):
+        case "TASK":
+            phase = draw(_PHASES)
+            row = {
+                "kind": "TASK",
+                "task": draw(ids),
+                "phase": phase.value,
+                "task_epoch": draw(_COUNTERS),
+            }
+            row |= some(
+                next_member=names,
+                member=names,
+                input=st.just({"orders-0": 2**62}),
+                deadline_ms=_FAR_OFF,
+            )
+            owned = phase not in (TaskPhase.UNOWNED, TaskPhase.RELEASED)
+            return row | ({"owner": draw(incarnations)} if owned else {})
+        case "MEMBER":
+            row = {"kind": "MEMBER", "member": draw(names), "incarnation": draw(incarnations)}
+            row["phase"] = draw(st.sampled_from([*MemberPhase])).value
+            return row | some(
+                topology_epoch=_COUNTERS,
+                topology_hash=st.just("other"),
+                protocol=st.just([1, 7]),
+                session_timeout_ms=st.sampled_from([1, 86_400_000]),
+                threads=st.just(65_536),
+                rejoin_ms=_FAR_OFF,
+                rejoin_timeout_ms=_FAR_OFF,
+                drain_ms=_FAR_OFF,
+                static=st.just(True),
+                shutdown=st.just("x"),
+                assignor=st.just("other"),
+                transactional_ids=st.just(["payments-prod-0"]),
+            )
+        case "STEP":
+            return {
+                "kind": "STEP",
+                "group_epoch": draw(_COUNTERS),
+                "step_epoch": draw(_COUNTERS),
+                "learners": draw(st.dictionaries(ids, copies, max_size=2)),
+                "standbys": draw(st.dictionaries(ids, st.lists(copies, max_size=3), max_size=2)),
+                "parked": draw(st.lists(ids, max_size=2)),
+            }
+        case "TARGET":
+            return {
+                "kind": "TARGET",
+                "group_epoch": draw(_COUNTERS),
+                "owners": draw(st.dictionaries(ids, names, max_size=4)),
+                "standbys": draw(st.dictionaries(ids, st.lists(names, max_size=3), max_size=2)),
+                "basis": draw(st.sampled_from(["", "x", "x/1", "THE BASIS"])),
+            }
+        case "GROUP":
+            shapes = st.just({"stateful": True, "changelogs": ["x"]})
+            row = {"kind": "GROUP", "tasks": draw(st.dictionaries(ids, shapes, max_size=4))}
+            return row | some(
+                group_version=st.just(7),
+                topology_epoch=_COUNTERS,
+                topology_hash=st.just("other"),
+                assignor=st.just("evilmod:x"),
+                held=st.just("evil"),
+                ended=st.lists(incarnations, max_size=2),
+                pinned=st.just(True),
+            )
+        case kind:
+            return {"kind": kind}

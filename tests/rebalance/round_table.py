@@ -14,6 +14,7 @@ from rebalance.assignors.builtin import resolve
 from rebalance.coordinator import Coordinator, CoordinatorSettings, Decision
 from rebalance.group import Group, apply, replay, snapshot
 from rebalance.member import Member, MemberDecision
+from rebalance.mending import mended
 from rebalance.messages import AnyMessage, DiskCopy, Join, SeenTask
 from rebalance.model import TaskId
 from rebalance.orders import (
@@ -162,7 +163,7 @@ class RoundTable:
         """Let a process claim the leadership."""
         epoch = self.group.leader_epoch + 1
         self._append(LeaderClaim(leader_epoch=epoch, leader=leader, previous_epoch=epoch - 1))
-        for record in snapshot(self.group, epoch):
+        for record in snapshot(mended(self.group, app=APP).group, epoch):
             self._append(record)
         self.pending_fences.clear()
         self.coordinator = Coordinator(

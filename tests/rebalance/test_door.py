@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.assignors.builtin import resolve
-from rebalance.decision import Decision
 from rebalance.describe import LogEntry, LogFold, describe_group
 from rebalance.door import RejectedRecord, Rejection
 from rebalance.group import (
@@ -18,14 +16,14 @@ from rebalance.group import (
     apply,
     refusal_of,
     replay,
-    snapshot,
 )
 from rebalance.history import Chronicle, episode_text
 from rebalance.messages import MESSAGE_BYTES_MAX, decode_message, encode_message, read_message
 from rebalance.model import EPOCH_MAX, TaskPhase
 from rebalance.records import LeaderClaim, decode_record, encode_record, read_record
+from tests.rebalance.attacked import Supervised
 from tests.rebalance.hostile import hostile, originals, settled_table
-from tests.rebalance.round_table import RoundTable, join
+from tests.rebalance.round_table import join
 
 RECORDS, MESSAGES = originals()
 
@@ -236,58 +234,8 @@ def test_the_fold_never_fails_and_skips_what_is_rejected(forged: list[bytes], ch
 # -- members and the leader ----------------------------------------------------------------------------------------------
 
 
-class _Attacked(RoundTable):
-    """A group in whose topics somebody else writes."""
-
-    now_ms: int
-
-    def forge(self, data: bytes) -> None:
-        """Write into the log; members and the next leader read it, the leader of now decides on its own."""
-        record = decode_record(data)
-        if record is not None:
-            self._append(record)
-
-    def whisper(self, data: bytes) -> None:
-        """Write into the inbox."""
-        message = decode_message(data)
-        if message is not None:
-            self.hear(message)
-
-    def turns(self, count: int) -> None:
-        """Let some heartbeats pass."""
-        for _ in range(count):
-            self._members_turn()
-            self._leader_turn()
-            self.now_ms += 500
-
-    def restate(self) -> None:
-        """Do what a leader does that finds the log other than it wrote it."""
-        for record in snapshot(self.coordinator.group, self.coordinator.group.leader_epoch):
-            self._append(record)
-
-    def _leader_turn(self) -> bool:
-        decision: Decision = self.coordinator.decide(self.now_ms)
-        for record in decision.records:
-            self._append(record)
-        self.coordinator.committed(decision.records, self.now_ms)
-        self._carry_out(decision)
-        return bool(decision.records)
-
-    def _carry_out(self, decision: Decision) -> None:
-        for message in decision.messages:
-            self.hear(message)
-        for fence in decision.fences:
-            self.coordinator.fenced(fence.incarnation, self.now_ms)
-        if decision.read_ends:
-            ends = {key: self.ends.get(key, 0) for key in decision.read_ends}
-            self.coordinator.ends_read(ends, self.now_ms, self.now_ms)
-        if decision.assign is not None:
-            answer = resolve("sticky").assign(decision.assign)
-            self.coordinator.assigned(decision.assign, answer, "", self.now_ms)
-
-
-def _attacked() -> _Attacked:
-    return settled_table(_Attacked)
+def _attacked() -> Supervised:
+    return settled_table(Supervised)
 
 
 def _under(data: bytes, epoch: int) -> bytes:
@@ -320,7 +268,7 @@ def test_no_record_ends_a_leader_or_a_member(
         table.turns(2)
     if leader_dies:
         table.coordinator = table.lead("p1")
-        table.turns(12)
+        table.until_settled()
         return
     table.restate()
     table.turns(12)

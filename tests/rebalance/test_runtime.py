@@ -1,17 +1,21 @@
 """`GroupRuntime` with real members, candidates and coordinators, over control topics in memory."""
 
+import json
 import logging
 import threading
+from typing import Any
 
 import msgspec
 import pytest
 
 from rebalance import leadership
+from rebalance.door import Rejection
 from rebalance.group import replay
 from rebalance.leadership import AUDIT_EACH_MS
 from rebalance.messages import Beat, EraseKey, LeaderBeat, MemberDied, Suspect, encode_message
 from rebalance.model import MemberPhase
 from rebalance.orders import (
+    EndIncarnation,
     EraseRows,
     Leaveable,
     WorkerClosed,
@@ -24,6 +28,7 @@ from rebalance.records import (
     TargetRecord,
     TaskRecord,
     encode_record,
+    read_record,
     record_key,
 )
 from tests.rebalance.groups import (
@@ -606,3 +611,33 @@ def test_a_leader_states_the_group_again_when_others_write_into_its_log() -> Non
     )
     assert (set(first.running), set(second.running)) == shares
     assert [claim.leader_epoch for claim in _claims(world)] == [1]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"kind": "MEMBER", "member": "b", "incarnation": "b-9", "phase": "ACTIVE"},
+        {"kind": "MEMBER", "member": "b", "incarnation": "b-1", "phase": "FENCING"},
+        {"kind": "TASK", "task": "0_0", "phase": "FENCE_WAIT", "task_epoch": 1, "owner": "a-1"},
+        {"kind": "TASK", "task": "0_0", "phase": "RUNNING", "task_epoch": 5, "owner": "ghost"},
+    ],
+)
+def test_one_record_and_the_leaders_death_leave_a_group_that_works(row: dict[str, Any]) -> None:
+    """The survivor, or the next life of its worker, runs everything, and the leader names what it mended."""
+    world, one, two, _, second = _group_of_two()
+    record = read_record(json.dumps({**row, "leader_epoch": 1}).encode())
+    assert record is not None
+    assert not isinstance(record, Rejection)
+    world.topics.state.append((record_key(record), encode_record(record)))
+    world.run(200)
+    world.kill(one)
+    world.run(1_000)
+    if any(isinstance(order, EndIncarnation) for order in second.line.orders):
+        second = two.start_worker("b", incarnation="b-2")
+    world.run(8_000)
+    assert second.running == {"0_0", "0_1", "0_2", "0_3"}
+    group = two.runtime.group
+    assert group.members.keys() == {second.incarnation}
+    assert {state.owner for state in group.states.values()} == {second.incarnation}
+    beats = [each for each in world.messages(LeaderBeat) if isinstance(each, LeaderBeat)]
+    assert any("contradicted itself" in text for text in beats[-1].alarms)

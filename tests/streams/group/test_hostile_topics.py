@@ -2,13 +2,14 @@
 
 import contextlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.group import replay
+from rebalance.group import apply, replay
 from rebalance.history import account, episode_text
 from rebalance.model import TaskId, TaskShape, TopicPartition
 from rebalance.records import decode_record, encode_record
@@ -27,7 +28,8 @@ from streams.kafka.group_log import inbox_topic, state_topic
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.rebalance.group_logs import T, two_members
-from tests.rebalance.hostile import hostile, originals
+from tests.rebalance.hostile import hostile, originals, settled_table
+from tests.rebalance.round_table import RoundTable
 from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, use
 from tests.streams.group.test_discovery import SPEC
 
@@ -168,3 +170,31 @@ def test_an_alarm_names_what_is_skipped_for_an_hour(
     use(monkeypatch, group, later)
     capsys.readouterr()
     assert main(["status", APP, "--json"]) == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"kind": "MEMBER", "member": "b", "incarnation": "b-9", "phase": "ACTIVE"}, "member b"),
+        ({"kind": "TASK", "task": "0_0", "phase": "RUNNING", "owner": "x", "task_epoch": 9}, "0_0"),
+        ({"kind": "GROUP", "held": "bootstrap: never"}, "bootstrap: never"),
+    ],
+)
+def test_recovery_is_needed_where_the_log_contradicts_itself(
+    row: dict[str, Any], named: str
+) -> None:
+    facts = RecoveryFacts(
+        application_id=APP,
+        tasks={},
+        inputs={},
+        committed={},
+        group=settled_table(RoundTable).group,
+        topic_ids={state_topic(APP): "1", inbox_topic(APP): "2"},
+        program=Program(topology_hash="h", assignor="sticky"),
+    )
+    assert not plan_recovery(facts).needed
+    forged = decode_record(json.dumps({**row, "leader_epoch": facts.group.leader_epoch}).encode())
+    assert forged is not None
+    plan = plan_recovery(replace(facts, group=apply(facts.group, forged)))
+    assert any(named in reason for reason in plan.needed)
+    assert plan.epoch > facts.group.leader_epoch
