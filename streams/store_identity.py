@@ -25,6 +25,7 @@ from types import (
 )
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 
+from state_stores.spec import StoreSpec
 from streams.function_source import FunctionSources
 from streams.sameness import attributes_of
 from streams.serdes import Serde
@@ -44,7 +45,7 @@ _PACKAGES: Final = frozenset({"rebalance", "state_stores", "streams", "tasks"})
 _Function: TypeAlias = "FunctionType | MethodType | partial[Any]"
 
 #: A name with a number of the program's counting in it.
-_GENERATED: Final = re.compile(r"\AK(?:STREAM|TABLE)-.*-\d{10}(?:-.*)?\Z")
+_GENERATED: Final = re.compile(r"\A(?:COGROUP)?K(?:STREAM|TABLE)-.*-\d{10}(?:-.*)?\Z")
 _NUMBER: Final = re.compile(r"-?\d{10}")
 #: A place in the user's program moves with every edit.
 _PLACE: Final = re.compile(r":\d+\)?\Z")
@@ -76,24 +77,28 @@ def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
     identities, details = _Identities(spec, _Parts), _Identities(spec, _details(spec))
     found: dict[str, NamedOperator] = {}
     for subtopology in spec.subtopologies:
-        generated = {each.name for each in subtopology.stores if _GENERATED.match(each.name)}
+        for store in subtopology.stores:
+            writers = [each for each in subtopology.nodes if _writes(each, store.name)]
+            if writers and _GENERATED.match(store.name):
+                found[store.name] = NamedOperator(
+                    fingerprint=identities.of(writers[0]),
+                    details=details.of_store(store, writers),
+                    location=writers[0].location,
+                )
         for node in subtopology.nodes:
-            names: list[str] = []
-            if isinstance(node, ProcessorSpec):
-                names = [store for store in node.stores if store in generated]
-            elif isinstance(node, SinkSpec) and node.internal and isinstance(node.topic, str):
-                names = [node.topic] if _GENERATED.match(node.topic) else []
-            for name in names:
-                # The first node with a store writes it.
-                found.setdefault(
-                    name,
-                    NamedOperator(
-                        fingerprint=identities.of(node),
-                        details=details.of(node),
-                        location=node.location,
-                    ),
+            if isinstance(node, SinkSpec) and node.internal and isinstance(node.topic, str):
+                if not _GENERATED.match(node.topic):
+                    continue
+                found[node.topic] = NamedOperator(
+                    fingerprint=identities.of(node),
+                    details=details.of(node),
+                    location=node.location,
                 )
     return found
+
+
+def _writes(node: NodeSpec, store: str) -> bool:
+    return isinstance(node, ProcessorSpec) and store in node.stores and store not in node.reads
 
 
 class _Identities:
@@ -119,6 +124,11 @@ class _Identities:
             self._known[node.name] = 0  # a sub-topology may read what it writes
             self._known[node.name] = zlib.crc32(repr(self._described(node)).encode())
         return self._known[node.name]
+
+    def of_store(self, store: StoreSpec, writers: Sequence[NodeSpec]) -> int:
+        """Return the fingerprint of a store and of all nodes that write it."""
+        described = (self._describe().of(store, _DEPTH), [self.of(each) for each in writers])
+        return zlib.crc32(repr(described).encode())
 
     def _described(self, node: NodeSpec) -> object:
         match node:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from streams import StreamsBuilder, StreamsConfig, StreamsError, TimeWindows
+from streams import JoinWindows, Serdes, StreamsBuilder, StreamsConfig, StreamsError, TimeWindows
 from streams.store_identity import named_operators
 from tasks.commit_facts import CommitFacts, encode_details, encode_operators
 from tasks.offset_origin import check_names
@@ -206,6 +206,32 @@ def repartitioned(mapper: Any) -> Part:
     return part
 
 
+def cogrouped(one: Any, other: Any) -> Part:
+    def part(builder: StreamsBuilder) -> None:
+        first = builder.stream("events", **TEXT).group_by_key(**TEXT)
+        second = builder.stream("clicks", **TEXT).group_by_key(**TEXT)
+        first.cogroup(one).cogroup(second, other).aggregate(str, value_serde=str)
+
+    return part
+
+
+def windowed_join(within_ms: int) -> Part:
+    def part(builder: StreamsBuilder) -> None:
+        left, right = builder.stream("events", **TEXT), builder.stream("clicks", **TEXT)
+        joined = left.join(right, lambda a, b: a + b, within=JoinWindows(within_ms))
+        joined.to("out", **TEXT)
+
+    return part
+
+
+def of_serde(kind: Any) -> Part:
+    def part(builder: StreamsBuilder) -> None:
+        grouped = builder.stream("events", **TEXT).group_by_key(**TEXT)
+        grouped.aggregate(dict, lambda k, v, a: a, value_serde=Serdes.json(kind))
+
+    return part
+
+
 class Threshold:
     def __init__(self, least: str) -> None:
         self.least = least
@@ -274,6 +300,16 @@ DIFFERENT: dict[str, tuple[Part, Part]] = {
     "equality": (filtered(lambda k, v: k == "a"), filtered(lambda k, v: k != "a")),
     "negation": (filtered(lambda v: v.isdigit()), filtered(lambda v: not v.isdigit())),
     "aggregators": (aggregated(lambda k, v, a: a + v), aggregated(lambda k, v, a: v + a)),
+    "first_of_cogroup": (
+        cogrouped(lambda k, v, a: a + v, lambda k, v, a: a),
+        cogrouped(lambda k, v, a: v + a, lambda k, v, a: a),
+    ),
+    "second_of_cogroup": (
+        cogrouped(lambda k, v, a: a, lambda k, v, a: a + v),
+        cogrouped(lambda k, v, a: a, lambda k, v, a: v + a),
+    ),
+    "windows_of_joins": (windowed_join(1_000), windowed_join(60_000)),
+    "serdes": (of_serde(dict[str, int]), of_serde(dict[str, str])),
     "initializers": (
         aggregated(lambda k, v, a: a + v, lambda: "1"),
         aggregated(lambda k, v, a: a + v, lambda: "2"),
