@@ -70,7 +70,8 @@ class Coordinator:
         self._seen = Observations(
             claimed_ms=now_ms,
             ready_lag_max=settings.acceptable_recovery_lag,
-            ended=dict.fromkeys(group.ended),
+            # A live one has not ended, whatever the log says: its joins count.
+            ended=dict.fromkeys(each for each in group.ended if each not in group.live()),
         )
         self._seen.planned.update(
             task

@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from rebalance.door import Rejection
+from rebalance.field_types import counter_max
+from rebalance.group import Group as GroupState
 from rebalance.group import replay
-from rebalance.model import TopicPartition
+from rebalance.model import TaskId, TopicPartition
 from rebalance.records import decode_record, read_record
 from streams.cli import main
 from streams.exit_codes import ExitCode
@@ -26,9 +28,13 @@ __all__ = ["group", "topics"]
 FOREIGN = "payments-prod-0"
 
 
-def _epoch(group: Group, app: str) -> int:
+def _state(group: Group, app: str) -> GroupState:
     records = (decode_record(each.value) for each in group.cluster.read(state_topic(app)))
-    return replay(each for each in records if each is not None).leader_epoch
+    return replay(each for each in records if each is not None)
+
+
+def _epoch(group: Group, app: str) -> int:
+    return _state(group, app).leader_epoch
 
 
 def _forged_log(epoch: int) -> list[tuple[str, bytes]]:
@@ -109,6 +115,38 @@ def _valid_lie(epoch: int) -> tuple[str, bytes]:
     return f"{epoch}/group", json.dumps(row).encode()
 
 
+def _contradictions(group: Group, app: str, survivor: set[int]) -> list[tuple[str, bytes]]:
+    """Return records of the right form: another incarnation of the survivor, and owners that are not in the group."""
+    state = _state(group, app)
+    epoch = state.leader_epoch
+    own, *_ = sorted(survivor)
+    other = next(number for number in range(PARTITIONS) if number not in survivor)
+    owner = state.states[TaskId(0, own)]
+    rows: dict[str, dict[str, Any]] = {
+        f"member/{owner.member}/{'b9' * 16}": {
+            "kind": "MEMBER",
+            "member": owner.member,
+            "incarnation": "b9" * 16,
+            "phase": "ACTIVE",
+        },
+        f"task/0_{own}": {
+            "kind": "TASK",
+            "task": f"0_{own}",
+            "phase": "RUNNING",
+            "task_epoch": counter_max(epoch),
+            "owner": "ghost",
+        },
+        f"task/0_{other}": msgspec.to_builtins(state.states[TaskId(0, other)])
+        | {"kind": "TASK", "phase": "FENCE_WAIT"},
+    }
+    found = [
+        (f"{epoch}/{key}", json.dumps(row | {"leader_epoch": epoch}).encode())
+        for key, row in rows.items()
+    ]
+    assert not any(isinstance(read_record(each), Rejection) for _, each in found)
+    return found
+
+
 def _write(group: Group, topic: str, rows: list[tuple[str, bytes]]) -> None:
     group.cluster.send(topic, [(key.encode(), value) for key, value in rows], partition=0)
 
@@ -128,8 +166,7 @@ def _status(group: Group, app: str, capsys: pytest.CaptureFixture[str]) -> dict[
 
 def _leading(group: Group, app: str, workers: list[WorkerProcess]) -> WorkerProcess:
     """Return the worker whose watchdog leads: the one that has the tasks of the leader's member."""
-    records = (decode_record(each.value) for each in group.cluster.read(state_topic(app)))
-    state = replay(each for each in records if each is not None)
+    state = _state(group, app)
     (leader,) = [each for each in state.live().values() if each.process_id == state.leader]
     tasks = {task.partition for task in state.owned(leader.incarnation)}
     (found,) = [each for each in workers if owned(each) == tasks]
@@ -176,7 +213,8 @@ def test_a_group_goes_on_whatever_is_written_into_its_topics(
     # Valid, and a lie; the leader dies right after it, so that the next one begins from it.
     leading = _leading(group, app, workers)
     (survivor,) = [each for each in workers if each is not leading]
-    _write(group, state_topic(app), [_valid_lie(_epoch(group, app))])
+    lies = _contradictions(group, app, owned(survivor))
+    _write(group, state_topic(app), [_valid_lie(_epoch(group, app)), *lies])
     leading.kill_watchdog()
     leading.kill()
     group.until_shared(survivor)
@@ -191,6 +229,7 @@ def test_a_group_goes_on_whatever_is_written_into_its_topics(
     assert again.stop() == ExitCode.OK, again.log[-4000:]
     assert not any("Traceback" in each.log for each in (*workers, again))
     assert _status(group, app, capsys)["assignor"] == "sticky"
+    assert len(_state(group, app).members) == 0
 
 
 def test_a_producer_that_metadata_names_is_fenced_only_if_it_is_the_applications(

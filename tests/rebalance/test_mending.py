@@ -131,6 +131,7 @@ TASK = {"kind": "TASK", "task": "0_0", "task_epoch": 1}
         {"kind": "TARGET", "group_epoch": 5, "owners": {}, "basis": "THE BASIS"},
         {"kind": "TARGET", "group_epoch": 0, "owners": {}, "basis": "THE BASIS"},
         {"kind": "GROUP", "held": "evil"},
+        {"kind": "GROUP", "ended": ["a-1", "b-1"]},
         {"kind": "GROUP", "topology_epoch": 2**53, "topology_hash": "other", "pinned": True},
     ],
 )
