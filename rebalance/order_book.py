@@ -32,12 +32,8 @@ class OrderBook:
             return
         wanted = dict(self._wanted(group))
         for task, given in sorted(self._given.items()):
-            if task in wanted:
-                continue
-            if isinstance(given, KeepCopy):
+            if task not in wanted and isinstance(given, KeepCopy):
                 yield DropCopy(task=str(task))
-            elif isinstance(given, RunTask) and _is_taken_away(group, task, self._incarnation):
-                yield ReleaseTask(task=given.task, task_epoch=given.task_epoch)
         fresh = {task: order for task, order in wanted.items() if self._given.get(task) != order}
         self._given, self._given_of = wanted, (group.step, group.states)
         yield from sorted(fresh.values(), key=_urgency)
@@ -90,15 +86,6 @@ def _owner_order(state: TaskRecord, keep: int) -> RunTask | ReleaseTask | None:
     if state.phase == _REVOKING:
         return ReleaseTask(task=state.task, task_epoch=state.task_epoch, keep=keep)
     return None
-
-
-def _is_taken_away(group: Group, task: TaskId, incarnation: str) -> bool:
-    """Return whether the log names another owner of a task than the one that runs it, or none.
-
-    No leader does that without a revocation or a fence. But the next leader begins from what the log says.
-    """
-    state = group.states.get(task)
-    return state is None or state.owner != incarnation
 
 
 def _urgency(order: AnyOrder) -> int:

@@ -187,16 +187,6 @@ def test_of_two_live_incarnations_of_a_name_the_one_that_was_heard_stays() -> No
     assert {unsure.members[each].phase for each in ("b-1", "b-9")} == {"FENCING"}
 
 
-def test_an_owner_stops_when_the_log_gives_its_task_to_another() -> None:
-    """The next leader begins from what the log says: it would grant the task while the owner goes on."""
-    table = _table()
-    (task, owner) = next(iter(table.owners().items()))
-    assert task in table.workers[owner].running
-    table.forge(_encoded(table, TASK | {"task": task, "phase": "UNOWNED", "task_epoch": 9}))
-    table.turns(1)
-    assert task not in table.workers[owner].running
-
-
 def test_a_joiner_waits_for_members_that_may_be_dead_before_it_is_refused() -> None:
     """A group that was killed whole is not in the way of another topology that is started alone."""
     table = _table()
