@@ -98,7 +98,6 @@ def test_samples_fit_their_constraints(hint: Any) -> None:
         (Annotated[str, AfterValidator(_refused)], "id-1"),
         (Annotated[Decimal, Field(gt=5, lt=6)], Decimal("5.5")),
     ],
-    ids=str,
 )  # fmt: skip
 def test_constraints_of_pydantic_do_not_refuse_classes(make: Any, hint: Any, good: Any) -> None:
     """In a model, in its dataclass, and in a dataclass that holds a model."""

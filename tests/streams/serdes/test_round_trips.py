@@ -710,7 +710,6 @@ class HolderOfKeys:
         (tuple[PartialKey, int], lambda key: (key, 1)),
         (HolderOfKeys, lambda key: HolderOfKeys(key, (key,))),
     ],
-    ids=str,
 )
 def test_keys_of_attrs_classes_have_the_declared_order(
     make: Any, python_type: Any, wrap: Any
