@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rebalance.bootstrapping import BOOTSTRAP_HOLD
 from rebalance.group import LIVE, Group
 from rebalance.model import MemberPhase, TaskId, TaskPhase
-from rebalance.producer_ids import group_id, is_group_id
+from rebalance.producer_ids import group_id, is_group_id, own_ids
 from rebalance.program import PARTITIONS_HOLD
 from rebalance.records import MemberRecord, TaskRecord
 
@@ -77,7 +77,8 @@ def _with_ids(
         if any(is_group_id(each, app, incarnation) for each in record.transactional_ids):
             yield incarnation, record
         else:
-            found.append(f"member {record.member} is logged without its transactional ids")
+            if not own_ids(app, record.transactional_ids):
+                found.append(f"member {record.member} is logged without transactional ids")
             yield incarnation, _with_first_ids(record, app)
 
 
