@@ -69,6 +69,15 @@ def read_row(
         raise unreadable(store, error, key) from error
 
 
+def described_key(key: bytes | None) -> str:
+    """Return the facts of a key that messages may show.
+
+    >>> described_key(None), described_key(b"ann")
+    ('no key', 'key of 3 bytes, sha256:49915e0d7d4b')
+    """
+    return "no key" if key is None else f"key of {len(key)} bytes, {key_hash(key)}"
+
+
 def key_hash(key: bytes) -> str:
     """Return what messages call a key: a hash, because keys may be personal.
 

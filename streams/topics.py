@@ -16,6 +16,7 @@ from tasks.internal_topics import (
     MESSAGE_BYTES,
     ApplicationPlan,
     changelog_topic,
+    configure_command,
     internal_prefix,
     limits_too_low,
     missing_source_topics,
@@ -166,13 +167,10 @@ def _with_limits_of_inputs(
             settings = ",".join(f"{name}={value}" for name, value in limits.items())
             _log.warning(
                 "internal topic %s refuses records that its inputs may hold, because of %s: the application would end with "
-                "an error at such a record. Raise them: kafka-configs.sh --bootstrap-server %s --alter --entity-type topics "
-                "--entity-name %s --add-config %s",
+                "an error at such a record. Raise them: %s",
                 topic.name,
                 ", ".join(f"{name} {described[topic.name].config[name]}" for name in limits),
-                config.bootstrap_servers,
-                topic.name,
-                settings,
+                configure_command(topic.name, settings, config.bootstrap_servers),
             )
     return plan
 

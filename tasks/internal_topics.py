@@ -386,6 +386,18 @@ def with_message_bytes(plan: ApplicationPlan, largest: int) -> ApplicationPlan:
     )
 
 
+def configure_command(topic: str, settings: str, servers: str = "HOST:PORT") -> str:
+    """Return the command that changes settings of a topic.
+
+    >>> configure_command("orders", "max.message.bytes=BYTES")
+    'kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics --entity-name orders --add-config max.message.bytes=BYTES'
+    """
+    return (
+        f"kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {settings}"
+    )
+
+
 def limits_too_low(topic: NewTopic, config: Mapping[str, str]) -> dict[str, str]:
     """Return the limits that an internal topic with these settings should have instead.
 

@@ -12,9 +12,10 @@ from typing import Final, Protocol, Self
 
 from rebalance.model import TopicPartition
 from state_stores.rows import column_bytes
-from state_stores.stored_values import key_hash
+from state_stores.stored_values import described_key
 from tasks.errors import RecordFailedError, RecordTooLargeError
 from tasks.input_again import InputAgain, InputRecord
+from tasks.internal_topics import configure_command
 from tasks.ports import RecordSource, SinkProducer
 from tasks.processing.error_policy import ErrorPolicy
 from tasks.processing.handlers import ErrorContext
@@ -123,10 +124,11 @@ class OutputCollector:
             limit = self._topics.message_bytes_max_now(columns.topic)
             oversized = [index for index in oversized if record_bytes(columns, index) > limit]
         for index in oversized:
+            raised = configure_command(columns.topic, "max.message.bytes=BYTES")
             error = RecordTooLargeError(
-                f"a record for {columns.topic} ({_key_of(columns.keys[index])}) has about {record_bytes(columns, index)} bytes, the topic accepts "
-                f"{limit}; make the record smaller, or raise the topic's limit (kafka-configs.sh --bootstrap-server HOST:PORT "
-                f"--alter --entity-type topics --entity-name {columns.topic} --add-config max.message.bytes=BYTES)"
+                f"a record for {columns.topic} ({described_key(columns.keys[index])}) has about "
+                f"{record_bytes(columns, index)} bytes, the topic accepts {limit}; make the record smaller, or raise the "
+                f"topic's limit ({raised})"
             )
             self.refuse(columns, index, error)
         if oversized:
@@ -202,10 +204,6 @@ class OutputCollector:
             self._inputs.close()
         if self.sink_producer is not None:
             self.sink_producer.close(_LETTER_S if isinstance(error, RecordFailedError) else 0.0)
-
-
-def _key_of(key: bytes | None) -> str:
-    return "no key" if key is None else f"key {key_hash(key)}"
 
 
 def record_bytes(columns: OutputColumns, index: int) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rebalance.model import TaskId
 from streams.config.sources import TABLES
+from streams.durations import parse_ms
 from streams.errors import ConfigError
 
 
@@ -44,3 +45,18 @@ def parse_tasks(text: str) -> tuple[TaskId, ...]:
     if not tasks or len(set(tasks)) != len(tasks):
         raise ConfigError(f"--tasks {text!r}: name each task once, such as --tasks 0_1,0_2")
     return tasks
+
+
+def parse_timeout_ms(text: str, least_ms: int, advice: str) -> int:
+    """Return the milliseconds of a `--timeout`; raises `ConfigError` for no duration, or with the advice for a shorter one.
+
+    >>> parse_timeout_ms("30s", 1, ": give how long to wait, such as 30s")
+    30000
+    """
+    try:
+        milliseconds = parse_ms(text)
+    except ValueError as error:
+        raise ConfigError(f"--timeout {text!r} {error}") from None
+    if milliseconds < least_ms:
+        raise ConfigError(f"--timeout {text!r}{advice}")
+    return milliseconds

@@ -14,11 +14,11 @@ from rebalance.group import Group
 from rebalance.messages import DrainMember
 from rebalance.model import MemberPhase
 from rebalance.records import MemberRecord
+from streams.cli.arguments import parse_timeout_ms
 from streams.cli.group_access import GroupAccess, group_access
 from streams.cli.output import print_error, print_json, wants_json
 from streams.cli.settings import SettingsOptions
 from streams.config.suggestions import did_you_mean
-from streams.durations import parse_ms
 from streams.errors import ConfigError, StreamsError
 from streams.exit_codes import ExitCode
 
@@ -60,7 +60,11 @@ def drain(
         )
     with group_access(target, settings) as access:
         access.check_exists()
-        drain_ms = access.config.drain_timeout_ms if timeout is None else _duration_ms(timeout)
+        drain_ms = (
+            access.config.drain_timeout_ms
+            if timeout is None
+            else parse_timeout_ms(timeout, 0, " is negative; 0 lets everything go at once")
+        )
         access.read()
         record = find_member(access.group, member)
         drained = _Draining(access, record, drain_ms)
@@ -216,13 +220,3 @@ def _late(step: DrainStep) -> _Outcome:
     return _Outcome(
         code=ExitCode.NOT_STOPPED_IN_TIME, problem=f"{step.member} is still {step.phase}: {text}"
     )
-
-
-def _duration_ms(text: str) -> int:
-    try:
-        milliseconds = parse_ms(text)
-    except ValueError as error:
-        raise ConfigError(f"--timeout {text!r} {error}") from None
-    if milliseconds < 0:
-        raise ConfigError(f"--timeout {text!r} is negative; 0 lets everything go at once")
-    return milliseconds

@@ -16,13 +16,13 @@ from rebalance.records import MemberRecord
 from state_stores.spec import StoreKind, StoreSpec
 from streams.bulk.looking import key_bytes, partition_of_key
 from streams.bulk.stores import BulkStore
+from streams.cli.arguments import parse_timeout_ms
 from streams.cli.bulk import Flag, program_of
 from streams.cli.group_access import GroupAccess, access_to
 from streams.cli.output import print_error, print_json, wants_json
 from streams.cli.settings import SettingsOptions
 from streams.config import StreamsConfig
 from streams.config.suggestions import did_you_mean
-from streams.durations import parse_ms
 from streams.errors import ConfigError, StreamsError
 from streams.exit_codes import ExitCode
 from streams.serdes.windowed import is_windowed
@@ -66,7 +66,7 @@ def delete(
         json: Print a line of JSON on a terminal too.
         settings: Settings.
     """
-    timeout_ms = _timeout_ms(timeout)
+    timeout_ms = parse_timeout_ms(timeout, 1, ": give how long to wait, such as 30s")
     if everywhere and partition is not None:
         raise ConfigError("--everywhere and --partition contradict each other; give one of them")
     topology, config = program_of(target, settings)
@@ -374,13 +374,3 @@ def _offsets_text(answer: KeyErased) -> str:
     if answer.first == answer.last:
         return f", offset {answer.last}"
     return f", offsets {answer.first} to {answer.last}"
-
-
-def _timeout_ms(text: str) -> int:
-    try:
-        milliseconds = parse_ms(text)
-    except ValueError as error:
-        raise ConfigError(f"--timeout {text!r} {error}") from None
-    if milliseconds < 1:
-        raise ConfigError(f"--timeout {text!r}: give how long to wait, such as 30s")
-    return milliseconds

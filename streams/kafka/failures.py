@@ -6,7 +6,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from state_stores.stored_values import key_hash
+from state_stores.stored_values import described_key
 from streams.errors import StreamsError
 from streams.kafka.codes import (
     BATCH_REFUSED,
@@ -18,6 +18,7 @@ from streams.kafka.codes import (
     UNANSWERED,
     is_transient,
 )
+from tasks.internal_topics import configure_command
 from tasks.ports import FailedDelivery
 from tasks.processing.output import OutputColumns
 
@@ -34,6 +35,10 @@ class Outcome(StrEnum):
 
 
 #: Errors of a record's content.
+_EVERY_TIMESTAMP: Final = (
+    "message.timestamp.after.max.ms=9223372036854775807,"
+    "message.timestamp.before.max.ms=9223372036854775807"
+)
 _INVALID: Final = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP})
 
 _REFUSED_NAMES: Final = {
@@ -127,14 +132,10 @@ def failed_delivery(columns: OutputColumns, index: int, error: KafkaError) -> Fa
             columns.topic,
             partition,
             _step_of(columns, index, error),
-            f" ({_key_of(columns.keys[index])})",
+            f" ({described_key(columns.keys[index])})",
         ),
         retriable=is_retriable(error),
     )
-
-
-def _key_of(key: bytes | None) -> str:
-    return "no key" if key is None else f"key of {len(key)} bytes, {key_hash(key)}"
 
 
 def _step_of(columns: OutputColumns, index: int, error: KafkaError) -> str:
@@ -149,9 +150,7 @@ def _step_of(columns: OutputColumns, index: int, error: KafkaError) -> str:
         )
     causes.append(
         f"its timestamp {timestamp} ({_time(timestamp)}) may be beyond the topic's message.timestamp.before.max.ms or "
-        f"message.timestamp.after.max.ms: raise them ({_configure(columns.topic)} "
-        "message.timestamp.after.max.ms=9223372036854775807,"
-        "message.timestamp.before.max.ms=9223372036854775807)"
+        f"message.timestamp.after.max.ms: raise them ({configure_command(columns.topic, _EVERY_TIMESTAMP)})"
     )
     return ", or ".join(causes)
 
@@ -163,17 +162,10 @@ def _time(timestamp_ms: int) -> str:
         return "beyond the calendar"
 
 
-def _configure(topic: str) -> str:
-    return (
-        "kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics "
-        f"--entity-name {topic} --add-config"
-    )
-
-
 def _next_step(error: KafkaError, topic: str) -> str:
     match error.code():
         case KafkaError.MSG_SIZE_TOO_LARGE | KafkaError.RECORD_LIST_TOO_LARGE:
-            return f"make the record smaller, or raise the topic's limit ({_configure(topic)} max.message.bytes=BYTES)"
+            return f"make the record smaller, or raise the topic's limit ({configure_command(topic, 'max.message.bytes=BYTES')})"
         case KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return "grant this principal WRITE on the topic"
         case code if code in NO_TOPIC:
