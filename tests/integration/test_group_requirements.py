@@ -29,8 +29,8 @@ _EPHEMERAL_S: Final = float(os.environ.get("TIDEWHEEL_TEST_EPHEMERAL_S", "12"))
 _PACE_MS: Final = 2_000
 #: Two clocks, the broker's and the leader's, each in whole milliseconds.
 _CLOCKS_MS: Final = 5
-#: Records that are fed in about half a second.
-_LAG_MAX: Final = 250
+#: Records that are fed in about a second.
+_LAG_MAX: Final = 500
 
 
 def _log(group: Group) -> list[tuple[int, Any]]:
@@ -85,6 +85,7 @@ def test_N10_a_clean_hand_off_repeats_nothing(group: Group, guarantee: str) -> N
     assert len(moves) == PARTITIONS
 
 
+@pytest.mark.alone
 def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> None:
     """Members that join and vanish within five seconds take no stateful task, and the rate falls by less than a tenth.
 
@@ -97,7 +98,7 @@ def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> N
     workers = [group.start("first"), group.start("second")]
     group.until_shared(*workers)
     before = _ownership(group)
-    until(lambda: _lag(group) < _LAG_MAX, "the workers have caught up")
+    until(lambda: _lag(group, workers) < _LAG_MAX, "the workers have caught up")
     watch = _Watch(group, workers)
     watch.look_for(min(_EPHEMERAL_S / 2, 30.0))
     quiet, watch = watch, _Watch(group, workers)
@@ -204,10 +205,12 @@ class _Watch:
         return sum(fed > 0 and before == after for before, after, fed in pairs) / len(pairs)
 
 
-def _lag(group: Group) -> int:
-    """Return how many records are fed and not committed."""
-    committed = group.cluster.committed(str(group.config["application_id"]))
-    return len(group.feed.records) - sum(committed.values())
+def _lag(group: Group, workers: list[WorkerProcess]) -> int:
+    """Return the number of records that are fed and not processed.
+
+    Committed offsets would not do: on a busy broker a commit takes longer than a second.
+    """
+    return len(group.feed.records) - sum(_processed(worker) for worker in workers)
 
 
 def _processed(worker: WorkerProcess) -> int:
