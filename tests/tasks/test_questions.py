@@ -184,9 +184,11 @@ def test_only_uncommitted_reads_see_rows_before_their_commit(
         commit_interval_ms=NEVER_MS,
         threads=threads,
     )
-    for key, timestamp in (("a", 1_000), ("b", 1_000), ("a", 1_050), ("c", 1_000), ("a", 3_000)):
-        bench.send("in", key, "x", timestamp)
+    rows = [("a", 1_000), ("b", 1_000), ("a", 1_050), ("c", 1_000), ("a", 3_000)]
     with living(bench) as life:
+        # A task that starts commits before its first record, and with it what the other has done.
+        for key, timestamp in rows:
+            bench.send("in", key, "x", timestamp)
         until(lambda: rows_of(life, uncommitted=True) == FULL)
         assert rows_of(life, uncommitted=False) == NOTHING
         life.worker._next_commit_s = 0.0
