@@ -61,6 +61,7 @@ class Coordinator:
         now_ms: int,
     ) -> None:
         """Take over: `group` is the fold of the log, this leader's claim included; `leader` is its process's id."""
+        live = group.live()
         self.group = group
         self.state_offset = 0
         self.warnings: dict[str, str] = {}
@@ -70,8 +71,8 @@ class Coordinator:
         self._seen = Observations(
             claimed_ms=now_ms,
             ready_lag_max=settings.acceptable_recovery_lag,
-            # A live one has not ended, whatever the log says: its joins count.
-            ended=dict.fromkeys(each for each in group.ended if each not in group.live()),
+            # The joins of a live incarnation count, even if the log lists it as ended.
+            ended=dict.fromkeys(each for each in group.ended if each not in live),
         )
         self._seen.planned.update(
             task

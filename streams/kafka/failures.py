@@ -34,11 +34,12 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: Errors of a record's content.
+#: Settings of a topic that accepts records of any time.
 _EVERY_TIMESTAMP: Final = (
     "message.timestamp.after.max.ms=9223372036854775807,"
     "message.timestamp.before.max.ms=9223372036854775807"
 )
+#: Errors of a record's content.
 _INVALID: Final = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP})
 
 _REFUSED_NAMES: Final = {

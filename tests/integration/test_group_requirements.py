@@ -29,8 +29,8 @@ _EPHEMERAL_S: Final = float(os.environ.get("TIDEWHEEL_TEST_EPHEMERAL_S", "12"))
 _PACE_MS: Final = 2_000
 #: Two clocks, the broker's and the leader's, each in whole milliseconds.
 _CLOCKS_MS: Final = 5
-#: Records that are fed in about a second.
-_LAG_MAX: Final = 500
+#: Records that are fed in about half a second.
+_LAG_MAX: Final = 250
 
 
 def _log(group: Group) -> list[tuple[int, Any]]:
