@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from streams.errors import MissingSourceTopicError, StreamsError
 from tasks.internal_topics import ApplicationPlan
+from tasks.ports import UnansweredError
 
 _log = logging.getLogger("tidewheel")
 
@@ -92,9 +93,9 @@ class PlanWatch:
             return
         try:
             plan = self._make_plan(topics)
-        except MissingSourceTopicError as error:
-            # Who reads the topic ends by that, if it is true: a single answer may be that of a broker which just starts.
-            _log.warning("%s", error)
+        except (MissingSourceTopicError, UnansweredError) as error:
+            # Whoever reads a topic ends by its absence, if it is true: a broker that just starts may say so of any.
+            _log.warning("could not look at the cluster's topics: %s", error)
             return
         except StreamsError as error:
             self._misfit = error

@@ -9,6 +9,7 @@ import pytest
 from streams import MissingSourceTopicError, StreamsBuilder, StreamsError
 from streams.client.plan_watch import PlanWatch, inputs
 from tasks.internal_topics import ApplicationPlan, plan_application
+from tasks.ports import UnansweredError
 
 
 def _plan(topics: Mapping[str, int]) -> ApplicationPlan:
@@ -78,6 +79,22 @@ def test_a_cluster_that_does_not_answer_is_no_change() -> None:
     stage.watch.look()
     stage.watch.check()
     stage.failure = None
+    stage.topics["orders-b"] = 1
+    stage.watch.look()
+    assert len(stage.told) == 1
+
+
+def test_brokers_that_go_away_between_two_questions_of_a_look_end_no_worker() -> None:
+    """They said which topics there are, and then not how large these take records."""
+    stage = Stage(orders_a=2)
+
+    def make_plan(_topics: Mapping[str, int]) -> ApplicationPlan:
+        raise UnansweredError("read the settings of topics: no answer")
+
+    stage.watch._make_plan = make_plan
+    stage.watch.look()
+    stage.watch.check()
+    stage.watch._make_plan = _plan
     stage.topics["orders-b"] = 1
     stage.watch.look()
     assert len(stage.told) == 1
