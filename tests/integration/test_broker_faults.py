@@ -4,7 +4,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -75,11 +75,12 @@ def test_broker_restarts_and_crashes_under_load_lose_and_repeat_nothing(
     source = f"in-{unique}"
     sinks = {"exactly_once": f"once-{unique}", "at_least_once": f"least-{unique}"}
     cluster.create(dict.fromkeys((source, *sinks.values()), 2))
-    workers: dict[str, WorkerProcess] = {}
+    workers: dict[str, _RestartedWorker] = {}
     for guarantee, sink in sinks.items():
-        workers[guarantee] = start_worker(guarantee)
         own = {"application_id": f"{guarantee}-{unique}", "processing_guarantee": guarantee}
-        workers[guarantee].go("word_count", source, sink, config | own)
+        workers[guarantee] = _RestartedWorker(
+            start_worker, guarantee, "word_count", source, sink, config | own
+        )
     feed = SteadyFeed(cluster, source, _line, rate=1_000)
     feed.start()
     for crash in (False, True):
@@ -93,23 +94,55 @@ def test_broker_restarts_and_crashes_under_load_lose_and_repeat_nothing(
     feed.stop()
 
     for guarantee, sink in sinks.items():
-        application_id = f"{guarantee}-{unique}"
-        cluster.wait_until_consumed(application_id, source)
-        cluster.wait_until_consumed(application_id, f"{application_id}-{STORE}-repartition")
-        assert workers[guarantee].stop() == 0, workers[guarantee].log[-3000:]
+        application_id, worker = f"{guarantee}-{unique}", workers[guarantee]
+        topics = source, f"{application_id}-{STORE}-repartition"
+        worker.wait(partial(cluster.is_consumed, application_id, *topics), f"consumes {topics}")
+        assert worker.process.stop() == 0, worker.process.log[-3000:]
         _assert_exact(cluster, guarantee, application_id, source, sink)
 
 
-def _wait_for_commits(workers: dict[str, WorkerProcess]) -> None:
+class _RestartedWorker:
+    """A worker that is started again when the Kafka client takes its process down, as a process manager does.
+
+    librdkafka 2.16 reads memory that it never wrote when a broker that just starts knows the leaders of some partitions
+    only (confluentinc/librdkafka#5280): a segmentation fault, in one of some ten runs on a busy machine. Any other end
+    of the process fails the test.
+    """
+
+    def __init__(self, start: StartWorker, name: str, *orders: Any) -> None:
+        self._start, self._name, self._orders = start, name, orders
+        self._lives = count(1)
+        self._commits_of_earlier_lives = 0
+        self.process = self._next_life()
+
+    def _next_life(self) -> WorkerProcess:
+        process = self._start(f"{self._name}-{next(self._lives)}")
+        process.go(*self._orders)
+        return process
+
+    def commits(self) -> int:
+        """Return how many commits have ended, in all lives."""
+        commits = self._commits_of_earlier_lives + self.process.numbers().get("commits", 0)
+        if self.process.has_ended:
+            code = self.process.process.returncode
+            assert code == -signal.SIGSEGV, f"{self._name}: {code}\n{self.process.log[-4000:]}"
+            self._commits_of_earlier_lives = commits
+            self.process = self._next_life()
+        return commits
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until a condition holds, and keep the worker alive meanwhile."""
+        until(lambda: self.commits() >= 0 and condition(), f"{self._name} {what}", RECOVERY_S)
+
+
+def _wait_for_commits(workers: dict[str, _RestartedWorker]) -> None:
     for worker in workers.values():
-        seen = worker.numbers().get("commits", 0)
-        commits_on = partial(_has_committed, worker, seen + 5)
-        until(commits_on, f"{worker.name} commits", RECOVERY_S)
+        wanted = worker.commits() + 5
+        worker.wait(partial(_has_committed, worker, wanted), "commits")
 
 
-def _has_committed(worker: WorkerProcess, commits: int) -> bool:
-    assert not worker.has_ended, f"{worker.name} ended:\n{worker.log[-4000:]}"
-    return worker.numbers().get("commits", 0) > commits
+def _has_committed(worker: _RestartedWorker, commits: int) -> bool:
+    return worker.commits() > commits
 
 
 def test_brokers_that_stay_away_for_longer_than_a_call_waits_end_no_worker(
