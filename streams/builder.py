@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 from streams.call import Call
 from streams.global_table import GlobalKTable, global_store, global_table
 from streams.kstream import KStream
-from streams.ktable import KTable, StoreArgument, TablePart, settled_serdes
+from streams.ktable import KTable
 from streams.logical_graph import LogicalGraph, StreamSourceNode, TableNode
-from streams.materialized import Materialized, StoreBuilder
+from streams.materialized import Materialized, StoreArgument, StoreBuilder
 from streams.names import check_name
 from streams.node_arguments import check_store_builder, source_spec
 from streams.serdes import SerdeLike
-from streams.stream_part import StreamPart
+from streams.stream_part import StreamPart, TablePart, settled_serdes
 from streams.topology import Topology
 from streams.topology_optimization import optimized
 from tasks.processing.processor import Processor

@@ -14,8 +14,9 @@ from state_stores.windowed import Windowed
 from streams.call import Call
 from streams.errors import TopologyError
 from streams.functions import FunctionKind
-from streams.ktable import KTable, StoreArgument, TablePart
+from streams.ktable import KTable
 from streams.logical_graph import AnySerde, GraphNode, LogicalGraph, ProcessorNode, TableStore
+from streams.materialized import StoreArgument
 from streams.names import where
 from streams.operators.aggregate import StreamAggregate
 from streams.operators.table import TableSource
@@ -29,6 +30,7 @@ from streams.stream_aggregations import (
     aggregation_store,
     key_serde_of,
 )
+from streams.stream_part import TablePart
 from streams.topology import Topology
 from streams.windowed_stream import check_merger, check_time_windows, windowed_operator
 from streams.windows import FixedWindows, SessionWindows, SlidingWindows, Windows

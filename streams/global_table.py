@@ -14,7 +14,6 @@ from streams.call import Call
 from streams.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
 from streams.errors import TopologyError
 from streams.functions import UserFunction
-from streams.ktable import settled_serdes
 from streams.logical_graph import (
     AnySerde,
     GraphNode,
@@ -28,6 +27,7 @@ from streams.node_arguments import check_store_builder, check_supplier, source_s
 from streams.operators.global_join import GlobalTableJoin
 from streams.operators.table import TableSource
 from streams.serdes import SerdeLike
+from streams.stream_part import settled_serdes
 from streams.topology import Topology
 from tasks.processing.operator import OperatorSupplier
 from tasks.processing.processor import Processor

@@ -10,7 +10,8 @@ from typing import Generic, TypeVar, overload
 from streams.call import Call
 from streams.cogrouped import CogroupedKStream, CogroupPart
 from streams.functions import FunctionKind
-from streams.ktable import KTable, StoreArgument
+from streams.ktable import KTable
+from streams.materialized import StoreArgument
 from streams.operators.aggregate import StreamAggregate, StreamCount, StreamReduce
 from streams.serdes import SerdeLike, Serdes
 from streams.stream_aggregations import AGGREGATE, REDUCE, GroupedStream, aggregate_serde

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from streams.call import Call
 from streams.default_serdes import KEY_DEFAULT, filled
 from streams.functions import FunctionKind, UserFunction
-from streams.ktable import KTable, StoreArgument, TablePart
+from streams.ktable import KTable
 from streams.logical_graph import (
     AnySerde,
     LogicalGraph,
@@ -19,6 +19,7 @@ from streams.logical_graph import (
     TableRepartitionNode,
     TableStore,
 )
+from streams.materialized import StoreArgument
 from streams.names import REPARTITION_SUFFIX, check_name
 from streams.operators.table_groups import (
     TableAggregate,
@@ -29,6 +30,7 @@ from streams.operators.table_groups import (
 )
 from streams.serdes import SerdeLike, Serdes
 from streams.stream_aggregations import aggregate_serde, aggregation_store, aggregation_table
+from streams.stream_part import TablePart
 from tasks.processing.operator import Operator, OperatorSupplier
 
 K = TypeVar("K")

@@ -19,7 +19,7 @@ from streams.grouped import KGroupedStream
 from streams.kstream_joins import KStreamJoins
 from streams.kstream_mappings import KStreamMappings
 from streams.kstream_processors import KStreamProcessors
-from streams.ktable import KTable, StoreArgument, TablePart, settled_serdes
+from streams.ktable import KTable
 from streams.logical_graph import (
     AnySerde,
     GraphNode,
@@ -27,12 +27,12 @@ from streams.logical_graph import (
     SinkNode,
     TableNode,
 )
-from streams.materialized import Materialized
+from streams.materialized import Materialized, StoreArgument
 from streams.node_arguments import PARTITIONER, check_target
 from streams.operators import stateless
 from streams.serdes import PlainT, SerdeInto, SerdeLike, SerdeMethods, SerdeOf
 from streams.stream_aggregations import GroupPart
-from streams.stream_part import StreamPart
+from streams.stream_part import StreamPart, TablePart, settled_serdes
 from tasks.internal_topics import fault_of_repartition_config
 from tasks.processing.operator import OperatorSupplier
 from tasks.processing.record import RecordContext

@@ -16,8 +16,9 @@ from streams.durations import Duration
 from streams.errors import TopologyError
 from streams.functions import FunctionKind
 from streams.global_table import GlobalKTable, global_join
-from streams.ktable import KTable, StoreArgument
+from streams.ktable import KTable
 from streams.logical_graph import AnySerde, GraphNode, RepartitionNode
+from streams.materialized import StoreArgument
 from streams.serdes import SerdeLike, SerdeOf
 from streams.stream_joining import Join, JoinOptions, join_streams, join_table, suffixed
 from streams.stream_part import StreamPart

@@ -13,11 +13,9 @@ import msgspec
 
 from streams.call import Call
 from streams.errors import TopologyError
-from streams.java_order import hash_order
 from streams.ktable_joins import KTableJoins
-from streams.logical_graph import AnySerde, GraphNode, LogicalGraph, ProcessorNode, TableStore
-from streams.materialized import Materialized
-from streams.materialized import StoreArgument as StoreArgument  # noqa: PLC0414 - its methods take it: others take it from here
+from streams.logical_graph import AnySerde, GraphNode, ProcessorNode, TableStore
+from streams.materialized import Materialized, StoreArgument
 from streams.names import check_names
 from streams.node_arguments import check_supplier, connected_stores
 from streams.operators.stateless import PassThrough, ToStream
@@ -30,10 +28,10 @@ from streams.operators.suppress import (
     window_end,
 )
 from streams.operators.table import TableFilter, TableMapValues
-from streams.operators.table_view import FilterView, MapValuesView, StoreView, TableView
+from streams.operators.table_view import FilterView, MapValuesView, TableView
 from streams.operators.transform_values import TableTransformValues, TransformValuesView
-from streams.serdes import PlainT, SerdeLike, SerdeMethods, as_serde
-from streams.stream_part import StreamPart
+from streams.serdes import PlainT, SerdeLike, SerdeMethods
+from streams.stream_part import StreamPart, TablePart, settled_serdes
 from streams.suppress_store import BufferStore, windows_above
 from streams.suppressed import Suppressed
 from tasks.processing.operator import OperatorSupplier
@@ -47,84 +45,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
-
-
-class TablePart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a table knows of itself.
-
-    Attributes:
-        graph: Where its nodes are.
-        node: The node its changes come from.
-        store: Its store, if it has one; that may turn out not to be needed.
-        key_serde: Serde of keys, as far as known.
-        value_serde: Serde of values, as far as known.
-        parents: The tables it is computed from; none for a source or an aggregation, which can only be kept.
-        computed: Makes its view from one view per parent; asked only where it is not kept in a store.
-        inner: Nodes of the same call in front of `node`, which must send old values if it does.
-        loses_versions: Its rows have no versions though those of its parents have: a join (KIP-914).
-        own_stores: Stores that `computed` reads beside those of the parents' views.
-    """
-
-    graph: LogicalGraph
-    node: GraphNode
-    store: TableStore | None
-    key_serde: AnySerde | None
-    value_serde: AnySerde | None
-    parents: tuple["TablePart", ...] = ()
-    computed: Callable[..., TableView] | None = None
-    inner: tuple[GraphNode, ...] = ()
-    loses_versions: bool = False
-    own_stores: tuple[str, ...] = ()
-
-    def _kept(self, *, force: bool) -> TableStore | None:
-        """Return the store it is kept in; with `force` one that nobody needed so far, too, if it can't be computed."""
-        if self.store is None or not (self.store.needed or (force and not self.parents)):
-            return None
-        self.store.needed = True
-        return self.store
-
-    @property
-    def versioned(self) -> bool:
-        """Return whether rows can be looked up as of a timestamp, here or in the tables it is computed from."""
-        if self.store is not None and (self.store.needed or not self.parents):
-            return self.store.materialized.store_type == "versioned"
-        if self.loses_versions or not self.parents:
-            return False
-        return all(parent.versioned for parent in self.parents)
-
-    def view(self) -> tuple[TableView, tuple[str, ...]]:
-        """Return how to look up its rows, and the stores to connect for it (and never to write).
-
-        A source is kept in its store from now on; a table that is computed from others is computed at each look-up
-        (Kafka Streams' KTableValueGetterSupplier).
-        """
-        kept = self._kept(force=True)
-        if kept is not None:
-            return StoreView(kept.name), (kept.name,)
-        assert self.computed is not None, "a table has a store or is computed from others"
-        views, names = zip(*(parent.view() for parent in self.parents), strict=True)
-        stores = [name for some in names for name in some]
-        if len(names) > 1:  # Kafka Streams puts the stores of a join's two tables into a HashSet
-            stores = hash_order(stores, len(stores))
-        return self.computed(*views), tuple(dict.fromkeys((*self.own_stores, *stores)))
-
-    def send_old_values(self, *, force: bool = True) -> bool:
-        """Have its changes carry the value before, and return whether they will.
-
-        Kafka Streams' enableSendingOldValues: a table that is computed from others and not kept needs their old
-        values; a source must be kept, which only happens with `force`. A join asks its tables in any case, so that filters
-        among them send no deletion of a row that they have dropped.
-        """
-        if self.loses_versions:
-            for parent in self.parents:
-                parent.send_old_values()
-        if self._kept(force=force) is None:
-            asked = [parent.send_old_values(force=force) for parent in self.parents]
-            if not asked or not all(asked):
-                return False
-        for node in (*self.inner, self.node):
-            node.old_values = True
-        return True
 
 
 class KTable(KTableJoins[K, V], Generic[K, V]):
@@ -582,14 +502,3 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
 
 def _name_to_keep(store: TableStore | None) -> str | None:
     return store.name if store is not None and store.needed else None
-
-
-def settled_serdes(
-    materialized: Materialized[Any, Any], key_serde: AnySerde | None, value_serde: AnySerde | None
-) -> tuple[AnySerde | None, AnySerde | None]:
-    """Return the serdes of a table's store: those it names, else those known from before."""
-    own_key, own_value = materialized.key_serde, materialized.value_serde
-    return (
-        key_serde if own_key is None else as_serde(own_key),
-        value_serde if own_value is None else as_serde(own_value),
-    )

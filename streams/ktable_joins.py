@@ -26,7 +26,9 @@ from streams.table_join_nodes import (
 from tasks.processing.topology_spec import Partitioner
 
 if TYPE_CHECKING:
-    from streams.ktable import KTable, StoreArgument, TablePart
+    from streams.ktable import KTable
+    from streams.materialized import StoreArgument
+    from streams.stream_part import TablePart
 
 K = TypeVar("K")
 V = TypeVar("V")

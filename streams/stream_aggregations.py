@@ -11,7 +11,6 @@ import msgspec
 from streams.call import Call
 from streams.default_serdes import KEY_DEFAULT, filled
 from streams.errors import TopologyError
-from streams.ktable import StoreArgument, TablePart, settled_serdes
 from streams.logical_graph import (
     AnySerde,
     GraphNode,
@@ -20,10 +19,11 @@ from streams.logical_graph import (
     RepartitionNode,
     TableStore,
 )
-from streams.materialized import Materialized
+from streams.materialized import Materialized, StoreArgument
 from streams.names import check_name
 from streams.serdes import SerdeLike
 from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, WindowedSerde
+from streams.stream_part import TablePart, settled_serdes
 from streams.windows import EmitStrategy, FixedWindows, SessionWindows, SlidingWindows, Windows
 from tasks.processing.operator import Operator, OperatorSupplier
 

@@ -10,13 +10,12 @@ from streams.default_serdes import DefaultSerde
 from streams.durations import Duration, to_ms
 from streams.errors import TopologyError
 from streams.functions import FunctionKind, UserFunction
-from streams.ktable import StoreArgument, TablePart
 from streams.logical_graph import GraphNode, LogicalGraph, ProcessorNode
-from streams.materialized import Materialized
+from streams.materialized import Materialized, StoreArgument
 from streams.operators.stream_join import JoinWindow
 from streams.serdes import SerdeLike
 from streams.stream_join_nodes import BytesStore, JoinStore, StreamJoinNode, StreamTableJoinNode
-from streams.stream_part import StreamPart
+from streams.stream_part import StreamPart, TablePart
 from streams.windows import JoinWindows
 from tasks.processing.operator import OperatorSupplier
 

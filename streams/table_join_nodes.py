@@ -35,7 +35,7 @@ from tasks.processing.operator import OperatorSupplier
 from tasks.processing.topology_spec import Partitioner, ProcessorSpec
 
 if TYPE_CHECKING:
-    from streams.ktable import TablePart
+    from streams.stream_part import TablePart
 
 _REGISTRATION = "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-"
 _RESPONSE = "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-"

@@ -11,8 +11,9 @@ from state_stores.windowed import Windowed
 from streams.call import Call
 from streams.errors import TopologyError
 from streams.functions import FunctionKind
-from streams.ktable import KTable, StoreArgument
+from streams.ktable import KTable
 from streams.logical_graph import AnySerde, TableStore
+from streams.materialized import StoreArgument
 from streams.operators.session_windows import SessionWindowAggregate
 from streams.operators.sliding_windows import SlidingWindowAggregate
 from streams.operators.time_windows import TimeWindowAggregate, TimeWindowCount

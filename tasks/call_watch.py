@@ -15,7 +15,7 @@ from rebalance.orders import AnyReport, WorkerInCall
 from rebalance.task_status import RunningCall
 from tasks.long_calls import UserCall, call_of
 from tasks.ranges.range_pool import RangePool
-from tasks.worker_ports import WorkerSettings
+from tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 

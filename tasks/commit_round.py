@@ -21,7 +21,7 @@ from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import Admin, Beside, Clock, CommittedOffset, Positions
 from tasks.start_positions import StartPosition
 from tasks.worker_input import WorkerInput
-from tasks.worker_ports import WorkerSettings
+from tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from tasks.errors import StartRefusedError
 from tasks.internal_topics import ApplicationPlan, internal_prefix, is_matched
 from tasks.parallel.progress_vector import Progress, partition_time_of_kafka_streams
 from tasks.ports import CommittedOffset
+from tasks.worker_settings import WorkerSettings
 
 #: What ends a refusal.
 _WAYS_OUT: Final = (
@@ -55,6 +56,16 @@ class StartRules(msgspec.Struct, frozen=True, kw_only=True):
         prefix = internal_prefix(self.group_id)
         ours = progress is not None and progress.transactional_id.startswith(prefix)
         return progress if ours else None
+
+
+def start_rules(settings: WorkerSettings) -> StartRules:
+    """Return the settings that decide where inputs begin."""
+    return StartRules(
+        group_id=settings.application_id,
+        auto_offset_reset=settings.auto_offset_reset,
+        accept_offsets=settings.accept_offsets,
+        operators=settings.operators,
+    )
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

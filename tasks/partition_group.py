@@ -13,9 +13,8 @@ from itertools import accumulate, compress, takewhile
 from typing import Final
 
 from rebalance.model import TopicPartition
-from state_stores.rows import column_bytes
 from tasks.processing.java_queue import JavaQueue
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.record_batch import SourceRecords, memory_bytes
 from tasks.processing.source import DecodedRecords
 
 #: Decodes records of one partition before their turn: the same records in pieces (`SourceNode.decode_ahead`).
@@ -26,9 +25,6 @@ NEVER_IDLE: Final = -1
 
 #: So many records are decoded ahead at most.
 _AHEAD_RECORDS_MAX = 1_000
-
-#: What a buffered record costs in memory beside its key and value.
-_RECORD_OVERHEAD_BYTES = 160
 
 
 class PartitionBuffer:
@@ -311,9 +307,3 @@ def _places(columns: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
 def _order_ms(chunk: SourceRecords) -> Sequence[int]:
     """Return the timestamps that decide when the records of a chunk have their turn."""
     return chunk.order_ms if isinstance(chunk, DecodedRecords) else chunk.timestamps
-
-
-def memory_bytes(chunk: SourceRecords) -> int:
-    """Return about how much memory some records hold."""
-    payload = column_bytes(chunk.raw_keys) + column_bytes(chunk.raw_values)
-    return payload + len(chunk) * _RECORD_OVERHEAD_BYTES

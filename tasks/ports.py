@@ -420,3 +420,7 @@ ProducerFactory = Callable[[], TransactionalProducer]
 
 #: Makes the transactional producer of an id.
 ProducerOfId = Callable[[str], TransactionalProducer]
+
+
+#: (partition, offset) of the record in hand; (None, -1) for none.
+OnRecord = Callable[[TopicPartition | None, int], None]

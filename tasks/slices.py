@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from rebalance.model import TopicPartition
 from tasks.active_task import ActiveTask
-from tasks.ports import Clock
+from tasks.ports import Clock, OnRecord
 from tasks.ranges.pace import BatchPace
 
 _log = logging.getLogger(__name__)
@@ -26,9 +26,6 @@ _SLICE_RECORDS_MAX = 10_000
 
 #: So long a worker goes record by record, from its first record on.
 _CAREFUL_S: Final = 60.0
-
-#: (partition, offset) of the record in hand; (None, -1) for none.
-OnRecord = Callable[[TopicPartition | None, int], None]
 
 
 class Slices:

@@ -34,6 +34,7 @@ from tasks.gone_topics import GoneTopics
 from tasks.group_producers import GroupProducers, ended, started
 from tasks.internal_topics import ApplicationPlan
 from tasks.learner_task import LearnerTask
+from tasks.offset_origin import start_rules
 from tasks.operator_times import OPERATOR_TIMES_MAX
 from tasks.output_collector import OutputCollector
 from tasks.parallel.progress_vector import ranges_that_fit
@@ -51,7 +52,8 @@ from tasks.state_updater import RestoreEvent, StandbyUpdateEvent, StateUpdater
 from tasks.task_manager import HeldTasks, TaskManager
 from tasks.worker_input import WorkerInput
 from tasks.worker_metrics import ProcessingRates, WorkerMetrics
-from tasks.worker_ports import MakeTask, Membership, WorkerPorts, WorkerSettings
+from tasks.worker_ports import MakeTask, Membership, WorkerPorts
+from tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -283,7 +285,7 @@ class StreamWorker:
                 self.plan,
                 self._held.owned,
                 admin=self._ports.admin,
-                rules=self._settings.start_rules,
+                rules=start_rules(self._settings),
                 transactional_id=committer.producer.transactional_id,
                 appeared=self.appeared,
             )
@@ -392,7 +394,7 @@ class StreamWorker:
                 lambda: self.plan,
                 self._ports.admin,
                 self._clock,
-                rules=self._settings.start_rules,
+                rules=start_rules(self._settings),
                 topology_hash=self._settings.topology_hash,
                 appeared=lambda: self.appeared,
             ),

@@ -45,7 +45,7 @@ from tasks.start_positions import Grant, StartPosition, old_maps, operator_times
 from tasks.state_manager import StateManager
 from tasks.state_updater import StateUpdater
 from tasks.worker_input import WorkerInput
-from tasks.worker_ports import WorkerSettings
+from tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 

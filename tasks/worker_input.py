@@ -6,7 +6,7 @@ from typing import Final
 from rebalance.model import TopicPartition
 from tasks.active_task import ActiveTask
 from tasks.ports import Clock, RecordSource
-from tasks.worker_ports import InputCheck, WorkerSettings
+from tasks.worker_settings import InputCheck, WorkerSettings
 
 #: Few records that have come are given this long to become more, where nobody sees a result before a commit: what is done once for
 #: a fetch and a slice then serves more of them, and what it would have cost is left to the brokers, whom the commit waits for.

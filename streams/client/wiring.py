@@ -24,12 +24,8 @@ from tasks.parallel.keyed import cutting
 from tasks.ports import Admin
 from tasks.processing.topology_spec import TopologySpec
 from tasks.run_ports import RunSettings
-from tasks.worker_ports import (
-    RECOMMIT_MS_MAX,
-    WorkerPorts,
-    WorkerSettings,
-    recommit_interval_ms,
-)
+from tasks.worker_ports import WorkerPorts
+from tasks.worker_settings import RECOMMIT_MS_MAX, WorkerSettings, recommit_interval_ms
 
 _log = logging.getLogger("tidewheel")
 

@@ -10,6 +10,7 @@ from itertools import accumulate, chain, compress, repeat
 from operator import is_
 from typing import Any
 
+from state_stores.rows import column_bytes
 from tasks.processing.record import Headers, RecordContext, RecordMetadata
 
 
@@ -347,3 +348,13 @@ def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
         key_serde=first.key_serde if shared_keys else None,
     )
     return joined.take(sorted(range(len(orders)), key=orders.__getitem__))
+
+
+#: What a buffered record costs in memory beside its key and value.
+_RECORD_OVERHEAD_BYTES = 160
+
+
+def memory_bytes(chunk: SourceRecords) -> int:
+    """Return about how much memory some records hold."""
+    payload = column_bytes(chunk.raw_keys) + column_bytes(chunk.raw_values)
+    return payload + len(chunk) * _RECORD_OVERHEAD_BYTES

@@ -12,9 +12,8 @@ from state_stores.rows import column_bytes
 from tasks.parallel.key_ranges import KeyRanges, key_hash, key_hashes
 from tasks.parallel.position_clock import PositionClock
 from tasks.parallel.skipping import OldMap
-from tasks.partition_group import memory_bytes
 from tasks.processing.output import OutputColumns
-from tasks.processing.record_batch import RecordBatch, SourceRecords
+from tasks.processing.record_batch import RecordBatch, SourceRecords, memory_bytes
 from tasks.ranges.ledger import Chunk
 from tasks.ranges.range_worker import RangeSetting
 from tasks.ranges.work_item import WorkItem

@@ -20,14 +20,14 @@ from streams.assembly import TaskFactory, error_handlers
 from streams.config import StreamsConfig as Config
 from tasks.active_task import ActiveTask
 from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.ports import Beside, ChangelogReader, CommittedOffset, Positions
+from tasks.ports import Beside, ChangelogReader, CommittedOffset, OnRecord, Positions
 from tasks.processing.output import OutputColumns
 from tasks.processing.record_batch import SourceRecords
 from tasks.run_ports import RunSettings
-from tasks.slices import OnRecord
 from tasks.state_updater import RestoreEvent
 from tasks.stream_worker import StreamWorker
-from tasks.worker_ports import WorkerPorts, WorkerSettings
+from tasks.worker_ports import WorkerPorts
+from tasks.worker_settings import WorkerSettings
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeClients, FakeReader, FakeSinkProducer, FakeTransactionalProducer
 from tests.fakes.clock import FakeClock

@@ -33,7 +33,8 @@ from tasks.processing.record_batch import SourceRecords
 from tasks.run_ports import RunSettings
 from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
 from tasks.stream_worker import StreamWorker
-from tasks.worker_ports import WorkerPorts, WorkerSettings
+from tasks.worker_ports import WorkerPorts
+from tasks.worker_settings import WorkerSettings
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeChangelogReader, FakeClients, FakeReader
 from tests.tasks.bench import APP, Disk, DiskDatabase, Fuse, Producer, Sinks

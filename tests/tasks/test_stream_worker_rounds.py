@@ -19,7 +19,7 @@ from streams import (
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tasks.stream_worker import StreamWorker
-from tasks.worker_ports import recommit_interval_ms
+from tasks.worker_settings import recommit_interval_ms
 from tests.fakes.broker import CommitFate
 from tests.tasks.bench import APP, Bench, Source
 from tests.tasks.test_stream_worker import counting, counts_of, fill, outputs_of

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streams import KStream, KTable, Materialized, StreamsBuilder, StreamsConfig, Windowed
-from streams.ktable import TablePart
 from streams.logical_graph import ProcessorNode
 from streams.operators.table_view import BoundView, TableView, look_up
+from streams.stream_part import TablePart
 from streams.testing import TopologyTestDriver
 from streams.windows import SessionWindows, SlidingWindows, TimeWindows
 from tasks.processing.operator import NodeContext, Operator, OperatorSupplier, Output

@@ -7,9 +7,8 @@ import pytest
 
 from streams import Processor, PunctuationType, Record, StreamsBuilder, Topology
 from tasks.parallel.key_ranges import KeyRanges, key_hash
-from tasks.partition_group import memory_bytes
 from tasks.processing.output import OutputColumns
-from tasks.processing.record_batch import RecordBatch, SourceRecords
+from tasks.processing.record_batch import RecordBatch, SourceRecords, memory_bytes
 from tasks.ranges.hand_out import Dealer
 from tests.tasks.group_bench import GroupBench, Host
 from tests.tasks.ranges.programs import TEXT

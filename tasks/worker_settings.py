@@ -1,0 +1,81 @@
+"""Settings of a worker's loop, and the check of its inputs that they go with."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from rebalance.model import TopicPartition
+from tasks.commit_facts import NamedOperator
+from tasks.processing.error_policy import ErrorHandlers
+from tasks.processing.record_batch import SourceRecords
+
+#: Quiet partitions are committed again at least this often: safe at Kafka's default retention of 7 days.
+RECOMMIT_MS_MAX: Final = 12 * 3_600_000
+
+
+def recommit_interval_ms(retention_ms: int) -> int:
+    """Return how often quiet partitions are committed again, because brokers forget offsets after their retention (H17).
+
+    A quarter of it, so that three in a row may fail: 7 days / 4 = 42 h, of which the 12 h are less; 1 day / 4 = 6 h.
+
+    >>> [recommit_interval_ms(days * 86_400_000) / 3_600_000 for days in (7, 2, 1)]
+    [12.0, 12.0, 6.0]
+    """
+    return min(retention_ms // 4, RECOMMIT_MS_MAX)
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loop needs to know of the application's settings (units as in `StreamsConfig`)."""
+
+    application_id: str
+    transactional_id: str
+    topology_hash: bytes
+    #: Number of other workers of this program. After a change of the number of workers they find our id in the metadata
+    #: of partitions that are theirs now, and fence it, so being fenced soon after a start is no takeover.
+    siblings: int = 0
+    commit_interval_ms: int = 100
+    #: How long before it is due a commit begins, where the worker keeps up and results wait for commits; what comes until then
+    #: joins it. 0: at its time.
+    early_ms: int = 0
+    cache_max_bytes: int = 10 * 1024 * 1024
+    uncommitted_max_bytes: int = 64 * 1024 * 1024
+    buffered_bytes_per_partition: int = 16 * 1024 * 1024
+    buffered_records_per_partition: int = 100_000
+    max_poll_records: int = 10_000
+    repartition_purge_interval_ms: int = 30_000
+    auto_offset_reset: str = "earliest"
+    accept_offsets: bool = False
+    #: Operator of each generated name.
+    operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
+    #: How many records a copy may be behind and count as ready.
+    acceptable_recovery_lag: int = 10_000
+    #: How often the group hears how far all tasks are: about twice per heartbeat.
+    status_interval_ms: int = 250
+    #: Threads that key ranges run in; with 1 there are none, and the loop's thread does all.
+    threads: int = 1
+    #: Quiet partitions are committed again this often.
+    recommit_ms: int = RECOMMIT_MS_MAX
+    #: How long a clean stop waits for calls in hand.
+    drain_timeout_ms: int = 25_000
+    #: The loop counts as hanging after this without a turn, unless user code runs.
+    hang_timeout_ms: int = 30_000
+    #: Longest call of user code; 0: no bound.
+    max_call_ms: int = 300_000
+    handlers: ErrorHandlers = msgspec.field(default_factory=ErrorHandlers)
+
+
+class InputCheck(Protocol):
+    """Looks at the first records of some partitions, and finds keys where their partitioner does not put them.
+
+    Attributes:
+        waiting: How many records are still to be looked at, per partition.
+    """
+
+    waiting: dict[TopicPartition, int]
+
+    def sample(self, records: SourceRecords) -> None:
+        """Look at some records of a partition that waits for it."""
+
+    def findings(self, topics: Iterable[str]) -> str:
+        """Return what is wrong with some topics, empty if nothing was found."""
