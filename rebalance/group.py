@@ -12,10 +12,10 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from rebalance.door import Rejection
-from rebalance.messages import LeaderBeat
 from rebalance.model import EPOCH_MAX, MemberPhase, TaskId, TaskPhase, TaskShape
-from rebalance.records import (
+from rebalance.protocol.decoding import Rejection
+from rebalance.protocol.messages import LeaderBeat
+from rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,
     BootstrapRecord,

@@ -5,10 +5,10 @@ from typing import Protocol
 
 import msgspec
 
-from rebalance.door import RejectedRecord
-from rebalance.messages import AnyMessage
-from rebalance.orders import AnyOrder
-from rebalance.records import AnyRecord
+from rebalance.protocol.decoding import RejectedRecord
+from rebalance.protocol.messages import AnyMessage
+from rebalance.protocol.orders import AnyOrder
+from rebalance.protocol.records import AnyRecord
 
 
 class LeadershipLostError(Exception):

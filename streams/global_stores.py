@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from rebalance.task_status import RunningCall
+from rebalance.protocol.task_status import RunningCall
 from state_stores.ports import Database
 from state_stores.state_directory import StateDirectory
 from streams.assembly import make_global_stores

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
-from rebalance.orders import AnyReport, WorkerInCall
-from rebalance.task_status import RunningCall
+from rebalance.protocol.orders import AnyReport, WorkerInCall
+from rebalance.protocol.task_status import RunningCall
 from tasks.long_calls import UserCall, call_of
 from tasks.ranges.range_pool import RangePool
 from tasks.worker_settings import WorkerSettings

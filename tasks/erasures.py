@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from rebalance.model import TaskId
-from rebalance.orders import EraseRows, RowsErased
+from rebalance.protocol.orders import EraseRows, RowsErased
 from tasks.active_task import ActiveTask
 from tasks.commit_round import CommitRound
 from tasks.erasure import Erasure

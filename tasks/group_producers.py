@@ -4,7 +4,12 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from rebalance.orders import AnyOrder, EndIncarnation, UseTransactionalId, WantTransactionalId
+from rebalance.protocol.orders import (
+    AnyOrder,
+    EndIncarnation,
+    UseTransactionalId,
+    WantTransactionalId,
+)
 from tasks.errors import FencedError
 from tasks.ports import Clock, ProducerOfId, TransactionalProducer
 from tasks.worker_ports import Membership

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from rebalance.model import TaskId, TopicPartition, position_key
-from rebalance.orders import CopyNotReady, CopyReady
-from rebalance.task_status import TaskStatus
+from rebalance.protocol.orders import CopyNotReady, CopyReady
+from rebalance.protocol.task_status import TaskStatus
 from tasks.active_task import ActiveTask
 
 #: A copy that is ready says so again as it moves on, but not more often than this.

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from rebalance.model import TaskId, TopicPartition
-from rebalance.orders import AnyReport
+from rebalance.protocol.orders import AnyReport
 from state_stores.errors import StateStoreError, StoreCorruptedError, StreamsError
 from tasks.active_task import ActiveTask
 from tasks.errors import StartRefusedError, TaskCorruptedError

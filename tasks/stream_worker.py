@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from types import TracebackType
 
 from rebalance.model import TaskId, TopicPartition
-from rebalance.orders import EndIncarnation, Leaveable, WorkerClosed, WorkerStatus
+from rebalance.protocol.orders import EndIncarnation, Leaveable, WorkerClosed, WorkerStatus
 from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
 from tasks.beside import at_once

@@ -1,7 +1,7 @@
 """Carries out what a worker is told to do with tasks: run them, keep copies, let go. The others go on meanwhile.
 
 Under fixed assignment all tasks are there from the beginning; in a group they come and go by orders
-(`rebalance.orders`), each answered by a report. What takes time is done by the updater's thread.
+(`rebalance.protocol.orders`), each answered by a report. What takes time is done by the updater's thread.
 """
 
 import logging
@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from rebalance.model import TaskId, TopicPartition, parse_position_key, position_key
-from rebalance.orders import (
+from rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     DropCopy,
@@ -29,7 +29,7 @@ from rebalance.orders import (
     TaskReleased,
     TaskRunning,
 )
-from rebalance.task_status import TaskStatus
+from rebalance.protocol.task_status import TaskStatus
 from state_stores.errors import StreamsError
 from tasks.active_task import ActiveTask
 from tasks.commit_round import CommitRound, changelog_positions

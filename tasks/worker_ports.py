@@ -6,8 +6,8 @@ from typing import Protocol
 import msgspec
 
 from rebalance.model import TaskId
-from rebalance.orders import AnyOrder, AnyReport
-from rebalance.task_status import RunningCall
+from rebalance.protocol.orders import AnyOrder, AnyReport
+from rebalance.protocol.task_status import RunningCall
 from tasks.active_task import ActiveTask
 from tasks.beside import in_a_thread
 from tasks.output_collector import OutputCollector, TopicInfo

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rebalance.assignors.builtin import resolve
-from rebalance.coordinator import Coordinator, CoordinatorSettings, Decision
-from rebalance.door import Rejection
 from rebalance.group import Group, replay, snapshot
-from rebalance.member import Member
-from rebalance.messages import (
+from rebalance.leader.coordinator import Coordinator, CoordinatorSettings, Decision
+from rebalance.member.member import Member
+from rebalance.model import TaskId, TaskPhase
+from rebalance.protocol.decoding import Rejection
+from rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     Join,
@@ -23,8 +24,7 @@ from rebalance.messages import (
     encode_message,
     read_message,
 )
-from rebalance.model import TaskId, TaskPhase
-from rebalance.orders import (
+from rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     CopyReady,
@@ -36,8 +36,14 @@ from rebalance.orders import (
     TaskRunning,
     WorkerStatus,
 )
-from rebalance.records import AnyRecord, LeaderClaim, decode_record, encode_record, record_keys
-from rebalance.task_status import TaskStatus
+from rebalance.protocol.records import (
+    AnyRecord,
+    LeaderClaim,
+    decode_record,
+    encode_record,
+    record_keys,
+)
+from rebalance.protocol.task_status import TaskStatus
 
 APP = "shop"
 STEP_MS = 50

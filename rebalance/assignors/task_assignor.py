@@ -1,7 +1,7 @@
 """What an assignor is asked, what it answers, and what of an answer is refused.
 
 An assignor says where every task belongs in the end. It knows nothing of learners, budgets or moves under way: how the
-group gets there is the refiner's part (`rebalance.refine`), so that every assignor gains learners without doing anything.
+group gets there is the refiner's part (`rebalance.refine.refine`), so that every assignor gains learners without doing anything.
 It is a pure function: the same request, members and tasks in any order, gives the same answer.
 """
 

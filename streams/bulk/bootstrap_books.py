@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Final, Protocol
 
-from rebalance.describe import LogFold
 from rebalance.group import Group, replay
-from rebalance.messages import LeaderBeat, encode_message
+from rebalance.inspect.describe import LogFold
 from rebalance.ports import LeadershipLostError
-from rebalance.records import AnyRecord, encode_record, record_keys
+from rebalance.protocol.messages import LeaderBeat, encode_message
+from rebalance.protocol.records import AnyRecord, encode_record, record_keys
 from streams.errors import FencedError, StreamsError
 from streams.group.inbox import InboxFold
 from streams.group.recovery import LogWriter

@@ -18,7 +18,8 @@ from typing import Protocol
 
 from msgspec.structs import replace as replaced
 
-from rebalance.bootstrapping import (
+from rebalance.group import Group
+from rebalance.leader.bootstrapping import (
     Claimant,
     begun,
     closed,
@@ -26,9 +27,8 @@ from rebalance.bootstrapping import (
     over,
     pending_in,
 )
-from rebalance.group import Group
 from rebalance.model import BootstrapPhase, TopicPartition, parse_position_key, position_key
-from rebalance.records import AnyRecord, BootstrappedRecord, BootstrapRecord
+from rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
 from streams.bulk.bootstrap_beside import HasRecords, StoreBeside, find_refusal, moves_of
 from streams.bulk.bootstrap_books import GroupBooks
 from streams.bulk.bootstrap_plan import (

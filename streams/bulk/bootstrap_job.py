@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from rebalance.describe import fold_log
 from rebalance.group import Group
+from rebalance.inspect.describe import fold_log
 from rebalance.model import TopicPartition
 from state_stores.spec import StoreKind, StoreSpec
 from streams.bulk.bootstrap_driver import Checked

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from rebalance.bootstrapping import may_write
 from rebalance.group import Group
+from rebalance.leader.bootstrapping import may_write
 from rebalance.model import TopicPartition
 from state_stores.spec import StoreKind
 from streams.bulk.bootstrap_plan import StoreTarget

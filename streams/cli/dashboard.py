@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from rebalance.history import Chronicle, episode_text
+from rebalance.inspect.history import Chronicle, episode_text
 from streams.cli.aside import leave_at_once
 from streams.cli.group_access import GroupAccess, group_access, moment_text
 from streams.cli.looker import Looker, check_interval

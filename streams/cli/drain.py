@@ -9,11 +9,11 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rebalance.describe import duration_text
 from rebalance.group import Group
-from rebalance.messages import DrainMember
+from rebalance.inspect.describe import duration_text
 from rebalance.model import MemberPhase
-from rebalance.records import MemberRecord
+from rebalance.protocol.messages import DrainMember
+from rebalance.protocol.records import MemberRecord
 from streams.cli.arguments import parse_timeout_ms
 from streams.cli.group_access import GroupAccess, group_access
 from streams.cli.output import print_error, print_json, wants_json

@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 
-from rebalance.describe import duration_text
-from rebalance.field_types import KEY_BYTES_MAX
-from rebalance.messages import EraseKey, KeyErased
+from rebalance.inspect.describe import duration_text
 from rebalance.model import TaskId, TaskPhase
-from rebalance.records import MemberRecord
+from rebalance.protocol.field_types import KEY_BYTES_MAX
+from rebalance.protocol.messages import EraseKey, KeyErased
+from rebalance.protocol.records import MemberRecord
 from state_stores.spec import StoreKind, StoreSpec
 from streams.bulk.looking import key_bytes, partition_of_key
 from streams.bulk.stores import BulkStore

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from rebalance.group import Group
-from rebalance.history import Episode, account, episode_text
+from rebalance.inspect.history import Episode, account, episode_text
 from rebalance.model import TaskId, TopicPartition
 from streams.cli.application import application_of
 from streams.cli.group_access import GroupAccess, access_to, group_access, moment_text

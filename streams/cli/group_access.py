@@ -8,13 +8,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from rebalance.describe import LogEntry, LogFold
-from rebalance.door import RejectedRecord
 from rebalance.group import Group
-from rebalance.history import Chronicle
-from rebalance.messages import AnyMessage, encode_message
+from rebalance.inspect.describe import LogEntry, LogFold
+from rebalance.inspect.history import Chronicle
 from rebalance.model import TopicPartition
 from rebalance.ports import LeadershipLostError
+from rebalance.protocol.decoding import RejectedRecord
+from rebalance.protocol.messages import AnyMessage, encode_message
 from streams.cli.application import application_of
 from streams.cli.settings import SettingsOptions
 from streams.config import StreamsConfig

@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rebalance.describe import GroupPhase, duration_text
+from rebalance.inspect.describe import GroupPhase, duration_text
 from rebalance.model import MemberPhase, TaskPhase
 from streams.group.range_map import InputRanges, KeyRange
 from streams.group.status import GroupStatus, MemberStatus, TaskFigures

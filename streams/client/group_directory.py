@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rebalance.describe import LogEntry, LogFold
-from rebalance.door import RejectedRecord
 from rebalance.group import Group
+from rebalance.inspect.describe import LogEntry, LogFold
+from rebalance.protocol.decoding import RejectedRecord
 from streams.client.application import Application
 from streams.errors import StreamsError
 from streams.group.discovery import all_clients, partitioner_of, where_is, without_headers

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from rebalance.model import TaskId, TaskShape
-from rebalance.orders import (
+from rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     EndApplication,

@@ -8,15 +8,15 @@ from typing import Final
 
 import msgspec
 
-from rebalance.decision import CoordinatorSettings
-from rebalance.messages import (
+from rebalance.leader.decision import CoordinatorSettings
+from rebalance.producer_ids import group_id
+from rebalance.protocol.messages import (
     MESSAGE_BYTES_MAX,
     DiskCopy,
     Join,
     SeenTask,
     encode_message,
 )
-from rebalance.producer_ids import group_id
 from state_stores.state_directory import StateDirectory
 from streams.client.application import Application
 from streams.client.group_membership import member_name, partition_counts, task_shapes

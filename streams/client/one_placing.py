@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Final, Protocol
 
-from rebalance.describe import LogFold
 from rebalance.group import Group
+from rebalance.inspect.describe import LogFold
 from streams.client.application import Application
 from streams.config import StreamsConfig
 from streams.errors import IncompatibleMemberError, StreamsError

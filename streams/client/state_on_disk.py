@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rebalance.messages import DiskCopy
 from rebalance.model import TaskId, TaskShape, TopicPartition, position_key
+from rebalance.protocol.messages import DiskCopy
 from state_stores.errors import StateStoreError
 from state_stores.position import Position
 from state_stores.restore import goes_on, position_name

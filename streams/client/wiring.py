@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rebalance.assignors.fixed import fixed_tasks
 from rebalance.model import TaskId
-from rebalance.task_status import RunningCall
+from rebalance.protocol.task_status import RunningCall
 from state_stores.spec import StoreKind
 from state_stores.state_directory import StateDirectory
 from streams.assembly import error_handlers

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from rebalance.model import TaskId, TopicPartition
-from rebalance.orders import WorkerClosed
 from rebalance.producer_ids import INCARNATION_BYTES
-from rebalance.task_status import RunningCall
+from rebalance.protocol.orders import WorkerClosed
+from rebalance.protocol.task_status import RunningCall
 from state_stores.rocksdb.task_database import TaskDatabase
 from state_stores.state_directory import StateDirectory
 from streams.assembly import TaskFactory

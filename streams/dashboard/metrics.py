@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from rebalance.describe import GroupPhase
 from rebalance.group import LIVE
+from rebalance.inspect.describe import GroupPhase
 from rebalance.model import TaskRole
 from streams.dashboard.looks import Look
 from streams.group.status import GroupStatus, TaskFigures

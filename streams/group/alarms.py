@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rebalance.describe import LogFold, duration_text
 from rebalance.group import Group
+from rebalance.inspect.describe import LogFold, duration_text
 from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TopicPartition
-from rebalance.records import MemberRecord
-from rebalance.task_status import TaskStatus
+from rebalance.protocol.records import MemberRecord
+from rebalance.protocol.task_status import TaskStatus
 from streams.group.inbox import SESSION_MS, InboxFold
 from streams.kafka.group_log import state_topic
 from tasks.internal_topics import internal_prefix

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from rebalance.describe import REJECTED_KEPT
-from rebalance.door import RejectedRecord
 from rebalance.group import LIVE, Group, is_of_leader
-from rebalance.messages import (
+from rebalance.inspect.describe import REJECTED_KEPT
+from rebalance.protocol.decoding import RejectedRecord
+from rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     Join,
@@ -18,7 +18,7 @@ from rebalance.messages import (
     TaskFailed,
     TransactionalIdWanted,
 )
-from rebalance.task_status import RunningCall, TaskStatus
+from rebalance.protocol.task_status import RunningCall, TaskStatus
 from streams.group.topics import Heard
 
 #: Silence is judged by this where a member's own session timeout is not known.

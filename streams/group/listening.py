@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from rebalance.messages import Beat, Join
-from rebalance.records import MemberRecord
+from rebalance.protocol.messages import Beat, Join
+from rebalance.protocol.records import MemberRecord
 from streams.group.topics import GroupTopics
 from tasks.ports import Clock
 

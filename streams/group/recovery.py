@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from rebalance.group import Group, snapshot
-from rebalance.mending import mended
-from rebalance.messages import PROTOCOL_MIN
+from rebalance.leader.mending import mended
 from rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition
 from rebalance.producer_ids import own_ids
-from rebalance.records import (
+from rebalance.protocol.messages import PROTOCOL_MIN
+from rebalance.protocol.records import (
     AnyRecord,
     BootstrapRecord,
     GroupRecord,

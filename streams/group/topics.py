@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from rebalance.describe import LogEntry
-from rebalance.door import RejectedRecord, Rejection
-from rebalance.messages import AnyMessage, read_message
+from rebalance.inspect.describe import LogEntry
 from rebalance.model import TopicPartition
-from rebalance.records import read_record
+from rebalance.protocol.decoding import RejectedRecord, Rejection
+from rebalance.protocol.messages import AnyMessage, read_message
+from rebalance.protocol.records import read_record
 from streams.errors import StreamsError
 from streams.kafka.group_log import inbox_topic, state_topic
 from tasks.ports import ChangelogReader, OffsetOutOfRangeError, TopicDescription

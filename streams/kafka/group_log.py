@@ -13,8 +13,6 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException
 
-from rebalance.door import RejectedRecord, Rejection
-from rebalance.messages import AnyMessage, encode_message, read_message
 from rebalance.model import TopicPartition, parse_position_key, position_key
 from rebalance.ports import (
     ControlTopicsChangedError,
@@ -24,7 +22,9 @@ from rebalance.ports import (
     LogRead,
 )
 from rebalance.producer_ids import own_ids
-from rebalance.records import AnyRecord, encode_record, read_record, record_keys
+from rebalance.protocol.decoding import RejectedRecord, Rejection
+from rebalance.protocol.messages import AnyMessage, encode_message, read_message
+from rebalance.protocol.records import AnyRecord, encode_record, read_record, record_keys
 from streams.errors import FencedError, MissingSourceTopicError, StreamsError
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.client_log import ClientLog, TransactionLog, error_of

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from rebalance.decision import CoordinatorSettings
-from rebalance.messages import Join
+from rebalance.leader.decision import CoordinatorSettings
+from rebalance.protocol.messages import Join
 from streams.console_log import LogFormat, LogLevel
 
 

@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import msgspec
 
-from rebalance.orders import (
+from rebalance.protocol.orders import (
     LASTING,
     AnyOrder,
     AnyReport,

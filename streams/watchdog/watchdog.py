@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from rebalance.leadership import Executors, LeaderPorts
-from rebalance.runtime import GroupRuntime, RuntimeSettings
+from rebalance.runtime.leadership import Executors, LeaderPorts
+from rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
 from streams.console_log import configure_logging
 from streams.kafka.group_log import KafkaGroupAdmin, KafkaGroupLog
 from streams.kafka.settings import ClientSettings

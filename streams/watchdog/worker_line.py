@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from rebalance.orders import AnyOrder, AnyReport, WorkerClosed, decode_report, encode_line
+from rebalance.protocol.orders import AnyOrder, AnyReport, WorkerClosed, decode_report, encode_line
 from streams.watchdog.hello import Hello, decode_hello
 from streams.watchdog.lines import LineReader
 from streams.watchdog.shared_memory import SharedMemory

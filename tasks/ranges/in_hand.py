@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from rebalance.task_status import BlockingCoroutine
+from rebalance.protocol.task_status import BlockingCoroutine
 from tasks.active_task import ActiveTask
 from tasks.ranges.loop_watch import LoopWatch, Step
 from tasks.ranges.parallel_task import ParallelTask

@@ -7,7 +7,7 @@ from typing import Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from rebalance.model import TaskId
-from rebalance.task_status import BlockingCoroutine
+from rebalance.protocol.task_status import BlockingCoroutine
 from tasks.active_task import ActiveTask
 from tasks.parallel.awaiting import only_awaits
 from tasks.parallel.key_ranges import KeyRanges

@@ -8,7 +8,6 @@ from typing import Protocol
 
 import pytest
 
-from rebalance.messages import AnyMessage, MemberDied, Suspect
 from rebalance.model import TopicPartition
 from rebalance.ports import (
     ControlTopicsChangedError,
@@ -17,7 +16,8 @@ from rebalance.ports import (
     LoggedRecord,
 )
 from rebalance.producer_ids import INCARNATION_BYTES, group_id
-from rebalance.records import AnyRecord, LeaderClaim, TaskRecord
+from rebalance.protocol.messages import AnyMessage, MemberDied, Suspect
+from rebalance.protocol.records import AnyRecord, LeaderClaim, TaskRecord
 from streams.broker import RunningBroker
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.control_topics import Arrival, ControlTopicsReader

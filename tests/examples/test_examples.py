@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from rebalance.group import replay
-from rebalance.records import decode_record
+from rebalance.protocol.records import decode_record
 from streams import ChangelogRecord, Serdes
 from streams.broker import RunningBroker
 from streams.demo.check import ARRIVALS, DELAYS, RAIN, differences, expected_results

@@ -8,9 +8,6 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-from rebalance.door import RejectedRecord, Rejection
-from rebalance.messages import AnyMessage, decode_message, encode_message, read_message
-from rebalance.orders import AnyOrder
 from rebalance.ports import (
     ControlTopicsChangedError,
     GroupLogAwayError,
@@ -18,7 +15,10 @@ from rebalance.ports import (
     LoggedRecord,
     LogRead,
 )
-from rebalance.records import (
+from rebalance.protocol.decoding import RejectedRecord, Rejection
+from rebalance.protocol.messages import AnyMessage, decode_message, encode_message, read_message
+from rebalance.protocol.orders import AnyOrder
+from rebalance.protocol.records import (
     AnyRecord,
     decode_record,
     encode_record,

@@ -10,8 +10,8 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from benchmarks.handoff.feed import Feeder
-from rebalance.messages import AnyMessage, GrantedOk, Ready
-from rebalance.records import AnyRecord, TaskRecord
+from rebalance.protocol.messages import AnyMessage, GrantedOk, Ready
+from rebalance.protocol.records import AnyRecord, TaskRecord
 from tests.integration.cluster import PATIENCE_S
 from tests.integration.programs.member import WINDOWS_PER_S
 

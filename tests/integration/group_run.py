@@ -16,9 +16,9 @@ from confluent_kafka import Producer
 
 from benchmarks.generator import key_bytes
 from benchmarks.handoff.feed import Feeder, Observer, preload
-from rebalance.messages import AnyMessage, decode_message
 from rebalance.model import TopicPartition, position_key
-from rebalance.records import AnyRecord, decode_record
+from rebalance.protocol.messages import AnyMessage, decode_message
+from rebalance.protocol.records import AnyRecord, decode_record
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.forked import ForkedProcess
 from tests.integration.group_evidence import (

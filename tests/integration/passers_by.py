@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 
 from rebalance.group import replay
-from rebalance.messages import Join, SeenTask
-from rebalance.orders import AnyOrder, Welcome
-from rebalance.records import AnyRecord, MemberRecord
-from rebalance.runtime import GroupRuntime
+from rebalance.protocol.messages import Join, SeenTask
+from rebalance.protocol.orders import AnyOrder, Welcome
+from rebalance.protocol.records import AnyRecord, MemberRecord
+from rebalance.runtime.runtime import GroupRuntime
 from streams.watchdog.watchdog import make_runtime
 from tests.integration.processes import WorkerProcess
 from tests.streams.watchdog.playing import hello

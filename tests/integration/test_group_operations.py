@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from rebalance.records import LeaderClaim, MemberRecord
+from rebalance.protocol.records import LeaderClaim, MemberRecord
 from streams.exit_codes import ExitCode
 from tests.integration.cluster import Cluster, until
 from tests.integration.group_run import GroupRun, MemberProcess

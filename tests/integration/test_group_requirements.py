@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 
 from rebalance.group import replay
-from rebalance.messages import Ready, decode_message
-from rebalance.records import MemberRecord, TaskRecord, decode_record
+from rebalance.protocol.messages import Ready, decode_message
+from rebalance.protocol.records import MemberRecord, TaskRecord, decode_record
 from streams.exit_codes import ExitCode
 from tests.integration.cluster import PATIENCE_S, until
 from tests.integration.passers_by import JOINS_PER_S, LIFE_MAX_S, PassersBy

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rebalance.messages import DiskCopy, Join, decode_message
+from rebalance.protocol.messages import DiskCopy, Join, decode_message
 from streams import (
     HostInfo,
     InvalidStateStoreError,

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from rebalance.door import Rejection
-from rebalance.field_types import counter_max
 from rebalance.group import Group as GroupState
 from rebalance.group import replay
 from rebalance.model import TaskId, TopicPartition
-from rebalance.records import decode_record, read_record
+from rebalance.protocol.decoding import Rejection
+from rebalance.protocol.field_types import counter_max
+from rebalance.protocol.records import decode_record, read_record
 from streams.cli import main
 from streams.exit_codes import ExitCode
 from streams.kafka.clients import KafkaClients

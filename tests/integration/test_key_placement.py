@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from rebalance.messages import Beat, decode_message
+from rebalance.protocol.messages import Beat, decode_message
 from streams import RunOptions, StreamsBuilder, StreamsConfig
 from streams.cli import main
 from streams.client.input_sample import sampled_inputs

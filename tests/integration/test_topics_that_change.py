@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from rebalance.describe import GroupPhase
+from rebalance.inspect.describe import GroupPhase
 from streams import (
     KafkaStreams,
     KafkaStreamsState,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rebalance.group import Group, apply, replay, snapshot
 from rebalance.model import TaskId, TaskPhase
-from rebalance.records import (
+from rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,
     BootstrapRecord,

@@ -21,13 +21,13 @@ PURE = {
     "rebalance/assignors/fixed.py": "every task runs exactly once",
     "rebalance/assignors/sticky.py": "nothing moves that makes no load smaller",
     "rebalance/assignors/standby_placement.py": "copies that are spread evenly stay",
-    "rebalance/refine.py": "a running task is handed to nobody but a ready copy",
-    "rebalance/reconcile.py": "nothing is granted while something is to be given up",
+    "rebalance/refine/refine.py": "a running task is handed to nobody but a ready copy",
+    "rebalance/leader/reconcile.py": "nothing is granted while something is to be given up",
     "rebalance/group.py": "compaction and snapshots leave the same group",
 }
 """Each pure part with its law in words."""
 
-PROTOCOL = "tests/rebalance/test_coordinator_machine.py"
+PROTOCOL = "tests/rebalance/leader/test_coordinator_machine.py"
 """The protocol has a history: it is tested as a state machine."""
 
 ELSEWHERE = {"tasks/processing/graph.py": "tests/tasks/processing/test_executors.py"}

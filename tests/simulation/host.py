@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rebalance.election import Election
 from rebalance.group import Group
-from rebalance.member import Member
-from rebalance.messages import AnyMessage, DiskCopy, Join, LeaderBeat, Refused
-from rebalance.orders import LASTING, AnyOrder, AnyReport, EndIncarnation, Welcome
+from rebalance.member.member import Member
+from rebalance.protocol.messages import AnyMessage, DiskCopy, Join, LeaderBeat, Refused
+from rebalance.protocol.orders import LASTING, AnyOrder, AnyReport, EndIncarnation, Welcome
+from rebalance.runtime.election import Election
 from tests.simulation.leading import Control, Leading
 from tests.simulation.model_tasks import Surroundings
 from tests.simulation.model_worker import ModelWorker

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import msgspec
 
-from rebalance.coordinator import Coordinator
-from rebalance.messages import (
+from rebalance.leader.coordinator import Coordinator
+from rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     LeaderBeat,
@@ -19,7 +19,7 @@ from rebalance.messages import (
     decode_message,
     encode_message,
 )
-from rebalance.records import AnyRecord
+from rebalance.protocol.records import AnyRecord
 from tests.simulation.host import Host
 from tests.simulation.invariants import LogInvariants
 from tests.simulation.leading import twin

@@ -8,10 +8,18 @@ from collections.abc import Container, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from rebalance.messages import AnyMessage, GrantedOk, Join, MemberDied, Ready, Revoked, TaskFailed
 from rebalance.model import TaskPhase
-from rebalance.orders import AnyOrder, KeepCopy, ReleaseTask, RunTask
-from rebalance.records import (
+from rebalance.protocol.messages import (
+    AnyMessage,
+    GrantedOk,
+    Join,
+    MemberDied,
+    Ready,
+    Revoked,
+    TaskFailed,
+)
+from rebalance.protocol.orders import AnyOrder, KeepCopy, ReleaseTask, RunTask
+from rebalance.protocol.records import (
     AnyRecord,
     GroupRecord,
     LeaderClaim,
@@ -286,7 +294,7 @@ class LogInvariants:
         self.most_steps = max(self.most_steps, self.steps_since_target)
 
     def _budget(self, record: StepRecord) -> None:
-        """Invariant 10, with the one exception that the product makes (`rebalance/warmups.py`).
+        """Invariant 10, with the one exception that the product makes (`rebalance/refine/warmups.py`).
 
         A step that adds a learner has at most `max_warmup_replicas`; while somebody leaves, or two, but of tasks whose
         owners stay never more than the setting allows.

@@ -9,11 +9,11 @@ from copy import deepcopy
 from typing import Any, Protocol
 
 from rebalance.assignors.task_assignor import AssignmentRequest
-from rebalance.coordinator import Coordinator
-from rebalance.decision import CoordinatorSettings, Decision, Fence
 from rebalance.group import Group, apply, snapshot
-from rebalance.messages import AnyMessage
-from rebalance.records import AnyRecord, LeaderClaim
+from rebalance.leader.coordinator import Coordinator
+from rebalance.leader.decision import CoordinatorSettings, Decision, Fence
+from rebalance.protocol.messages import AnyMessage
+from rebalance.protocol.records import AnyRecord, LeaderClaim
 from tests.simulation.model_broker import BrokerError
 from tests.simulation.workload import APP
 from tests.simulation.world import Process, RequestTimedOut, World

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from rebalance import orders
-from rebalance.orders import AnyReport, ReleaseTask
+from rebalance.protocol import orders
+from rebalance.protocol.orders import AnyReport, ReleaseTask
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tests.simulation.model_broker import (
     BrokerError,

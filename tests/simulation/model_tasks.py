@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rebalance.orders import ReleaseTask, RunTask
+from rebalance.protocol.orders import ReleaseTask, RunTask
 from state_stores.position import Position
 from tasks.parallel.progress_vector import Progress
 from tests.simulation.model_broker import BrokerError

@@ -9,9 +9,9 @@ decides here too. What it has to decide itself is in `Rules`, one method per rul
 from collections.abc import Callable
 from typing import Any
 
-from rebalance import orders
-from rebalance.orders import AnyOrder, AnyReport, KeepCopy, ReleaseTask, RunTask
-from rebalance.task_status import TaskStatus
+from rebalance.protocol import orders
+from rebalance.protocol.orders import AnyOrder, AnyReport, KeepCopy, ReleaseTask, RunTask
+from rebalance.protocol.task_status import TaskStatus
 from state_stores import restore
 from state_stores.errors import StreamsError
 from state_stores.position import Position

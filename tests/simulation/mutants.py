@@ -12,22 +12,30 @@ from typing import Any
 
 import msgspec
 
-from rebalance import coordinator as coordinator_module
 from rebalance import group as fold_rules
-from rebalance import membership, observations, program, readiness, task_moves
-from rebalance import records as record_forms
 from rebalance.assignors import sticky
-from rebalance.coordinator import Coordinator
-from rebalance.decision import Fence
-from rebalance.draft import Draft
 from rebalance.group import Group, step_record
-from rebalance.messages import GrantedOk, Join, Revoked
+from rebalance.leader import coordinator as coordinator_module
+from rebalance.leader import group_program as program
+from rebalance.leader import membership, observations, readiness, task_moves
+from rebalance.leader.coordinator import Coordinator
+from rebalance.leader.decision import Fence
+from rebalance.leader.draft import Draft
+from rebalance.leader.observations import Announced, Observations
 from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
-from rebalance.observations import Announced, Observations
-from rebalance.orders import RunTask
-from rebalance.records import AnyRecord, Copy, GroupRecord, MemberRecord, TaskRecord, record_key
-from rebalance.refine import Intermediate
-from rebalance.refine_input import Readiness
+from rebalance.protocol import records as record_forms
+from rebalance.protocol.messages import GrantedOk, Join, Revoked
+from rebalance.protocol.orders import RunTask
+from rebalance.protocol.records import (
+    AnyRecord,
+    Copy,
+    GroupRecord,
+    MemberRecord,
+    TaskRecord,
+    record_key,
+)
+from rebalance.refine.refine import Intermediate
+from rebalance.refine.refine_input import Readiness
 from state_stores import restore
 from streams.group import recovery
 from tests.simulation.leading import LEADER_ID, Leading

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from rebalance.records import Copy, MemberRecord, StepRecord, TargetRecord, TaskRecord
+from rebalance.protocol.records import Copy, MemberRecord, StepRecord, TargetRecord, TaskRecord
 
 #: Phases in which an incarnation's process goes on with it.
 _LIVES = ("ACTIVE", "LEAVING", "PARKED")

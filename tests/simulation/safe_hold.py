@@ -1,7 +1,7 @@
 """The control topics are deleted (H24): everybody holds still, and an operator sets the group up again (invariant 24).
 
 The recovery is the product's (`streams.group.recovery`), carried out in one go on the model broker; that hosts hold still
-and go on is done by `Host`, as `rebalance.runtime` does it.
+and go on is done by `Host`, as `rebalance.runtime.runtime` does it.
 """
 
 from collections.abc import Mapping, Sequence

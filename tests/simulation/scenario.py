@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from rebalance.decision import CoordinatorSettings
+from rebalance.leader.decision import CoordinatorSettings
 from tests.simulation.evidence import Limits
 from tests.simulation.host import MemberSettings
 from tests.simulation.toxics import FAULTS, GENTLE, ORDERLY, Toxic

@@ -5,17 +5,17 @@ from functools import lru_cache
 from typing import Any
 
 from rebalance import group as fold_rules
-from rebalance import records as record_forms
 from rebalance.assignors import builtin
 from rebalance.assignors.task_assignor import AssignmentRequest
-from rebalance.coordinator import Coordinator
-from rebalance.decision import Fence
 from rebalance.group import Group
-from rebalance.log_keys import LogKeys
-from rebalance.messages import AnyMessage
-from rebalance.orders import AnyOrder, AnyReport, TaskRunning
+from rebalance.leader.coordinator import Coordinator
+from rebalance.leader.decision import Fence
 from rebalance.ports import LoggedRecord
-from rebalance.records import AnyRecord, decode_record, encode_record
+from rebalance.protocol import records as record_forms
+from rebalance.protocol.messages import AnyMessage
+from rebalance.protocol.orders import AnyOrder, AnyReport, TaskRunning
+from rebalance.protocol.records import AnyRecord, decode_record, encode_record
+from rebalance.runtime.log_keys import LogKeys
 from tests.simulation.data_invariants import DataInvariants
 from tests.simulation.host import Host, MemberSettings
 from tests.simulation.inbox import Inbox

@@ -1,6 +1,6 @@
 """Invariants 20 and 22, word for word: what they let pass and what they don't, of values alone."""
 
-from rebalance.records import Copy, MemberRecord, StepRecord, TargetRecord, TaskRecord
+from rebalance.protocol.records import Copy, MemberRecord, StepRecord, TargetRecord, TaskRecord
 from tests.simulation.placement import has_twice, needless_moves
 
 ONE_EACH = dict.fromkeys("abc", 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rebalance.records import AnyRecord, MemberRecord, TaskRecord
+from rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord
 from tests.simulation.host import Host, MemberSettings
 from tests.simulation.model_tasks import CopyTask
 from tests.simulation.workload import TOMBSTONE_RETENTION_MS

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rebalance.messages import SeenTask
 from rebalance.model import TaskId, TopicPartition
+from rebalance.protocol.messages import SeenTask
 from state_stores.restore import TOMBSTONE_MARGIN_MS
 
 KEYS: Final = 6

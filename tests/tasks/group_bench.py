@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from rebalance.model import TaskId, TopicPartition
-from rebalance.orders import (
+from rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     CopyReady,

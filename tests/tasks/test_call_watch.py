@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from rebalance.messages import Beat, decode_message, encode_message
-from rebalance.orders import AnyReport, WorkerInCall
-from rebalance.task_status import RunningCall
+from rebalance.protocol.messages import Beat, decode_message, encode_message
+from rebalance.protocol.orders import AnyReport, WorkerInCall
+from rebalance.protocol.task_status import RunningCall
 from tasks.call_watch import CallWatch, Limits
 from tasks.long_calls import UserCall
 from tasks.processing.record import RecordMetadata

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from rebalance.orders import CopyReady, DropCopy, TaskRunning
+from rebalance.protocol.orders import CopyReady, DropCopy, TaskRunning
 from tasks.run_ports import RunSettings
 from tests.fakes.run_maker import LocalRunMaker
 from tests.tasks.group_bench import APP, GroupBench, RealClock, granted

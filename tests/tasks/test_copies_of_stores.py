@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.orders import DropCopy, KeepCopy, TaskReleased
+from rebalance.protocol.orders import DropCopy, KeepCopy, TaskReleased
 from state_stores.envelope import unseal
 from streams import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
 from tests.fakes.broker import CommitFate

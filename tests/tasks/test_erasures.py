@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rebalance.orders import EraseRows, KeepCopy, RowsErased
+from rebalance.protocol.orders import EraseRows, KeepCopy, RowsErased
 from state_stores.key_value_store import KeyValueStore
 from state_stores.session_store import AggregationWithHeaders
 from streams import (

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from rebalance.decision import CoordinatorSettings
-from rebalance.draft import Draft
 from rebalance.group import Group, apply
+from rebalance.leader.decision import CoordinatorSettings
+from rebalance.leader.draft import Draft
+from rebalance.leader.observations import Observations
 from rebalance.model import TaskId, TopicPartition
-from rebalance.observations import Observations
-from rebalance.orders import RunTask, TaskReleased, TaskRunning
-from rebalance.records import MemberRecord, TaskRecord
+from rebalance.protocol.orders import RunTask, TaskReleased, TaskRunning
+from rebalance.protocol.records import MemberRecord, TaskRecord
 from streams import FencedError, StreamsError
 from tests.tasks.group_bench import APP, GroupBench, Host, granted
 from tests.tasks.test_moving_tasks import bench, fill, processed

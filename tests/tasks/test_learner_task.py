@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rebalance.model import TaskId, TopicPartition
-from rebalance.orders import CopyNotReady, CopyReady
+from rebalance.protocol.orders import CopyNotReady, CopyReady
 from tasks.active_task import ActiveTask
 from tasks.learner_task import CopyProgress, LearnerTask
 

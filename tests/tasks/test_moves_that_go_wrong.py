@@ -3,7 +3,7 @@
 import pytest
 
 from rebalance.model import TopicPartition
-from rebalance.orders import (
+from rebalance.protocol.orders import (
     CopyNotReady,
     CopyReady,
     DropCopy,

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from rebalance.model import TaskId, TopicPartition
-from rebalance.orders import (
+from rebalance.protocol.orders import (
     CopyReady,
     DropCopy,
     KeepCopy,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rebalance.orders import DropCopy, TaskBroken, TaskRunning
+from rebalance.protocol.orders import DropCopy, TaskBroken, TaskRunning
 from state_stores.errors import StateStoreError
 from tasks.restore_events import StandbyUpdateEvent
 from tests.tasks.group_bench import GroupBench, Host, granted

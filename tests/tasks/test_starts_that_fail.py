@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rebalance.model import TopicPartition
-from rebalance.orders import DropCopy, ReleaseTask, TaskBroken, TaskReleased, TaskRunning
+from rebalance.protocol.orders import DropCopy, ReleaseTask, TaskBroken, TaskReleased, TaskRunning
 from streams import StreamsError
 from tasks.ports import UnsettledOffsetsError
 from tests.tasks.group_bench import APP, GroupBench, Host, granted

@@ -14,8 +14,8 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from rebalance.door import Rejection
-from rebalance.messages import (
+from rebalance.protocol.decoding import Rejection
+from rebalance.protocol.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     AnyMessage,
@@ -25,7 +25,7 @@ from rebalance.messages import (
     Message,
     read_message,
 )
-from rebalance.records import (
+from rebalance.protocol.records import (
     AnyRecord,
     LogRecord,
     MemberRecord,

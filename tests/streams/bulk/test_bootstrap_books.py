@@ -7,7 +7,7 @@ import pytest
 from rebalance.group import Group, snapshot
 from rebalance.model import TopicPartition
 from rebalance.ports import LeadershipLostError
-from rebalance.records import AnyRecord, LeaderClaim
+from rebalance.protocol.records import AnyRecord, LeaderClaim
 from streams import StreamsError
 from streams.bulk.bootstrap_books import GroupBooks
 from streams.group.topics import GroupTopics

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from rebalance.bootstrapping import BOOTSTRAP_HOLD, may_write
 from rebalance.group import Group, replay
-from rebalance.messages import Beat
+from rebalance.leader.bootstrapping import BOOTSTRAP_HOLD, may_write
 from rebalance.model import TopicPartition
-from rebalance.records import decode_record
+from rebalance.protocol.messages import Beat
+from rebalance.protocol.records import decode_record
 from streams import Serdes, StreamsBuilder, StreamsError
 from streams.bulk.bootstrap_beside import stores_beside
 from streams.bulk.bootstrap_books import GroupBooks
@@ -23,7 +23,7 @@ from tasks.internal_topics import ApplicationPlan, plan_application
 from tasks.parallel.progress_vector import Progress
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
-from tests.rebalance.group_logs import LogBook, producer_id
+from tests.rebalance.leader.group_logs import LogBook, producer_id
 from tests.streams.bulk.local_job import FakeWriterPorts, KilledProducer, LocalJob
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
 

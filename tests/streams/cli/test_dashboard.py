@@ -14,7 +14,7 @@ import pytest
 from streams.cli import main
 from streams.dashboard.looks import Looks
 from streams.exit_codes import ExitCode
-from tests.rebalance.group_logs import two_members
+from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +23,7 @@ _SERVED = """
 import sys
 import pytest
 from streams.cli import main
-from tests.rebalance.group_logs import two_members
+from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
 
 assert "starlette" not in sys.modules, "the command line is quick without it"

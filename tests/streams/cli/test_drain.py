@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from rebalance.messages import DrainMember, decode_message
 from rebalance.model import MemberPhase
+from rebalance.protocol.messages import DrainMember, decode_message
 from streams.cli import main
 from streams.cli.drain import find_member
 from streams.errors import StreamsError
 from streams.exit_codes import ExitCode
 from streams.kafka.group_log import inbox_topic
-from tests.rebalance.group_logs import LogBook, two_members
+from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, use
 
 

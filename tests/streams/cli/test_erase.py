@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from rebalance.field_types import KEY_BYTES_MAX
-from rebalance.messages import EraseKey, KeyErased, decode_message
+from rebalance.protocol.field_types import KEY_BYTES_MAX
+from rebalance.protocol.messages import EraseKey, KeyErased, decode_message
 from streams.cli import main
 from streams.exit_codes import ExitCode
 from streams.kafka.group_log import inbox_topic
 from streams.serdes.partitioning import partition_of
-from tests.rebalance.group_logs import LogBook, two_members
+from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, use
 
 PARTITIONS = 4

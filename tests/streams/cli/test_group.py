@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rebalance.describe import GroupPhase, fold_log
 from rebalance.group import replay
-from rebalance.messages import Beat, TransactionalIdWanted
+from rebalance.inspect.describe import GroupPhase, fold_log
 from rebalance.model import TaskId, TaskPhase, TopicPartition
-from rebalance.records import AnyRecord, LeaderClaim, decode_record
+from rebalance.protocol.messages import Beat, TransactionalIdWanted
+from rebalance.protocol.records import AnyRecord, LeaderClaim, decode_record
 from streams.cli import main
 from streams.exit_codes import ExitCode
 from streams.group.topics import GroupTopics
@@ -18,8 +18,8 @@ from streams.kafka.group_log import inbox_topic, state_topic
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader
-from tests.rebalance.group_logs import LogBook, T, producer_id, scale_out, two_members
-from tests.rebalance.round_table import join
+from tests.rebalance.leader.group_logs import LogBook, T, producer_id, scale_out, two_members
+from tests.rebalance.leader.round_table import join
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, use
 
 PROGRAM = """

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from rebalance.group import Group, replay
-from rebalance.messages import AnyMessage, Beat, DrainMember, LeaderBeat
 from rebalance.model import MemberPhase, TaskId, TopicPartition
 from rebalance.ports import GroupLogAwayError
 from rebalance.producer_ids import INCARNATION_BYTES, group_id
-from rebalance.records import AnyRecord, LeaderClaim
-from rebalance.task_status import TaskStatus
+from rebalance.protocol.messages import AnyMessage, Beat, DrainMember, LeaderBeat
+from rebalance.protocol.records import AnyRecord, LeaderClaim
+from rebalance.protocol.task_status import TaskStatus
 from streams.broker import RunningBroker
 from streams.cli import main
 from streams.errors import FencedError
@@ -27,7 +27,7 @@ from streams.kafka.transactional_producer import KafkaTransactionalProducer
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset, NewTopic
 from tests.integration.cluster import until
-from tests.rebalance.group_logs import LogBook, scale_out, two_members
+from tests.rebalance.leader.group_logs import LogBook, scale_out, two_members
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from rebalance.model import TopicPartition
-from rebalance.records import encode_record, record_key
-from rebalance.task_status import BlockingCoroutine, TaskStatus
+from rebalance.protocol.records import encode_record, record_key
+from rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
 from streams.cli import main
 from streams.cli.group_access import access_to
 from streams.cli.group_view import status_view
@@ -21,7 +21,7 @@ from streams.kafka.group_log import state_topic
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeTransactionalProducer
-from tests.rebalance.group_logs import scale_out, two_members
+from tests.rebalance.leader.group_logs import scale_out, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, beat, use
 
 

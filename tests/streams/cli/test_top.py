@@ -21,7 +21,7 @@ from streams.cli.group_access import GroupAccess
 from streams.errors import StreamsError
 from streams.exit_codes import ExitCode
 from streams.group.status import GroupStatus
-from tests.rebalance.group_logs import LogBook, two_members
+from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import FakeGroup, use
 
 ROOT = Path(__file__).parents[3]
@@ -112,7 +112,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from streams.cli import main
 from streams.cli.group_access import GroupAccess
-from tests.rebalance.group_logs import two_members
+from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
 
 book = two_members()

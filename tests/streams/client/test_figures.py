@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rebalance.model import TaskId
-from rebalance.task_status import RunningCall
+from rebalance.protocol.task_status import RunningCall
 from streams.client.figures import figures_of
 from tasks.worker_metrics import WorkerMetrics
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from rebalance.describe import LogEntry
-from rebalance.door import RejectedRecord
+from rebalance.inspect.describe import LogEntry
+from rebalance.protocol.decoding import RejectedRecord
 from streams import KafkaStreams, RunOptions, StreamsBuilder, StreamsConfig
 from streams.client.group_directory import FollowedLog, GroupDirectory
 from streams.errors import StreamsError
 from streams.group.topics import LogTopic
 from tests.fakes.clients import FakeChangelogReader
-from tests.rebalance.group_logs import two_members
+from tests.rebalance.leader.group_logs import two_members
 from tests.streams.client.test_introduction import application
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
 

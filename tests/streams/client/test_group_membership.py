@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from rebalance.model import TaskId, TaskShape
-from rebalance.orders import (
+from rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     DropCopy,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rebalance.messages import DiskCopy, Join, SeenTask, decode_message, encode_message
+from rebalance.protocol.messages import DiskCopy, Join, SeenTask, decode_message, encode_message
 from streams import ConfigError, RunOptions, StreamsBuilder, StreamsConfig
 from streams.client.application import Application, SystemClock
 from streams.client.application_state import ApplicationState

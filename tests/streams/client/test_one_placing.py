@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from rebalance.messages import MemberDied
 from rebalance.model import MemberPhase
+from rebalance.protocol.messages import MemberDied
 from streams.client.one_placing import OnePlacing
 from streams.errors import IncompatibleMemberError, StreamsError
 from streams.group.topics import GroupTopics
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeChangelogReader
 from tests.fakes.clock import FakeClock
-from tests.rebalance.group_logs import LogBook, two_members
+from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, beat
 
 SESSION_MS = 3_000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rebalance.messages import DiskCopy
 from rebalance.model import TaskId, TaskShape
+from rebalance.protocol.messages import DiskCopy
 from state_stores.position import Position
 from state_stores.restore import position_name
 from state_stores.rocksdb.options import RocksDBOptions

@@ -2,14 +2,14 @@
 
 from msgspec.structs import replace
 
-from rebalance.describe import fold_log
-from rebalance.messages import LeaderBeat
-from rebalance.task_status import RunningCall, TaskStatus
+from rebalance.inspect.describe import fold_log
+from rebalance.protocol.messages import LeaderBeat
+from rebalance.protocol.task_status import RunningCall, TaskStatus
 from streams.dashboard.looks import Sighting
 from streams.group.inbox import InboxFold
 from streams.group.status import group_status
 from streams.group.topics import Heard
-from tests.rebalance.group_logs import two_members
+from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import APP, beat
 
 #: A name that a member might choose to harm who looks at it.

@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from rebalance.messages import AnyMessage, Beat, LeaderBeat, encode_message
 from rebalance.model import TopicPartition
-from rebalance.records import encode_record, record_key
-from rebalance.task_status import TaskStatus
+from rebalance.protocol.messages import AnyMessage, Beat, LeaderBeat, encode_message
+from rebalance.protocol.records import encode_record, record_key
+from rebalance.protocol.task_status import TaskStatus
 from streams.cli.group_access import Connection
 from streams.config import StreamsConfig
 from streams.group.recovery import LogWriter
@@ -21,7 +21,7 @@ from tests.fakes.clients import (
     FakeSinkProducer,
     FakeTransactionalProducer,
 )
-from tests.rebalance.group_logs import LogBook
+from tests.rebalance.leader.group_logs import LogBook
 
 APP = "shop"
 

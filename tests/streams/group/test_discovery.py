@@ -14,7 +14,7 @@ from streams.serdes.partitioning import partition_of
 from streams.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
 from tasks.processing.record import Headers
 from tasks.processing.topology_spec import Partitioner, TopologySpec
-from tests.rebalance.group_logs import LogBook
+from tests.rebalance.leader.group_logs import LogBook
 
 APP = "shop"
 A, B = HostInfo("a", 80), HostInfo("b", 81)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalance.group import apply, replay
-from rebalance.history import account, episode_text
+from rebalance.inspect.history import account, episode_text
 from rebalance.model import TaskId, TaskShape, TopicPartition
-from rebalance.records import decode_record, encode_record
+from rebalance.protocol.records import decode_record, encode_record
 from streams.cli import main
 from streams.cli.drain import find_member
 from streams.cli.group_access import GroupAccess
@@ -27,9 +27,9 @@ from streams.group.recovery import Program, RecoveryFacts, plan_recovery, recove
 from streams.kafka.group_log import inbox_topic, state_topic
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
-from tests.rebalance.group_logs import T, two_members
-from tests.rebalance.hostile import hostile, originals, settled_table
-from tests.rebalance.round_table import RoundTable
+from tests.rebalance.leader.group_logs import T, two_members
+from tests.rebalance.leader.hostile import hostile, originals, settled_table
+from tests.rebalance.leader.round_table import RoundTable
 from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, use
 from tests.streams.group.test_discovery import SPEC
 

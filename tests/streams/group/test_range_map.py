@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.describe import fold_log
+from rebalance.inspect.describe import fold_log
 from rebalance.model import TaskPhase, TopicPartition
-from rebalance.records import TaskRecord
-from rebalance.task_status import TaskStatus
+from rebalance.protocol.records import TaskRecord
+from rebalance.protocol.task_status import TaskStatus
 from streams.group.inbox import InboxFold
 from streams.group.range_map import progress_of, range_map, topic_readers
 from streams.group.topics import Heard
 from tasks.parallel.key_ranges import HASH_END, RANGES_MAX
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
-from tests.rebalance.group_logs import two_members
+from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import APP, beat
 
 ORDERS_3 = TopicPartition("orders", 3)

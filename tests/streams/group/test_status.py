@@ -6,12 +6,12 @@ from dataclasses import asdict
 import pytest
 from msgspec.structs import replace
 
-from rebalance.describe import LogEntry, fold_log
 from rebalance.group import Group
-from rebalance.messages import Join, LeaderBeat, Ready, Refused, TaskFailed
+from rebalance.inspect.describe import LogEntry, fold_log
 from rebalance.model import MemberPhase, TopicPartition
-from rebalance.records import LeaderClaim
-from rebalance.task_status import RunningCall, TaskStatus
+from rebalance.protocol.messages import Join, LeaderBeat, Ready, Refused, TaskFailed
+from rebalance.protocol.records import LeaderClaim
+from rebalance.protocol.task_status import RunningCall, TaskStatus
 from streams.group.alarms import Surroundings, foreign_offsets
 from streams.group.inbox import InboxFold
 from streams.group.status import GroupStatus, group_status
@@ -19,7 +19,7 @@ from streams.group.topics import Heard
 from tasks.open_transactions import OpenTransaction
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
-from tests.rebalance.group_logs import LogBook, two_members
+from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, beat
 
 LEADER = LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1)

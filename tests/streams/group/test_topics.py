@@ -2,16 +2,16 @@
 
 import pytest
 
-from rebalance.door import RejectedRecord
-from rebalance.messages import LeaderBeat, Suspect
 from rebalance.model import TopicPartition
-from rebalance.records import encode_record
+from rebalance.protocol.decoding import RejectedRecord
+from rebalance.protocol.messages import LeaderBeat, Suspect
+from rebalance.protocol.records import encode_record
 from streams.errors import StreamsError
 from streams.group.topics import GroupTopics
 from streams.kafka.group_log import inbox_topic, state_topic
 from tasks.processing.record_batch import SourceRecords
 from tests.fakes.clients import FakeChangelogReader
-from tests.rebalance.group_logs import T, two_members
+from tests.rebalance.leader.group_logs import T, two_members
 from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, GroupAdmin
 
 SUSPECT = Suspect(app=APP, member="p1", incarnation="p1", leader_epoch=1)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rebalance.decision import CoordinatorSettings
-from rebalance.messages import AnyMessage, Join, SeenTask, decode_message
+from rebalance.leader.decision import CoordinatorSettings
+from rebalance.protocol.messages import AnyMessage, Join, SeenTask, decode_message
 from streams.watchdog.hello import Hello, encode_hello
 
 ROOT = Path(__file__).parents[3]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rebalance.messages import Join
-from rebalance.orders import (
+from rebalance.protocol.messages import Join
+from rebalance.protocol.orders import (
     AnyOrder,
     CopyReady,
     DropCopy,

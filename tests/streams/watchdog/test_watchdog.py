@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rebalance.messages import Beat, LeaderBeat, MemberDied
-from rebalance.orders import Welcome
+from rebalance.protocol.messages import Beat, LeaderBeat, MemberDied
+from rebalance.protocol.orders import Welcome
 from streams.watchdog.hello import Hello
 from streams.watchdog.link import WatchdogLink
 from streams.watchdog.process import WatchdogProcess

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from rebalance.group import Group, apply
-from rebalance.messages import AnyMessage, Beat, LeaderBeat
-from rebalance.records import AnyRecord, LeaderClaim, MemberRecord, TaskRecord
+from rebalance.protocol.messages import AnyMessage, Beat, LeaderBeat
+from rebalance.protocol.records import AnyRecord, LeaderClaim, MemberRecord, TaskRecord
 from streams.broker import KafkaBroker, RunningBroker
 from streams.kafka.admin import KafkaAdmin
 from streams.kafka.group_log import KafkaGroupLog, inbox_topic, state_topic

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.records import TaskRecord
+from rebalance.protocol.records import TaskRecord
 from tasks.parallel.key_ranges import KEY_HASH
 from tasks.parallel.progress_vector import (
     AHEAD_MAX,

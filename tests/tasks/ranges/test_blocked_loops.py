@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rebalance.task_status import BlockingCoroutine
+from rebalance.protocol.task_status import BlockingCoroutine
 from streams import Processor, Record, StreamsBuilder
 from tasks.ranges.loop_watch import LoopWatch
 from tests.tasks.group_bench import GroupBench, Host

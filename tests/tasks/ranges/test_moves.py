@@ -5,7 +5,7 @@ import time
 import zlib
 from typing import Any, Final
 
-from rebalance.orders import KeepCopy
+from rebalance.protocol.orders import KeepCopy
 from streams import Processor, Record, Stores, StreamsBuilder, Topology
 from tasks.parallel.progress_vector import RangeProgress
 from tests.tasks.group_bench import GroupBench

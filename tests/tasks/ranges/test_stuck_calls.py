@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rebalance.model import TopicPartition
-from rebalance.orders import WorkerInCall
-from rebalance.task_status import RunningCall
+from rebalance.protocol.orders import WorkerInCall
+from rebalance.protocol.task_status import RunningCall
 from streams import Processor, Record, Stores, StreamsBuilder, Topology
 from tasks.parallel.progress_vector import Progress, RangeProgress
 from tests.tasks.group_bench import APP, GroupBench, Host

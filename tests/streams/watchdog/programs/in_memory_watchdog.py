@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rebalance.leadership import Executors, LeaderPorts
-from rebalance.messages import AnyMessage, encode_message
-from rebalance.runtime import GroupRuntime, RuntimeSettings
+from rebalance.protocol.messages import AnyMessage, encode_message
+from rebalance.runtime.leadership import Executors, LeaderPorts
+from rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
 from streams.watchdog import __main__, watchdog
 from streams.watchdog.assignor_process import Assignors
 from streams.watchdog.hello import Hello

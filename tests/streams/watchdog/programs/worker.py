@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rebalance.orders import (
+from rebalance.protocol.orders import (
     AnyOrder,
     DropCopy,
     EndApplication,

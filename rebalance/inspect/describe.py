@@ -1,0 +1,331 @@
+"""A group for people: what the log says as stable text, since when it holds, and which phase the group is in. Pure.
+
+The log is the only witness: no member is asked, and no clock. Times are those of the log's records, as numbers.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from rebalance.group import Group, apply, refusal_of
+from rebalance.leader.targets import is_outdated
+from rebalance.model import MemberPhase, TaskId, TaskPhase
+from rebalance.protocol.decoding import RejectedRecord, Rejection
+from rebalance.protocol.records import AnyRecord, SnapshotEnd
+
+#: A task whose learner is on its way; the log calls it RUNNING, because its owner notices nothing.
+WARMING: Final = "WARMING"
+
+_SECOND_MS: Final = 1_000
+_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", _SECOND_MS))
+
+#: As many skipped records are remembered.
+REJECTED_KEPT: Final = 8
+
+#: As many characters of an incarnation tell it from others in texts.
+_SHORT: Final = 8
+#: So many beginnings of a member, and so many members, are remembered.
+_REMEMBERED: Final = 16
+_MEMBERS_REMEMBERED: Final = 1_000
+
+
+class GroupPhase(StrEnum):
+    """What a group is doing (S5), in the words of KIP-345 and of KIP-848.
+
+    EMPTY: nobody is in it. NOT_READY: the leader decides nothing, and says why (`GroupRecord.held`). ASSIGNING: the
+    target is of other members or tasks than there are. RECONCILING: members are on their way to the target. RUNNING: they are there.
+    """
+
+    EMPTY = "EMPTY"
+    NOT_READY = "NOT_READY"
+    ASSIGNING = "IN_REBALANCE (ASSIGNING)"
+    RECONCILING = "SYNC (RECONCILING)"
+    RUNNING = "RUNNING"
+
+
+class LogEntry(NamedTuple):
+    """One record of the group log and where it stands."""
+
+    offset: int
+    timestamp_ms: int
+    record: AnyRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """When something began. `known` is whether that was seen; else it is at least as old as that."""
+
+    at_ms: int
+    known: bool = True
+
+
+class LogFold:
+    """The group after each entry of its log, and since when what it says holds. Feed it in the order of offsets.
+
+    Args:
+        topic: The state topic's name, for alarms.
+    """
+
+    def __init__(self, topic: str = "group-state") -> None:
+        self._topic = topic
+        self.group = Group()
+        #: Offset after the last entry taken.
+        self.end = 0
+        #: The last records that were skipped, and how many there were.
+        self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_KEPT)
+        self.rejected_count = 0
+        self.leader_since: Since | None = None
+        #: Since when a task has its epoch, phase and owner.
+        self.task_since: dict[TaskId, Since] = {}
+        #: Since when an incarnation has its phase.
+        self.member_since: dict[str, Since] = {}
+        #: Since when a copy is planned, by task, incarnation and learn epoch.
+        self.copy_since: dict[tuple[TaskId, str, int], Since] = {}
+        #: When the last incarnations of each member began, and when the leadership was last claimed (ms since the epoch).
+        self.begun: dict[str, deque[int]] = {}
+        self.claims: deque[int] = deque(maxlen=_REMEMBERED)
+        #: `is_outdated` of the group: reckoned anew only when what it depends on changes.
+        self._assigning = False
+
+    @property
+    def phase(self) -> GroupPhase:
+        """Return the group's phase."""
+        return phase_of(self.group, assigning=self._assigning)
+
+    def take(self, entry: LogEntry | RejectedRecord) -> bool:
+        """Fold one entry in; return whether it counted (records of deposed leaders do not, nor rejected ones)."""
+        self.end = entry.offset + 1
+        if isinstance(entry, RejectedRecord):
+            return self._reject(entry)
+        refusal = refusal_of(self.group, entry.record)
+        if refusal is not None:
+            return self._reject(self._rejected(entry, refusal))
+        before, self.group = self.group, apply(self.group, entry.record)
+        after = self.group
+        if after is before:
+            return False
+        since = Since(at_ms=entry.timestamp_ms, known=not isinstance(entry.record, SnapshotEnd))
+        if after.leader_epoch != before.leader_epoch:
+            self.leader_since = since
+            if since.known:
+                self.claims.append(since.at_ms)
+        self._note_changes(before, after, since)
+        if (
+            after.members is not before.members
+            or after.about is not before.about
+            or after.target is not before.target
+        ):
+            self._assigning = is_outdated(after)
+        return True
+
+    def _rejected(self, entry: LogEntry, rejection: Rejection) -> RejectedRecord:
+        return RejectedRecord(
+            topic=self._topic,
+            partition=0,
+            offset=entry.offset,
+            timestamp_ms=entry.timestamp_ms,
+            rejection=rejection,
+        )
+
+    def _reject(self, rejected: RejectedRecord) -> bool:
+        self.rejected.append(rejected)
+        self.rejected_count += 1
+        return False
+
+    def _note_changes(self, before: Group, after: Group, since: Since) -> None:
+        for task, state in after.states.items():
+            old = before.states.get(task)
+            if old is state:
+                continue
+            now = (state.task_epoch, state.phase, state.owner)
+            if old is None or (old.task_epoch, old.phase, old.owner) != now:
+                self.task_since[task] = since
+        for incarnation, record in after.members.items():
+            old_record = before.members.get(incarnation)
+            if old_record is None or old_record.phase != record.phase:
+                self.member_since[incarnation] = since
+            if old_record is None and since.known:
+                self._note_beginning(record.member, since.at_ms)
+        if len(self.member_since) > len(after.members):
+            for gone in self.member_since.keys() - after.members.keys():
+                del self.member_since[gone]
+        if after.step is not before.step:
+            kept = {
+                (task, copy.incarnation, copy.learn_epoch)
+                for task in {*after.step.learners, *after.step.standbys}
+                for copy in after.step.copies(task)
+            }
+            self.copy_since = {each: self.copy_since.get(each, since) for each in sorted(kept)}
+
+    def _note_beginning(self, member: str, at_ms: int) -> None:
+        self.begun.setdefault(member, deque(maxlen=_REMEMBERED)).append(at_ms)
+        if len(self.begun) > _MEMBERS_REMEMBERED:
+            oldest = min(self.begun, key=lambda each: self.begun[each][-1])
+            del self.begun[oldest]
+
+
+def fold_log(entries: Iterable[LogEntry | RejectedRecord]) -> LogFold:
+    """Return the fold over some entries."""
+    fold = LogFold()
+    for entry in entries:
+        fold.take(entry)
+    return fold
+
+
+def phase_of(group: Group, *, assigning: bool | None = None) -> GroupPhase:
+    """Return a group's phase; `assigning` says whether its target `is_outdated`, where that is known already.
+
+    >>> phase_of(Group()).value
+    'EMPTY'
+    """
+    if group.about.held:
+        return GroupPhase.NOT_READY
+    if not group.members:
+        return GroupPhase.EMPTY
+    if is_outdated(group) if assigning is None else assigning:
+        return GroupPhase.ASSIGNING
+    return GroupPhase.RUNNING if _is_settled(group) else GroupPhase.RECONCILING
+
+
+def task_phase_text(group: Group, task: TaskId) -> str:
+    """Return a task's phase as people read it: its `TaskPhase`, or WARMING while a learner catches up with it."""
+    phase = group.phase_of(task)
+    return WARMING if phase is TaskPhase.RUNNING and task in group.step.learners else phase.value
+
+
+def member_name(group: Group, incarnation: str) -> str:
+    """Return the name of an incarnation's member; the start of the incarnation if the log has forgotten it."""
+    record = group.members.get(incarnation)
+    return incarnation[:_SHORT] if record is None else record.member
+
+
+def tasks_shown(group: Group) -> list[TaskId]:
+    """Return the tasks there are, and those that somebody still has though their topics are gone."""
+    left = {task for task, state in group.states.items() if state.owner is not None}
+    return sorted({*group.tasks, *left})
+
+
+def describe_group(group: Group, phase: GroupPhase | None = None) -> str:
+    """Return a group as text that is the same for the same group, for transcripts, logs and bug reports.
+
+    >>> print(describe_group(Group()))
+    group EMPTY: led by nobody, target 0, step 0
+    """
+    phase = phase_of(group) if phase is None else phase
+    leader = f"{group.leader} (epoch {group.leader_epoch})" if group.leader else "nobody"
+    lines = [
+        f"group {phase.value}: led by {leader}, target {group.target.group_epoch}, step {group.step.step_epoch}"
+    ]
+    if group.about.topology_hash:
+        about = group.about
+        lines.append(
+            f"  runs topology {about.topology_epoch} ({about.topology_hash}), protocol {about.group_version}, "
+            f"assignor {about.assignor}"
+        )
+    if group.about.held:
+        lines.append(f"  held: {group.about.held}")
+    lines += _member_lines(group)
+    lines += _task_lines(group)
+    return "\n".join(lines)
+
+
+def duration_text(milliseconds: int) -> str:
+    """Return a length of time as people say it, in its two largest units.
+
+    >>> [duration_text(each) for each in (17, 4_210, 75_000, 7_500_000, 200_000_000)]
+    ['17 ms', '4.2 s', '1 min 15 s', '2 h 5 min', '2 d 7 h']
+    """
+    ms = max(milliseconds, 0)
+    if ms < _SECOND_MS:
+        return f"{ms} ms"
+    for (unit, size), (smaller, part) in pairwise(_UNITS):
+        if ms >= size:
+            whole, rest = divmod(ms, size)
+            return f"{whole} {unit} {rest // part} {smaller}"
+    return f"{ms // 100 / 10} s"
+
+
+def _is_settled(group: Group) -> bool:
+    """Return whether everything is where the target wants it."""
+    if group.step.learners or any(
+        record.phase not in (MemberPhase.ACTIVE, MemberPhase.PARKED)
+        for record in group.members.values()
+    ):
+        return False
+    return all(
+        _is_at_home(group, task) if task in group.tasks else group.states[task].owner is None
+        for task in tasks_shown(group)
+    )
+
+
+def _is_at_home(group: Group, task: TaskId) -> bool:
+    state = group.states.get(task)
+    wanted = group.target.owners.get(task)
+    if state is None or state.phase != TaskPhase.RUNNING or state.member != wanted:
+        return False
+    kept = {member_name(group, copy.incarnation) for copy in group.step.standbys.get(task, ())}
+    return kept.issuperset(group.target.standbys.get(task, ()))
+
+
+def _member_lines(group: Group) -> list[str]:
+    lines = ["members"] if group.members else []
+    for incarnation, record in sorted(
+        group.members.items(), key=lambda item: (item[1].member, item[0])
+    ):
+        words = [record.member, f"({incarnation})", record.phase]
+        words += ["static"] if record.static else []
+        words += [f"on {record.host}"] if record.host else []
+        words += [f"threads {record.threads}"]
+        words += [f"back within {duration_text(record.rejoin_ms)}"] if record.rejoin_ms else []
+        if record.reason and record.phase != MemberPhase.ACTIVE:
+            words.append(f"- {record.reason}")
+        lines.append(f"  {' '.join(words)}")
+        lines += _held_lines(group, incarnation)
+    return lines
+
+
+def _held_lines(group: Group, incarnation: str) -> list[str]:
+    """Return what an incarnation has, a line a role."""
+    step = group.step
+    roles = {
+        "active": sorted(group.owned(incarnation)),
+        "learner": sorted(
+            task for task, copy in step.learners.items() if copy.incarnation == incarnation
+        ),
+        "standby": sorted(
+            task
+            for task, copies in step.standbys.items()
+            if any(copy.incarnation == incarnation for copy in copies)
+        ),
+    }
+    return [f"    {role} {' '.join(map(str, tasks))}" for role, tasks in roles.items() if tasks]
+
+
+def _task_lines(group: Group) -> list[str]:
+    tasks = tasks_shown(group)
+    return [*(["tasks"] if tasks else []), *(f"  {_task_line(group, task)}" for task in tasks)]
+
+
+def _task_line(group: Group, task: TaskId) -> str:
+    state = group.states.get(task)
+    words = [str(task), task_phase_text(group, task)]
+    if state is not None:
+        words += [f"at {state.member} epoch {state.task_epoch}"] if state.member else []
+        words += [f"last epoch {state.task_epoch}"] if not state.member else []
+    wanted = group.target.owners.get(task)
+    if wanted is not None and (state is None or wanted != state.member):
+        words.append(f"target {wanted}")
+    learner = group.step.learners.get(task)
+    if learner is not None:
+        words.append(
+            f"learner at {member_name(group, learner.incarnation)} learn epoch {learner.learn_epoch}"
+        )
+    words += [
+        f"standby at {member_name(group, copy.incarnation)} learn epoch {copy.learn_epoch}"
+        for copy in group.step.standbys.get(task, ())
+    ]
+    words += ["parked"] if task in group.step.parked else []
+    return ", ".join([" ".join(words[:3]), *words[3:]])

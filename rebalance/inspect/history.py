@@ -1,0 +1,455 @@
+"""What happened in a group, told from its log alone: who came and went, why the target changed, which tasks moved and how. Pure.
+
+An *episode* is a stretch in which the group was on its way: it begins with what disturbed it and ends when everything is
+where the target wants it. Durations are differences of the log's own timestamps. The log is compacted, so the oldest
+episodes fade, and an account may begin in the middle of one.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from rebalance.group import Group
+from rebalance.inspect.describe import GroupPhase, LogEntry, LogFold, duration_text
+from rebalance.model import MemberPhase, TaskId, TaskPhase
+from rebalance.protocol.decoding import RejectedRecord
+from rebalance.protocol.records import (
+    GroupRecord,
+    LeaderClaim,
+    MemberRecord,
+    TargetRecord,
+    TaskRecord,
+)
+
+#: How a task came to its owner: words of `Move.how`, and what they say.
+HOW: Final = {
+    "start": "started",
+    "learner": "by learner",
+    "standby": "by its standby",
+    "return": "returned to its own state",
+    "stateless": "without state",
+    "cold": "without a copy",
+}
+
+#: What is said of a member whose phase changed; joining and leaving have more to say.
+_BECAME: Final = {
+    MemberPhase.JOINING: "asks to join",
+    MemberPhase.ACTIVE: "takes part again",
+    MemberPhase.PARKED: "gets no tasks",
+    MemberPhase.FENCING: "is given up and being fenced",
+    MemberPhase.FENCED: "is fenced",
+}
+
+#: Changes whose reason is worth a word.
+_EXPLAINED: Final = frozenset({MemberPhase.ACTIVE, MemberPhase.PARKED, MemberPhase.FENCING})
+
+#: Records of one transaction lie less than this apart.
+_TRANSACTION_MS: Final = 1_000
+
+#: Phases in which nothing is under way.
+_AT_REST: Final = frozenset({GroupPhase.RUNNING, GroupPhase.EMPTY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """Something that was not a move: who came or went, a new target, another leader."""
+
+    offset: int
+    timestamp_ms: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A task that was granted.
+
+    Attributes:
+        task, task_epoch: Which, and its new epoch.
+        source, target: Names of the owner before ("" for none) and of the new one.
+        how: One of `HOW`.
+        reason: As the log says it.
+        fenced: Whether the owner before was fenced instead of letting go by itself.
+        planted_ms: When the copy it came by was planned, where the log still has that.
+        stopped_ms: When the owner before was told to stop, which is after its successor was ready, or was given up.
+        granted_ms: When the new owner could begin.
+    """
+
+    task: str
+    task_epoch: int
+    source: str
+    target: str
+    how: str
+    reason: str
+    fenced: bool
+    planted_ms: int | None
+    stopped_ms: int | None
+    granted_ms: int
+
+    @property
+    def pause_ms(self) -> int | None:
+        """Return how long nobody owned the task, None if nobody did before."""
+        return None if self.stopped_ms is None else max(self.granted_ms - self.stopped_ms, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """A disturbance and the way back.
+
+    Attributes:
+        first_offset, last_offset: Its stretch of the log.
+        began_ms, ended_ms: By the log's timestamps; `ended_ms` is None while it goes on.
+        targets: Group epochs of the targets made in it.
+        happenings, moves: In the log's order.
+        stayed: Tasks whose owner was the same throughout.
+    """
+
+    first_offset: int
+    last_offset: int
+    began_ms: int
+    ended_ms: int | None
+    targets: tuple[int, ...]
+    happenings: tuple[Happening, ...]
+    moves: tuple[Move, ...]
+    stayed: int
+
+
+def account(entries: Iterable[LogEntry | RejectedRecord]) -> tuple[Episode, ...]:
+    """Return the episodes that some entries of a log tell of, oldest first."""
+    chronicle = Chronicle()
+    for entry in entries:
+        chronicle.take(entry)
+    return chronicle.episodes()
+
+
+def episode_text(episode: Episode, when: Callable[[int], str]) -> str:
+    """Return an episode as text; `when` turns a timestamp (ms) into a moment as people read it."""
+    lines = [f"{when(episode.began_ms)}  {_title(episode)}"]
+    lines += [
+        f"  +{duration_text(each.timestamp_ms - episode.began_ms):<8} {each.text}"
+        for each in episode.happenings
+    ]
+    lines += [
+        f"  +{duration_text(each.granted_ms - episode.began_ms):<8} {move_text(each)}"
+        for each in episode.moves
+    ]
+    return "\n".join(lines)
+
+
+def move_text(move: Move) -> str:
+    """Return a move as a line.
+
+    >>> move_text(Move(task="0_1", task_epoch=4, source="a", target="c", how="learner", reason="", fenced=False,
+    ...     planted_ms=0, stopped_ms=4_200, granted_ms=4_212))
+    '0_1: a → c by learner (planted 4.2 s before), 12 ms without an owner, epoch 4'
+    """
+    way = f"{move.source} → {move.target}" if move.source else f"→ {move.target}"
+    parts = [f"{move.task}: {way} {HOW[move.how]}"]
+    if move.how in ("learner", "standby") and move.planted_ms is not None:
+        parts[0] += f" (planted {duration_text(move.granted_ms - move.planted_ms)} before)"
+    if move.pause_ms is not None:
+        parts.append(f"{duration_text(move.pause_ms)} without an owner")
+    parts += ["its owner was fenced"] if move.fenced else []
+    return ", ".join([*parts, f"epoch {move.task_epoch}"])
+
+
+def _title(episode: Episode) -> str:
+    count = len(episode.moves)
+    if not episode.targets and not count and episode.ended_ms is not None:
+        return episode.happenings[0].text if len(episode.happenings) == 1 else "nothing moved"
+    moved = f"{count} task{'' if count == 1 else 's'} granted, {episode.stayed} stayed"
+    if episode.ended_ms is None:
+        return f"{moved} so far: not finished"
+    return f"{moved}, {duration_text(episode.ended_ms - episode.began_ms)}"
+
+
+class _Planted(NamedTuple):
+    """A copy: as what it was planned, under which learn epoch, and when."""
+
+    role: str
+    learn_epoch: int
+    at_ms: int
+
+
+@dataclass(slots=True)
+class _Journey:
+    """What is known of a task on its way to its next owner."""
+
+    #: Copies by incarnation, also those just dropped: perhaps because the task was granted there.
+    copies: dict[str, _Planted] = field(default_factory=dict[str, _Planted])
+    source: str = ""
+    source_incarnation: str = ""
+    stopped_ms: int | None = None
+    fenced: bool = False
+
+
+class Chronicle:
+    """Tells episodes while the log goes on. Feed it in the order of offsets.
+
+    Args:
+        keep: As many finished episodes are kept, the newest; None for all.
+    """
+
+    def __init__(self, keep: int | None = None) -> None:
+        self._fold = LogFold()
+        self._done: deque[Episode] = deque(maxlen=keep)
+        self._journeys: dict[TaskId, _Journey] = {}
+        #: The open episode, if there is one: its first entry, what was told, and who owned what as it began.
+        self._first: LogEntry | None = None
+        self._owners: dict[TaskId, str] = {}
+        self._happenings: list[Happening] = []
+        self._moves: list[Move] = []
+        self._targets: list[int] = []
+        self._dropped: list[tuple[TaskId, str, LogEntry]] = []
+        #: Members that left for a restart, and when.
+        self._away_since: dict[str, int] = {}
+        #: Every incarnation's name, those that are gone included.
+        self._names: dict[str, str] = {}
+        self._last: LogEntry | None = None
+
+    def take(self, entry: LogEntry | RejectedRecord) -> None:
+        """Take one entry in."""
+        if isinstance(entry, RejectedRecord):
+            return
+        before = self._fold.group
+        if not self._fold.take(entry):
+            return
+        after = self._fold.group
+        told: list[tuple[str, str]] = []
+        if after.pending is None and before.pending is None:
+            told = self._told(before, after, entry)
+        if told or self._fold.phase not in _AT_REST:
+            self._open(before, entry)
+        self._happenings += [
+            Happening(offset=entry.offset, timestamp_ms=entry.timestamp_ms, kind=kind, text=text)
+            for kind, text in told
+        ]
+        self._note_copies(before, after, entry)
+        if after.pending is None and isinstance(entry.record, TaskRecord):
+            self._note_task(before, entry)
+        self._last = entry
+        if self._first is not None and self._fold.phase in _AT_REST and after.pending is None:
+            self._close(entry)
+
+    def episodes(self) -> tuple[Episode, ...]:
+        """Return what happened so far, oldest first; the last one may still go on."""
+        if self._first is None or self._last is None:
+            return tuple(self._done)
+        return (*self._done, self._episode(self._first, self._last, ended=False))
+
+    def _open(self, before: Group, entry: LogEntry) -> None:
+        if self._first is None:
+            self._first = entry
+            self._owners = _owners(before)
+
+    def _close(self, last: LogEntry) -> None:
+        assert self._first is not None, "only an open episode is closed"
+        self._done.append(self._episode(self._first, last, ended=True))
+        for task, incarnation, _ in self._in_vain():
+            self._journeys.setdefault(task, _Journey()).copies.pop(incarnation, None)
+        self._first = None
+        self._happenings, self._moves, self._targets, self._dropped = [], [], [], []
+
+    def _episode(self, first: LogEntry, last: LogEntry, *, ended: bool) -> Episode:
+        owners = _owners(self._fold.group)
+        happenings = sorted(
+            self._happenings + self._learners_in_vain(), key=lambda each: each.offset
+        )
+        return Episode(
+            first_offset=first.offset,
+            last_offset=last.offset,
+            began_ms=first.timestamp_ms,
+            ended_ms=last.timestamp_ms if ended else None,
+            targets=tuple(self._targets),
+            happenings=tuple(happenings),
+            moves=tuple(self._moves),
+            stayed=sum(owners.get(task) == owner for task, owner in self._owners.items()),
+        )
+
+    def _told(self, before: Group, after: Group, entry: LogEntry) -> list[tuple[str, str]]:
+        match entry.record:
+            case LeaderClaim():
+                return [("leader", _leader_text(before, after))]
+            case MemberRecord():
+                self._names[entry.record.incarnation] = entry.record.member
+                text = self._member_text(before, entry.record, entry.timestamp_ms)
+                return [("member", text)] if text else []
+            case GroupRecord():
+                return [("group", text) for text in _group_texts(before, after)]
+            case TargetRecord():
+                self._targets.append(entry.record.group_epoch)
+                reason = f": {entry.record.reason}" if entry.record.reason else ""
+                return [("target", f"target {entry.record.group_epoch}{reason}")]
+            case _:
+                return []
+
+    def _member_text(self, before: Group, record: MemberRecord, at_ms: int) -> str:
+        old = before.members.get(record.incarnation)
+        if record.shutdown and old is not None and not old.shutdown:
+            return f"{record.member} is told to end with the whole application ({record.shutdown})"
+        phase = MemberPhase(record.phase)
+        if old is not None and (old.phase, old.rejoin_ms) == (phase, record.rejoin_ms):
+            return ""
+        if phase is MemberPhase.GONE:
+            if record.rejoin_ms:
+                self._away_since.setdefault(record.member, at_ms)
+            return _gone_text(before, record)
+        if phase is MemberPhase.ACTIVE and old is None:
+            return self._joined_text(record, at_ms)
+        if phase is MemberPhase.LEAVING:
+            if record.rejoin_ms:
+                self._away_since.setdefault(record.member, at_ms)
+            return f"{record.member} {_leaving_text(record)}"
+        reason = f": {record.reason}" if record.reason and phase in _EXPLAINED else ""
+        return f"{record.member} {_BECAME[phase]}{reason}"
+
+    def _joined_text(self, record: MemberRecord, at_ms: int) -> str:
+        where = f" on {record.host}" if record.host else ""
+        away_ms = self._away_since.pop(record.member, None)
+        if away_ms is None:
+            return f"{record.member} joined{where}"
+        # Its former life was taken off the list in the same transaction: that was not the end of it.
+        told = _stayed_away(record.member)
+        self._happenings = [
+            each
+            for each in self._happenings
+            if each.text != told or at_ms - each.timestamp_ms >= _TRANSACTION_MS
+        ]
+        return f"{record.member} is back after {duration_text(at_ms - away_ms)}{where}"
+
+    def _note_copies(self, before: Group, after: Group, entry: LogEntry) -> None:
+        if after.step is before.step:
+            return
+        for task in {*after.step.learners, *after.step.standbys}:
+            copies = self._journeys.setdefault(task, _Journey()).copies
+            for copy in reversed(after.step.copies(task)):
+                role = "learner" if after.step.learners.get(task) == copy else "standby"
+                known = copies.get(copy.incarnation)
+                if known is None or known.learn_epoch != copy.learn_epoch:
+                    copies[copy.incarnation] = _Planted(role, copy.learn_epoch, entry.timestamp_ms)
+        for task, copy in sorted(before.step.learners.items()):
+            if copy not in after.step.copies(task):
+                self._dropped.append((task, copy.incarnation, entry))
+
+    def _in_vain(self) -> list[tuple[TaskId, str, LogEntry]]:
+        """Return learners that were dropped without getting their task, each with the entry that says so."""
+        granted = {(each.task, each.target) for each in self._moves}
+        return [
+            (task, incarnation, entry)
+            for task, incarnation, entry in self._dropped
+            if (str(task), self._names.get(incarnation, incarnation)) not in granted
+        ]
+
+    def _learners_in_vain(self) -> list[Happening]:
+        return [
+            Happening(
+                offset=entry.offset,
+                timestamp_ms=entry.timestamp_ms,
+                kind="learner",
+                text=f"the learner of {task} at {self._names.get(incarnation, incarnation)} was dropped, the task stayed",
+            )
+            for task, incarnation, entry in self._in_vain()
+        ]
+
+    def _note_task(self, before: Group, entry: LogEntry) -> None:
+        record = entry.record
+        assert isinstance(record, TaskRecord), "the caller asked"
+        task = TaskId.parse(record.task)
+        journey = self._journeys.setdefault(task, _Journey())
+        old = before.states.get(task)
+        match TaskPhase(record.phase):
+            case TaskPhase.REVOKING | TaskPhase.FENCE_WAIT | TaskPhase.RELEASED | TaskPhase.UNOWNED:
+                if journey.stopped_ms is None:
+                    journey.stopped_ms = entry.timestamp_ms
+                    journey.source = (old.member or "") if old is not None else ""
+                    journey.source_incarnation = (old.owner or "") if old is not None else ""
+                journey.fenced |= record.phase == TaskPhase.FENCE_WAIT or record.source == "fence"
+            case TaskPhase.RUNNING:
+                if old is None or old.task_epoch != record.task_epoch:
+                    self._granted(task, journey, record, entry)
+
+    def _granted(
+        self, task: TaskId, journey: _Journey, record: TaskRecord, entry: LogEntry
+    ) -> None:
+        owner = record.owner or ""
+        planted = journey.copies.get(owner)
+        role = "" if planted is None else planted.role
+        shape = self._fold.group.tasks.get(task)
+        if not journey.source:
+            how = role or "start"
+        elif journey.source == record.member:
+            how = "return"
+        elif shape is not None and not shape.stateful:
+            how = "stateless"
+        else:
+            how = role or "cold"
+        self._moves.append(
+            Move(
+                task=record.task,
+                task_epoch=record.task_epoch,
+                source=journey.source,
+                target=record.member or owner,
+                how=how,
+                reason=record.reason,
+                fenced=journey.fenced,
+                planted_ms=None if planted is None else planted.at_ms,
+                stopped_ms=journey.stopped_ms if journey.source else None,
+                granted_ms=entry.timestamp_ms,
+            )
+        )
+        self._journeys[task] = _Journey()
+
+
+def _owners(group: Group) -> dict[TaskId, str]:
+    return {task: state.owner for task, state in group.states.items() if state.owner is not None}
+
+
+def _leader_text(before: Group, after: Group) -> str:
+    if before.leader and before.leader != after.leader:
+        return (
+            f"{after.leader} leads, in place of {before.leader} (leader epoch {after.leader_epoch})"
+        )
+    again = " again" if before.leader else ""
+    return f"{after.leader} leads{again} (leader epoch {after.leader_epoch})"
+
+
+def _leaving_text(record: MemberRecord) -> str:
+    if record.rejoin_ms:
+        return "lets go of its tasks for a restart"
+    if record.drain_ms:
+        return f"is leaving, its tasks have {duration_text(record.drain_ms)} to move first"
+    return "is leaving and lets go of its tasks"
+
+
+def _gone_text(before: Group, record: MemberRecord) -> str:
+    name = record.member
+    old = before.members.get(record.incarnation)
+    if record.rejoin_ms:
+        return f"{name} is away, its tasks wait {duration_text(record.rejoin_ms)} for it"
+    if old is None or old.phase == MemberPhase.FENCED:
+        return ""
+    if old.phase == MemberPhase.GONE:
+        return _stayed_away(name) if before.incarnation_of(name) is None else ""
+    return f"{name} left"
+
+
+def _stayed_away(name: str) -> str:
+    return f"{name} did not come back in time"
+
+
+def _group_texts(before: Group, after: Group) -> list[str]:
+    texts: list[str] = []
+    if after.about.held != before.about.held:
+        texts.append(
+            f"nothing is decided: {after.about.held}" if after.about.held else "decides again"
+        )
+    if set(after.tasks) != set(before.tasks) and before.tasks:
+        texts.append(f"the program has {len(after.tasks)} tasks now, {len(before.tasks)} before")
+    if before.about.group_version != after.about.group_version and before.tasks:
+        texts.append(
+            f"the group speaks protocol {after.about.group_version} now, {before.about.group_version} before"
+        )
+    if before.about.topology_hash not in ("", after.about.topology_hash):
+        texts.append(f"the program is topology {after.about.topology_epoch} now")
+    return texts

@@ -1,0 +1,175 @@
+"""The loading of a store from outside (`tidewheel bootstrap`), as the group log tells it: begun, closed, over. Pure.
+
+Whoever runs the command claims the leadership for each of these steps and writes, in one transaction, its claim, the
+whole group, and the step. In between anybody may lead: the group is held (`GroupRecord.held`), so members are taken in
+and own nothing. A run that was killed leaves the hold behind, and the next run of the command begins another attempt.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec.structs import replace
+
+from rebalance.group import Group, Step, snapshot
+from rebalance.model import BootstrapPhase, TaskPhase
+from rebalance.protocol.records import (
+    AnyRecord,
+    BootstrappedRecord,
+    BootstrapRecord,
+    LeaderClaim,
+    TaskRecord,
+)
+
+#: What a hold that this module sets, and lifts, begins with.
+BOOTSTRAP_HOLD: Final = "bootstrap: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """Who writes a step, and the ids of the control topics as they are now."""
+
+    leader: str
+    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def pending_in(group: Group, store: str) -> BootstrapRecord | None:
+    """Return the loading of a store that is not over, or None."""
+    record = group.bootstraps.get(store)
+    return record if isinstance(record, BootstrapRecord) else None
+
+
+def may_write(group: Group, store: str, attempt: str) -> bool:
+    """Return whether rows of an attempt may be written. Ask after fencing whoever wrote before (`BootstrapPhase`)."""
+    record = pending_in(group, store)
+    return (
+        record is not None
+        and record.attempt == attempt
+        and record.phase == BootstrapPhase.WRITING.value
+        and group.about.held.startswith(BOOTSTRAP_HOLD)
+    )
+
+
+def hold_text(store: str) -> str:
+    """Return why a group decides nothing while a store is loaded, and what ends it.
+
+    >>> hold_text("counts")[:44]
+    'bootstrap: store counts is being loaded and '
+    """
+    return (
+        f"{BOOTSTRAP_HOLD}store {store} is being loaded and not complete; members wait until `tidewheel bootstrap {store}` "
+        "has finished. If it was killed, run it again"
+    )
+
+
+def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
+    """Return why the loading of a store must not begin; `speaking` are the members heard lately.
+
+    Members that wait since an earlier attempt own nothing, and are no objection.
+    """
+    others = sorted(
+        name
+        for name, record in group.bootstraps.items()
+        if name != store and isinstance(record, BootstrapRecord)
+    )
+    found = [
+        f"store {name} is being loaded and not complete; finish that first: run its `tidewheel bootstrap {name}` again"
+        for name in others
+    ]
+    if pending_in(group, store) is not None:
+        return found
+    names = sorted(speaking)
+    if names:
+        found.append(f"members of the group are alive: {', '.join(names)}; stop them first")
+    held = group.about.held
+    if held and not held.startswith(BOOTSTRAP_HOLD):
+        found.append(f"the group decides nothing: {held}; mend that first")
+    return found
+
+
+def begun(group: Group, record: BootstrapRecord, claimant: Claimant) -> list[AnyRecord]:
+    """Return the transaction that begins an attempt; its epoch is the next leader epoch.
+
+    Members in the log that are not heard have been fenced by now: nobody owns anything, and where
+    tasks begin is read from what is committed. Members that wait since an earlier attempt stay.
+    """
+    waits = pending_in(group, record.store) is not None
+    cleared = group if waits else _without_members(group)
+    return _step(
+        replace(
+            cleared,
+            about=replace(group.about, held=hold_text(record.store)),
+            bootstraps={**group.bootstraps, record.store: record},
+        ),
+        claimant,
+    )
+
+
+def closed(group: Group, store: str, attempt: str, claimant: Claimant) -> list[AnyRecord]:
+    """Return the transaction after which no writer may begin; ValueError unless the attempt is the one under way."""
+    record = _mine(group, store, attempt)
+    last = replace(record, phase=BootstrapPhase.CLOSING.value)
+    return _step(replace(group, bootstraps={**group.bootstraps, store: last}), claimant)
+
+
+def over(group: Group, record: BootstrappedRecord, claimant: Claimant) -> list[AnyRecord]:
+    """Return the transaction that lets the group go on; ValueError unless the attempt is the one under way."""
+    _mine(group, record.store, record.attempt)
+    return _step(
+        replace(
+            group,
+            about=replace(group.about, held=""),
+            bootstraps={**group.bootstraps, record.store: record},
+        ),
+        claimant,
+    )
+
+
+def _mine(group: Group, store: str, attempt: str) -> BootstrapRecord:
+    record = pending_in(group, store)
+    if record is None or record.attempt != attempt:
+        raise ValueError(
+            f"store {store}: another run of `tidewheel bootstrap` has taken over from this one, and its rows count"
+        )
+    if not group.about.held.startswith(BOOTSTRAP_HOLD):
+        raise ValueError(
+            f"store {store}: the group was let go on while the store was loaded; stop its members and run the command again"
+        )
+    return record
+
+
+def _step(group: Group, claimant: Claimant) -> list[AnyRecord]:
+    epoch = group.leader_epoch + 1
+    claim = LeaderClaim(
+        leader_epoch=epoch,
+        leader=claimant.leader,
+        previous_epoch=group.leader_epoch,
+        topic_ids=dict(claimant.topic_ids) or dict(group.topic_ids),
+    )
+    return [claim, *snapshot(group, epoch)]
+
+
+def _without_members(group: Group) -> Group:
+    ended = tuple(dict.fromkeys((*group.ended, *group.members)))
+    step = Step(group_epoch=group.step.group_epoch, step_epoch=group.step.step_epoch)
+    states = {task: _released(state) for task, state in group.states.items()}
+    return replace(group, members={}, ended=ended, step=step, states=states)
+
+
+def _released(state: TaskRecord) -> TaskRecord:
+    """Return a task that nobody owns, without the offsets its last owner left it at: they are about to change."""
+    if state.phase == TaskPhase.UNOWNED:
+        return state
+    return replace(
+        state,
+        phase=TaskPhase.RELEASED.value,
+        owner=None,
+        member=None,
+        next_member=None,
+        event="RELEASED",
+        reason="a store is being loaded from outside",
+        input={},
+        changelog_end={},
+        source="fence",
+        deadline_ms=0,
+    )

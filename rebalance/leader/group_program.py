@@ -1,0 +1,230 @@
+"""What a group runs, and who fits: topology, assignor, protocol version, tasks and partition counts; pure (N6, N14)."""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple
+
+import msgspec
+
+from rebalance.group import LIVE, Group
+from rebalance.model import MemberPhase, TaskId
+from rebalance.protocol.messages import Join, SeenTask
+from rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
+
+#: What a hold that this module sets, and lifts, begins with.
+PARTITIONS_HOLD: Final = "partitions: "
+
+
+class Refusal(NamedTuple):
+    """Why a join can't be; the codes are those of `messages.Refused`."""
+
+    code: str
+    reason: str
+
+
+def refusal(join: Join, group: Group, ignored: AbstractSet[str] = frozenset()) -> Refusal | None:
+    """Return why a joiner does not fit the group as it is without another incarnation of its own, or None.
+
+    `ignored`: incarnations that don't count, because they may be dead.
+    Where nobody else is left, everybody fits; but a group that was set up again waits for the program it was set up for,
+    whose members hold still and may come later than a stranger.
+    """
+    others = [
+        record
+        for incarnation, record in group.live().items()
+        if record.member != join.member and incarnation not in ignored
+    ]
+    if not others:
+        return _pin_refusal(join, group.about) if group.about.pinned else None
+    return (
+        _version_refusal(join, others)
+        or _assignor_refusal(join, others[0])
+        or _topology_refusal(join, group, others)
+    )
+
+
+def _pin_refusal(join: Join, about: GroupRecord) -> Refusal | None:
+    """Return why a joiner is not of the program that an empty group was set up again for, or None (H24)."""
+    lowest, highest = join.protocol
+    remedy = "run `tidewheel group recover` with this program and these settings if they are the right ones"
+    if not lowest <= about.group_version <= highest:
+        return Refusal(
+            "INCOMPATIBLE_VERSION",
+            f"{join.member} speaks versions {lowest} to {highest} of the group protocol, the group was set up again in "
+            f"version {about.group_version}: {remedy}",
+        )
+    if join.assignor != about.assignor:
+        return Refusal(
+            "INCOMPATIBLE_ASSIGNOR",
+            f"{join.member} has task_assignor {join.assignor!r}, the group was set up again for {about.assignor!r}: {remedy}",
+        )
+    older = join.topology_epoch < about.topology_epoch
+    same = join.topology_epoch == about.topology_epoch
+    if older or (same and join.topology_hash != about.topology_hash):
+        return Refusal(
+            "INCOMPATIBLE_TOPOLOGY",
+            f"{join.member} runs another topology ({join.topology_hash}) than the group was set up again for "
+            f"({about.topology_hash}): {remedy}",
+        )
+    return None
+
+
+def _version_refusal(join: Join, others: list[MemberRecord]) -> Refusal | None:
+    low = max(record.protocol[0] for record in others)
+    high = min(record.protocol[1] for record in others)
+    if join.protocol[0] <= high and join.protocol[1] >= low:
+        return None
+    return Refusal(
+        "INCOMPATIBLE_VERSION",
+        f"{join.member} speaks versions {join.protocol[0]} to {join.protocol[1]} of the group protocol, the group's members "
+        f"all speak {low} to {high}: upgrade by one version at a time",
+    )
+
+
+def _assignor_refusal(join: Join, other: MemberRecord) -> Refusal | None:
+    if join.assignor == other.assignor:
+        return None
+    return Refusal(
+        "INCOMPATIBLE_ASSIGNOR",
+        f"{join.member} has task_assignor {join.assignor!r}, the group's members have {other.assignor!r}: "
+        "all members of a group need the same",
+    )
+
+
+def _topology_refusal(join: Join, group: Group, others: list[MemberRecord]) -> Refusal | None:
+    is_run = any(runs(record, group.about) for record in others)
+    if is_run and join.topology_epoch < group.about.topology_epoch:
+        return Refusal(
+            "INCOMPATIBLE_TOPOLOGY",
+            f"{join.member} has topology epoch {join.topology_epoch}, the group is at {group.about.topology_epoch} already",
+        )
+    for record in others:
+        same_epoch = record.topology_epoch == join.topology_epoch
+        if same_epoch and record.topology_hash != join.topology_hash:
+            return Refusal(
+                "INCOMPATIBLE_TOPOLOGY",
+                f"{join.member} runs another topology than {record.member} ({join.topology_hash} instead of "
+                f"{record.topology_hash}): stop the others first, or raise the topology epoch to change over by rolling",
+            )
+    return None
+
+
+def is_parked(epoch: int, group: Group, name: str) -> bool:
+    """Return whether a member with a topology epoch has to wait until those of the group's, other than it, have left."""
+    return epoch > group.about.topology_epoch and any(
+        record.member != name and record.topology_epoch < epoch for record in group.live().values()
+    )
+
+
+def program_of(join: Join, group: Group) -> GroupRecord:
+    """Return what the group runs if a member's program is taken for the group's (it was empty, or others have left)."""
+    return GroupRecord(
+        leader_epoch=group.leader_epoch,
+        group_version=group.about.group_version,
+        topology_epoch=join.topology_epoch,
+        topology_hash=join.topology_hash,
+        assignor=join.assignor,
+        tasks=_rows(join.tasks),
+        partitions=dict(sorted(join.partitions.items())),
+        held="" if group.about.held.startswith(PARTITIONS_HOLD) else group.about.held,
+    )
+
+
+def program_with(group: Group, joins: Iterable[Join]) -> GroupRecord:
+    """Return what the group runs with what its members see now: more tasks or fewer, other partition counts (N8).
+
+    A partition count counts as shrunk, and a topic of a pattern as deleted, only if nobody sees what was before: one
+    member's metadata may be old. So nothing is gone before all of them were heard.
+    """
+    about = group.about
+    seen: dict[str, int] = {}
+    new: list[SeenTask] = []
+    named: set[str] = set()
+    unheard = {each for each, record in group.live().items() if runs(record, about)}
+    #: Who sees the same shares it (`Observations`), so it is looked through once.
+    distinct: dict[int, tuple[SeenTask, ...]] = {}
+    for join in joins:
+        if runs(join, about):
+            unheard.discard(join.incarnation)
+            distinct[id(join.tasks)] = join.tasks
+            for topic, count in join.partitions.items():
+                seen[topic] = max(count, seen.get(topic, 0))
+    for some in distinct.values():
+        named.update(each.task for each in some)
+        new += [each for each in some if each.task not in about.tasks]
+    tasks = about.tasks if not new else _sorted(_rows(new) | about.tasks)
+    partitions = about.partitions
+    if not unheard:
+        tasks = {task: row for task, row in tasks.items() if task in named}
+        partitions = {topic: count for topic, count in partitions.items() if topic in seen}
+    held = about.held
+    if seen and (not held or held.startswith(PARTITIONS_HOLD)):
+        held = partition_problem(about.partitions, seen, tasks)
+    partitions = about.partitions if held else partitions | seen
+    versions = [record.protocol[1] for record in group.members.values() if record.phase in LIVE]
+    return msgspec.structs.replace(
+        about,
+        leader_epoch=group.leader_epoch,
+        group_version=min(versions, default=about.group_version),
+        tasks=about.tasks if held else tasks,
+        partitions=dict(sorted(partitions.items())),
+        held=held,
+        pinned=False,
+    )
+
+
+def partition_problem(
+    known: Mapping[str, int], seen: Mapping[str, int], tasks: Mapping[str, TaskRow]
+) -> str:
+    """Return why the partitions that are seen now can't be worked with, or "" (H26).
+
+    >>> partition_problem({"orders": 4}, {"orders": 3}, {})
+    'partitions: topic orders has 3, the group has worked with 4: was it deleted and created anew?'
+    """
+    for topic, count in sorted(known.items()):
+        if seen.get(topic, count) < count:
+            return (
+                f"{PARTITIONS_HOLD}topic {topic} has {seen[topic]}, the group has worked with {count}: "
+                "was it deleted and created anew?"
+            )
+    for task, row in sorted(tasks.items()):
+        for topic in row.changelogs:
+            if seen.get(topic, 0) and TaskId.parse(task).partition >= seen[topic]:
+                return (
+                    f"{PARTITIONS_HOLD}changelog {topic} has {seen[topic]}, task {task} needs one of its own: the input "
+                    "has grown; state is kept by key, so it has to be moved by hand"
+                )
+    return ""
+
+
+def is_assignable(record: MemberRecord) -> bool:
+    """Return whether a member may be in a target: it is here to stay, or its return is waited for."""
+    return record.phase == MemberPhase.ACTIVE or comes_back(record)
+
+
+def comes_back(record: MemberRecord) -> bool:
+    """Return whether a member goes or is gone, and its tasks wait for its return: what belongs to it stays its own."""
+    return record.rejoin_ms > 0 and record.phase not in (MemberPhase.ACTIVE, MemberPhase.PARKED)
+
+
+def is_awaited(record: MemberRecord) -> bool:
+    """Return whether a member is gone and its tasks wait for its return."""
+    return record.phase == MemberPhase.GONE and record.rejoin_ms > 0
+
+
+def runs(member: Join | MemberRecord, about: GroupRecord) -> bool:
+    """Return whether a member runs the program that the group runs."""
+    return (member.topology_epoch, member.topology_hash) == (
+        about.topology_epoch,
+        about.topology_hash,
+    )
+
+
+def _rows(tasks: Iterable[SeenTask]) -> dict[str, TaskRow]:
+    return _sorted(
+        {each.task: TaskRow(stateful=each.stateful, changelogs=each.changelogs) for each in tasks}
+    )
+
+
+def _sorted(rows: dict[str, TaskRow]) -> dict[str, TaskRow]:
+    return dict(sorted(rows.items(), key=lambda item: TaskId.parse(item[0])))

@@ -1,0 +1,392 @@
+"""Who is in the group: joins, deaths, fences, leaves; passes over a draft. The table is `rebalance.model.MemberPhase`."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from rebalance.group import LIVE
+from rebalance.leader.decision import Fence
+from rebalance.leader.draft import Draft
+from rebalance.leader.group_program import is_awaited, is_parked, program_of, program_with, refusal
+from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase, TaskRole
+from rebalance.protocol.messages import Join, Leave, Refused
+from rebalance.protocol.records import MemberRecord
+
+#: A fence that nothing was heard of is asked for again after this long.
+FENCE_AGAIN_MS: Final = 15_000
+
+#: A member that a new leader has never heard is waited for at most so long, however long its session is, and at most so
+#: many heartbeats if those are longer.
+UNHEARD_MAX_MS: Final = 60_000
+_UNHEARD_HEARTBEATS: Final = 10
+#: A member that was gone before the claim is waited for at least so long if it asked for that, and no longer than the
+#: longest `rejoin_timeout_ms` of the members that live.
+REJOIN_INHERITED_MS: Final = 60_000
+
+
+def admit(draft: Draft, *, app: str, leader: str) -> list[Refused]:
+    """Take in who may join; return the refusals.
+
+    An older incarnation of the same name is fenced (S3); a member whose return was waited for is back (S1).
+    """
+    refused: list[tuple[str, str, str]] = [
+        (incarnation, "FENCED", "the group has gone on without it")
+        for incarnation in dict.fromkeys(draft.seen.returned)
+    ]
+    draft.seen.returned.clear()
+    for join in draft.seen.pending(draft.group):
+        problem = refusal(join, draft.group)
+        if problem is None:
+            _admit_one(draft, join)
+        elif not _must_wait(draft, join):
+            del draft.seen.members[join.incarnation]  # asked again, it is refused again
+            refused.append((join.incarnation, problem.code, problem.reason))
+    return [
+        Refused(app=app, member=leader, incarnation=incarnation, code=code, reason=reason)
+        for incarnation, code, reason in refused
+    ]
+
+
+def _must_wait(draft: Draft, join: Join) -> bool:
+    """Return whether only members speak against a joiner that may be dead: it waits until they are heard, or buried."""
+    unheard = {each for each in draft.live() if draft.seen.is_unheard(each)}
+    if not unheard or refusal(join, draft.group, unheard) is not None:
+        return False
+    for incarnation in unheard:
+        draft.seen.of(incarnation).awaited = True
+    return True
+
+
+def correct_members(draft: Draft) -> None:
+    """Log again what members said of themselves where the log says something else."""
+    if draft.seen.corrected == (draft.group.members, draft.seen.joins_noted):
+        return
+    for incarnation, record in draft.live().items():
+        heard = draft.seen.members.get(incarnation)
+        join = None if heard is None else heard.join
+        if join is None or join.member != record.member:
+            continue
+        phase = MemberPhase(record.phase)
+        if phase == MemberPhase.PARKED and join.topology_epoch <= draft.group.about.topology_epoch:
+            phase = MemberPhase.ACTIVE
+        said = _member_record(draft.epoch, join, phase)
+        kept = {name: getattr(record, name) for name in _NOT_OF_JOIN}
+        ids = tuple(dict.fromkeys((*join.transactional_ids, *record.transactional_ids)))
+        right = msgspec.structs.replace(said, **kept, transactional_ids=ids)
+        if right != msgspec.structs.replace(record, leader_epoch=draft.epoch):
+            draft.write(right)
+    draft.seen.corrected = (draft.group.members, draft.seen.joins_noted)
+
+
+#: Fields of a member's record that the leader decides; the others are those of its join.
+_NOT_OF_JOIN: Final = ("member_epoch", "reason", "rejoin_ms", "drain_ms", "shutdown")
+
+
+def _admit_one(draft: Draft, join: Join) -> None:
+    heard = draft.seen.of(join.incarnation)
+    namesakes = [record for record in draft.group.members.values() if record.member == join.member]
+    parked = is_parked(join.topology_epoch, draft.group, join.member)
+    draft.write(
+        _member_record(draft.epoch, join, MemberPhase.PARKED if parked else MemberPhase.ACTIVE)
+    )
+    for record in namesakes:
+        if record.phase in LIVE:
+            reason = f"another process with group_instance_id {join.member} has joined"
+            _begin_fence(draft, record, reason, replaced=True)
+        elif is_awaited(record):
+            _forget(draft, record, "it is back")
+        elif record.rejoin_ms:  # its fence is under way
+            draft.write(msgspec.structs.replace(record, leader_epoch=draft.epoch, rejoin_ms=0))
+    if not namesakes:
+        heard.admitted_ms = draft.now_ms
+    draft.seen.last_join_ms = draft.now_ms
+    draft.seen.first_join_ms = draft.seen.first_join_ms or draft.now_ms
+    draft.seen.news.append(f"{join.member} joined")
+
+
+def _member_record(epoch: int, join: Join, phase: MemberPhase) -> MemberRecord:
+    return MemberRecord(
+        leader_epoch=epoch,
+        member=join.member,
+        incarnation=join.incarnation,
+        phase=phase.value,
+        transactional_ids=join.transactional_ids,
+        host=join.host,
+        process_id=join.process_id,
+        endpoint=join.endpoint,
+        rack=join.rack,
+        tags=join.tags,
+        threads=join.threads,
+        static=join.static,
+        protocol=join.protocol,
+        topology_epoch=join.topology_epoch,
+        topology_hash=join.topology_hash,
+        assignor=join.assignor,
+        session_timeout_ms=join.session_timeout_ms,
+        rejoin_timeout_ms=join.rejoin_timeout_ms,
+        reason="joined",
+    )
+
+
+def choose_program(draft: Draft) -> None:
+    """Keep the group's program, tasks and version up to date; bring in those that waited for the others to leave."""
+    live = draft.live()
+    looked_at = (draft.group.members, draft.seen.joins_noted)
+    if not live or draft.seen.program_looked_at == looked_at:
+        return
+    about = draft.group.about
+    joins = {each: heard.join for each in live if (heard := draft.seen.members.get(each))}
+    if not any(
+        (record.topology_epoch, record.topology_hash, record.assignor)
+        == (about.topology_epoch, about.topology_hash, about.assignor)
+        for record in live.values()
+    ):
+        _change_program(draft, joins)
+    changed = program_with(draft.group, [join for join in joins.values() if join is not None])
+    if changed != msgspec.structs.replace(draft.group.about, leader_epoch=draft.epoch):
+        draft.seen.news.append("what there is to do changed")
+        gone = [task for task in draft.group.tasks if str(task) not in changed.tasks]
+        draft.write(changed)
+        for task in gone:
+            draft.forget_input(task)
+    draft.seen.program_looked_at = (draft.group.members, draft.seen.joins_noted)
+
+
+def _change_program(draft: Draft, joins: dict[str, Join | None]) -> None:
+    """Nobody of the group's topology is left: the lowest epoch among the others is the next."""
+    candidates = [
+        (join.topology_epoch, record.member, join)
+        for incarnation, record in draft.live().items()
+        if (join := joins.get(incarnation)) is not None
+    ]
+    if not candidates:
+        return  # a new leader has to hear them first
+    epoch, _, join = min(candidates, key=lambda each: each[:2])
+    draft.write(program_of(join, draft.group))
+    for record in list(draft.group.members.values()):
+        if is_awaited(record) and record.topology_hash != join.topology_hash:
+            _forget(draft, record, "its topology is not the group's any more")
+        elif record.phase == MemberPhase.PARKED and record.topology_epoch == epoch:
+            draft.move_member(record, MemberPhase.ACTIVE, "those of older topologies have left")
+            draft.seen.last_join_ms = draft.now_ms
+
+
+def take_acks(draft: Draft) -> None:
+    """Release what was let go of."""
+    for task, message in list(draft.seen.revoked.items()):
+        state = draft.group.states.get(task)
+        del draft.seen.revoked[task]
+        if state is None or state.phase != TaskPhase.REVOKING:
+            continue
+        if (state.owner, state.task_epoch) == (message.incarnation, message.task_epoch):
+            draft.release_by_ack(task, message.input, message.changelog_end)
+            if task not in draft.group.tasks:
+                draft.forget_input(task)
+
+
+def bury(draft: Draft) -> None:
+    """Begin to fence the dead; where a fence is done, release their tasks."""
+    for record in draft.live().values():
+        reason = _death(draft, record)
+        if reason:
+            _begin_fence(draft, record, reason)
+    _bury_slow_owners(draft)
+    for record in list(draft.group.members.values()):
+        done = record.incarnation in draft.seen.fenced or record.phase == MemberPhase.FENCED
+        if record.phase in (MemberPhase.FENCING, MemberPhase.FENCED) and done:
+            _end_fence(draft, record)
+        elif is_awaited(record):
+            since_ms = draft.seen.phase_ms.get(record.incarnation, draft.seen.claimed_ms)
+            rejoin_ms = _rejoin_ms(draft, record)
+            if draft.due(since_ms + rejoin_ms):
+                _forget(draft, record, f"did not come back within {rejoin_ms} ms")
+
+
+def _rejoin_ms(draft: Draft, record: MemberRecord) -> int:
+    """Return how long a member's return is waited for; what an earlier leader logged is bounded by what others ask for."""
+    if record.incarnation in draft.seen.phase_ms:
+        return record.rejoin_ms
+    asked = [
+        each.rejoin_timeout_ms
+        for incarnation, each in draft.live().items()
+        if not draft.seen.is_unheard(incarnation)
+    ]
+    return min(record.rejoin_ms, max(asked, default=0) + REJOIN_INHERITED_MS)
+
+
+def _bury_slow_owners(draft: Draft) -> None:
+    """Begin to fence owners that don't let go of a task in time."""
+    revoking, revoked_ms = TaskPhase.REVOKING, draft.seen.revoked_ms
+    for task, state in draft.group.states.items():
+        if state.phase != revoking:
+            revoked_ms.pop(task, None)
+            continue
+        since_ms = revoked_ms.setdefault(task, draft.now_ms)
+        owner = draft.group.members.get(state.owner or "")
+        if not owner or owner.phase not in LIVE:
+            continue
+        # In a call it can't obey, and that has a bound of its own.
+        since_ms = max(since_ms, draft.seen.of(owner.incarnation).in_call_ms)
+        deadline_ms = min(state.deadline_ms, draft.settings.revoke_timeout_ms)
+        if draft.due(since_ms + deadline_ms):
+            limit = f"did not let go of {task} within {deadline_ms} ms"
+            _begin_fence(draft, owner, limit)
+
+
+def _death(draft: Draft, record: MemberRecord) -> str:
+    heard = draft.seen.of(record.incarnation)
+    if heard.died:
+        return heard.died
+    timeout_ms = record.session_timeout_ms
+    if draft.seen.is_unheard(record.incarnation):
+        heartbeats_ms = _UNHEARD_HEARTBEATS * draft.settings.heartbeat_interval_ms
+        timeout_ms = min(timeout_ms, max(UNHEARD_MAX_MS, heartbeats_ms))
+    if draft.due(heard.heard_ms + timeout_ms):
+        return f"no beat for {timeout_ms} ms"
+    return ""
+
+
+def _begin_fence(
+    draft: Draft, record: MemberRecord, reason: str, *, replaced: bool = False
+) -> None:
+    """FENCING is written before anything is fenced: whoever leads next fences it again if need be (H6)."""
+    rejoin_ms = record.rejoin_ms
+    if record.static and record.phase == MemberPhase.ACTIVE:
+        rejoin_ms = record.rejoin_timeout_ms
+    fencing = msgspec.structs.replace(record, rejoin_ms=0 if replaced else rejoin_ms)
+    draft.move_member(fencing, MemberPhase.FENCING, reason)
+    draft.seen.phase_ms[record.incarnation] = draft.now_ms
+    draft.seen.news.append(f"{record.member} died")
+    for task in draft.group.owned(record.incarnation):
+        committed = _said_committed(draft, record, task)
+        draft.await_fence(task, f"{record.member}: {reason}", committed)
+
+
+def _end_fence(draft: Draft, record: MemberRecord) -> None:
+    fenced = draft.move_member(record, MemberPhase.FENCED, record.reason)
+    for task in draft.group.owned(record.incarnation):
+        draft.release_by_fence(task)
+    if not record.rejoin_ms:
+        _forget(draft, fenced, record.reason)
+    else:
+        _await_return(draft, fenced, record.reason)
+
+
+def _said_committed(draft: Draft, owner: MemberRecord, task: TaskId) -> Positions:
+    """Return what the beats of a task's owner said to be committed under its epoch; nothing if they did not say."""
+    row = draft.seen.of(owner.incarnation).rows.get(task)
+    if row is None or (row.role, row.epoch) != (
+        TaskRole.ACTIVE,
+        draft.group.states[task].task_epoch,
+    ):
+        return {}
+    return row.committed
+
+
+def fences_due(draft: Draft) -> Iterator[Fence]:
+    """Yield the fences to begin now, those of task owners first, a bounded number at once (H30)."""
+    asked = draft.seen.fence_asked_ms
+    waiting: list[tuple[bool, str]] = []
+    under_way = 0
+    for incarnation, record in draft.group.members.items():
+        if record.phase != MemberPhase.FENCING:
+            continue
+        since_ms = asked.get(incarnation)
+        if since_ms is not None and not draft.due(since_ms + FENCE_AGAIN_MS):
+            under_way += 1
+        else:
+            waiting.append((not draft.group.owned(incarnation), incarnation))
+    for _, incarnation in sorted(waiting)[: max(draft.settings.fences_at_once - under_way, 0)]:
+        asked[incarnation] = draft.now_ms
+        ids = draft.group.members[incarnation].transactional_ids
+        yield Fence(incarnation=incarnation, transactional_ids=ids)
+
+
+def let_leave(draft: Draft) -> None:
+    """Begin what members asked for or an operator did; let go who has nothing left."""
+    for record in draft.live().values():
+        wish = _wish(draft, record)
+        if wish is not None:
+            _begin_leave(draft, record, wish)
+    for record in draft.live().values():
+        if record.phase == MemberPhase.LEAVING and not draft.group.owned(record.incarnation):
+            if record.rejoin_ms:
+                _await_return(draft, record, "restarts")
+            else:
+                _forget(draft, record, "left")
+
+
+def shut_down(draft: Draft) -> None:
+    """Tell every incarnation that is in the group to end, if one of them asked for that; who joins later is not meant."""
+    for asking in draft.live().values():
+        wanted = draft.seen.of(asking.incarnation).shutdown
+        if not wanted or asking.shutdown:
+            continue
+        reason = f"{asking.member}: {wanted}"
+        for record in draft.live().values():
+            if not record.shutdown:
+                draft.write(
+                    msgspec.structs.replace(record, leader_epoch=draft.epoch, shutdown=reason)
+                )
+
+
+def _wish(draft: Draft, record: MemberRecord) -> Leave | None:
+    """Return the leave that a member's record does not show yet."""
+    heard = draft.seen.of(record.incarnation)
+    drain = draft.seen.drains.get(record.incarnation)
+    wish = heard.leave
+    if wish is None and drain is not None and record.phase != MemberPhase.LEAVING:
+        wish = Leave(
+            app=drain.app,
+            member=record.member,
+            incarnation=record.incarnation,
+            drain_ms=max(drain.drain_ms, 1),
+        )
+    if wish is None or record.phase != MemberPhase.LEAVING:
+        return wish
+    # It is leaving already: only a more urgent wish is news.
+    at_once = wish.rejoin or not wish.drain_ms
+    return wish if at_once and record.drain_ms else None
+
+
+def _begin_leave(draft: Draft, record: MemberRecord, wish: Leave) -> None:
+    leaving = msgspec.structs.replace(
+        record,
+        drain_ms=0 if wish.rejoin else wish.drain_ms,
+        rejoin_ms=record.rejoin_timeout_ms if wish.rejoin else 0,
+    )
+    reason = "restarts" if wish.rejoin else "drains" if wish.drain_ms else "leaves"
+    if record.phase != MemberPhase.LEAVING:
+        draft.seen.phase_ms[record.incarnation] = draft.now_ms
+        draft.seen.news.append(f"{record.member} {reason}")
+    draft.move_member(leaving, MemberPhase.LEAVING, reason)
+    draft.seen.drains.pop(record.incarnation, None)
+
+
+def log_ids(draft: Draft) -> None:
+    """Log transactional ids before they are used (H8)."""
+    for incarnation, record in draft.live().items():
+        wanted = draft.seen.of(incarnation).ids_wanted
+        new = [each for _, each in sorted(wanted.items()) if each not in record.transactional_ids]
+        wanted.clear()
+        if new:
+            ids = (*record.transactional_ids, *new)
+            draft.write(
+                msgspec.structs.replace(record, leader_epoch=draft.epoch, transactional_ids=ids)
+            )
+
+
+def _await_return(draft: Draft, record: MemberRecord, reason: str) -> None:
+    draft.move_member(record, MemberPhase.GONE, reason)
+    draft.seen.phase_ms[record.incarnation] = draft.now_ms
+    draft.seen.forget(record.incarnation)
+
+
+def _forget(draft: Draft, record: MemberRecord, reason: str) -> None:
+    gone = msgspec.structs.replace(record, rejoin_ms=0, drain_ms=0)
+    draft.move_member(gone, MemberPhase.GONE, reason)
+    draft.seen.phase_ms.pop(record.incarnation, None)
+    draft.seen.forget(record.incarnation)
+    if record.phase != MemberPhase.FENCED:  # else it was news when it died
+        draft.seen.news.append(f"{record.member} {reason}")

@@ -1,0 +1,170 @@
+"""Mending of a group that contradicts itself: makes every group that readers accept one that a leader can work with.
+
+Leaders write no contradiction. But anybody who may write to the state topic may add a well-formed record, and the next
+leader begins from it. It mends the group before it writes its snapshot, so every reader of the log has the mended one.
+
+Rules, where a contradiction leaves a choice: nothing is released without a fence, and no epoch goes back. A group that
+only leaders wrote stays the same. Pure.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from rebalance.group import LIVE, Group
+from rebalance.leader.bootstrapping import BOOTSTRAP_HOLD
+from rebalance.leader.group_program import PARTITIONS_HOLD
+from rebalance.model import MemberPhase, TaskId, TaskPhase
+from rebalance.producer_ids import group_id, is_group_id, own_ids
+from rebalance.protocol.records import MemberRecord, TaskRecord
+
+#: Transactional ids that are fenced of an incarnation whose own ids are lost: its first ones.
+_IDS_FENCED: Final = 8
+
+#: What holds begin with that leaders and commands set, or an operator asked for.
+_HOLDS: Final = (PARTITIONS_HOLD, BOOTSTRAP_HOLD, "SAFE_HOLD")
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """A group without contradictions.
+
+    Attributes:
+        group: The group; the given one where there was nothing to mend.
+        found: Contradictions that were mended, for people.
+    """
+
+    group: Group
+    found: tuple[str, ...] = ()
+
+
+def mended(group: Group, *, app: str, heard: Collection[str] = ()) -> Mended:
+    """Return a group with its contradictions mended.
+
+    Args:
+        group: The fold of the log.
+        app: The application, for the transactional ids of incarnations whose records are lost.
+        heard: Incarnations that were heard lately, the last one last.
+    """
+    found: list[str] = []
+    members = dict(_with_ids(group.members, app, found))
+    fences = _in_doubt(group, members, heard, found)
+    for incarnation, name in fences.items():
+        members[incarnation] = _to_fence(members.get(incarnation), incarnation, name, app)
+    states = {
+        task: _with_phase(task, state, members, found) for task, state in group.states.items()
+    }
+    about = group.about
+    if found:
+        group = replace(group, members=members, states=states)
+    if about.held and not about.held.startswith(_HOLDS):
+        found.append("the group decides nothing, for a reason that no leader gives")
+        about = replace(about, held="")
+    if about.pinned and (group.members or group.target.group_epoch):
+        found.append("the group waits for the first member of a program, but has had members")
+        about = replace(about, pinned=False)
+    if about is not group.about:
+        group = replace(group, about=about)
+    return Mended(group, tuple(found))
+
+
+def _with_ids(
+    members: Mapping[str, MemberRecord], app: str, found: list[str]
+) -> Iterator[tuple[str, MemberRecord]]:
+    """Yield the members, each with transactional ids: who has none could not be fenced."""
+    for incarnation, record in members.items():
+        if any(is_group_id(each, app, incarnation) for each in record.transactional_ids):
+            yield incarnation, record
+        else:
+            if not own_ids(app, record.transactional_ids):
+                found.append(f"member {record.member} is logged without transactional ids")
+            yield incarnation, _with_first_ids(record, app)
+
+
+def _with_first_ids(record: MemberRecord, app: str) -> MemberRecord:
+    ids = (group_id(app, record.incarnation, number) for number in range(_IDS_FENCED))
+    return replace(
+        record, transactional_ids=tuple(dict.fromkeys((*record.transactional_ids, *ids)))
+    )
+
+
+def _in_doubt(
+    group: Group,
+    members: Mapping[str, MemberRecord],
+    heard: Collection[str],
+    found: list[str],
+) -> dict[str, str]:
+    """Return the incarnations to fence, and their members' names."""
+    fences: dict[str, str] = {}
+    for incarnation, record in members.items():
+        if record.phase in (MemberPhase.JOINING, MemberPhase.FENCED):
+            found.append(
+                f"member {record.member} is logged as {record.phase}, which ends with no transaction"
+            )
+            fences[incarnation] = record.member
+    found += _namesakes(members, heard, fences)
+    for task, state in group.states.items():
+        owner = state.owner
+        if owner is None or owner in fences:
+            continue
+        held = members.get(owner)
+        if held is None:
+            found.append(f"task {task} is {state.phase} at an incarnation that is no member")
+            fences[owner] = state.member or owner
+        elif held.phase in LIVE:
+            if state.phase == TaskPhase.FENCE_WAIT:
+                found.append(
+                    f"task {task} waits for a fence of {held.member}, which is {held.phase}"
+                )
+                fences[owner] = held.member
+        elif held.phase != MemberPhase.FENCING:
+            found.append(f"task {task} is {state.phase} at {held.member}, which is {held.phase}")
+            fences[owner] = held.member
+    return fences
+
+
+def _namesakes(
+    members: Mapping[str, MemberRecord], heard: Collection[str], fences: dict[str, str]
+) -> Iterator[str]:
+    """Add all live incarnations of one name but the one heard last to the fences; all of them if none was heard."""
+    by_name: dict[str, list[str]] = {}
+    for incarnation, record in members.items():
+        if record.phase in LIVE:
+            by_name.setdefault(record.member, []).append(incarnation)
+    last = {incarnation: at for at, incarnation in enumerate(heard)}
+    for name, incarnations in by_name.items():
+        if len(incarnations) == 1:
+            continue
+        yield f"member {name} is logged with {len(incarnations)} live incarnations"
+        kept = max(incarnations, key=lambda each: last.get(each, -1))
+        fences |= {each: name for each in incarnations if each != kept or each not in last}
+
+
+def _to_fence(record: MemberRecord | None, incarnation: str, name: str, app: str) -> MemberRecord:
+    if record is None:
+        lost = MemberRecord(leader_epoch=0, member=name, incarnation=incarnation, phase="FENCING")
+        record = _with_first_ids(lost, app)
+    return replace(
+        record,
+        phase=MemberPhase.FENCING.value,
+        rejoin_ms=0,
+        drain_ms=0,
+        reason="the group log contradicts itself about it",
+    )
+
+
+def _with_phase(
+    task: TaskId, state: TaskRecord, members: Mapping[str, MemberRecord], found: list[str]
+) -> TaskRecord:
+    """Return a task's record as its owner's phase demands it, with its owner's name."""
+    if state.owner is None:
+        return state
+    owner = members[state.owner]
+    if owner.phase == MemberPhase.FENCING and state.phase != TaskPhase.FENCE_WAIT:
+        found.append(f"task {task} is {state.phase} at {owner.member}, which is being fenced")
+        state = replace(state, phase=TaskPhase.FENCE_WAIT.value, event="FENCE_WAIT")
+    if state.member != owner.member:
+        found.append(f"task {task} names another member than its owner's, {owner.member}")
+        state = replace(state, member=owner.member)
+    return state

@@ -1,0 +1,496 @@
+"""What a leader knows that the log does not say: who was heard when, how far copies are, who asked for what.
+
+Nothing here outlives the leader: a new one begins with nothing, gives every member a full session before it judges it
+(H5), and takes no copy for ready before its next announcement. What a message says is noted only if its sender's
+incarnation, and the epoch it speaks of, are those of the log (H20).
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from rebalance.group import LIVE, Group
+from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TaskShape
+from rebalance.protocol.messages import (
+    AnyMessage,
+    Beat,
+    DrainMember,
+    EraseKey,
+    GrantedOk,
+    Join,
+    KeyErased,
+    LeaderBeat,
+    Leave,
+    MemberDied,
+    NotReady,
+    Ready,
+    Refused,
+    Revoked,
+    ShutDown,
+    Suspect,
+    TaskFailed,
+    TransactionalIdWanted,
+)
+from rebalance.protocol.records import Copy, MemberRecord
+from rebalance.protocol.task_status import TaskStatus
+
+#: What counts only if it comes from an incarnation that is in the group.
+_OfMember = (
+    Beat
+    | Ready
+    | NotReady
+    | Revoked
+    | GrantedOk
+    | TaskFailed
+    | TransactionalIdWanted
+    | Leave
+    | ShutDown
+)
+
+#: How long a member that could not open a task is spared it: doubled with each failure up to the maximum.
+FAILURE_BACK_OFF_MS: Final = 1_000
+FAILURE_BACK_OFF_MS_MAX: Final = 60_000
+
+#: Transactional ids one incarnation may have; more are not logged.
+TRANSACTIONAL_IDS_MAX: Final = 1_000
+
+#: Announcements of a copy that are remembered: a question is answered before so many more have come.
+SAID_MAX: Final = 8
+
+#: How long what a member says of its disk counts: who begins to write the changelogs leaves it behind, or has it open soon.
+DISK_FRESH_MS: Final = 10_000
+
+#: Incarnations that ended under this leader and are remembered, so that a late join of theirs is not taken for a new one.
+ENDED_MAX: Final = 10_000
+
+
+class Announced(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy's newest READY, and what the leader found when it looked at the end offsets itself.
+
+    Attributes:
+        incarnation, learn_epoch, store_uuid, positions: As announced.
+        since_ms: When it was announced first, of the same store and without going back.
+        heard_ms: When it was announced last.
+        said: The last moments and positions of its announcements since then, this one included.
+        checked_ms: When the end offsets that it was held against were asked for; None: not yet.
+        lag: Records behind those; -1 if not checked.
+    """
+
+    incarnation: str
+    learn_epoch: int
+    store_uuid: str
+    positions: Mapping[str, int]
+    since_ms: int
+    heard_ms: int
+    said: tuple[tuple[int, Mapping[str, int]], ...] = ()
+    checked_ms: int | None = None
+    lag: int = -1
+
+
+class End(NamedTuple):
+    """The read-committed end offset of a partition, and when it was asked for."""
+
+    offset: int
+    asked_ms: int
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a member could not have a task in a row, and until when it is spared it."""
+
+    count: int
+    until_ms: int
+
+
+class Heard(msgspec.Struct, kw_only=True):
+    """What was heard of one incarnation.
+
+    Attributes:
+        heard_ms: When it last vouched for itself; the leader's claim at first.
+        join: Its newest join, if this leader heard one: what it sees and what it has on its disk.
+        joined_ms: When that was heard first.
+        sequence: Its last beat.
+        admitted_ms: When this leader took it in, or found it without a task: settling counts from then. None: it is settled if
+            it was heard since the claim.
+        awaited: Its next beat decides something: whether it is still there after settling, or after the claim.
+        in_call_ms: When it last said that its worker is in a long call of user code.
+        died: Why it is to be fenced, or "".
+        leave: Its wish to leave.
+        shutdown: Why it wants the whole application to end, or "".
+        rows: How far it is with each task.
+        ids_wanted: Transactional ids it asked for, by number.
+    """
+
+    heard_ms: int
+    join: Join | None = None
+    joined_ms: int = 0
+    sequence: int = -1
+    admitted_ms: int | None = None
+    awaited: bool = False
+    in_call_ms: int = 0
+    died: str = ""
+    leave: Leave | None = None
+    shutdown: str = ""
+    rows: dict[TaskId, TaskStatus] = msgspec.field(default_factory=dict[TaskId, TaskStatus])
+    ids_wanted: dict[int, str] = msgspec.field(default_factory=dict[int, str])
+
+
+class Observations(msgspec.Struct, kw_only=True):
+    """See the module.
+
+    Attributes:
+        claimed_ms: When this leader began.
+        ready_lag_max: `acceptable_recovery_lag`.
+        members: What was heard of each incarnation, in the log or about to be.
+        ended: Incarnations that are over.
+        returned: Those of them that want to join and were not answered yet: they slept through their end.
+        announced: READY copies, by task and incarnation.
+        revoked: Acknowledged revocations.
+        running: Epochs in which owners said that they process.
+        failures: By task and member's name.
+        failed_copies, failed_tasks: Learn epochs (by task and incarnation) and task epochs that failed.
+        drains: Operators' wishes, by the incarnations that they were of.
+        fence_asked_ms, fenced: Fences under way and done, by incarnation.
+        phase_ms, revoked_ms: Since when an incarnation is in its phase, a task in REVOKING; the claim if not here.
+        joins_noted: Counts joins that said something new.
+        program_looked_at: Members and `joins_noted` when the group's program was last looked at.
+        corrected: Members and `joins_noted` when the members' records were last compared with their joins.
+        last_join_ms, first_join_ms: Newest and oldest admission that no target knows of.
+        ends, ends_asked_ms: End offsets by position key, and which are being read since when.
+        planned, moved_ms: Planned moves from REVOKE until their GRANT is in the log, and when the last one came there.
+        cold: Task epochs that were granted to members without a caught-up copy; whether they had some state of it.
+        news: What changed since the last target, for people.
+        set_aside: Tasks that were left as they are because the group contradicts itself about them, and why.
+        suspected: A candidate doubts that this leader lives.
+    """
+
+    claimed_ms: int
+    ready_lag_max: int
+    members: dict[str, Heard] = msgspec.field(default_factory=dict[str, Heard])
+    ended: dict[str, None] = msgspec.field(default_factory=dict[str, None])
+    returned: list[str] = msgspec.field(default_factory=list[str])
+    announced: dict[TaskId, dict[str, Announced]] = msgspec.field(
+        default_factory=dict[TaskId, dict[str, Announced]]
+    )
+    revoked: dict[TaskId, Revoked] = msgspec.field(default_factory=dict[TaskId, Revoked])
+    running: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
+    failures: dict[tuple[TaskId, str], Failure] = msgspec.field(
+        default_factory=dict[tuple[TaskId, str], Failure]
+    )
+    failed_copies: dict[tuple[TaskId, str], int] = msgspec.field(
+        default_factory=dict[tuple[TaskId, str], int]
+    )
+    failed_tasks: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
+    drains: dict[str, DrainMember] = msgspec.field(default_factory=dict[str, DrainMember])
+    fence_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    fenced: set[str] = msgspec.field(default_factory=set[str])
+    phase_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    revoked_ms: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
+    joins_noted: int = 0
+    program_looked_at: tuple[Mapping[str, MemberRecord], int] | None = None
+    corrected: tuple[Mapping[str, MemberRecord], int] | None = None
+    last_join_ms: int | None = None
+    first_join_ms: int | None = None
+    ends: dict[str, End] = msgspec.field(default_factory=dict[str, End])
+    ends_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
+    moved_ms: int | None = None
+    cold: dict[TaskId, tuple[int, bool]] = msgspec.field(
+        default_factory=dict[TaskId, tuple[int, bool]]
+    )
+    news: list[str] = msgspec.field(default_factory=list[str])
+    set_aside: dict[TaskId, str] = msgspec.field(default_factory=dict[TaskId, str])
+    suspected: bool = False
+
+    def of(self, incarnation: str) -> Heard:
+        """Return what was heard of an incarnation; of one that was not heard, only that the leader began."""
+        heard = self.members.get(incarnation)
+        if heard is None:
+            heard = self.members[incarnation] = Heard(heard_ms=self.claimed_ms)
+        return heard
+
+    def is_unheard(self, incarnation: str) -> bool:
+        """Return whether nothing at all was heard of an incarnation since this leader's claim."""
+        heard = self.members.get(incarnation)
+        return heard is None or (heard.sequence < 0 and heard.join is None)
+
+    def pending(self, group: Group) -> list[Join]:
+        """Return the joins of incarnations that are not in the log, oldest word first."""
+        return [
+            heard.join
+            for incarnation, heard in self.members.items()
+            if heard.join is not None and incarnation not in group.members
+        ]
+
+    def note(self, message: AnyMessage, group: Group, now_ms: int) -> bool:
+        """Take in a message; return whether it can change a decision."""
+        match message:
+            case Join():
+                changed = self._join(message, group, now_ms)
+            case Suspect():
+                changed = message.leader_epoch >= group.leader_epoch
+                self.suspected = self.suspected or changed
+            case DrainMember():
+                changed = self._drain(message, group)
+            case MemberDied():
+                changed = self._died(message, group)
+            case LeaderBeat() | Refused() | EraseKey() | KeyErased():
+                changed = (
+                    False  # other leaders' words, and what is between an operator and an owner
+                )
+            case _:
+                live = _is_live(group, message.incarnation)
+                changed = live and self._note_of_member(message, group, now_ms)
+        return changed
+
+    def _note_of_member(self, message: _OfMember, group: Group, now_ms: int) -> bool:
+        match message:
+            case Beat():
+                changed = self._beat(message, now_ms)
+            case Ready() | NotReady():
+                changed = self._copy(message, group, now_ms)
+            case Revoked() | GrantedOk():
+                changed = self._task(message, group)
+            case TaskFailed():
+                changed = self._failed(message, group, now_ms)
+            case TransactionalIdWanted():
+                changed = self._id_wanted(message, group)
+            case Leave():
+                heard = self.of(message.incarnation)
+                changed = heard.leave != message
+                heard.leave = message
+            case ShutDown():
+                heard = self.of(message.incarnation)
+                changed = not heard.shutdown
+                heard.shutdown = heard.shutdown or message.reason or "it says no reason"
+            case _:
+                assert_never(message)
+        return changed
+
+    def forget(self, incarnation: str) -> None:
+        """Drop everything about an incarnation that is over."""
+        self.members.pop(incarnation, None)
+        self.drains.pop(incarnation, None)
+        self.fence_asked_ms.pop(incarnation, None)
+        self.fenced.discard(incarnation)
+        for key in [each for each in self.failed_copies if each[1] == incarnation]:
+            del self.failed_copies[key]
+        for copies in self.announced.values():
+            copies.pop(incarnation, None)
+        self.ended[incarnation] = None
+        while len(self.ended) > ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
+
+    # -- one kind of message each -------------------------------------------------------------------------------------
+
+    def _join(self, join: Join, group: Group, now_ms: int) -> bool:
+        record = group.members.get(join.incarnation)
+        if join.incarnation in self.ended:
+            self.returned.append(join.incarnation)
+            return True
+        if record is not None and record.phase not in LIVE:
+            return False
+        heard = self.of(join.incarnation)
+        heard.heard_ms = now_ms
+        changed = heard.join != join
+        if changed:
+            heard.join, heard.joined_ms = self._sharing(join), now_ms
+        self.joins_noted += changed
+        return changed
+
+    def _sharing(self, join: Join) -> Join:
+        """Return a join with the very tasks that another one has, if they are equal.
+
+        Nearly always all members see the same. What they see is looked through at each change of the members, and then
+        once for all that share it (`program.program_with`).
+        """
+        others = (each.join for each in self.members.values() if each.join is not None)
+        for other in others:
+            if other.tasks == join.tasks:
+                return replace(join, tasks=other.tasks)
+        return join
+
+    def _drain(self, message: DrainMember, group: Group) -> bool:
+        incarnation = group.incarnation_of(message.target)
+        if incarnation is None or group.members[incarnation].phase == MemberPhase.LEAVING:
+            return False
+        self.drains[incarnation] = message
+        return True
+
+    def _died(self, message: MemberDied, group: Group) -> bool:
+        if _is_live(group, message.incarnation):
+            heard = self.of(message.incarnation)
+            heard.died = heard.died or message.reason or "its process ended"
+            return True
+        if message.incarnation in self.members and message.incarnation not in group.members:
+            self.forget(message.incarnation)  # it was about to join
+        return False
+
+    def _beat(self, beat: Beat, now_ms: int) -> bool:
+        heard = self.of(beat.incarnation)
+        if beat.seq <= heard.sequence:
+            return False  # an older one that was late, or the same one again: says nothing of now
+        heard.sequence = beat.seq
+        heard.heard_ms = now_ms
+        changed, heard.awaited = heard.awaited, False
+        if beat.in_call:
+            heard.in_call_ms = now_ms
+        if beat.full:
+            heard.rows = {}
+        for row in beat.tasks:
+            task = _task_id(row.task)
+            if task is not None:
+                heard.rows[task] = row
+        return changed
+
+    def _copy(self, message: Ready | NotReady, group: Group, now_ms: int) -> bool:
+        task = _task_id(message.task)
+        if task is None or not _is_copy(group, task, message.incarnation, message.learn_epoch):
+            return False
+        copies = self.announced.setdefault(task, {})
+        before = copies.get(message.incarnation)
+        if isinstance(message, NotReady):
+            return copies.pop(message.incarnation, None) is not None
+        announced = Announced(
+            incarnation=message.incarnation,
+            learn_epoch=message.learn_epoch,
+            store_uuid=message.store_uuid,
+            positions=message.positions,
+            since_ms=now_ms,
+            heard_ms=now_ms,
+            said=((now_ms, message.positions),),
+        )
+        goes_on = before is not None and _goes_on(before, announced)
+        if before is not None and goes_on:
+            announced = replace(
+                announced,
+                since_ms=before.since_ms,
+                said=(*before.said, *announced.said)[-SAID_MAX:],
+                checked_ms=before.checked_ms,
+                lag=before.lag,
+            )
+        copies[message.incarnation] = announced
+        self.failures.pop((task, message.member), None)
+        return not goes_on or announced.lag > self.ready_lag_max
+
+    def _task(self, message: Revoked | GrantedOk, group: Group) -> bool:
+        task = _task_id(message.task)
+        state = None if task is None else group.states.get(task)
+        if task is None or state is None:
+            return False
+        if state.owner != message.incarnation or state.task_epoch != message.task_epoch:
+            return False
+        if isinstance(message, Revoked):
+            if state.phase != TaskPhase.REVOKING:
+                return False
+            self.revoked[task] = message
+            return True
+        changed = self.running.get(task) != message.task_epoch
+        self.running[task] = message.task_epoch
+        self.failures.pop((task, message.member), None)
+        return changed
+
+    def _failed(self, message: TaskFailed, group: Group, now_ms: int) -> bool:
+        task = _task_id(message.task)
+        if task is None:
+            return False
+        member = group.members[message.incarnation].member
+        if message.role == TaskRole.ACTIVE:
+            state = group.states.get(task)
+            if state is None or state.owner != message.incarnation:
+                return False
+            if state.task_epoch != message.epoch or self.failed_tasks.get(task) == message.epoch:
+                return False
+            self.failed_tasks[task] = message.epoch
+        else:
+            key = (task, message.incarnation)
+            if not _is_copy(group, task, message.incarnation, message.epoch):
+                return False
+            if self.failed_copies.get(key) == message.epoch:
+                return False
+            self.failed_copies[key] = message.epoch
+            self.announced.get(task, {}).pop(message.incarnation, None)
+        count = self.failures[task, member].count + 1 if (task, member) in self.failures else 1
+        pause_ms = min(FAILURE_BACK_OFF_MS << min(count - 1, 10), FAILURE_BACK_OFF_MS_MAX)
+        self.failures[task, member] = Failure(count=count, until_ms=now_ms + pause_ms)
+        return True
+
+    def _id_wanted(self, message: TransactionalIdWanted, group: Group) -> bool:
+        known = group.members[message.incarnation].transactional_ids
+        wanted = self.of(message.incarnation).ids_wanted
+        if message.transactional_id in known or len(known) >= TRANSACTIONAL_IDS_MAX:
+            return False
+        wanted[message.number] = message.transactional_id
+        return True
+
+    # -- end offsets --------------------------------------------------------------------------------------------------
+
+    def note_ends(
+        self, ends: Mapping[str, int], asked_ms: int, tasks: Mapping[TaskId, TaskShape]
+    ) -> None:
+        """Take in end offsets; hold every copy's newest announcement that is not younger than the question against them (H13)."""
+        for key, end in ends.items():
+            if asked_ms >= self.ends.get(key, End(offset=0, asked_ms=asked_ms)).asked_ms:
+                self.ends[key] = End(offset=end, asked_ms=asked_ms)
+            if self.ends_asked_ms.get(key, asked_ms + 1) <= asked_ms:
+                del self.ends_asked_ms[key]
+        for task, copies in self.announced.items():
+            keys = changelog_keys(task, tasks.get(task))
+            if not keys or not ends.keys() >= set(keys):
+                continue
+            for incarnation, announced in copies.items():
+                older = [positions for at_ms, positions in announced.said if at_ms <= asked_ms]
+                if older:
+                    lag = lag_of(older[-1], ends, keys)
+                    copies[incarnation] = replace(announced, checked_ms=asked_ms, lag=lag)
+
+
+def changelog_keys(task: TaskId, shape: TaskShape | None) -> tuple[str, ...]:
+    """Return the position keys of a task's changelog partitions.
+
+    >>> changelog_keys(TaskId(0, 2), TaskShape(stateful=True, changelogs=("app-counts-changelog",)))
+    ('app-counts-changelog-2',)
+    """
+    return () if shape is None else _partitions_of(shape.changelogs, task.partition)
+
+
+@lru_cache(maxsize=1 << 14)
+def _partitions_of(topics: tuple[str, ...], partition: int) -> tuple[str, ...]:
+    return tuple(f"{topic}-{partition}" for topic in topics)
+
+
+def lag_of(positions: Mapping[str, int], ends: Mapping[str, int], keys: tuple[str, ...]) -> int:
+    """Return how many changelog records positions are behind the ends.
+
+    >>> lag_of({"c-0": 7}, {"c-0": 10, "d-0": 2}, ("c-0", "d-0"))
+    5
+    """
+    return sum(max(ends[key] - positions.get(key, 0), 0) for key in keys)
+
+
+def _is_live(group: Group, incarnation: str) -> bool:
+    record = group.members.get(incarnation)
+    return record is not None and record.phase in LIVE
+
+
+def _is_copy(group: Group, task: TaskId, incarnation: str, learn_epoch: int) -> bool:
+    copy = Copy(incarnation=incarnation, learn_epoch=learn_epoch)
+    return copy in group.step.copies(task)
+
+
+def _goes_on(before: Announced, now: Announced) -> bool:
+    """Whether what was found out about an announcement holds for the next one: same copy, same store, not gone back."""
+    return (
+        before.learn_epoch == now.learn_epoch
+        and before.store_uuid == now.store_uuid
+        and all(now.positions.get(key, 0) >= at for key, at in before.positions.items())
+    )
+
+
+def _task_id(text: str) -> TaskId | None:
+    try:
+        return TaskId.parse(text)
+    except ValueError:
+        return None

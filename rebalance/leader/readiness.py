@@ -1,0 +1,162 @@
+"""How far each copy of a task is, and whether what is known of it is good enough to act on: the learner gate's facts."""
+
+from typing import Final
+
+from rebalance.leader.draft import Draft
+from rebalance.leader.observations import DISK_FRESH_MS, Announced, changelog_keys
+from rebalance.model import TaskId, TaskPhase, TaskRole
+from rebalance.protocol.messages import Join
+from rebalance.protocol.records import Copy, TaskRecord
+from rebalance.refine.refine_input import CopyNow, Readiness
+
+# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
+# decision.
+_ACTIVE: Final = TaskRole.ACTIVE
+_LEARNER: Final = TaskRole.LEARNER
+_STANDBY: Final = TaskRole.STANDBY
+_FENCE_WAIT: Final = TaskPhase.FENCE_WAIT
+_READY: Final = Readiness.READY
+_PROGRESSING: Final = Readiness.PROGRESSING
+_NOTHING: Final = Readiness.NOTHING
+_UNKNOWN: Final = Readiness.UNKNOWN
+
+#: A planned move rests on end offsets that are no older than this (H13).
+CHECK_FRESH_MS: Final = 1_000
+
+#: End offsets that were asked for and did not come are asked for again after this long.
+ENDS_AGAIN_MS: Final = 2_000
+
+#: How long a task without an owner waits until a copy that announced itself is checked, before it goes to a cold member.
+CHECK_WAIT_MS: Final = 1_000
+
+
+def copies_now(draft: Draft, task: TaskId) -> tuple[CopyNow, ...]:
+    """Return a task's copies on live members; those that failed are as good as not there."""
+    group = draft.group
+    copies = group.step.copies(task)
+    if not copies:
+        return ()
+    learner = group.step.learners.get(task)
+    live = draft.live()
+    state = group.states.get(task)
+    # What an owner is to keep after its release is no copy yet.
+    owner = None if state is None else state.owner
+    found: list[CopyNow] = []
+    for copy in copies:
+        record = live.get(copy.incarnation)
+        if record is None or copy.incarnation == owner or has_failed(draft, task, copy):
+            continue
+        role = _LEARNER if copy == learner else _STANDBY
+        readiness = _readiness(draft, task, copy)
+        found.append(CopyNow(member=record.member, role=role, readiness=readiness))
+    return tuple(found)
+
+
+def has_failed(draft: Draft, task: TaskId, copy: Copy) -> bool:
+    """Return whether a copy is as good as not there: its member said that it could not have it."""
+    failed = draft.seen.failed_copies
+    return bool(failed) and failed.get((task, copy.incarnation)) == copy.learn_epoch
+
+
+def announced_by(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
+    """Return a copy's announcement that it is ready, if it made one under its current learn epoch."""
+    found = draft.seen.announced.get(task, {}).get(copy.incarnation)
+    return found if found is not None and found.learn_epoch == copy.learn_epoch else None
+
+
+def passes(draft: Draft, announced: Announced) -> bool:
+    """Return whether an announcement stood the check. What is not known never does."""
+    return (
+        announced.checked_ms is not None
+        and 0 <= announced.lag <= draft.settings.acceptable_recovery_lag
+    )
+
+
+def _readiness(draft: Draft, task: TaskId, copy: Copy) -> Readiness:
+    announced = announced_by(draft, task, copy)
+    if announced is not None:
+        return _READY if passes(draft, announced) else _PROGRESSING
+    heard = draft.seen.members.get(copy.incarnation)
+    row = heard.rows.get(task) if heard is not None else None
+    if row is None or row.epoch != copy.learn_epoch or row.role == _ACTIVE:
+        return _UNKNOWN
+    return _PROGRESSING if any(row.changelog.values()) else _NOTHING
+
+
+def want_checks(draft: Draft) -> None:
+    """Ask for the end offsets that announcements, and state on disk, are to be held against."""
+    for task, copies in draft.seen.announced.items():
+        state = draft.group.states.get(task)
+        orphaned = state is not None and state.phase == _FENCE_WAIT
+        for announced in copies.values():
+            checked_ms = announced.checked_ms
+            if checked_ms is None:
+                wanted = True
+            elif not passes(draft, announced):
+                wanted = announced.heard_ms > checked_ms
+            else:
+                wanted = orphaned and draft.now_ms - checked_ms > CHECK_FRESH_MS
+            if wanted:
+                want_ends(draft, task, announced.since_ms)
+    for heard in draft.seen.members.values():
+        if heard.join is not None and not draft.due(heard.joined_ms + DISK_FRESH_MS):
+            _want_ends_of_disk(draft, heard.join, heard.joined_ms)
+
+
+def _want_ends_of_disk(draft: Draft, join: Join, joined_ms: int) -> None:
+    """Ask for the ends that state on a disk is behind, as they are after the join."""
+    for copy in join.on_disk:
+        for key in copy.positions:
+            end = draft.seen.ends.get(key)
+            is_read = end is not None and end.asked_ms >= joined_ms
+            if not is_read and not _under_way(draft, key, joined_ms):
+                draft.ends_wanted.add(key)
+
+
+def want_ends(draft: Draft, task: TaskId, not_before_ms: int) -> None:
+    """Ask for a task's changelog ends, unless they are being read since that moment or later."""
+    for key in changelog_keys(task, draft.group.tasks.get(task)):
+        if not _under_way(draft, key, not_before_ms):
+            draft.ends_wanted.add(key)
+
+
+def _under_way(draft: Draft, key: str, not_before_ms: int) -> bool:
+    asked_ms = draft.seen.ends_asked_ms.get(key)
+    if asked_ms is None or asked_ms < not_before_ms:
+        return False
+    return not draft.due(asked_ms + ENDS_AGAIN_MS)
+
+
+def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bool:
+    """Return whether a task without an owner should wait a moment: a copy may turn out to be caught up.
+
+    Either it announced itself and its check is under way, or this leader is so new that it can't have been heard yet.
+    """
+    copies = draft.group.step.copies(task)
+    if state is None or not copies:
+        return False
+    live = draft.live()
+    copies = tuple(copy for copy in copies if copy.incarnation in live)
+    waits = False
+    for copy in copies:
+        announced = announced_by(draft, task, copy)
+        if announced is not None:
+            if passes(draft, announced):
+                return False  # it can be granted at once
+            open_check = announced.checked_ms is None
+            waits = waits or (open_check and not draft.due(announced.since_ms + CHECK_WAIT_MS))
+        else:
+            hearing_ms = draft.seen.claimed_ms + 2 * draft.settings.heartbeat_interval_ms
+            waits = waits or not draft.due(hearing_ms)
+    return waits
+
+
+def is_fresh(draft: Draft, task: TaskId, incarnation: str) -> bool:
+    """Return whether the check of a copy that is about to take over is fresh; if not, it is made again."""
+    announced = draft.seen.announced.get(task, {}).get(incarnation)
+    if announced is None or announced.checked_ms is None:
+        return True  # not a copy that stood a check: nothing to repeat
+    if draft.now_ms - announced.checked_ms <= CHECK_FRESH_MS:
+        return True
+    want_ends(draft, task, draft.now_ms - CHECK_FRESH_MS)
+    return False

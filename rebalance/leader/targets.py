@@ -1,0 +1,299 @@
+"""When the group needs a new target, what the assignor is asked, and what is made of its answer."""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import msgspec
+
+from rebalance.assignors.task_assignor import (
+    Assignment,
+    AssignmentMember,
+    AssignmentRefusedError,
+    AssignmentRequest,
+    validated,
+)
+from rebalance.group import Group
+from rebalance.leader.draft import Draft
+from rebalance.leader.group_program import comes_back, is_assignable
+from rebalance.leader.observations import DISK_FRESH_MS, changelog_keys, lag_of
+from rebalance.model import TaskId, TaskPhase, TaskRole
+from rebalance.protocol.records import MemberRecord, TargetRecord
+
+#: An assignor that failed is asked again after this long, doubled with each failure up to the maximum.
+ASK_AGAIN_MS = 1_000
+ASK_AGAIN_MS_MAX = 60_000
+
+#: In a basis, between the digest and the number of standbys.
+_STANDBYS = "/"
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A question that is with the assignor, and the basis it was asked on."""
+
+    request: AssignmentRequest
+    basis: str
+
+
+class Assigning(msgspec.Struct, kw_only=True):
+    """Where the leader is with its assignor.
+
+    Attributes:
+        asked: The question under way, or None.
+        answer: Its answer, not written yet.
+        number: Of the last question.
+        failures, again_ms: Failures in a row, and when it is asked again.
+        alarm: Why the last answer could not be used, or "".
+    """
+
+    asked: Asked | None = None
+    answer: Assignment | None = None
+    number: int = 0
+    failures: int = 0
+    again_ms: int = 0
+    alarm: str = ""
+    _based_on: tuple[object, object] | None = None
+    _basis: str = ""
+    _possible_of: tuple[object, object, object] | None = None
+    _is_possible: bool = False
+
+    def basis_of(self, group: Group, num_standby_replicas: int) -> str:
+        """Return what `basis_of` does, without reckoning anew while members and program are the same."""
+        known = self._based_on
+        if known is None or known[0] is not group.members or known[1] is not group.about:
+            self._based_on = (group.members, group.about)
+            self._basis = basis_of(group, num_standby_replicas)
+        return self._basis
+
+    def is_settled(self, group: Group, num_standby_replicas: int) -> bool:
+        """Return whether the group has a target that is of its members and program as they are.
+
+        A target of the same basis is always possible, unless no leader wrote it.
+        """
+        if self.basis_of(group, num_standby_replicas) != group.target.basis:
+            return False
+        known, now = self._possible_of, (group.target, group.members, group.about)
+        if known is None or any(a is not b for a, b in zip(known, now, strict=True)):
+            self._possible_of, self._is_possible = now, _is_possible(group)
+        return self._is_possible
+
+    def take(
+        self, request: AssignmentRequest, answer: Assignment | None, error: str, now_ms: int
+    ) -> None:
+        """Take in an answer; one to an older question is dropped, a bad one keeps the target as it is."""
+        if self.asked is None or self.asked.request.number != request.number:
+            return
+        if answer is not None:
+            try:
+                self.answer = validated(self.asked.request, answer)
+            except AssignmentRefusedError as refused:
+                error = str(refused)
+        if self.answer is not None:
+            self.failures, self.alarm = 0, ""
+            return
+        self.asked = None
+        self.alarm = error or "the assignor gave no answer"
+        pause_ms = min(ASK_AGAIN_MS << min(self.failures, 10), ASK_AGAIN_MS_MAX)
+        self.failures += 1
+        self.again_ms = now_ms + pause_ms
+
+
+def write_target(draft: Draft, assigning: Assigning) -> None:
+    """Write the assignor's answer as the target, unless somebody it names has gone meanwhile: then it is asked anew."""
+    asked, answer = assigning.asked, assigning.answer
+    if asked is None or answer is None:
+        return
+    assigning.asked = assigning.answer = None
+    names = {record.member for record in _assignable(draft.group)}
+    if not names.issuperset(member.name for member in asked.request.members):
+        return
+    reason = "; ".join(dict.fromkeys(draft.seen.news)) or "first look of a new leader"
+    draft.seen.news.clear()
+    draft.seen.first_join_ms = None
+    draft.write(
+        TargetRecord(
+            leader_epoch=draft.epoch,
+            group_epoch=draft.group.target.group_epoch + 1,
+            owners={str(task): owner for task, owner in sorted(answer.owners.items())},
+            standbys={str(task): each for task, each in sorted(answer.standbys.items())},
+            basis=asked.basis,
+            reason=reason[:500],
+        )
+    )
+
+
+def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | None:
+    """Return the question for the assignor if the target is not of the group as it is now, and it is time to ask."""
+    members = _assignable(draft.group)
+    if not members or not draft.group.tasks or draft.group.about.held:
+        return None
+    basis = assigning.basis_of(draft.group, draft.settings.num_standby_replicas)
+    if assigning.asked is not None:
+        return None
+    if assigning.is_settled(draft.group, draft.settings.num_standby_replicas):
+        # What happened since needed no other target.
+        draft.seen.news.clear()
+        draft.seen.first_join_ms = None
+        return None
+    if not draft.due(assigning.again_ms) or not _is_quiet(draft, members):
+        return None
+    assigning.number += 1
+    homes, copies = _homes(draft.group), _copies(draft.group)
+    request = AssignmentRequest(
+        number=assigning.number,
+        members=tuple(
+            _member(
+                draft,
+                record,
+                frozenset(homes.get(record.member, ())),
+                frozenset(copies.get(record.incarnation, ())),
+            )
+            for record in members
+        ),
+        tasks=draft.group.tasks,
+        num_standby_replicas=draft.settings.num_standby_replicas,
+        acceptable_recovery_lag=draft.settings.acceptable_recovery_lag,
+        # Never a name from the log: anybody may have written it.
+        assignor=draft.settings.assignor or draft.group.about.assignor,
+    )
+    assigning.asked = Asked(request=request, basis=basis)
+    return request
+
+
+def basis_of(group: Group, num_standby_replicas: int) -> str:
+    """Return a digest of all that a target depends on; how the group gets there is no part of it.
+
+    The number of standbys, which the log does not hold elsewhere, follows it: so who reads the log can compare.
+    """
+    members = [
+        (each.member, each.threads, each.host, each.rack, sorted(each.tags.items()))
+        for each in _assignable(group)
+    ]
+    tasks = {task: (row.stateful, row.changelogs) for task, row in group.about.tasks.items()}
+    parts = (members, sorted(tasks.items()), group.about.assignor, num_standby_replicas)
+    digest = blake2b(msgspec.json.encode(parts), digest_size=12).hexdigest()
+    return f"{digest}{_STANDBYS}{num_standby_replicas}"
+
+
+def is_outdated(group: Group) -> bool:
+    """Return whether a group needs another target than it has, as far as the log tells: what `ask_for_target` waits to ask."""
+    if not group.tasks or not _assignable(group):
+        return False
+    if not group.target.group_epoch:
+        return True
+    _, _, standbys = group.target.basis.rpartition(_STANDBYS)
+    # Earlier versions did not write the number: nobody can tell then.
+    return standbys.isdecimal() and basis_of(group, int(standbys)) != group.target.basis
+
+
+def _is_possible(group: Group) -> bool:
+    """Return whether the target could be of the group's members and tasks, whatever its basis says."""
+    target = group.target
+    members = tuple(AssignmentMember(name=each.member) for each in _assignable(group))
+    request = AssignmentRequest(number=0, members=members, tasks=group.tasks)
+    try:
+        validated(request, Assignment(owners=target.owners, standbys=target.standbys))
+    except AssignmentRefusedError:
+        return False
+    return target.group_epoch > 0
+
+
+def _assignable(group: Group) -> list[MemberRecord]:
+    found = [record for record in group.members.values() if is_assignable(record)]
+    return sorted(found, key=lambda record: record.member)
+
+
+def _is_quiet(draft: Draft, members: list[MemberRecord]) -> bool:
+    """Whether no further join is to be waited for (S4); tasks without a home don't wait for joins."""
+    settings, seen = draft.settings, draft.seen
+    if seen.last_join_ms is None:
+        return True
+    names = {record.member for record in members}
+    owners = draft.group.target.owners
+    first = not names.intersection(owners.values())
+    if not first and not names.issuperset(owners.values()):
+        return True
+    quiet_ms = settings.first_join_quiet_ms if first else settings.join_quiet_ms
+    until_ms = seen.last_join_ms + quiet_ms
+    if seen.first_join_ms is not None:
+        until_ms = min(until_ms, seen.first_join_ms + settings.join_wait_max_ms)
+    return draft.due(until_ms)
+
+
+def _member(
+    draft: Draft, record: MemberRecord, owned: frozenset[TaskId], copies: frozenset[TaskId]
+) -> AssignmentMember:
+    on_disk = dict(disk_lags(draft, record.incarnation))
+    heard = draft.seen.members.get(record.incarnation)
+    rows = heard.rows if heard is not None else {}
+    lags = {task: lag for task, lag in on_disk.items() if lag >= 0}
+    lags |= {
+        task: row.lag
+        for task in copies
+        if (row := rows.get(task)) is not None and row.role != TaskRole.ACTIVE and row.lag >= 0
+    }
+    lags |= dict.fromkeys(owned, 0)
+    return AssignmentMember(
+        name=record.member,
+        threads=record.threads,
+        host=record.host,
+        rack=record.rack,
+        tags=record.tags,
+        owned=owned,
+        copies=copies - owned,
+        on_disk=frozenset(on_disk) - owned - copies,
+        lags=lags,
+    )
+
+
+def _homes(group: Group) -> dict[str, set[TaskId]]:
+    """Return by member's name what it runs, what is on its way to it, and what waits and was meant for it."""
+    homes: dict[str, set[TaskId]] = {}
+    for task in group.tasks:
+        state = group.states.get(task)
+        name = group.target.owners.get(task)
+        if state is not None:
+            owner = group.members.get(state.owner or "")
+            if state.phase in (TaskPhase.REVOKING, TaskPhase.RELEASED) and state.next_member:
+                name = state.next_member
+            elif state.phase == TaskPhase.RUNNING and owner is not None and is_assignable(owner):
+                name = owner.member
+        if name is not None:
+            homes.setdefault(name, set()).add(task)
+    return homes
+
+
+def _copies(group: Group) -> dict[str, set[TaskId]]:
+    copies: dict[str, set[TaskId]] = {}
+    for task in group.step.learners.keys() | group.step.standbys.keys():
+        for copy in group.step.copies(task):
+            copies.setdefault(copy.incarnation, set()).add(task)
+    return copies
+
+
+def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
+    """Yield what a member had on its disk when it joined and how far behind that is, -1 if that is not known (any more)."""
+    heard = draft.seen.members.get(incarnation)
+    if heard is None or heard.join is None:
+        return
+    ends = draft.seen.ends
+    is_known = not draft.due(heard.joined_ms + DISK_FRESH_MS)
+    for copy in heard.join.on_disk:
+        try:
+            task = TaskId.parse(copy.task)
+        except ValueError:
+            continue
+        keys = changelog_keys(task, draft.group.tasks.get(task))
+        if not keys:
+            continue
+        known = {
+            key: ends[key].offset
+            for key in keys
+            if is_known and key in ends and ends[key].asked_ms >= heard.joined_ms
+        }
+        checked = copy.positions and len(known) == len(keys)
+        yield task, lag_of(copy.positions, known, keys) if checked else -1
+
+
+def awaited_names(group: Group) -> frozenset[str]:
+    """Return the names of members that go or are gone and whose return is waited for."""
+    return frozenset(record.member for record in group.members.values() if comes_back(record))

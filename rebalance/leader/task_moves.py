@@ -1,0 +1,453 @@
+"""The group's next steps towards its target: refine, hold back what must wait, reconcile each member, write the difference.
+
+target --refine--> who owns and copies each task now --pacing, fresh checks--> --reconcile--> REVOKE, GRANT, STEP
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from rebalance.group import Step, step_record
+from rebalance.leader.draft import Draft
+from rebalance.leader.readiness import copies_now, has_failed, is_fresh, waits_for_checks
+from rebalance.leader.reconcile import MemberAssignment, MemberState, reconcile
+from rebalance.leader.targets import awaited_names, disk_lags
+from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
+from rebalance.protocol.records import Copy, MemberRecord, TaskRecord
+from rebalance.refine.refine import Intermediate, Refiner
+from rebalance.refine.refine_input import CopyNow, MemberNow, Readiness, RefineInput, TaskNow
+
+# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
+# decision.
+_RUNNING: Final = TaskPhase.RUNNING
+_REVOKING: Final = TaskPhase.REVOKING
+_FENCE_WAIT: Final = TaskPhase.FENCE_WAIT
+_FREE: Final = (TaskPhase.UNOWNED, TaskPhase.RELEASED)
+_PHASES: Final = {phase.value: phase for phase in TaskPhase}
+_ACTIVE: Final = TaskRole.ACTIVE
+_READY: Final = Readiness.READY
+
+
+def move_tasks(draft: Draft, refiner: Refiner) -> None:
+    """Write the next step, and the revocations and grants it allows."""
+    if draft.group.target.group_epoch == 0 or draft.group.about.held:
+        return
+    expelled = _expelled(draft)
+    owners = _spared_owners(draft)
+    intermediate = refiner.refine(_refine_input(draft, owners, expelled))
+    wanted = _wanted(draft, intermediate, expelled)
+    for change in _changes(draft, wanted):
+        phase = draft.group.phase_of(change.task)
+        if phase in (_FREE if change.grant else (_RUNNING,)):
+            draft.seen.set_aside.pop(change.task, None)
+            _carry_out(draft, change, intermediate)
+        else:
+            verb = "granted to" if change.grant else "revoked from"
+            draft.set_aside(
+                change.task, f"it is {phase} and was to be {verb} {change.member.member}"
+            )
+    _write_step(draft, intermediate)
+
+
+# -- what refine is told ----------------------------------------------------------------------------------------------
+
+
+def _expelled(draft: Draft) -> frozenset[str]:
+    """Return the names of those who leave and whose tasks are taken from them at once."""
+    live = draft.live().values()
+    nobody_left = not any(record.phase == MemberPhase.ACTIVE for record in live)
+    found: set[str] = set()
+    for record in live:
+        if record.phase == MemberPhase.LEAVING:
+            since_ms = draft.seen.phase_ms.get(record.incarnation, draft.seen.claimed_ms)
+            if nobody_left or draft.due(since_ms + record.drain_ms):
+                found.add(record.member)
+    return frozenset(found)
+
+
+def _spared_owners(draft: Draft) -> dict[TaskId, str]:
+    """Return the target's owners; a member that could not have a task a moment ago is spared it.
+
+    It stays where it runs, else it goes to the least loaded of those it did not fail on; if there is nobody, it waits.
+    """
+    owners = dict(draft.group.target.owners)
+    spared: dict[TaskId, set[str]] = {}
+    for (task, name), failure in draft.seen.failures.items():
+        if not draft.due(failure.until_ms):
+            spared.setdefault(task, set()).add(name)
+    if not spared:
+        return owners
+    active = [each for each in draft.live().values() if each.phase == MemberPhase.ACTIVE]
+    load = Counter(owners.values())
+    for task, names in sorted(spared.items()):
+        if owners.get(task) not in names:
+            continue
+        others = sorted(record.member for record in active if record.member not in names)
+        holder = _holder(draft, draft.group.states.get(task))
+        if holder in others:
+            owners[task] = holder
+        elif others:
+            owners[task] = min(others, key=lambda name: (load[name], name))
+            load[owners[task]] += 1
+        else:
+            del owners[task]
+    return owners
+
+
+def _holder(draft: Draft, state: TaskRecord | None) -> str | None:
+    """Return the name of the live member that may commit for a task."""
+    record = None if state is None else draft.live().get(state.owner or "")
+    return None if record is None else record.member
+
+
+def _refine_input(
+    draft: Draft, owners: Mapping[TaskId, str], expelled: frozenset[str]
+) -> RefineInput:
+    group, settings = draft.group, draft.settings
+    members = tuple(
+        MemberNow(
+            name=record.member,
+            threads=record.threads,
+            settled=_is_settled(draft, record),
+            leaving=record.phase == MemberPhase.LEAVING and record.member not in expelled,
+            expelled=record.member in expelled,
+        )
+        for record in draft.live().values()
+        if record.phase != MemberPhase.PARKED
+    )
+    failing = {
+        key for key, failure in draft.seen.failures.items() if not draft.due(failure.until_ms)
+    }
+    return RefineInput(
+        tasks=group.tasks,
+        owners=owners,
+        standbys=group.target.standbys if not failing else _without(group.target.standbys, failing),
+        members=members,
+        states=_tasks_now(draft, failing),
+        waiting=awaited_names(group),
+        max_warmup_replicas=settings.max_warmup_replicas,
+        acceptable_recovery_lag=settings.acceptable_recovery_lag,
+        enabled=settings.refine,
+    )
+
+
+def _without(
+    standbys: Mapping[TaskId, tuple[str, ...]], failing: AbstractSet[tuple[TaskId, str]]
+) -> dict[TaskId, tuple[str, ...]]:
+    return {
+        task: tuple(name for name in names if (task, name) not in failing)
+        for task, names in standbys.items()
+    }
+
+
+def _is_settled(draft: Draft, record: MemberRecord) -> bool:
+    """Return whether a member was heard when it had been here for `settling_ms` (N11).
+
+    Time alone does not tell: one that vanished before, without a word, counts as alive for a session. Who had tasks before
+    this leader's claim has settled once it was heard since then.
+    """
+    heard = draft.seen.of(record.incarnation)
+    settling_ms = draft.settings.settling_ms
+    if not settling_ms:
+        return True
+    if heard.admitted_ms is None:
+        heard.awaited = heard.heard_ms <= draft.seen.claimed_ms
+    elif draft.due(heard.admitted_ms + settling_ms):
+        heard.awaited = heard.heard_ms < heard.admitted_ms + settling_ms
+    else:
+        return False
+    return not heard.awaited
+
+
+def _tasks_now(draft: Draft, failing: AbstractSet[tuple[TaskId, str]]) -> dict[TaskId, TaskNow]:
+    """Return how each task stands; `failing`: who could not have a task a moment ago, whatever its disk has of it."""
+    group, live = draft.group, draft.live()
+    on_disk: dict[TaskId, dict[str, int]] = {}
+    for incarnation, record in live.items():
+        for task, lag in disk_lags(draft, incarnation):
+            if (task, record.member) not in failing:
+                on_disk.setdefault(task, {})[record.member] = lag
+    found: dict[TaskId, TaskNow] = {}
+    states, step = group.states, group.step
+    for task in group.tasks:
+        state = states.get(task)
+        copied = task in step.standbys or task in step.learners
+        copies = copies_now(draft, task) if copied else ()
+        disk = on_disk.get(task, _NO_DISK)
+        if state is None:
+            if copies or disk:
+                found[task] = TaskNow(copies=copies, on_disk=_closed(disk, copies, None))
+            continue
+        owner = live.get(state.owner or "")
+        holder = None if owner is None else owner.member
+        found[task] = TaskNow(
+            phase=_PHASES[state.phase],
+            owner=None if state.phase == _FENCE_WAIT else holder,
+            next_member=_next_member(draft, task, state),
+            owner_state=_owner_state(draft, task, state),
+            copies=copies,
+            on_disk=_closed(disk, copies, holder) if disk else disk,
+        )
+    return found
+
+
+_NO_DISK: Mapping[str, int] = MappingProxyType({})
+
+
+def _closed(
+    disk: Mapping[str, int], copies: tuple[CopyNow, ...], holder: str | None
+) -> dict[str, int]:
+    """Return the state on disk of those that don't have it open."""
+    open_at = {holder, *(copy.member for copy in copies)}
+    return {name: lag for name, lag in disk.items() if name not in open_at}
+
+
+def _next_member(draft: Draft, task: TaskId, state: TaskRecord) -> str | None:
+    """Return whom a task was revoked for, unless it just could not have it."""
+    name = state.next_member
+    if name is None:
+        return None
+    failure = draft.seen.failures.get((task, name))
+    return name if failure is None or draft.due(failure.until_ms) else None
+
+
+def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
+    """Return how far a task's owner is; if nothing was heard, it is protected as if it processed.
+
+    That it has restored nothing is believed of this leader's own grants only. A beat that comes late may be of the time
+    before the owner began: who granted the task has heard of that since, or will; who leads since then may have not.
+    """
+    if draft.seen.running.get(task) == state.task_epoch:
+        return _READY
+    heard = draft.seen.members.get(state.owner or "")
+    row = heard.rows.get(task) if heard is not None else None
+    epoch, has_some = draft.seen.cold.get(task, (0, False))
+    granted_here = epoch == state.task_epoch
+    if row is not None and row.role == _ACTIVE and row.epoch == state.task_epoch:
+        if row.state != "RESTORING":
+            return Readiness.READY
+        begun = any(row.changelog.values()) or not granted_here
+        return Readiness.PROGRESSING if begun else Readiness.NOTHING
+    if not granted_here:
+        return Readiness.READY
+    return Readiness.PROGRESSING if has_some else Readiness.NOTHING
+
+
+# -- what has to wait -------------------------------------------------------------------------------------------------
+
+
+class _Wanted(msgspec.Struct, kw_only=True):
+    """Who is to own each task now, after everything that has to wait was held back.
+
+    Attributes:
+        owners: By task.
+        planned: Tasks that leave a member that could go on: they are paced.
+        waiting: Tasks that are not granted yet though nobody owns them.
+    """
+
+    owners: dict[TaskId, str]
+    planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
+    waiting: set[TaskId] = msgspec.field(default_factory=set[TaskId])
+
+
+def _wanted(draft: Draft, intermediate: Intermediate, expelled: frozenset[str]) -> _Wanted:
+    wanted = _Wanted(owners=dict(intermediate.owners))
+    live, incarnations = draft.live(), draft.incarnations()
+    for task, state in draft.group.states.items():
+        owner = live.get(state.owner or "")
+        if state.phase == _RUNNING and owner is not None:
+            next_member = wanted.owners.get(task)
+            if draft.seen.failed_tasks.get(task) == state.task_epoch:
+                wanted.owners.pop(task, None)  # it could not be opened there
+            elif next_member not in (None, owner.member) and owner.member not in expelled:
+                if _may_move(draft, wanted, task, incarnations[next_member or ""]):
+                    wanted.planned.add(task)
+                else:
+                    wanted.owners[task] = owner.member
+        elif state.phase in _FREE and waits_for_checks(draft, task, state):
+            wanted.waiting.add(task)
+    return wanted
+
+
+def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> bool:
+    """Return whether a planned move may begin now: its copy's check is fresh, and the pace allows it (N3).
+
+    Those who leave are not paced: their time is short.
+    """
+    record = draft.live()[draft.group.states[task].owner or ""]
+    interval_ms = draft.settings.task_move_interval_ms
+    if interval_ms > 0 and record.phase != MemberPhase.LEAVING:
+        if wanted.planned or _is_under_way(draft, wanted):
+            return False
+        if draft.seen.moved_ms is not None and not draft.due(draft.seen.moved_ms + interval_ms):
+            return False
+    return is_fresh(draft, task, incarnation)
+
+
+def _is_under_way(draft: Draft, wanted: _Wanted) -> bool:
+    """Return whether a planned move waits for its grant; one whose task waits for a member to return is none (S1)."""
+    planned = draft.seen.planned - wanted.owners.keys()
+    if len(planned) < len(draft.seen.planned):
+        return True
+    awaited, belongs = awaited_names(draft.group), draft.group.target.owners
+    return any(belongs.get(task) not in awaited for task in planned)
+
+
+# -- the difference ---------------------------------------------------------------------------------------------------
+
+
+class _Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that a member is to be granted, or to give up."""
+
+    task: TaskId
+    member: MemberRecord
+    grant: bool
+    planned: bool = False
+
+
+def _changes(draft: Draft, wanted: _Wanted) -> list[_Change]:
+    """Return what differs between each member's assignment and its next one, by task; revocations of a task come first."""
+    running: dict[str, set[TaskId]] = {}
+    revoking: dict[str, set[TaskId]] = {}
+    for task, state in draft.group.states.items():
+        if state.owner is not None and state.phase == _RUNNING:
+            running.setdefault(state.owner, set()).add(task)
+        elif state.owner is not None and state.phase == _REVOKING:
+            revoking.setdefault(state.owner, set()).add(task)
+    targets: dict[str, set[TaskId]] = {}
+    for task, name in wanted.owners.items():
+        targets.setdefault(name, set()).add(task)
+
+    def unreleased(task: TaskId) -> bool:
+        return draft.group.phase_of(task) not in _FREE or task in wanted.waiting
+
+    changes: list[_Change] = []
+    for incarnation, record in draft.live().items():
+        assigned = frozenset(running.get(incarnation, ()))
+        pending = frozenset(revoking.get(incarnation, ()))
+        target = frozenset(targets.get(record.member, ()))
+        if assigned == target and not pending:
+            continue
+        now = MemberAssignment(
+            state=MemberState.UNREVOKED_TASKS if pending else MemberState.UNRELEASED_TASKS,
+            epoch=draft.group.step.step_epoch,
+            assigned=assigned,
+            pending_revocation=pending,
+        )
+        following = reconcile(
+            now,
+            target_epoch=draft.group.step.step_epoch,
+            target=target,
+            unreleased=unreleased,
+            owned=assigned | pending,
+        )
+        revoked = following.pending_revocation - pending
+        granted = following.assigned - assigned
+        changes += [
+            _Change(task=task, member=record, grant=False, planned=task in wanted.planned)
+            for task in revoked
+        ]
+        changes += [_Change(task=task, member=record, grant=True) for task in granted]
+    return sorted(changes, key=lambda change: (change.grant, change.task))
+
+
+def _carry_out(draft: Draft, change: _Change, intermediate: Intermediate) -> None:
+    seen, task = draft.seen, change.task
+    reason = intermediate.reasons.get(task, "")
+    if not change.grant:
+        next_member = intermediate.owners.get(task)
+        if next_member == change.member.member:
+            next_member = None
+        if seen.failed_tasks.get(task) == draft.group.states[task].task_epoch:
+            reason = f"{change.member.member} could not open it"
+        draft.revoke(task, next_member, reason, draft.settings.revoke_timeout_ms)
+        seen.revoked_ms[task] = draft.now_ms
+        if change.planned:
+            seen.planned.add(task)
+        return
+    copies = {copy.member: copy.readiness for copy in copies_now(draft, task)}
+    readiness = copies.get(change.member.member)
+    if task in seen.planned:
+        reason = draft.group.states[task].reason  # why it was revoked
+    draft.grant(task, change.member, reason)
+    if readiness == Readiness.READY:
+        seen.cold.pop(task, None)
+    else:
+        on_disk = any(each == task for each, _ in disk_lags(draft, change.member.incarnation))
+        some = on_disk or readiness is not None
+        seen.cold[task] = (draft.group.states[task].task_epoch, some)
+
+
+# -- the copies -------------------------------------------------------------------------------------------------------
+
+
+def _write_step(draft: Draft, intermediate: Intermediate) -> None:
+    """Write the copies that are kept now, if they are others than before. A new copy's learn epoch is the step's.
+
+    An owner that lets a task go and is to keep a copy of it has that copy written together with its REVOKE, so that it
+    need not close the state in between.
+    """
+    group = draft.group
+    step_epoch = group.step.step_epoch + 1
+    learners: dict[TaskId, Copy] = {}
+    standbys: dict[TaskId, tuple[Copy, ...]] = {}
+    for task, name in intermediate.learners.items():
+        for copy in _copies(draft, task, (name,), step_epoch):
+            learners[task] = copy
+    for task, names in intermediate.standbys.items():
+        known = group.step.standbys.get(task, ())
+        if not _are_kept_by(draft, task, known, names):
+            known = tuple(_copies(draft, task, names, step_epoch))
+        standbys[task] = known
+    for task in intermediate.kept:
+        state = group.states.get(task)
+        if state is not None and state.owner is not None and state.phase == TaskPhase.REVOKING:
+            own = _copy(draft, task, state.owner, step_epoch)
+            standbys[task] = (*standbys.get(task, ()), own)
+    fresh = Step(
+        group_epoch=group.target.group_epoch,
+        step_epoch=group.step.step_epoch,
+        learners=learners,
+        standbys={task: copies for task, copies in standbys.items() if copies},
+        parked=intermediate.parked,
+    )
+    if fresh != group.step:
+        draft.write(step_record(fresh, group.leader_epoch, step_epoch))
+
+
+def _are_kept_by(
+    draft: Draft, task: TaskId, known: tuple[Copy, ...], names: tuple[str, ...]
+) -> bool:
+    """Return whether a task's standbys are as they are to be: `_copies` would find the same, which is so for most tasks."""
+    state, seen = draft.group.states.get(task), draft.seen
+    if task in draft.group.step.learners or seen.failed_copies or len(known) != len(names):
+        return False
+    owner = None if state is None else state.owner
+    incarnations = draft.incarnations()
+    for copy, name in zip(known, names, strict=True):
+        if not copy.incarnation == incarnations.get(name) != owner:
+            return False
+    return True
+
+
+def _copies(draft: Draft, task: TaskId, names: tuple[str, ...], step_epoch: int) -> Iterator[Copy]:
+    """Yield the copies that members of these names keep: the one each has already, or a new one; never beside the owner."""
+    state = draft.group.states.get(task)
+    incarnations = draft.incarnations()
+    for name in names:
+        incarnation = incarnations.get(name)
+        if incarnation is None or (state is not None and state.owner == incarnation):
+            continue
+        yield _copy(draft, task, incarnation, step_epoch)
+
+
+def _copy(draft: Draft, task: TaskId, incarnation: str, step_epoch: int) -> Copy:
+    """Return the copy that an incarnation keeps of a task already, or a new one."""
+    for copy in draft.group.step.copies(task):
+        if copy.incarnation == incarnation and not has_failed(draft, task, copy):
+            return copy
+    return Copy(incarnation=incarnation, learn_epoch=step_epoch)

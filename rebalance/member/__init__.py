@@ -1,0 +1,1 @@
+"""The member's side: orders it has, reports it sends."""

@@ -1,0 +1,92 @@
+"""What a worker has been ordered, and what it still has to be ordered for the group log to come true; pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from rebalance.group import Group, Step
+from rebalance.model import TaskId, TaskPhase, TaskRole
+from rebalance.protocol.orders import AnyOrder, DropCopy, KeepCopy, ReleaseTask, RunTask
+from rebalance.protocol.records import Copy, TaskRecord
+from rebalance.protocol.task_status import TaskStatus
+
+# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task.
+_STANDBY: Final = TaskRole.STANDBY.value
+_LEARNER: Final = TaskRole.LEARNER.value
+_RUNNING: Final = TaskPhase.RUNNING
+_REVOKING: Final = TaskPhase.REVOKING
+
+
+class OrderBook:
+    """The orders of one incarnation: each is given once, and again only if what it says changed."""
+
+    def __init__(self, incarnation: str) -> None:
+        """Begin with a worker that was ordered nothing."""
+        self._incarnation = incarnation
+        self._given: dict[TaskId, RunTask | ReleaseTask | KeepCopy] = {}
+        #: The copies and owners that were given, as the log has them: there is nothing to order while they are the same.
+        self._given_of: tuple[Step, Mapping[TaskId, TaskRecord]] | None = None
+
+    def orders(self, group: Group) -> Iterator[AnyOrder]:
+        """Yield what the log asks for and was not ordered yet: what to give up first, then what to take on."""
+        if self._is_given(group):
+            return
+        wanted = dict(self._wanted(group))
+        for task, given in sorted(self._given.items()):
+            if task not in wanted and isinstance(given, KeepCopy):
+                yield DropCopy(task=str(task))
+        fresh = {task: order for task, order in wanted.items() if self._given.get(task) != order}
+        self._given, self._given_of = wanted, (group.step, group.states)
+        yield from sorted(fresh.values(), key=_urgency)
+
+    def corrections(self, group: Group, rows: Iterable[TaskStatus]) -> Iterator[AnyOrder]:
+        """Yield orders to drop the copies that a worker says it keeps though the log knows nothing of them."""
+        wanted = self._given if self._is_given(group) else dict(self._wanted(group))
+        for row in rows:
+            if row.role != TaskRole.ACTIVE and TaskId.parse(row.task) not in wanted:
+                yield DropCopy(task=row.task)
+
+    def _is_given(self, group: Group) -> bool:
+        """Return whether all that the log asks for was ordered: every change of the log makes another step or table."""
+        given = self._given_of
+        return given is not None and given[0] is group.step and given[1] is group.states
+
+    def _wanted(self, group: Group) -> Iterator[tuple[TaskId, RunTask | ReleaseTask | KeepCopy]]:
+        """Yield what the log asks of the worker, one order a task: owning goes before keeping a copy."""
+        step = group.step
+        mine: dict[TaskId, tuple[Copy, str]] = {
+            task: (copy, _STANDBY)
+            for task, copies in step.standbys.items()
+            for copy in copies
+            if copy.incarnation == self._incarnation
+        }
+        mine |= {
+            task: (copy, _LEARNER)
+            for task, copy in step.learners.items()
+            if copy.incarnation == self._incarnation
+        }
+        for task, (copy, role) in mine.items():
+            yield task, KeepCopy(task=str(task), role=role, learn_epoch=copy.learn_epoch)
+        for task, state in group.owned(self._incarnation).items():
+            kept = mine.get(task)
+            keep = 0 if kept is None else kept[0].learn_epoch
+            order = _owner_order(state, keep)
+            if order is not None:
+                yield task, order
+
+
+def _owner_order(state: TaskRecord, keep: int) -> RunTask | ReleaseTask | None:
+    """Return what an owner has to do; nothing while it is being fenced."""
+    if state.phase == _RUNNING:
+        return RunTask(
+            task=state.task,
+            task_epoch=state.task_epoch,
+            input=state.input,
+            changelog_end=state.changelog_end,
+        )
+    if state.phase == _REVOKING:
+        return ReleaseTask(task=state.task, task_epoch=state.task_epoch, keep=keep)
+    return None
+
+
+def _urgency(order: AnyOrder) -> int:
+    return (ReleaseTask, RunTask, KeepCopy).index(type(order))

@@ -1,0 +1,1 @@
+"""Rebalancing: which task moves next, from measured progress."""

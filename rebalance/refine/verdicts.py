@@ -1,0 +1,148 @@
+"""The learner gate's verdict on each task: whether it stays, moves now, or waits for a copy on its target owner. Pure."""
+
+import msgspec
+
+from rebalance.model import TaskId, TaskPhase
+from rebalance.refine.refine_input import Index, Readiness
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What is decided for one task.
+
+    Attributes:
+        owner: Who is to own it now, or None.
+        warmed: The target owner that has to catch up first, or None if there is nothing to wait for.
+        staged: Whether the target wants it elsewhere.
+        cold: Whether its new owner has to restore it while it stands still.
+        reason: Why, for people; "" for a task that goes on where it is, and belongs.
+    """
+
+    task: TaskId
+    owner: str | None
+    warmed: str | None = None
+    staged: bool = False
+    cold: bool = False
+    reason: str = ""
+
+
+def analyse(index: Index, task: TaskId) -> Verdict:
+    """Decide whether a task stays, moves now, or waits for a copy on its target owner."""
+    target, holder = index.given.owners.get(task), index.holder(task)
+    if holder is not None and target in (holder, None):
+        return Verdict(task, holder)
+    handed_over = _handed_over(index, task)
+    if handed_over is not None:
+        return handed_over
+    if target is None or not index.usable(target):
+        return _without_target(index, task, holder, target or "its next owner")
+    if not index.given.tasks[task].stateful:
+        return _stateless(index, task, holder, target)
+    if holder is not None:
+        return _owned(index, task, holder, target)
+    return _unowned(index, task, target)
+
+
+def _handed_over(index: Index, task: TaskId) -> Verdict | None:
+    """A hand-over under way is finished, never turned around; where the target wants the task by now comes after."""
+    state = index.now(task)
+    if state.phase == TaskPhase.RELEASED and index.usable(state.next_member):
+        ready = _copies(index, task, Readiness.READY)
+        if state.next_member in ready or not ready:
+            return Verdict(task, state.next_member, reason="was revoked for it")
+    if state.phase != TaskPhase.REVOKING:
+        return None
+    if index.usable(state.next_member):
+        return Verdict(task, state.next_member, reason="is being revoked")
+    if index.usable(state.owner):
+        return Verdict(task, state.owner, reason="goes back: who was to have it is gone")
+    return None
+
+
+def _without_target(index: Index, task: TaskId, holder: str | None, target: str) -> Verdict:
+    """The target owner is gone or going: the task stays, or runs on a ready copy, until the next target."""
+    if holder is not None:
+        return Verdict(task, holder, staged=True, reason=f"{target} is gone; stays")
+    ready = _copies(index, task, Readiness.READY)
+    if ready:
+        return Verdict(task, ready[0], staged=True, reason=f"{target} is gone; has a ready copy")
+    waits = target in index.given.waiting
+    return Verdict(task, None, staged=True, reason=f"waits for {target}" if waits else "no owner")
+
+
+def _stateless(index: Index, task: TaskId, holder: str | None, target: str) -> Verdict:
+    """There is nothing to restore; but a member that has just come takes nothing from others (N11)."""
+    if holder is None or _may_take(index, holder, target):
+        return Verdict(task, target, reason="has no state to restore")
+    return Verdict(task, holder, staged=True, reason=f"{target} has not settled")
+
+
+def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
+    """Somebody runs the task: it stays there until a copy on the target owner is ready."""
+    may_take = _may_take(index, holder, target)
+    if not index.given.enabled:
+        owner = target if may_take else holder
+        return Verdict(task, owner, staged=not may_take, cold=may_take, reason="no learners")
+    copy, owner_state = index.copy_on(task, target), index.now(task).owner_state
+    if copy is not None and copy.readiness == Readiness.READY:
+        if may_take:
+            return Verdict(task, target, reason="its copy is ready")
+        why = f"the copy is ready, {target} has not settled"
+    else:
+        why = f"stays until {target} has caught up"
+        ready = _copies(index, task, Readiness.READY)
+        if owner_state != Readiness.READY and ready:
+            holder, why = ready[0], "its owner restores, this copy is ready"
+        elif owner_state == Readiness.NOTHING and may_take:
+            # Nobody has state: restoring once, where the task belongs, is less work than twice.
+            return Verdict(task, target, cold=True, reason="nobody has restored anything of it")
+    return Verdict(task, holder, target, staged=True, reason=why)
+
+
+def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
+    """Nobody runs the task: it goes where it can run soonest; the target owner wins ties.
+
+    State that is not ready, or of which nothing is known yet (the leader is new), is no reason to wait for it. But it is
+    better than none: restoring goes on where it stopped.
+    """
+    for readiness in (Readiness.READY, Readiness.PROGRESSING, Readiness.UNKNOWN):
+        cold = readiness != Readiness.READY
+        found = _with_state(index, task, readiness)
+        if target in found:
+            return Verdict(task, target, cold=cold, reason="nobody has it, its state is there")
+        if found and index.given.enabled:
+            why = "nobody has it, this member has the best copy"
+            return Verdict(task, found[0], target, staged=True, cold=cold, reason=why)
+    return Verdict(task, target, cold=True, reason="nobody has it or a copy of it")
+
+
+def _with_state(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
+    """Return the members whose state of a task is as good as that, open copies before state on disk, the best first."""
+    disk = {
+        name: lag if lag >= 0 else float("inf")
+        for name, lag in index.now(task).on_disk.items()
+        if index.usable(name)
+    }
+    fresh = {name for name, lag in disk.items() if lag <= index.given.acceptable_recovery_lag}
+    on_disk = {Readiness.READY: fresh, Readiness.UNKNOWN: disk.keys() - fresh}
+    closed = on_disk.get(readiness, set[str]())
+    closed_first = sorted(closed, key=lambda name: (disk[name], index.load[name], name))
+    return _copies(index, task, readiness) + closed_first
+
+
+def _may_take(index: Index, holder: str, target: str) -> bool:
+    """Return whether a member has been here long enough to take a running task, or its owner is going anyway."""
+    return index.members[target].settled or index.members[holder].leaving
+
+
+def _copies(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
+    """Return the members whose copies could be promoted, the best first.
+
+    Those that the target does not want as standbys come first, so that its standbys stay in place; then the least loaded.
+    """
+    wanted = index.given.standbys.get(task, ())
+    found = [
+        name
+        for name, copy in index.copies_of(task).items()
+        if copy.readiness == readiness and index.usable(name)
+    ]
+    return sorted(found, key=lambda name: (name in wanted, index.load[name], name))

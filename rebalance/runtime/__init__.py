@@ -1,0 +1,1 @@
+"""The runtime of a group: election, leadership and the log, on threads."""

@@ -1,0 +1,559 @@
+"""One process's terms as leader: claims, takes the log over, feeds the coordinator and carries out what it decides.
+
+    IDLE ──claim──▶ CLAIMING ──fenced the leader before──▶ CATCHING_UP ──read all it wrote──▶ TAKING_OVER
+      ▲                                                                                           │
+      └───────────────── lost (fenced, unknown outcome), resigned ◀── LEADING ◀──claim is in the log──┘
+
+Nothing here waits: whatever talks to the cluster runs on an executor, and its result comes back through `post` as a call
+on the runtime's own thread. A result of an earlier term is dropped. While a transaction is under way the coordinator is
+not asked again; what is observed meanwhile is taken in.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+
+from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
+from rebalance.group import Group, replay, snapshot
+from rebalance.leader.coordinator import Coordinator
+from rebalance.leader.decision import CoordinatorSettings, Decision, Fence
+from rebalance.leader.mending import mended
+from rebalance.ports import EndsReader, Fencer, GroupLog
+from rebalance.protocol.decoding import RejectedRecord
+from rebalance.protocol.messages import (
+    AnyMessage,
+    Beat,
+    DrainMember,
+    LeaderBeat,
+    Leave,
+    MemberDied,
+    ShutDown,
+)
+from rebalance.protocol.records import AnyRecord, LeaderClaim
+from rebalance.runtime.log_keys import LogKeys
+
+_log: Final = logging.getLogger("tidewheel.group")
+
+_T = TypeVar("_T")
+
+#: Old keys are removed this many at a time, so often, so that nothing waits for it.
+_FORGET_AT_ONCE: Final = 200
+_FORGET_EACH_MS: Final = 10_000
+
+#: How soon after its claim, and how often, a leader looks whether the committed offsets are the application's own (H18),
+#: and how soon again if they are not.
+SAMPLE_FIRST_MS: Final = 60_000
+SAMPLE_EACH_MS: Final = 3_600_000
+SAMPLE_AGAIN_MS: Final = 60_000
+_NAMED: Final = 8
+#: Topics of warnings.
+_OFFSETS: Final = "offsets"
+_INBOX: Final = "inbox"
+_LOG: Final = "log"
+#: How long the leader's beats name the last message that was dropped.
+_DROPPED_MS: Final = 3_600_000
+
+#: How often a leader compares the group that the log tells with the group that it decided.
+AUDIT_EACH_MS: Final = 5_000
+
+#: A leader that has not heard its own beat for so many heartbeats is blind: the silence of others says nothing.
+_BLIND_HEARTBEATS: Final = 2.5
+
+#: Announcements that are not repeated for ever: one that came so shortly before a claim is told to the new coordinator.
+_KEPT: Final = (MemberDied, Leave, DrainMember, ShutDown)
+_KEPT_MS: Final = 10_000
+_KEPT_MAX: Final = 1_000
+#: Members whose last beats are remembered while another one leads.
+_SENDERS_MAX: Final = 10_000
+
+#: Called on the runtime's thread, with the time.
+Posted = Callable[[int], None]
+#: Computes a target: a built-in assignor or a user's; raises an exception that says why it can't.
+Assign = Callable[[AssignmentRequest], Assignment]
+
+
+class TermState(StrEnum):
+    """Where a term stands; see the module's diagram."""
+
+    IDLE = "IDLE"
+    CLAIMING = "CLAIMING"
+    CATCHING_UP = "CATCHING_UP"
+    TAKING_OVER = "TAKING_OVER"
+    LEADING = "LEADING"
+
+
+class Executors(msgspec.Struct, frozen=True, kw_only=True):
+    """Where what talks to the cluster runs.
+
+    Attributes:
+        leader: The leader's transactions: one thread, so that they keep their order.
+        fences: Fences, at most as many at once as it has threads.
+        asks: Questions: end offsets, topic ids, assignors.
+    """
+
+    leader: Executor
+    fences: Executor
+    asks: Executor
+
+
+class LeaderPorts(msgspec.Struct, frozen=True, kw_only=True):
+    """What leading needs besides the log."""
+
+    fencer: Fencer
+    ends: EndsReader
+    assign: Assign
+    executors: Executors
+
+
+class Leadership:
+    """The terms of one process; all methods belong to the runtime's thread.
+
+    Args:
+        app: The application's id.
+        leader: The process, by an id that is new at each start.
+        settings: Group-wide settings.
+        ports: See there.
+        post: Hands a call over to the runtime's thread; may be called from any.
+    """
+
+    def __init__(
+        self,
+        *,
+        app: str,
+        leader: str,
+        settings: CoordinatorSettings,
+        ports: LeaderPorts,
+        post: Callable[[Posted], None],
+    ) -> None:
+        self._app = app
+        self._leader = leader
+        self._settings = settings
+        self._ports = ports
+        self._post = post
+        self.state = TermState.IDLE
+        #: Counts terms; results of effects carry it.
+        self._term = 0
+        self._log: GroupLog | None = None
+        self._claim_end = 0
+        self._topic_ids: dict[str, str] = {}
+        self._coordinator: Coordinator | None = None
+        #: When its own last beat came back through the inbox.
+        self._heard_ms = 0
+        #: Whether a transaction is under way.
+        self._busy = False
+        self._fencing: set[str] = set()
+        self._forget_ms = 0
+        self._sample_ms = 0
+        self._audit_ms = 0
+        #: When this term began to lead.
+        self._led_ms = 0
+        #: The decided group that the log did not tell at the last audit.
+        self._differing: Group | None = None
+        #: Whether a rejected record may have taken the place of one that counts.
+        self._is_damaged = False
+        self._dropped_ms = 0
+        self._out: list[AnyMessage] = []
+        self._kept: deque[tuple[int, AnyMessage]] = deque(maxlen=_KEPT_MAX)
+        #: While another one leads: the last beat of each incarnation, and when anything at all was heard last.
+        self._beats: dict[str, tuple[int, Beat]] = {}
+        self._listened_ms = 0
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """Return the coordinator while this process leads."""
+        return self._coordinator
+
+    def claim(self, log: GroupLog, topic_ids: dict[str, str]) -> None:
+        """Begin a term, unless one is under way."""
+        if self.state is not TermState.IDLE:
+            return
+        self._log = log
+        self._topic_ids = topic_ids
+        self.state = TermState.CLAIMING
+        _log.info("%s: claiming the leadership of group %s", self._leader, self._app)
+        self._run(self._ports.executors.leader, log.claim, self._claimed)
+
+    def observe(self, message: AnyMessage, now_ms: int) -> None:
+        """Take in a message of the inbox."""
+        if self._coordinator is not None:
+            self._coordinator.observe(message, now_ms)
+            if isinstance(message, LeaderBeat) and message.incarnation == self._leader:
+                self._heard_ms = now_ms
+            return
+        self._listen(now_ms)
+        if isinstance(message, Beat):
+            self._beats.pop(message.incarnation, None)
+            self._beats[message.incarnation] = (now_ms, message)
+            while len(self._beats) > _SENDERS_MAX:
+                del self._beats[next(iter(self._beats))]
+        elif isinstance(message, _KEPT):
+            self._kept.append((now_ms, message))
+
+    def rejected(self, records: Sequence[RejectedRecord], now_ms: int, *, in_log: bool) -> None:
+        """Take in what the door has rejected, in the group log or in the inbox."""
+        if in_log:
+            self._is_damaged = True
+        elif self._coordinator is not None:
+            self._dropped_ms = now_ms
+            self._coordinator.warnings[_INBOX] = (
+                f"a message was dropped, {records[-1]}; find out who may write to that topic"
+            )
+
+    def turn(
+        self, group: Group, state_offset: int, keys: LogKeys, now_ms: int
+    ) -> tuple[list[AnyMessage], int | None]:
+        """Do what can be done now.
+
+        Args:
+            group: The fold of the log as it was read.
+            state_offset: How far it was read.
+            keys: Its keys.
+            now_ms: The time.
+
+        Returns:
+            Messages for the inbox, and when to come again at the latest (None: when something has happened).
+        """
+        wake_ms: int | None = None
+        if self._coordinator is not None:
+            self._coordinator.state_offset = state_offset
+            if now_ms - self._dropped_ms > _DROPPED_MS:
+                self._coordinator.warnings.pop(_INBOX, None)
+            if now_ms - self._led_ms > _DROPPED_MS:
+                self._coordinator.warnings.pop(_LOG, None)
+        match self.state:
+            case TermState.CATCHING_UP if state_offset >= self._claim_end:
+                self._take_over(group)
+            case TermState.LEADING if group.leader_epoch > self._epoch:
+                self._lose(f"{group.leader} has claimed epoch {group.leader_epoch}")
+            case TermState.LEADING if self._is_blind(now_ms):
+                self._lose(
+                    "its own beats do not come back: the cluster or this process stood still"
+                )
+            case TermState.LEADING if not self._busy:
+                wake_ms = self._decide(group, keys, now_ms)
+            case _:
+                pass
+        out, self._out = self._out, []
+        return out, wake_ms
+
+    def resign(self, now_ms: int) -> list[AnyMessage]:
+        """End the term in order; return what is left to say. A transaction that is under way counts as the next leader finds it."""
+        said: list[AnyMessage] = []
+        if self._coordinator is not None:
+            _log.info("%s: resigning as leader of group %s", self._leader, self._app)
+            said.append(self._coordinator.resign(now_ms))
+        self._end()
+        return said
+
+    def drop(self, reason: str) -> None:
+        """End the term without a word."""
+        if self.state is not TermState.IDLE:
+            self._lose(reason)
+
+    # -- claiming --------------------------------------------------------------------------------------------------
+
+    def _claimed(self, end: int, now_ms: int) -> None:
+        del now_ms
+        self._claim_end = end
+        self.state = TermState.CATCHING_UP
+
+    def _take_over(self, group: Group) -> None:
+        """Write the claim and, in the same transaction, the whole state under its epoch, without contradictions."""
+        assert self._log is not None, "claimed before"
+        group, found = msgspec.structs.astuple(mended(group, app=self._app, heard=[*self._beats]))
+        epoch = group.leader_epoch + 1
+        claim = LeaderClaim(
+            leader_epoch=epoch,
+            leader=self._leader,
+            previous_epoch=group.leader_epoch,
+            topic_ids=self._topic_ids,
+        )
+        records: list[AnyRecord] = [claim, *snapshot(group, epoch)]
+        taken = replay(records, group)
+        self.state = TermState.TAKING_OVER
+        log = self._log
+        self._run(
+            self._ports.executors.leader,
+            lambda: log.append(records),
+            lambda _, now_ms: self._lead(taken, found, now_ms),
+        )
+
+    def _lead(self, group: Group, found: Sequence[str], now_ms: int) -> None:
+        self.state = TermState.LEADING
+        self._led_ms = now_ms
+        self._heard_ms = now_ms
+        self._forget_ms = now_ms + _FORGET_EACH_MS
+        self._sample_ms = now_ms + SAMPLE_FIRST_MS
+        self._audit_ms = now_ms + AUDIT_EACH_MS
+        self._is_damaged, self._differing = False, None  # the claim has just stated everything
+        self._coordinator = Coordinator(
+            group, app=self._app, leader=self._leader, settings=self._settings, now_ms=now_ms
+        )
+        _log.info(
+            "%s: leading group %s, leader epoch %d, %d members, %d tasks",
+            self._leader,
+            self._app,
+            group.leader_epoch,
+            len(group.members),
+            len(group.tasks),
+        )
+        if found:
+            shown = "; ".join(found[:_NAMED])
+            shown += f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            warning = f"the group log contradicted itself, and was mended: {shown}; find out who may write to that topic"
+            _log.warning("group %s: %s", self._app, warning)
+            self._coordinator.warnings[_LOG] = warning
+        self._tell_what_was_heard(self._coordinator, now_ms)
+
+    def _is_blind(self, now_ms: int) -> bool:
+        """Return whether members would be taken for dead because nothing arrives here.
+
+        The next claim, by this process or another, gives every member a full session again (H5).
+        """
+        return now_ms - self._heard_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms
+
+    def _listen(self, now_ms: int) -> None:
+        """Note that something was heard; after a gap nothing from before it tells who is alive."""
+        if now_ms - self._listened_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms:
+            self._beats.clear()
+        self._listened_ms = now_ms
+
+    def _tell_what_was_heard(self, coordinator: Coordinator, now_ms: int) -> None:
+        """Let a new coordinator know what this process heard while another one led.
+
+        Beats count from when they were heard here, by this process's own clock, so that whoever died with the leader
+        does not live for another session. Members that were never heard have a full one (H5), and so have all of them if
+        this process has not listened all the time.
+        """
+        self._listen(now_ms)
+        heard: list[tuple[int, AnyMessage]] = [*self._beats.values()]
+        heard += [each for each in self._kept if now_ms - each[0] <= _KEPT_MS]
+        for heard_ms, message in sorted(heard, key=lambda each: each[0]):
+            coordinator.observe(message, heard_ms)
+        self._beats.clear()
+        self._kept.clear()
+
+    @property
+    def _epoch(self) -> int:
+        return 0 if self._coordinator is None else self._coordinator.group.leader_epoch
+
+    # -- leading ---------------------------------------------------------------------------------------------------
+
+    def _decide(self, group: Group, keys: LogKeys, now_ms: int) -> int:
+        assert self._coordinator is not None, "asked while leading only"
+        decision = self._coordinator.decide(now_ms)
+        if decision.records:
+            self._append(decision)
+        else:
+            self._carry_out(decision, now_ms)
+            if self._must_restate(group, now_ms):
+                self._restate()
+            elif now_ms >= self._forget_ms:
+                self._forget(keys, now_ms)
+            if now_ms >= self._sample_ms:
+                self._sample_offsets(self._coordinator, now_ms)
+        return min(decision.wake_ms, self._forget_ms, self._sample_ms, self._audit_ms)
+
+    def _must_restate(self, group: Group, now_ms: int) -> bool:
+        """Return whether the log has to be told the group again.
+
+        A record that no leader wrote may say something else, or hide what a leader wrote under its key once the topic is
+        compacted. The reader has had the time between two audits to catch up with this leader's own records.
+        """
+        coordinator = self._coordinator
+        if coordinator is None or now_ms < self._audit_ms:
+            return False
+        self._audit_ms = now_ms + AUDIT_EACH_MS
+        decided = coordinator.group
+        differs = group != decided
+        was_so, self._differing = self._differing is decided, decided if differs else None
+        return self._is_damaged or (differs and was_so)
+
+    def _restate(self) -> None:
+        """Write the whole group once more, under this leader's epoch."""
+        log, coordinator = self._log, self._coordinator
+        assert log is not None and coordinator is not None, "asked while leading only"  # noqa: PT018 - one statement of one state
+        _log.warning(
+            "group %s: the group log holds records that this leader did not write; stating the group again",
+            self._app,
+        )
+        self._is_damaged, self._differing = False, None
+        records = snapshot(coordinator.group, coordinator.group.leader_epoch)
+        self._busy = True
+
+        def restated(_: None, __: int) -> None:
+            self._busy = False
+
+        self._run(self._ports.executors.leader, lambda: log.append(records), restated)
+
+    def _append(self, decision: Decision) -> None:
+        log = self._log
+        assert log is not None, "claimed before"
+        self._busy = True
+
+        def committed(_: None, now_ms: int) -> None:
+            assert self._coordinator is not None, "results of an earlier term are dropped"
+            self._busy = False
+            self._coordinator.committed(decision.records, now_ms)
+            self._carry_out(decision, now_ms)
+
+        self._run(self._ports.executors.leader, lambda: log.append(decision.records), committed)
+
+    def _carry_out(self, decision: Decision, now_ms: int) -> None:
+        """Do what does not go into the log, in the order of the decision."""
+        self._out += decision.messages
+        for fence in decision.fences:
+            self._fence(fence)
+        if decision.read_ends:
+            self._read_ends(decision.read_ends, now_ms)
+        if decision.assign is not None:
+            self._assign(decision.assign)
+
+    def _fence(self, fence: Fence) -> None:
+        incarnation = fence.incarnation
+        if incarnation in self._fencing:
+            return
+        self._fencing.add(incarnation)
+
+        def fenced(_: None, now_ms: int) -> None:
+            self._fencing.discard(incarnation)
+            if self._coordinator is not None:
+                self._coordinator.fenced(incarnation, now_ms)
+
+        def failed(error: Exception, _: int) -> None:
+            self._fencing.discard(incarnation)
+            _log.warning("fencing %s failed and is tried again: %s", incarnation, error)
+
+        self._run(
+            self._ports.executors.fences,
+            lambda: self._ports.fencer.fence(fence.transactional_ids),
+            fenced,
+            failed,
+        )
+
+    def _read_ends(self, wanted: tuple[str, ...], asked_ms: int) -> None:
+        def read(ends: dict[str, int], now_ms: int) -> None:
+            if self._coordinator is not None:
+                self._coordinator.ends_read(ends, asked_ms, now_ms)
+
+        def failed(error: Exception, _: int) -> None:
+            _log.warning("reading end offsets failed and is tried again: %s", error)
+
+        self._run(
+            self._ports.executors.asks, lambda: dict(self._ports.ends.ends(wanted)), read, failed
+        )
+
+    def _assign(self, request: AssignmentRequest) -> None:
+        def answered(answer: Assignment, now_ms: int) -> None:
+            if self._coordinator is not None:
+                self._coordinator.assigned(request, answer, "", now_ms)
+
+        def failed(error: Exception, now_ms: int) -> None:
+            _log.error("assignor %s: %s; the last target stays", request.assignor, error)
+            if self._coordinator is not None:
+                self._coordinator.assigned(request, None, str(error), now_ms)
+
+        self._run(self._ports.executors.asks, lambda: self._ports.assign(request), answered, failed)
+
+    def _forget(self, keys: LogKeys, now_ms: int) -> None:
+        log, coordinator = self._log, self._coordinator
+        assert log is not None and coordinator is not None, "asked while leading only"  # noqa: PT018 - one statement of one state
+        stale = keys.stale(coordinator.group, limit=_FORGET_AT_ONCE)
+        self._forget_ms = now_ms + (_FORGET_EACH_MS if len(stale) < _FORGET_AT_ONCE else 0)
+        if not stale:
+            return
+        self._busy = True
+
+        def forgotten(_: None, __: int) -> None:
+            self._busy = False
+
+        self._run(self._ports.executors.leader, lambda: log.forget(stale), forgotten)
+
+    def _sample_offsets(self, coordinator: Coordinator, now_ms: int) -> None:
+        """Look whether somebody moved committed offsets; brokers let anybody, as the group has no members of theirs (H18)."""
+        self._sample_ms = now_ms + SAMPLE_EACH_MS
+        partitions = dict(coordinator.group.about.partitions)
+
+        def found(foreign: tuple[str, ...], now_ms: int) -> None:
+            said = ", ".join(foreign[:_NAMED])
+            said += f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
+            warning = f"the committed offsets of {said} were not written by this application: its next owners would begin there"
+            before = coordinator.warnings.pop(_OFFSETS, "")
+            if foreign:
+                coordinator.warnings[_OFFSETS] = warning
+                self._sample_ms = now_ms + SAMPLE_AGAIN_MS
+                if warning != before:
+                    _log.warning("group %s: %s", self._app, warning)
+
+        def failed(error: Exception, now_ms: int) -> None:
+            self._sample_ms = now_ms + SAMPLE_AGAIN_MS
+            _log.warning("looking at the committed offsets failed and is tried again: %s", error)
+
+        self._run(
+            self._ports.executors.asks,
+            lambda: self._ports.ends.foreign_offsets(partitions),
+            found,
+            failed,
+        )
+
+    # -- the end of a term -----------------------------------------------------------------------------------------
+
+    def _lose(self, reason: str) -> None:
+        _log.warning(
+            "%s: no longer leader of group %s (%s): %s", self._leader, self._app, self.state, reason
+        )
+        self._end()
+
+    def _end(self) -> None:
+        self._term += 1
+        log, self._log = self._log, None
+        self._coordinator = None
+        self._busy = False
+        self._fencing.clear()
+        self._out.clear()
+        self.state = TermState.IDLE
+        if log is not None:
+            # Behind whatever the leader's thread is still waiting for.
+            self._ports.executors.leader.submit(log.resign)
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        executor: Executor,
+        work: Callable[[], _T],
+        done: Callable[[_T, int], None],
+        failed: Callable[[Exception, int], None] | None = None,
+    ) -> None:
+        """Run `work` elsewhere, then `done` or `failed` (by default the end of the term) here, if the term still lasts."""
+        term = self._term
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - handed over: `failed` judges it
+                outcome = error
+                self._post(lambda now_ms: self._failed(term, failed, outcome, now_ms))
+            else:
+                self._post(lambda now_ms: done(result, now_ms) if term == self._term else None)
+
+        executor.submit(run)
+
+    def _failed(
+        self,
+        term: int,
+        failed: Callable[[Exception, int], None] | None,
+        error: Exception,
+        now_ms: int,
+    ) -> None:
+        if term != self._term:
+            return
+        if failed is None:
+            self._lose(str(error))
+        else:
+            failed(error, now_ms)

@@ -1,0 +1,635 @@
+"""One process's part in its group: reads the control topics, feeds members, candidate and coordinator, says what they say.
+
+The machines it feeds are pure; here is the clock and the thread. That thread never waits for the cluster: one thread
+reads the topics, executors do the rest, and everything that happens comes to it as a call in a queue.
+
+    workers ──reports──▶ ┌─────────┐ ──orders, leases──▶ workers
+    topics ──read──────▶ │ runtime │ ──messages, records─▶ topics
+    effects ──results──▶ └─────────┘ ──fences, questions─▶ effects
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+
+from rebalance.group import Group, apply, refusal_of
+from rebalance.leader.decision import CoordinatorSettings
+from rebalance.member.member import Member
+from rebalance.ports import Clock, GroupLog, LoggedRecord, LogRead, MemberLine
+from rebalance.protocol.decoding import RejectedRecord
+from rebalance.protocol.inbox_limit import InboxLimit
+from rebalance.protocol.messages import AnyMessage, Join
+from rebalance.protocol.orders import (
+    LASTING,
+    AnyReport,
+    EndIncarnation,
+    Leaveable,
+    WorkerClosed,
+    WorkerLeaves,
+)
+from rebalance.runtime.election import Election
+from rebalance.runtime.leadership import LeaderPorts, Leadership, Posted
+from rebalance.runtime.log_follower import Followed, LogFollower, LogHeld, LogOpened
+from rebalance.runtime.log_keys import LogKeys
+
+_log: Final = logging.getLogger("tidewheel.group")
+
+_T = TypeVar("_T")
+
+#: Nobody is left alone for longer.
+_LOOK_MS: Final = 250
+_POLL_S: Final = 0.5
+#: How often the control topics' ids are compared with those that were pinned.
+_TOPIC_CHECK_MS: Final = 5_000
+#: So many skipped records are reported one by one.
+_REPORTED_MAX: Final = 10
+_RECOVER: Final = (
+    "nothing is decided and no input is taken until somebody has run `tidewheel group recover MODULE:TOPOLOGY --execute`; "
+    "members go on by themselves then"
+)
+
+
+class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runtime needs to know.
+
+    Attributes:
+        app: The application's id.
+        process_id: This process, by an id that is new at each start.
+        heartbeat_interval_ms: Of the candidate: how soon it misses a leader.
+        session_timeout_ms: Twice this is read of the inbox at the start.
+        jitter_seed: Spreads candidates.
+        coordinator: Group-wide settings, for when this process leads.
+    """
+
+    app: str
+    process_id: str
+    heartbeat_interval_ms: int = 500
+    session_timeout_ms: int = 3_000
+    jitter_seed: int = 0
+    coordinator: CoordinatorSettings = msgspec.field(default_factory=CoordinatorSettings)
+
+
+class _Hosted:
+    """A member that lives here, and the way to its worker."""
+
+    def __init__(
+        self,
+        join: Join,
+        line: MemberLine,
+        *,
+        heartbeat_interval_ms: int,
+        hang_timeout_ms: int,
+        max_call_ms: int | None,
+        welcomed: bool,
+    ) -> None:
+        self.join = join
+        self.line = line
+        self.heartbeat_interval_ms = heartbeat_interval_ms
+        self.welcomed = welcomed
+        self.member: Member | None = None
+        #: Whether the worker, which wants to go, was told that it may.
+        self.may_leave = False
+        self._said: dict[type[AnyReport], AnyReport] = {}
+        self._death: str | None = None
+        self._hang_timeout_ms = hang_timeout_ms
+        self._max_call_ms = max_call_ms
+        self._told_of_call = False
+        self.in_call = False
+        self._progress = -1
+        self._moved_ms = 0
+        self._lease_ms: int | None = None
+
+    @property
+    def leaves(self) -> bool:
+        """Return whether the worker wants to go."""
+        return WorkerLeaves in self._said
+
+    @property
+    def gone(self) -> bool:
+        """Return whether the worker is no more."""
+        return self._death is not None or WorkerClosed in self._said
+
+    def report(self, report: AnyReport, now_ms: int) -> None:
+        """Take in what the worker said; what stays true is told to a member that is made later."""
+        if isinstance(report, LASTING):
+            self._said[type(report)] = report
+        if self.member is not None:
+            self.member.report(report, now_ms)
+
+    def died(self, reason: str, now_ms: int) -> None:
+        """Take in that the worker's process is gone."""
+        self._death = reason
+        if self.member is not None:
+            self.member.died(reason, now_ms)
+
+    def begin(self, group: Group, state_offset: int, now_ms: int) -> Member:
+        """Make the worker's member, which knows the log, and tell it what the worker has said."""
+        self.member = member = Member(
+            self.join,
+            heartbeat_interval_ms=self.heartbeat_interval_ms,
+            session_timeout_ms=self.join.session_timeout_ms,
+            now_ms=now_ms,
+        )
+        member.follow(group, state_offset, now_ms)
+        for kind in LASTING:
+            if kind in self._said:
+                member.report(self._said[kind], now_ms)
+        if self._death is not None:
+            member.died(self._death, now_ms)
+        return member
+
+    def is_alive(self, now_ms: int, *, alone: Callable[[], bool]) -> bool:
+        """Return whether the worker's loop has turned lately, or is in a call of user code that does not take too long.
+
+        `alone`: nobody else could take its tasks over, so no call takes too long.
+        """
+        progress = self.line.progress()
+        if progress != self._progress:
+            self._progress = progress
+            self._moved_ms = now_ms
+        if now_ms - self._moved_ms < self._hang_timeout_ms:
+            self._told_of_call = self.in_call = False
+            return True
+        since_ms = self.line.call_since_ms(self._hang_timeout_ms // 2)
+        self.in_call = since_ms is not None
+        if since_ms is None:
+            return False
+        if self._max_call_ms is None or now_ms - since_ms < self._max_call_ms or alone():
+            return True
+        if not self._told_of_call:
+            self._told_of_call = True
+            _log.error(
+                "member %s is in a call of user code for %d s, longer than max_call_ms (%d ms): its tasks move to other members, "
+                "which begin the record again; its own log names the function and the record",
+                self.join.member,
+                (now_ms - since_ms) // 1000,
+                self._max_call_ms,
+            )
+        return False
+
+    def lease(self, until_ms: int | None) -> None:
+        """Pass a lease on if it is a new one."""
+        if until_ms is not None and until_ms != self._lease_ms:
+            self._lease_ms = until_ms
+            self.line.lease(until_ms)
+
+
+class GroupRuntime:
+    """Hosts members of one application, and leads its group when elected.
+
+    `add`, `report`, `died`, `finish` and `stop` may be called from any thread; `run` is the runtime's thread. Tests call
+    `once` instead of `run`.
+
+    Args:
+        make_log: Makes a log, not yet open.
+        ports: What leading needs.
+        settings: See there.
+        clock: All times are by it; a worker's lease too.
+        was_used: Asked before the first claim in an empty log: whether the application has committed under a group
+            before, so that its log must have been deleted. Runs on an executor.
+    """
+
+    def __init__(
+        self,
+        make_log: Callable[[], GroupLog],
+        *,
+        ports: LeaderPorts,
+        settings: RuntimeSettings,
+        clock: Clock,
+        was_used: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._ports = ports
+        self._was_used = was_used
+        self._calls: queue.SimpleQueue[Posted] = queue.SimpleQueue()
+        self._follower = LogFollower(
+            make_log,
+            inbox_back_ms=2 * settings.session_timeout_ms,
+            clock=clock,
+            tell=lambda told: self._calls.put(partial(self._follow, told)),
+        )
+        self._leadership = Leadership(
+            app=settings.app,
+            leader=settings.process_id,
+            settings=settings.coordinator,
+            ports=ports,
+            post=self._calls.put,
+        )
+        self._limit = InboxLimit()
+        self._hosted: dict[str, _Hosted] = {}
+        self._stopping = threading.Event()
+        #: End at the latest then; None while there is no reason to.
+        self._finish_ms: int | None = None
+        self._log: GroupLog | None = None
+        self._topic_ids: dict[str, str] = {}
+        self._held = ""
+        #: Checked once: whether an empty log may be claimed.
+        self._first_claim_allowed: bool | None = None
+        self._asked = False
+        self._topic_check_ms = 0
+        self._dropped = 0
+        self._rejections = 0
+        self._begin_anew(0)
+
+    # -- from any thread -------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        join: Join,
+        line: MemberLine,
+        *,
+        heartbeat_interval_ms: int,
+        hang_timeout_ms: int,
+        max_call_ms: int | None = None,
+        welcomed: bool = False,
+    ) -> None:
+        """Speak for a worker from now on.
+
+        Args:
+            join: Who it is.
+            line: The way to it.
+            heartbeat_interval_ms: Between its beats.
+            hang_timeout_ms: How long it may make no progress and still be vouched for.
+            max_call_ms: The same while its loop is in a call of user code; None: for ever.
+            welcomed: The log had this incarnation once: if it has gone from there, it is over.
+        """
+        hosted = _Hosted(
+            # Candidates are known by their members, and this process is one, by an id of its own.
+            msgspec.structs.replace(join, process_id=self._settings.process_id),
+            line,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            hang_timeout_ms=hang_timeout_ms,
+            max_call_ms=max_call_ms,
+            welcomed=welcomed,
+        )
+        self._calls.put(lambda _: self._hosted.update({join.incarnation: hosted}))
+
+    def report(self, incarnation: str, report: AnyReport) -> None:
+        """Take in what a worker said."""
+
+        def reported(now_ms: int) -> None:
+            if incarnation in self._hosted:
+                self._hosted[incarnation].report(report, now_ms)
+
+        self._calls.put(reported)
+
+    def died(self, incarnation: str, reason: str) -> None:
+        """Take in that a worker's process is gone, or its line."""
+
+        def took(now_ms: int) -> None:
+            if incarnation in self._hosted:
+                self._hosted[incarnation].died(reason, now_ms)
+
+        self._calls.put(took)
+
+    def finish(self, timeout_ms: int) -> None:
+        """End once every member has said everything, resigning in order; after `timeout_ms` at the latest."""
+        self._calls.put(lambda now_ms: setattr(self, "_finish_ms", now_ms + timeout_ms))
+
+    def stop(self) -> None:
+        """End now, in order."""
+        self.finish(0)
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this process leads the group, as far as it knows."""
+        return self._leadership.coordinator is not None
+
+    @property
+    def group(self) -> Group:
+        """Return the group as the log was read so far."""
+        return self._group
+
+    # -- the runtime's thread --------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until `finish` or `stop`; returns when everything was said."""
+        reader = threading.Thread(target=self._read, name="tidewheel-group-log", daemon=True)
+        reader.start()
+        wake_ms = 0
+        while True:
+            left_ms = max(wake_ms - self._clock.now_ms(), 0)
+            with contextlib.suppress(queue.Empty):
+                self._take_calls(self._calls.get(timeout=left_ms / 1000))
+            wake_ms = self.turn()
+            if self._is_finished():
+                break
+        self._close()
+        reader.join()
+
+    def once(self) -> int:
+        """Read what is there, take in what has happened, decide; return when to come again at the latest."""
+        self._follower.once(0)
+        while not self._calls.empty():
+            self._take_calls(self._calls.get())
+        return self.turn()
+
+    def _read(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._stopping.wait(self._follower.once(_POLL_S))
+            except Exception:  # noqa: BLE001 - logged; a reader that ends would leave its members without news
+                _log.exception("reading the group's topics failed; trying again")
+                self._stopping.wait(1.0)
+        self._follower.close()
+
+    def _take_calls(self, call: Posted) -> None:
+        """Make a call and all that wait behind it."""
+        now_ms = self._clock.now_ms()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                call(now_ms)
+                call = self._calls.get_nowait()
+
+    def turn(self) -> int:
+        """Decide everything that can be decided; return when to come again at the latest."""
+        now_ms = self._clock.now_ms()
+        if self._held:
+            self._let_go()
+        log = self._log
+        if log is None or not self._is_read:
+            return now_ms + _LOOK_MS
+        said: list[AnyMessage] = []
+        wake_ms = now_ms + _LOOK_MS
+        for incarnation in list(self._hosted):
+            wake_ms = min(wake_ms, self._turn_member(incarnation, said, now_ms))
+        election = self._election.decide(now_ms)
+        said += election.messages
+        if election.claim:
+            self._claim(log)
+        leading, leader_wake_ms = self._leadership.turn(
+            self._group, self._state_offset, self._keys, now_ms
+        )
+        said += leading
+        if said:
+            log.say(said)
+        self._check_topics(log, now_ms)
+        return min(wake_ms, election.wake_ms, leader_wake_ms or wake_ms)
+
+    def _turn_member(self, incarnation: str, said: list[AnyMessage], now_ms: int) -> int:
+        hosted = self._hosted[incarnation]
+        member = self._member(incarnation, now_ms)
+        if member is None:
+            return now_ms + _LOOK_MS
+        alive = hosted.is_alive(now_ms, alone=lambda: self._group.live().keys() <= {incarnation})
+        member.vouch(alive, now_ms, in_call=hosted.in_call)
+        decision = member.decide(now_ms)
+        said += decision.messages
+        hosted.lease(decision.lease_until_ms)  # first: no order is to be found without one
+        if decision.orders:
+            hosted.line.order(decision.orders)
+        if decision.over:
+            del self._hosted[incarnation]
+        return decision.wake_ms
+
+    def _member(self, incarnation: str, now_ms: int) -> Member | None:
+        """Return a hosted member; its machine is made now that the log was read, so that it knows where it stands."""
+        hosted = self._hosted[incarnation]
+        if hosted.member is not None:
+            return hosted.member
+        if hosted.welcomed and incarnation not in self._group.members:
+            hosted.line.order(
+                [EndIncarnation(reason="the group log does not have this incarnation any more")]
+            )
+            del self._hosted[incarnation]
+            return None
+        return hosted.begin(self._group, self._state_offset, now_ms)
+
+    @property
+    def _state_topic(self) -> str:
+        """Return the name of the topic with the group log."""
+        return next((name for name in self._topic_ids if name.endswith("-state")), "")
+
+    @property
+    def _is_read(self) -> bool:
+        return self._log is not None and self._state_offset >= self._needed_offset
+
+    # -- the log ---------------------------------------------------------------------------------------------------
+
+    def _begin_anew(self, now_ms: int) -> None:
+        """Forget everything that came from a log."""
+        self._group = Group()
+        self._keys = LogKeys()
+        self._state_offset = 0
+        self._needed_offset = 0
+        self._election = Election(
+            self._settings.process_id,
+            app=self._settings.app,
+            jitter_seed=self._settings.jitter_seed,
+            heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
+            now_ms=now_ms,
+        )
+
+    def _follow(self, told: Followed, now_ms: int) -> None:
+        match told:
+            case LogOpened():
+                self._opened(told, now_ms)
+            case LogHeld():
+                self._hold(told.reason)
+            case LogRead():
+                self._take_in(told, now_ms)
+
+    def _opened(self, opened: LogOpened, now_ms: int) -> None:
+        if self._held:
+            _log.warning("group %s was recovered: going on", self._settings.app)
+        for hosted in self._hosted.values():
+            # Its epochs are those of the log before, if there was one.
+            hosted.welcomed = hosted.welcomed or self._held != ""
+            hosted.member = None
+        self._held = ""
+        self._leadership.drop("the log was opened anew")
+        self._begin_anew(now_ms)
+        self._log = opened.log
+        self._topic_ids = dict(opened.topic_ids)
+        self._needed_offset = opened.end
+        self._topic_check_ms = now_ms + _TOPIC_CHECK_MS
+
+    def _hold(self, reason: str) -> None:
+        if self._held:
+            return
+        _log.error("group %s: SAFE_HOLD: %s; %s", self._settings.app, reason, _RECOVER)
+        self._held = reason
+        self._leadership.drop(reason)
+        self._log = None
+
+    def _let_go(self) -> None:
+        """Let workers go that want to while the group is held: nobody hears of it, so nobody can take their tasks over."""
+        for incarnation, hosted in list(self._hosted.items()):
+            if hosted.gone:
+                del self._hosted[incarnation]
+            elif hosted.leaves and not hosted.may_leave:
+                hosted.may_leave = True
+                hosted.line.order([Leaveable()])
+
+    def _take_in(self, read: LogRead, now_ms: int) -> None:
+        group = self._group
+        for logged in read.records:
+            group = self._fold(group, logged, now_ms)
+        moved = group is not self._group or read.state_offset != self._state_offset
+        self._tell_hold(group)
+        self._group = group
+        self._state_offset = read.state_offset
+        if moved:
+            self._election.follow(group, now_ms)
+            for hosted in self._hosted.values():
+                if hosted.member is not None:
+                    hosted.member.follow(group, self._state_offset, now_ms)
+        for message in read.messages:
+            self._hear(message, now_ms)
+        if read.rejected:
+            self._reject(read.rejected, now_ms, in_log=False)
+        if read.dropped > len(read.rejected):
+            self._drop(read.dropped - len(read.rejected))
+        self._compare_ids()
+
+    def _fold(self, group: Group, logged: LoggedRecord, now_ms: int) -> Group:
+        """Return the group after a record; one that is skipped is reported."""
+        self._keys.note(logged)
+        rejected, record = logged.rejected, logged.record
+        refusal = None if record is None else refusal_of(group, record)
+        if refusal is not None:
+            rejected = RejectedRecord(
+                topic=self._state_topic, partition=0, offset=logged.offset, rejection=refusal
+            )
+        if rejected is not None:
+            self._reject([rejected], now_ms, in_log=True)
+        return group if record is None else apply(group, record)
+
+    def _tell_hold(self, group: Group) -> None:
+        """Say why members of a group get no tasks, and when that is over."""
+        held = group.about.held
+        if held == self._group.about.held:
+            return
+        if held:
+            _log.warning("group %s decides nothing: %s", self._settings.app, held)
+        else:
+            _log.info("group %s decides again", self._settings.app)
+
+    def _hear(self, message: AnyMessage, now_ms: int) -> None:
+        if message.app != self._settings.app:
+            return
+        if not self._limit.admits(message.incarnation, now_ms):
+            self._drop(1)
+            return
+        self._election.hear(message, now_ms)
+        self._leadership.observe(message, now_ms)
+        for hosted in self._hosted.values():
+            if hosted.member is not None:
+                hosted.member.hear(message, now_ms)
+
+    def _reject(self, rejected: Sequence[RejectedRecord], now_ms: int, *, in_log: bool) -> None:
+        """Report records that are skipped: the first ten, then at 100, 1000, ..."""
+        self._leadership.rejected(rejected, now_ms, in_log=in_log)
+        for each in rejected:
+            self._rejections += 1
+            count = self._rejections
+            if count <= _REPORTED_MAX or set(str(count)[1:]) == {"0"}:
+                _log.warning(
+                    "group %s: skipped %s (%d such records so far); find out who may write to that topic",
+                    self._settings.app,
+                    each,
+                    count,
+                )
+
+    def _drop(self, count: int) -> None:
+        """Count messages that were not taken in; say so at 1, 10, 100, ..."""
+        before, self._dropped = self._dropped, self._dropped + count
+        if len(str(self._dropped)) > len(str(before)) or before == 0:
+            _log.warning(
+                "group %s: %d inbox messages were dropped: too many of one sender, or of a kind that only a newer version "
+                "knows",
+                self._settings.app,
+                self._dropped,
+            )
+
+    # -- claiming and holding --------------------------------------------------------------------------------------
+
+    def _claim(self, log: GroupLog) -> None:
+        if self._group.leader_epoch > 0 or self._first_claim_allowed:
+            self._leadership.claim(log, self._topic_ids)
+        elif self._first_claim_allowed is None and not self._asked:
+            self._asked = True
+            self._ask(self._was_used, self._judge_first_claim)
+
+    def _judge_first_claim(self, used: bool) -> None:
+        self._first_claim_allowed = not used
+        if used and self._group.leader_epoch == 0:
+            self._give_up_log(
+                "the group's log is empty, but the application has committed as a group before: the log was deleted"
+            )
+        elif self._log is not None:
+            self._claim(self._log)
+
+    def _check_topics(self, log: GroupLog, now_ms: int) -> None:
+        if now_ms < self._topic_check_ms or self._asked:
+            return
+        self._topic_check_ms = now_ms + _TOPIC_CHECK_MS
+        self._asked = True
+        self._ask(lambda: dict(log.topic_ids()), self._judge_topics)
+
+    def _judge_topics(self, found: Mapping[str, str]) -> None:
+        if self._log is not None and found != self._topic_ids:
+            self._give_up_log(_changed(self._topic_ids, found))
+
+    def _compare_ids(self) -> None:
+        """Hold if the log says that it was written in other topics (restored from a copy, or these were renamed)."""
+        claimed = dict(self._group.topic_ids)
+        if self._is_read and claimed and claimed != self._topic_ids:
+            self._give_up_log(_changed(claimed, self._topic_ids))
+
+    def _give_up_log(self, reason: str) -> None:
+        self._hold(reason)  # at once: what is in the queue already counts no more
+        self._follower.hold_soon(reason)
+
+    def _ask(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
+        """Ask the cluster something; a failure is logged, and asked again with the next look."""
+
+        def run() -> None:
+            try:
+                answer = work()
+            except Exception as error:  # noqa: BLE001 - logged; asked again
+                if not self._stopping.is_set():
+                    _log.warning(
+                        "group %s: a question to the cluster failed: %s", self._settings.app, error
+                    )
+                self._calls.put(lambda _: setattr(self, "_asked", False))
+                return
+
+            def answered(_: int) -> None:
+                self._asked = False
+                done(answer)
+
+            self._calls.put(answered)
+
+        self._ports.executors.asks.submit(run)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _is_finished(self) -> bool:
+        if self._finish_ms is None:
+            return False
+        return not self._hosted or self._clock.now_ms() >= self._finish_ms
+
+    def _close(self) -> None:
+        """Resign if this process leads, and let go of everything."""
+        said = self._leadership.resign(self._clock.now_ms())
+        if said and self._log is not None:
+            self._log.say(said)
+        self._stopping.set()
+        executors = self._ports.executors
+        for executor in (executors.leader, executors.fences, executors.asks):
+            executor.shutdown(wait=False)
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Say which topics are not what they were."""
+    names = sorted(name for name in before if now.get(name) != before[name])
+    states = [f"{name} is {'another one' if name in now else 'gone'}" for name in names]
+    return f"control topics were deleted or made anew: {', '.join(states) or 'others were found'}"

@@ -1,0 +1,183 @@
+"""The account of a group's log: who came, what moved and how, in how long."""
+
+from rebalance.inspect.history import Chronicle, Episode, account, episode_text
+from rebalance.model import MemberPhase
+from tests.rebalance.leader.group_logs import LogBook, T, scale_out, two_members
+
+
+def _when(timestamp_ms: int) -> str:
+    return f"T+{timestamp_ms - T}"
+
+
+def _last(book: LogBook) -> Episode:
+    return account(book.entries)[-1]
+
+
+def test_a_scale_out_reads_as_it_was() -> None:
+    """Who joined, why the target changed, and how long the learner and the hand-over took."""
+    assert episode_text(_last(scale_out()), _when) == (
+        "T+2000  1 task granted, 3 stayed, 4.2 s\n"
+        "  +0 ms     c joined on h-c\n"
+        "  +200 ms   target 2: c joined\n"
+        "  +4.2 s    0_1: b → c by learner (planted 4.0 s before), 12 ms without an owner, epoch 2"
+    )
+
+
+def test_the_first_target_starts_every_task() -> None:
+    """Nobody had them before, so nobody missed them."""
+    episode = account(two_members().entries)[-1]
+    assert episode_text(episode, _when) == (
+        "T+10  4 tasks granted, 0 stayed, 300 ms\n"
+        "  +0 ms     a joined on h-a\n"
+        "  +0 ms     b joined on h-b\n"
+        "  +300 ms   target 1: a and b joined\n"
+        "  +300 ms   0_0: → a started, epoch 1\n"
+        "  +300 ms   0_1: → b started, epoch 1\n"
+        "  +300 ms   0_2: → a started, epoch 1\n"
+        "  +300 ms   0_3: → b started, epoch 1"
+    )
+
+
+def test_a_death_with_a_standby() -> None:
+    """The dead one is fenced first; its tasks go to the copy, or cold."""
+    book = two_members().step(standbys={"0_1": ("a-1", 3)}).after(5_000)
+    book.member("b", MemberPhase.FENCING, reason="its process ended")
+    book.fence_wait("0_1", "b").fence_wait("0_3", "b")
+    book.after(600).member("b", MemberPhase.FENCED)
+    book.released("0_1", "fence").released("0_3", "fence").step()
+    book.grant("0_1", "a").grant("0_3", "a").member("b", MemberPhase.GONE)
+    book.after(100).target({"0_0": "a", "0_1": "a", "0_2": "a", "0_3": "a"}, "b died")
+    assert episode_text(_last(book), _when) == (
+        "T+6000  2 tasks granted, 2 stayed, 700 ms\n"
+        "  +0 ms     b is given up and being fenced: its process ended\n"
+        "  +600 ms   b is fenced\n"
+        "  +700 ms   target 2: b died\n"
+        "  +600 ms   0_1: b → a by its standby (planted 5.6 s before), 600 ms without an owner, its owner was fenced, epoch 2\n"
+        "  +600 ms   0_3: b → a without a copy, 600 ms without an owner, its owner was fenced, epoch 2"
+    )
+
+
+def test_a_static_member_restarts() -> None:
+    """Its tasks waited, nobody else is in the account."""
+    book = two_members().member("b", MemberPhase.LEAVING, rejoin_ms=60_000)
+    book.revoke("0_1", "b").revoke("0_3", "b").after(20).released("0_1").released("0_3")
+    book.member("b", MemberPhase.GONE, rejoin_ms=60_000)
+    book.after(2_480).member("b", MemberPhase.GONE).member("b", life=2)
+    book.grant("0_1", "b", life=2).grant("0_3", "b", life=2)
+    assert episode_text(_last(book), _when) == (
+        "T+1000  2 tasks granted, 2 stayed, 2.5 s\n"
+        "  +0 ms     b lets go of its tasks for a restart\n"
+        "  +20 ms    b is away, its tasks wait 1 min 0 s for it\n"
+        "  +2.5 s    b is back after 2.5 s on h-b\n"
+        "  +2.5 s    0_1: b → b returned to its own state, 2.5 s without an owner, epoch 2\n"
+        "  +2.5 s    0_3: b → b returned to its own state, 2.5 s without an owner, epoch 2"
+    )
+
+
+def test_a_static_member_that_stays_away() -> None:
+    """Is said to have stayed away."""
+    book = two_members().member("b", MemberPhase.GONE, rejoin_ms=60_000)
+    book.after(60_000).member("b", MemberPhase.GONE)
+    assert "b did not come back in time" in episode_text(_last(book), _when)
+
+
+def test_a_learner_that_is_not_needed_any_more() -> None:
+    """The newcomer left before it had anything (L5)."""
+    book = two_members().member("c").target({"0_1": "c"}).step({"0_1": ("c-1", 7)})
+    book.after(500).member("c", MemberPhase.GONE)
+    book.target({"0_0": "a", "0_1": "b", "0_2": "a", "0_3": "b"}, "c left").step()
+    assert [each.text for each in _last(book).happenings] == [
+        "c joined on h-c",
+        "target 2",
+        "c left",
+        "target 3: c left",
+        "the learner of 0_1 at c was dropped, the task stayed",
+    ]
+    assert (_last(book).moves, _last(book).stayed) == ((), 4)
+
+
+def test_another_leader_is_an_episode_of_its_own() -> None:
+    """In which nothing moved."""
+    assert episode_text(_last(two_members().after(10).leader("p2")), _when) == (
+        "T+1010  p2 leads, in place of p1 (leader epoch 2)\n"
+        "  +0 ms     p2 leads, in place of p1 (leader epoch 2)"
+    )
+
+
+def test_what_is_not_finished_says_so() -> None:
+    """The learner is on its way."""
+    book = two_members().member("c").target({"0_1": "c"}, "c joined").step({"0_1": ("c-1", 7)})
+    episode = _last(book)
+    assert episode.ended_ms is None
+    assert episode_text(episode, _when).startswith(
+        "T+1000  0 tasks granted, 4 stayed so far: not finished"
+    )
+
+
+def test_tasks_without_state_move_without_a_copy() -> None:
+    """And are said to."""
+    book = LogBook().leader("p1").about("0_0", stateful=False).member("a")
+    book.target({"0_0": "a"}).grant("0_0", "a").member("b").target({"0_0": "b"})
+    book.revoke("0_0", "a").released("0_0").grant("0_0", "b")
+    assert [each.how for each in _last(book).moves] == ["stateless"]
+
+
+def test_member_phases_are_told_in_words() -> None:
+    """Parked, taking part again, leaving."""
+    book = two_members().member("b", MemberPhase.PARKED, reason="its topology is newer")
+    book.member("b").member("b", MemberPhase.LEAVING, drain_ms=25_000)
+    book.member("b", MemberPhase.LEAVING).member("b", MemberPhase.GONE)
+    texts = [each.text for episode in account(book.entries)[2:] for each in episode.happenings]
+    assert texts == [
+        "b gets no tasks: its topology is newer",
+        "b takes part again",
+        "b is leaving, its tasks have 25.0 s to move first",
+        "b left",
+    ]
+
+
+def test_what_happens_to_the_group_is_told() -> None:
+    """Held, going on, more tasks."""
+    book = two_members().about("0_0", held="topic orders lost partitions")
+    book.about(*(f"0_{number}" for number in range(6)))
+    texts = [each.text for episode in account(book.entries)[2:] for each in episode.happenings]
+    assert texts == [
+        "nothing is decided: topic orders lost partitions",
+        "the program has 1 tasks now, 4 before",
+        "decides again",
+        "the program has 6 tasks now, 1 before",
+    ]
+
+
+def test_what_happened_can_be_asked_for_while_it_happens() -> None:
+    """After each entry it is what an account of the log so far tells, whoever asked before."""
+    book = scale_out().step({"0_0": ("b-1", 9)}).step().member("c", MemberPhase.GONE)
+    chronicle = Chronicle()
+    for count, entry in enumerate(book.entries, 1):
+        chronicle.take(entry)
+        assert chronicle.episodes() == account(book.entries[:count])
+    texts = [each.text for episode in chronicle.episodes()[-2:] for each in episode.happenings]
+    assert texts[:2] == ["the learner of 0_0 at b was dropped, the task stayed", "c left"]
+
+
+def test_only_the_last_episodes_are_kept_where_that_is_wanted() -> None:
+    """Whoever looks for days does not gather more and more."""
+    book = scale_out()
+    chronicle = Chronicle(keep=1)
+    for entry in book.entries:
+        chronicle.take(entry)
+    assert chronicle.episodes() == account(book.entries)[-1:]
+
+
+def test_a_group_that_restarts_under_another_leader_comes_to_its_end() -> None:
+    """It needs no new target: the old one was made for the same members."""
+    book = two_members()
+    for name, tasks in (("a", ("0_0", "0_2")), ("b", ("0_1", "0_3"))):
+        for task in tasks:
+            book.released(task)
+        book.member(name, MemberPhase.GONE)
+    book.after(5_000).leader("p2").member("a", life=2).member("b", life=2)
+    for name, tasks in (("a", ("0_0", "0_2")), ("b", ("0_1", "0_3"))):
+        for task in tasks:
+            book.after(10).grant(task, name, life=2)
+    assert _last(book).ended_ms == book.now_ms

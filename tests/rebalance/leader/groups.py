@@ -1,0 +1,192 @@
+"""Whole groups in one thread: runtimes over control topics in memory, moved on in steps of a fake clock."""
+
+from dataclasses import dataclass, field
+
+from rebalance.assignors.builtin import resolve
+from rebalance.leader.decision import CoordinatorSettings
+from rebalance.protocol.messages import AnyMessage, Join, SeenTask
+from rebalance.protocol.orders import (
+    CopyReady,
+    EndIncarnation,
+    KeepCopy,
+    ReleaseTask,
+    RunTask,
+    TaskReleased,
+    TaskRunning,
+    Welcome,
+)
+from rebalance.runtime.leadership import Executors, LeaderPorts
+from rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
+from tests.fakes.clock import FakeClock
+from tests.fakes.group_log import (
+    FakeControlTopics,
+    FakeGroupAdmin,
+    FakeLine,
+    InlineExecutor,
+)
+
+APP = "app"
+HEARTBEAT_MS = 100
+SESSION_MS = 600
+STEP_MS = 5
+
+
+@dataclass
+class Worker:
+    """A worker that does at once what it is told. Its line notes the orders."""
+
+    incarnation: str
+    line: FakeLine = field(default_factory=FakeLine)
+    seen: int = 0
+    running: set[str] = field(default_factory=set)
+    answers: bool = True
+    #: The reason its incarnation ended for, or "".
+    ended: str = ""
+
+
+class Process:
+    """One host program: a runtime and its workers."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self._world = world
+        self.name = name
+        self.admin = FakeGroupAdmin()
+        self.leader = InlineExecutor()
+        self.fences = InlineExecutor()
+        self.asks = InlineExecutor()
+        self.workers: list[Worker] = []
+        self.runtime = GroupRuntime(
+            world.topics.log,
+            ports=LeaderPorts(
+                fencer=self.admin,
+                ends=self.admin,
+                assign=lambda request: resolve(request.assignor).assign(request),
+                executors=Executors(leader=self.leader, fences=self.fences, asks=self.asks),
+            ),
+            settings=RuntimeSettings(
+                app=APP,
+                process_id=name,
+                heartbeat_interval_ms=HEARTBEAT_MS,
+                session_timeout_ms=SESSION_MS,
+                coordinator=CoordinatorSettings(
+                    heartbeat_interval_ms=HEARTBEAT_MS, first_join_quiet_ms=50, settling_ms=200
+                ),
+            ),
+            clock=world.clock,
+            was_used=self.admin.was_used,
+        )
+
+    def start_worker(
+        self,
+        member: str,
+        *,
+        tasks: int = 4,
+        welcomed: bool = False,
+        incarnation: str = "",
+        max_call_ms: int | None = None,
+    ) -> Worker:
+        """Start a worker that sees some stateless tasks."""
+        worker = Worker(incarnation or f"{member}-1")
+        join = Join(
+            app=APP,
+            member=member,
+            incarnation=worker.incarnation,
+            transactional_ids=(f"{APP}-{worker.incarnation}-0",),
+            host="h",
+            pid=1,
+            process_id=self.name,
+            tasks=tuple(SeenTask(task=f"0_{each}") for each in range(tasks)),
+            session_timeout_ms=SESSION_MS,
+        )
+        self.runtime.add(
+            join,
+            worker.line,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            hang_timeout_ms=400,
+            max_call_ms=max_call_ms,
+            welcomed=welcomed,
+        )
+        self.workers.append(worker)
+        return worker
+
+    def once(self) -> None:
+        """Let runtime and workers do what there is to do."""
+        self.runtime.once()
+        for worker in self.workers:
+            self._work(worker)
+
+    def _work(self, worker: Worker) -> None:
+        orders, worker.seen = worker.line.orders[worker.seen :], len(worker.line.orders)
+        for order in orders:
+            if isinstance(order, EndIncarnation):
+                worker.ended = order.reason
+                worker.running.clear()
+            if not worker.answers:
+                continue
+            match order:
+                case RunTask():
+                    worker.running.add(order.task)
+                    self.runtime.report(
+                        worker.incarnation,
+                        TaskRunning(task=order.task, task_epoch=order.task_epoch, input={}),
+                    )
+                case ReleaseTask():
+                    worker.running.discard(order.task)
+                    self.runtime.report(
+                        worker.incarnation,
+                        TaskReleased(
+                            task=order.task, task_epoch=order.task_epoch, input={}, changelog_end={}
+                        ),
+                    )
+                case KeepCopy():
+                    self.runtime.report(
+                        worker.incarnation,
+                        CopyReady(
+                            task=order.task,
+                            learn_epoch=order.learn_epoch,
+                            store_uuid="u",
+                            positions={},
+                            ends={},
+                        ),
+                    )
+                case _:
+                    pass
+
+
+class World:
+    """Control topics, a clock, and processes."""
+
+    def __init__(self) -> None:
+        self.topics = FakeControlTopics(APP)
+        self.clock = FakeClock(1_000_000)
+        self.processes: list[Process] = []
+
+    def start(self, name: str) -> Process:
+        """Start a host program."""
+        process = Process(self, name)
+        self.processes.append(process)
+        return process
+
+    def kill(self, process: Process) -> None:
+        """Stop a program and everything in it, without a word."""
+        self.processes.remove(process)
+
+    def run(self, duration_ms: int) -> None:
+        """Let time pass, in steps."""
+        for _ in range(duration_ms // STEP_MS):
+            for process in self.processes:
+                process.once()
+            self.clock.advance(STEP_MS)
+
+    def leaders(self) -> list[Process]:
+        """Return who leads, as far as they know."""
+        return [each for each in self.processes if each.runtime.leads]
+
+    def messages(self, kind: type[AnyMessage]) -> list[AnyMessage]:
+        """Return what was said of a kind."""
+        return [each for each in self.topics.messages() if isinstance(each, kind)]
+
+
+def welcomed(worker: Worker) -> bool:
+    """Return whether the group has taken a worker in."""
+    return any(isinstance(order, Welcome) for order in worker.line.orders)

@@ -1,0 +1,304 @@
+"""A whole group around one table: a log in a list, a leader, members, and workers that do at once what they are told.
+
+Nothing here decides anything: it carries records and messages between the real coordinator and the real members, so that
+a test reads as a conversation. Time moves only when a test says so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from rebalance.assignors.builtin import resolve
+from rebalance.group import Group, apply, replay, snapshot
+from rebalance.leader.coordinator import Coordinator, CoordinatorSettings, Decision
+from rebalance.leader.mending import mended
+from rebalance.member.member import Member, MemberDecision
+from rebalance.model import TaskId
+from rebalance.protocol.messages import AnyMessage, DiskCopy, Join, SeenTask
+from rebalance.protocol.orders import (
+    AnyOrder,
+    AnyReport,
+    CopyReady,
+    DropCopy,
+    EndIncarnation,
+    KeepCopy,
+    ReleaseTask,
+    RunTask,
+    TaskReleased,
+    TaskRunning,
+    WorkerStatus,
+)
+from rebalance.protocol.records import AnyRecord, LeaderClaim, TaskRecord
+
+APP = "shop"
+HEARTBEAT_MS = 500
+SESSION_MS = 3_000
+
+
+def stateful(count: int, subtopology: int = 0) -> tuple[SeenTask, ...]:
+    """Return tasks with a store each."""
+    return tuple(
+        SeenTask(task=f"{subtopology}_{n}", stateful=True, changelogs=(f"{APP}-counts-changelog",))
+        for n in range(count)
+    )
+
+
+def join(name: str, life: int = 1, **given: Any) -> Join:
+    """Return how member `name` joins in its `life`th life."""
+    incarnation = f"{name}-{life}"
+    plain = Join(
+        app=APP,
+        member=name,
+        incarnation=incarnation,
+        transactional_ids=(f"{APP}-{incarnation}-0",),
+        host=f"host-{name}",
+        pid=1,
+        process_id=f"process-{name}",
+        tasks=stateful(4),
+        partitions={"orders": 4},
+    )
+    return msgspec.structs.replace(plain, **given)
+
+
+@dataclass
+class Worker:
+    """A worker that does at once what it is told, and says so; its state lies in the table's log of changes.
+
+    Attributes:
+        running: Task epochs by task.
+        copies: Learn epochs by task.
+        mute: Tasks it gives no answer about.
+        in_call: Whether it is in a long call of user code.
+        catches_up: Whether its copies catch up.
+        ended: The last word to it.
+    """
+
+    member: Member
+    ends: Mapping[str, int]
+    running: dict[str, int] = field(default_factory=dict[str, int])
+    copies: dict[str, int] = field(default_factory=dict[str, int])
+    mute: set[str] = field(default_factory=set[str])
+    in_call: bool = False
+    catches_up: bool = True
+    alive: bool = True
+    ended: EndIncarnation | None = None
+    told: list[AnyOrder] = field(default_factory=list[AnyOrder])
+
+    def obey(self, order: AnyOrder, now_ms: int) -> None:
+        """Carry one order out and report."""
+        self.told.append(order)
+        task = getattr(order, "task", "")
+        report: AnyReport | None = None
+        match order:
+            case RunTask():
+                self.copies.pop(task, None)
+                self.running[task] = order.task_epoch
+                report = TaskRunning(task=task, task_epoch=order.task_epoch, input=order.input)
+            case ReleaseTask():
+                report = TaskReleased(
+                    task=task,
+                    task_epoch=order.task_epoch,
+                    input={"orders-0": 7},
+                    changelog_end={key: self.ends[key] for key in keys_of(task)},
+                    kept=order.keep > 0,
+                )
+                if task not in self.mute:
+                    self.running.pop(task, None)
+                    if order.keep:
+                        self.copies[task] = order.keep
+            case KeepCopy():
+                self.copies[task] = order.learn_epoch
+                if self.catches_up:
+                    report = self.ready(task)
+            case DropCopy():
+                self.copies.pop(task, None)
+            case EndIncarnation():
+                self.ended = order
+                self.running.clear()
+                self.copies.clear()
+            case _:
+                pass
+        if report is not None and task not in self.mute:
+            self.member.report(report, now_ms)
+
+    def ready(self, task: str, behind: int = 0) -> CopyReady:
+        """Return the announcement of a copy that is so many records behind."""
+        return CopyReady(
+            task=task,
+            learn_epoch=self.copies[task],
+            store_uuid="store",
+            positions={key: self.ends[key] - behind for key in keys_of(task)},
+            ends=dict(self.ends),
+        )
+
+
+def keys_of(task: str) -> tuple[str, ...]:
+    """Return the position keys of a task's changelog."""
+    return (f"{APP}-counts-changelog-{TaskId.parse(task).partition}",)
+
+
+class RoundTable:
+    """The group."""
+
+    def __init__(self, settings: CoordinatorSettings | None = None) -> None:
+        """Set the table: nobody has come, and process `p0` leads."""
+        self.settings = settings or CoordinatorSettings(heartbeat_interval_ms=HEARTBEAT_MS)
+        self.now_ms = 1_000
+        self.log: list[AnyRecord] = []
+        self.group = Group()
+        self.ends: dict[str, int] = {f"{APP}-counts-changelog-{n}": 1_000 for n in range(1_000)}
+        self.workers: dict[str, Worker] = {}
+        self.said: list[AnyMessage] = []
+        self.fenced: list[str] = []
+        self.watchers: list[Callable[[AnyRecord], None]] = []
+        self.slow_fences: set[str] = set()
+        self.pending_fences: list[str] = []
+        #: How long the log takes for the records of a decision.
+        self.write_ms: Callable[[Sequence[AnyRecord]], int] = lambda _: 0
+        self.coordinator = self.lead("p0")
+
+    def lead(self, leader: str) -> Coordinator:
+        """Let a process claim the leadership."""
+        epoch = self.group.leader_epoch + 1
+        self._append(LeaderClaim(leader_epoch=epoch, leader=leader, previous_epoch=epoch - 1))
+        for record in snapshot(mended(self.group, app=APP).group, epoch):
+            self._append(record)
+        self.pending_fences.clear()
+        self.coordinator = Coordinator(
+            self.group, app=APP, leader=leader, settings=self.settings, now_ms=self.now_ms
+        )
+        return self.coordinator
+
+    def start(self, name: str, life: int = 1, **given: Any) -> Worker:
+        """Start a member with its worker."""
+        hello = join(name, life, **given)
+        member = Member(
+            hello,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            session_timeout_ms=hello.session_timeout_ms,
+            now_ms=self.now_ms,
+        )
+        worker = Worker(member, self.ends)
+        self.workers[hello.incarnation] = worker
+        return worker
+
+    def kill(self, incarnation: str, *, seen: bool = True) -> None:
+        """Kill a worker; `seen`: its watchdog lives and says so."""
+        worker = self.workers[incarnation]
+        if seen:
+            worker.member.died("killed", self.now_ms)
+        worker.alive = False
+        worker.running.clear()
+        worker.copies.clear()
+        if not seen:
+            del self.workers[incarnation]
+
+    def run(self, for_ms: int = 0, *, step_ms: int = 50) -> None:
+        """Let everybody talk until nobody has anything to say, and then through `for_ms` of time."""
+        end_ms = self.now_ms + for_ms
+        while True:
+            self.settle()
+            if self.now_ms >= end_ms:
+                return
+            self.now_ms = min(self.now_ms + step_ms, end_ms)
+
+    def settle(self) -> None:
+        """Exchange messages, records and orders until nothing moves."""
+        for _ in range(200):
+            if not (self._members_turn() | self._leader_turn()):
+                return
+        raise AssertionError("the group does not come to rest")
+
+    def hear(self, message: AnyMessage) -> None:
+        """Put a message into the inbox."""
+        self.said.append(message)
+        self.coordinator.observe(message, self.now_ms)
+        for worker in list(self.workers.values()):
+            worker.member.hear(message, self.now_ms)
+
+    def owners(self) -> dict[str, str]:
+        """Return the owner's incarnation by task, "" for none."""
+        return {str(task): state.owner or "" for task, state in sorted(self.group.states.items())}
+
+    def phases(self) -> dict[str, str]:
+        """Return the phase by task."""
+        return {str(task): state.phase for task, state in sorted(self.group.states.items())}
+
+    def events(self, task: str) -> list[str]:
+        """Return what happened to a task, in order."""
+        records = [each for each in self.log if isinstance(each, TaskRecord)]
+        return [each.event for each in records if each.task == task]
+
+    # -- turns --------------------------------------------------------------------------------------------------------
+
+    def _members_turn(self) -> bool:
+        moved = False
+        for incarnation, worker in list(self.workers.items()):
+            worker.member.follow(self.group, len(self.log), self.now_ms)
+            worker.member.vouch(True, self.now_ms, in_call=worker.in_call)
+            decision: MemberDecision = worker.member.decide(self.now_ms)
+            for order in decision.orders:
+                moved = True
+                if worker.alive:
+                    worker.obey(order, self.now_ms)
+            for message in decision.messages:
+                moved = True
+                self.hear(message)
+            if decision.over:
+                del self.workers[incarnation]
+        return moved
+
+    def _leader_turn(self) -> bool:
+        decision = self.coordinator.decide(self.now_ms)
+        if decision.records:
+            self.now_ms += self.write_ms(decision.records)
+            for record in decision.records:
+                self._append(record)
+            self.coordinator.committed(decision.records, self.now_ms)
+            assert self.coordinator.group == self.group
+        self._carry_out(decision)
+        return bool(decision.records or decision.fences or decision.read_ends or decision.assign)
+
+    def _carry_out(self, decision: Decision) -> None:
+        for message in decision.messages:
+            self.hear(message)
+        for fence in decision.fences:
+            self.fenced.append(fence.incarnation)
+            if fence.incarnation in self.slow_fences:
+                self.pending_fences.append(fence.incarnation)
+            else:
+                self.coordinator.fenced(fence.incarnation, self.now_ms)
+        if decision.read_ends:
+            ends = {key: self.ends[key] for key in decision.read_ends}
+            self.coordinator.ends_read(ends, self.now_ms, self.now_ms)
+        if decision.assign is not None:
+            answer = resolve(decision.assign.assignor).assign(decision.assign)
+            self.coordinator.assigned(decision.assign, answer, "", self.now_ms)
+
+    def _append(self, record: AnyRecord) -> None:
+        self.log.append(record)
+        self.group = apply(self.group, record)
+        for watcher in self.watchers:
+            watcher(record)
+
+
+def with_settings(**given: Any) -> CoordinatorSettings:
+    """Return settings other than the usual."""
+    return CoordinatorSettings(heartbeat_interval_ms=HEARTBEAT_MS, **given)
+
+
+def refolded(table: RoundTable) -> Group:
+    """Return the group as somebody who reads the whole log sees it."""
+    return replay(table.log)
+
+
+def status(worker: Worker, *rows: object) -> WorkerStatus:
+    """Return a status of some rows."""
+    return WorkerStatus(tasks=tuple(rows))  # type: ignore[arg-type]  # rows are TaskStatus; kept short for tests
+
+
+def on_disk(task: str, position: int) -> DiskCopy:
+    """Return state of a task on a disk."""
+    return DiskCopy(task=task, positions=dict.fromkeys(keys_of(task), position))

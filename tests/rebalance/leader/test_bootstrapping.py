@@ -1,0 +1,162 @@
+"""While a store is loaded from outside nobody of the group owns anything, whoever leads, and however often it is tried."""
+
+import msgspec
+import pytest
+
+from rebalance.group import Group, replay
+from rebalance.inspect.describe import GroupPhase, phase_of
+from rebalance.leader.bootstrapping import (
+    BOOTSTRAP_HOLD,
+    Claimant,
+    begun,
+    closed,
+    may_write,
+    objections,
+    over,
+    pending_in,
+)
+from rebalance.model import TaskId
+from rebalance.protocol.orders import RunTask
+from rebalance.protocol.records import (
+    AnyRecord,
+    BootstrappedRecord,
+    BootstrapRecord,
+    GroupRecord,
+    LeaderClaim,
+)
+from tests.rebalance.leader.round_table import RoundTable
+
+CLAIMANT = Claimant(leader="bootstrap-1", topic_ids={"shop-group-state": "1f"})
+
+
+def load(attempt: str = "b1", **given: object) -> BootstrapRecord:
+    """Return the loading of store `counts`."""
+    plain = BootstrapRecord(leader_epoch=0, store="counts", attempt=attempt, phase="WRITING")
+    return msgspec.structs.replace(plain, **given)
+
+
+def done(attempt: str = "b1") -> BootstrappedRecord:
+    """Return the end of it."""
+    return BootstrappedRecord(leader_epoch=0, store="counts", attempt=attempt, rows=3)
+
+
+def write(table: RoundTable, records: list[AnyRecord], leads_next: str = "p1") -> None:
+    """Write a step of the command; a process of the group leads again afterwards."""
+    for record in records:
+        table._append(record)
+    table.lead(leads_next)
+
+
+def running_pair() -> RoundTable:
+    """Return a group of two that share four tasks."""
+    table = RoundTable()
+    table.start("a")
+    table.start("b")
+    table.run(2_000)
+    assert all(table.owners().values())
+    return table
+
+
+def test_members_that_start_while_a_store_is_loaded_own_nothing_and_the_log_says_why() -> None:
+    """They are taken in, get no task whatever happens, and get them all once it is over."""
+    table = RoundTable()
+    write(table, begun(table.group, load(), CLAIMANT))
+    a = table.start("a")
+    table.run(20_000)
+    table.lead("p2")
+    table.run(20_000)
+    assert "a-1" in table.group.live()
+    assert not [order for order in a.told if isinstance(order, RunTask)]
+    assert phase_of(table.group) is GroupPhase.NOT_READY
+    assert "store counts is being loaded" in table.group.about.held
+    write(table, closed(table.group, "counts", "b1", CLAIMANT))
+    table.run(20_000)
+    assert not a.running
+    write(table, over(table.group, done(), CLAIMANT))
+    table.run(2_000)
+    assert sorted(a.running) == ["0_0", "0_1", "0_2", "0_3"]
+
+
+def test_who_was_in_the_group_owns_nothing_any_more_and_its_offsets_bind_nobody() -> None:
+    """Tasks are released without the offsets they were left at; a life that comes back does so as a new one."""
+    table = running_pair()
+    before = table.group
+    group = replay(begun(before, load(), CLAIMANT), before)
+    assert not group.members
+    assert {"a-1", "b-1"} <= set(group.ended)
+    for task, state in group.states.items():
+        assert (state.phase, state.owner, state.input, state.changelog_end) == (
+            "RELEASED",
+            None,
+            {},
+            {},
+        )
+        assert state.task_epoch == before.states[task].task_epoch
+
+
+def test_a_second_attempt_keeps_who_waits_and_ends_the_first() -> None:
+    """Rows of the first attempt may not be written any more, and its end does not count."""
+    table = RoundTable()
+    write(table, begun(table.group, load(), CLAIMANT))
+    table.start("a")
+    table.run(1_000)
+    assert objections(table.group, "counts", ["a"]) == []
+    write(table, begun(table.group, load("b2"), CLAIMANT))
+    assert "a-1" in table.group.live()
+    assert not may_write(table.group, "counts", "b1")
+    assert may_write(table.group, "counts", "b2")
+    with pytest.raises(ValueError, match="another run"):
+        closed(table.group, "counts", "b1", CLAIMANT)
+    with pytest.raises(ValueError, match="another run"):
+        over(table.group, done("b1"), CLAIMANT)
+
+
+def test_nothing_may_be_written_before_it_began_after_it_closed_or_when_it_is_over() -> None:
+    """The rule that a writer asks for after it has fenced those before it."""
+    groups = [Group()]
+    groups.append(replay(begun(groups[-1], load(), CLAIMANT), groups[-1]))
+    groups.append(replay(closed(groups[-1], "counts", "b1", CLAIMANT), groups[-1]))
+    groups.append(replay(over(groups[-1], done(), CLAIMANT), groups[-1]))
+    seen = [may_write(group, "counts", "b1") for group in groups]
+    assert seen == [False, True, False, False]
+    assert pending_in(groups[-1], "counts") is None
+
+
+def test_a_leader_that_does_not_know_the_records_holds_still_all_the_same() -> None:
+    """It restates the hold, which is of a kind it knows; then the rows of this attempt may still be judged by the hold."""
+    group = replay(begun(Group(), load(), CLAIMANT))
+    forgetful = Group(leader_epoch=group.leader_epoch, about=group.about)
+    table = RoundTable()
+    table.group = forgetful
+    table.lead("p9")
+    a = table.start("a")
+    table.run(10_000)
+    assert not a.running
+    assert not may_write(table.group, "counts", "b1")
+
+
+def test_what_speaks_against_it() -> None:
+    """Members that are alive, another store that is not complete, and a hold of another kind."""
+    group = running_pair().group
+    assert objections(group, "counts", []) == []
+    assert objections(group, "counts", ["b", "a"]) == [
+        "members of the group are alive: a, b; stop them first"
+    ]
+    other = replay(begun(Group(), load(store="totals"), CLAIMANT))
+    assert "store totals" in objections(other, "counts", [])[0]
+    held = Group(about=GroupRecord(leader_epoch=1, held="partitions: topic orders has 3"))
+    assert "partitions: topic orders" in objections(held, "counts", [])[0]
+
+
+def test_another_leader_restates_what_is_pending() -> None:
+    """The record is in the snapshot of every claim, and compaction leaves the last word on each store."""
+    table = RoundTable()
+    write(table, begun(table.group, load(), CLAIMANT))
+    table.lead("p2")
+    newest = max(index for index, each in enumerate(table.log) if isinstance(each, LeaderClaim))
+    group = replay(table.log[newest:])
+    record = pending_in(group, "counts")
+    assert record is not None
+    assert (record.attempt, record.leader_epoch) == ("b1", group.leader_epoch)
+    assert group.about.held.startswith(BOOTSTRAP_HOLD)
+    assert group.tasks.get(TaskId(0, 0)) is None

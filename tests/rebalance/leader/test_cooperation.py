@@ -1,0 +1,68 @@
+"""What members keep while others come and go, and how long each may be silent."""
+
+from rebalance.model import MemberPhase
+from rebalance.protocol.messages import LeaderBeat, Suspect
+from rebalance.protocol.orders import ReleaseTask
+from rebalance.runtime.election import Election
+from tests.rebalance.leader.round_table import APP, RoundTable, stateful
+
+
+def test_L6_members_keep_everything_that_is_not_moved() -> None:
+    """A newcomer's share is all that is released, at any time; every other task keeps its owner and its epoch."""
+    table = RoundTable()
+    tasks = stateful(12)
+    workers = [table.start(name, tasks=tasks) for name in ("a", "b")]
+    table.run(1_000)
+    before = {
+        str(task): (state.owner, state.task_epoch) for task, state in table.group.states.items()
+    }
+    table.start("c", tasks=tasks)
+    table.run(20_000)
+    after = {
+        str(task): (state.owner, state.task_epoch) for task, state in table.group.states.items()
+    }
+    moved = {task for task, now in after.items() if now != before[task]}
+    assert {after[task][0] for task in moved} == {"c-1"}
+    assert len(moved) == 4
+    released = [
+        order.task for worker in workers for order in worker.told if isinstance(order, ReleaseTask)
+    ]
+    assert sorted(released) == sorted(moved)
+
+
+def test_N7_each_member_is_given_up_by_its_own_session_timeout() -> None:
+    """One of 3 s, one of 9 s; both fall silent at once."""
+    table = RoundTable()
+    table.start("short", session_timeout_ms=3_000)
+    table.start("long", session_timeout_ms=9_000)
+    table.start("alive")
+    table.run(1_000)
+    for name in ("short", "long"):
+        table.kill(f"{name}-1", seen=False)
+    table.run(5_000)
+    assert table.fenced == ["short-1"]
+    assert table.group.members["long-1"].phase == MemberPhase.ACTIVE
+    table.run(5_000)
+    assert table.fenced == ["short-1", "long-1"]
+
+
+def test_N7_news_rides_on_the_leaders_beats() -> None:
+    """Each beat says which of a member's beats was heard last; from that its lease follows."""
+    table = RoundTable()
+    worker = table.start("a", session_timeout_ms=3_000)
+    table.run(2_000)
+    lease_ms = worker.member.decide(table.now_ms).lease_until_ms
+    assert lease_ms is not None
+    assert table.now_ms < lease_ms <= table.now_ms + 2_500
+
+
+def test_N7_a_silent_leader_is_taken_for_failed() -> None:
+    """A candidate that hears nothing says so first, and then claims."""
+    candidate = Election("p1", app=APP, jitter_seed=1, heartbeat_interval_ms=500, now_ms=0)
+    beat = LeaderBeat(app=APP, member="p0", incarnation="p0", leader_epoch=3, seq=1)
+    candidate.hear(beat, 100)
+    assert candidate.decide(1_000).messages == ()
+    suspected = candidate.decide(1_700)
+    assert [type(message) for message in suspected.messages] == [Suspect]
+    assert not suspected.claim
+    assert candidate.decide(suspected.wake_ms).claim

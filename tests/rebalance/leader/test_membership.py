@@ -1,0 +1,570 @@
+"""Joins, refusals, deaths and fences, told as conversations."""
+
+from typing import Any
+
+import pytest
+
+from rebalance.group import Group, apply
+from rebalance.leader.draft import Draft
+from rebalance.leader.observations import Observations
+from rebalance.model import MemberPhase, TaskId
+from rebalance.protocol.messages import Beat, Leave, MemberDied, Refused, TransactionalIdWanted
+from rebalance.protocol.orders import (
+    EndIncarnation,
+    RunTask,
+    UseTransactionalId,
+    Welcome,
+    WorkerClosed,
+    WorkerLeaves,
+)
+from rebalance.protocol.records import MemberRecord, TargetRecord, TaskRecord
+from rebalance.protocol.task_status import TaskStatus
+from tests.rebalance.leader.round_table import (
+    APP,
+    RoundTable,
+    join,
+    stateful,
+    status,
+    with_settings,
+)
+
+
+def targets(table: RoundTable) -> list[TargetRecord]:
+    """Return all targets so far."""
+    return [record for record in table.log if isinstance(record, TargetRecord) and record.owners]
+
+
+def phases(table: RoundTable, incarnation: str) -> list[str]:
+    """Return the phases of an incarnation's life, in the order of the log."""
+    records = [record for record in table.log if isinstance(record, MemberRecord)]
+    return [record.phase for record in records if record.incarnation == incarnation]
+
+
+# -- joins ------------------------------------------------------------------------------------------------------------
+
+
+def test_S4_members_that_start_together_make_one_target() -> None:
+    """Three joins within the quiet time: one target, one owner a task from the first grant on."""
+    table = RoundTable()
+    for name in "abc":
+        table.start(name)
+        table.run(100)
+    table.run(1_000)
+    assert len(targets(table)) == 1
+    assert set(table.owners().values()) == {"a-1", "b-1", "c-1"}
+    assert all(table.events(task) == ["GRANT"] for task in table.owners())
+
+
+def test_joins_that_never_end_are_not_waited_for() -> None:
+    """With a join every 100 ms the first target comes after the longest wait, not never."""
+    table = RoundTable()
+    for number in range(40):
+        table.start(f"m{number:02}")
+        table.run(100)
+    assert targets(table)
+    first = next(
+        index
+        for index, each in enumerate(table.log)
+        if isinstance(each, TargetRecord) and each.owners
+    )
+    joined = [each for each in table.log[:first] if isinstance(each, MemberRecord)]
+    assert 30 <= len(joined) <= 32  # 3,000 ms of waiting
+
+
+def test_a_join_is_welcomed_once_the_log_has_it() -> None:
+    """The transactional id is logged before the worker is told that it may use it (H7)."""
+    table = RoundTable()
+    worker = table.start("a")
+    table.run()
+    assert table.group.members["a-1"].transactional_ids == (f"{APP}-a-1-0",)
+    assert worker.told[0] == Welcome(transactional_id=f"{APP}-a-1-0")
+
+
+@pytest.mark.parametrize(
+    ("code", "given", "says"),
+    [
+        ("INCOMPATIBLE_TOPOLOGY", {"topology_hash": "other"}, "runs another topology than a"),
+        ("INCOMPATIBLE_TOPOLOGY", {"topology_epoch": 0}, "the group is at 1 already"),
+        ("INCOMPATIBLE_ASSIGNOR", {"assignor": "round_robin"}, "have 'sticky'"),
+        ("INCOMPATIBLE_VERSION", {"protocol": (2, 3)}, "speaks versions 2 to 3"),
+    ],
+)
+def test_N6_who_does_not_fit_is_refused_and_no_record_is_written(
+    code: str, given: dict[str, Any], says: str
+) -> None:
+    """The refused one ends for good; the others notice nothing."""
+    table = RoundTable()
+    table.start("a", topology_epoch=1, topology_hash="t")
+    table.run(1_000)
+    records = len(table.log)
+    fits: dict[str, Any] = {"topology_epoch": 1, "topology_hash": "t"}
+    worker = table.start("b", **(fits | given))
+    table.run(2_000)
+    assert len(table.log) == records
+    assert worker.ended is not None
+    assert worker.ended.final
+    assert worker.ended.code == code
+    assert says in worker.ended.reason
+    assert [each.incarnation for each in table.said if isinstance(each, Refused)] == ["b-1"]
+
+
+def test_a_group_that_is_empty_takes_any_program() -> None:
+    """When nobody is left, a joiner's topology, assignor and version become the group's."""
+    table = RoundTable()
+    table.start("a", topology_hash="t")
+    table.run(1_000)
+    table.kill("a-1")
+    table.run(1_000)
+    table.start("b", topology_hash="u", assignor="round_robin", tasks=stateful(2))
+    table.run(1_000)
+    assert table.group.about.topology_hash == "u"
+    assert table.group.about.assignor == "round_robin"
+    assert sorted(map(str, table.group.tasks)) == ["0_0", "0_1"]
+    assert table.owners()["0_0"] == "b-1"
+
+
+def test_N14_a_higher_topology_epoch_is_parked_until_the_older_have_left() -> None:
+    """It owns nothing meanwhile, then everything; the group's tasks are those of its topology."""
+    table = RoundTable()
+    table.start("a", topology_hash="t")
+    table.run(1_000)
+    table.start("b", topology_epoch=1, topology_hash="u", tasks=stateful(6))
+    table.run(8_000)
+    assert table.group.members["b-1"].phase == MemberPhase.PARKED
+    assert set(table.owners().values()) == {"a-1"}
+    table.lead("p1")  # a new leader has not heard b's join
+    table.kill("a-1")
+    table.run(4_000)
+    assert table.group.members["b-1"].phase == MemberPhase.ACTIVE
+    assert len(table.owners()) == 6
+    assert set(table.owners().values()) == {"b-1"}
+
+
+def test_N14_the_group_speaks_what_all_its_members_speak() -> None:
+    """Group version = min over members of max."""
+    table = RoundTable()
+    table.start("a", protocol=(1, 2))
+    table.run(1_000)
+    assert table.group.about.group_version == 2
+    table.start("b", protocol=(1, 1))
+    table.run(1_000)
+    assert table.group.about.group_version == 1
+    table.kill("b-1")
+    table.run(1_000)
+    assert table.group.about.group_version == 2
+
+
+def test_a_late_join_of_an_incarnation_that_is_over_changes_nothing() -> None:
+    """There is no way back from FENCING (H20)."""
+    table = RoundTable()
+    table.start("a")
+    table.run(1_000)
+    table.kill("a-1")
+    table.run(1_000)
+    table.hear(join("a"))
+    table.run(1_000)
+    assert "a-1" not in table.group.members
+    assert phases(table, "a-1") == ["ACTIVE", "FENCING", "FENCED", "GONE"]
+    assert [each.code for each in table.said if isinstance(each, Refused)] == ["FENCED"]
+
+
+# -- deaths -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_worker_is_fenced_at_once_and_its_tasks_go_on() -> None:
+    """Watchdog's word -> FENCING, FENCE_WAIT -> fence -> FENCED, RELEASED, GRANT, without any time passing."""
+    table = RoundTable()
+    table.start("a")
+    table.start("b")
+    table.run(1_000)
+    before = table.now_ms
+    table.kill("b-1")
+    table.run()
+    assert table.now_ms == before
+    assert table.fenced == ["b-1"]
+    assert set(table.owners().values()) == {"a-1"}
+    lost = [
+        task for task, events in ((t, table.events(t)) for t in table.owners()) if len(events) > 1
+    ]
+    assert len(lost) == 2
+    assert all(table.events(task) == ["GRANT", "FENCE_WAIT", "RELEASED", "GRANT"] for task in lost)
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_H15_a_fence_does_not_forget_where_the_task_was_left(new_leader: bool) -> None:
+    """However many owners end before they begin, each is given the same floor, and reads the changelog's end itself."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(10_000)
+    a.member.report(WorkerLeaves(), table.now_ms)
+    table.run(1_000)
+    a.member.report(WorkerClosed(), table.now_ms)
+    table.run(2_000)
+    tasks = set(table.owners())
+    for life in (2, 3, 4):
+        refusing = table.start("a", life)
+        refusing.mute |= tasks
+        table.run(2_000)
+        orders = [each for each in refusing.told if isinstance(each, RunTask)]
+        assert {each.task: each.input for each in orders} == {
+            task: {"orders-0": 7} for task in tasks
+        }
+        assert life == 2 or all(not each.changelog_end for each in orders)
+        table.kill(f"a-{life}")
+        table.run(3_000)
+        if new_leader:
+            table.lead(f"p{life}")
+    assert table.fenced == ["a-2", "a-3", "a-4"]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "floor"), [(1, {"orders-0": 9}), (7, {})], ids=["under its epoch", "under another"]
+)
+def test_H15_what_the_dead_said_to_have_committed_is_a_floor(
+    epoch: int, floor: dict[str, int]
+) -> None:
+    """Though no owner has let go of the task, and the leader that heard it has ended; another epoch's row says nothing."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(10_000)
+    row = TaskStatus(
+        task="0_0", role="active", epoch=epoch, state="RUNNING", committed={"orders-0": 9}
+    )
+    a.member.report(status(a, row), table.now_ms)
+    table.run(1_000)
+    table.slow_fences.add("a-1")
+    table.kill("a-1")
+    table.run(100)
+    table.slow_fences.clear()
+    table.lead("p1")
+    table.run(3_000)
+    b = table.start("b")
+    table.run(2_000)
+    orders = {each.task: each.input for each in b.told if isinstance(each, RunTask)}
+    assert orders == {"0_0": floor, "0_1": {}, "0_2": {}, "0_3": {}}
+
+
+def test_H15_an_owner_that_names_no_offsets_forgets_none() -> None:
+    """Its grant never reached its worker, so what it was granted with still holds."""
+    before = TaskRecord(
+        leader_epoch=0, task="0_0", phase="REVOKING", task_epoch=4, owner="a-1",
+        input={"orders-0": 7, "users-0": 3}, changelog_end={"counts-0": 9},
+    )  # fmt: skip
+    group = apply(Group(), before)
+    draft = Draft(
+        group=group,
+        seen=Observations(claimed_ms=0, ready_lag_max=0),
+        settings=with_settings(),
+        now_ms=0,
+    )
+    draft.release_by_ack(TaskId(0, 0), {"orders-0": 8}, {})
+    released = draft.group.states[TaskId(0, 0)]
+    assert (released.input, released.changelog_end) == ({"orders-0": 8, "users-0": 3}, {})
+
+
+def test_H6_no_task_of_the_dead_is_granted_before_the_fence_is_done() -> None:
+    """While the fence is under way its tasks wait, and nobody else's do."""
+    table = RoundTable()
+    table.start("a")
+    table.start("b")
+    table.run(1_000)
+    table.slow_fences.add("b-1")
+    table.kill("b-1")
+    table.run(2_000)
+    assert sorted(table.phases().values()) == ["FENCE_WAIT", "FENCE_WAIT", "RUNNING", "RUNNING"]
+    table.coordinator.fenced("b-1", table.now_ms)
+    table.run()
+    assert set(table.phases().values()) == {"RUNNING"}
+
+
+def test_H6_a_new_leader_fences_again_what_was_not_logged_as_fenced() -> None:
+    """The old leader may have died between the fence and its record."""
+    table = RoundTable()
+    table.start("a")
+    table.start("b")
+    table.run(1_000)
+    table.slow_fences.add("b-1")
+    table.kill("b-1")
+    table.run(100)
+    assert table.fenced == ["b-1"]
+    table.slow_fences.clear()
+    table.lead("p1")
+    table.run()
+    assert table.fenced == ["b-1", "b-1"]
+    assert set(table.owners().values()) == {"a-1"}
+
+
+def test_a_silent_member_is_dead_after_its_own_session_timeout() -> None:
+    """Sessions are each member's (N7); a beat in between begins it anew."""
+    table = RoundTable()
+    table.start("a")
+    table.start("b", session_timeout_ms=6_000)
+    table.run(1_000)
+    silent_ms = table.now_ms
+    table.kill("b-1", seen=False)
+    table.run(5_400)
+    assert table.group.members["b-1"].phase == MemberPhase.ACTIVE
+    table.run(700)
+    assert "b-1" not in table.group.members
+    assert table.now_ms - silent_ms < 6_200
+    dead = [
+        each for each in table.log if isinstance(each, MemberRecord) and each.phase == "FENCING"
+    ]
+    assert dead[0].reason == "no beat for 6000 ms"
+
+
+def test_H5_after_a_claim_every_member_gets_a_whole_session() -> None:
+    """A new leader judges nobody by what the old one heard."""
+    table = RoundTable()
+    table.start("a")
+    table.start("b")
+    table.run(1_000)
+    table.kill("b-1", seen=False)
+    table.run(2_500)
+    table.lead("p1")
+    table.run(2_900)
+    assert table.group.members["b-1"].phase == MemberPhase.ACTIVE
+    table.run(200)
+    assert "b-1" not in table.group.members
+
+
+def test_H20_a_beat_that_is_late_or_doubled_proves_no_life() -> None:
+    """Only a beat newer than the last one counts."""
+    table = RoundTable()
+    table.start("a")
+    table.start("b")
+    table.run(1_000)
+    late = [each for each in table.said if isinstance(each, Beat) and each.incarnation == "b-1"][-1]
+    table.kill("b-1", seen=False)
+    for _ in range(7):
+        table.run(500)
+        table.hear(late)
+    assert "b-1" not in table.group.members
+
+
+def test_H30_fences_are_bounded_and_those_of_owners_go_first() -> None:
+    """With room for two at once, the third waits for a place."""
+    table = RoundTable(with_settings(fences_at_once=2))
+    for name in ("a", "b", "c", "d", "e"):
+        table.start(name)
+    table.run(1_000)
+    owners = set(table.owners().values())
+    assert len(owners) == 4
+    idle = ({"a-1", "b-1", "c-1", "d-1", "e-1"} - owners).pop()
+    dying = [idle, *sorted(owners)[:2]]
+    table.slow_fences.update(dying)
+    for incarnation in dying:
+        table.kill(incarnation)
+    table.run(100)
+    assert table.fenced == sorted(owners)[:2]
+    table.coordinator.fenced(table.fenced[0], table.now_ms)
+    table.run()
+    assert table.fenced[2:] == [idle]
+
+
+def test_a_fence_without_answer_is_asked_for_again() -> None:
+    """Its effect may have been lost with a broker; fencing twice does no harm."""
+    table = RoundTable()
+    table.start("a")
+    table.start("b")
+    table.run(1_000)
+    table.slow_fences.add("b-1")
+    table.kill("b-1")
+    table.run(14_000)
+    assert table.fenced == ["b-1"]
+    table.run(2_000)
+    assert table.fenced == ["b-1", "b-1"]
+
+
+def test_an_owner_that_does_not_let_go_is_fenced_in_the_end() -> None:
+    """It beats, but never answers the revocation: after the deadline it is dead."""
+    table = RoundTable(with_settings(revoke_timeout_ms=10_000))
+    table.start("b")
+    table.run(1_000)
+    table.workers["b-1"].mute.update(table.owners())
+    table.start("a")
+    table.run(6_500)
+    assert "REVOKING" in table.phases().values()
+    table.run(10_000)
+    assert table.fenced == ["b-1"]
+    assert set(table.owners().values()) == {"a-1"}
+
+
+def test_an_owner_in_a_long_call_is_not_fenced_for_not_letting_go() -> None:
+    """B.9: it can't obey before its call has ended, which has a bound of its own; then the deadline begins."""
+    table = RoundTable(with_settings(revoke_timeout_ms=10_000))
+    table.start("b")
+    table.run(1_000)
+    slow = table.workers["b-1"]
+    slow.mute.update(table.owners())
+    slow.in_call = True
+    table.start("a")
+    table.run(60_000)
+    assert table.fenced == []
+    slow.in_call = False
+    table.run(9_000)
+    assert table.fenced == []
+    table.run(3_000)
+    assert table.fenced == ["b-1"]
+
+
+# -- one name, two lives ----------------------------------------------------------------------------------------------
+
+
+def test_S3_of_two_with_one_id_the_older_is_fenced() -> None:
+    """It is told who took its place, and must not come back by itself."""
+    table = RoundTable()
+    older = table.start("a", static=True)
+    table.run(1_000)
+    table.start("a", 2, static=True)
+    table.run(1_000)
+    assert table.fenced == ["a-1"]
+    assert older.ended == EndIncarnation(
+        reason="another process with group_instance_id a has joined",
+        final=True,
+        code="FENCED_INSTANCE",
+    )
+    assert set(table.owners().values()) == {"a-2"}
+    assert len(targets(table)) == 1, "a restart is no reason for another target"
+
+
+def test_S1_a_static_member_that_dies_and_comes_back_gets_its_tasks_back() -> None:
+    """Nobody else is granted or revoked anything."""
+    table = RoundTable()
+    for name in "ab":
+        table.start(name, static=True)
+    table.run(1_000)
+    before = table.owners()
+    table.kill("b-1")
+    table.run(5_000)
+    assert table.group.members["b-1"].phase == MemberPhase.GONE
+    assert sorted(table.phases().values()) == ["RELEASED", "RELEASED", "RUNNING", "RUNNING"]
+    table.start("b", 2, static=True)
+    table.run(1_000)
+    assert table.owners() == {
+        task: "b-2" if owner == "b-1" else owner for task, owner in before.items()
+    }
+    assert len(targets(table)) == 1
+    assert all(len(table.events(task)) == 1 for task, owner in before.items() if owner == "a-1")
+
+
+def test_S1_who_does_not_come_back_in_time_is_no_longer_waited_for() -> None:
+    """Its tasks go to the others when its rejoin timeout is over."""
+    table = RoundTable()
+    for name in "ab":
+        table.start(name, static=True, rejoin_timeout_ms=10_000)
+    table.run(1_000)
+    table.kill("b-1")
+    table.run(9_800)
+    assert "RELEASED" in table.phases().values()
+    table.run(400)
+    assert set(table.owners().values()) == {"a-1"}
+    assert "b-1" not in table.group.members
+
+
+def test_S1_a_caught_up_standby_takes_over_at_once_and_the_task_goes_back_behind_a_learner() -> (
+    None
+):
+    """With a standby nobody waits for the restart."""
+    table = RoundTable(with_settings(num_standby_replicas=1))
+    for name in "ab":
+        table.start(name, static=True)
+    table.run(2_000)
+    theirs = sorted(task for task, owner in table.owners().items() if owner == "b-1")
+    table.kill("b-1")
+    table.run()
+    assert set(table.owners().values()) == {"a-1"}
+    table.start("b", 2, static=True)
+    table.run(3_000)
+    assert sorted(task for task, owner in table.owners().items() if owner == "b-2") == theirs
+    for task in theirs:
+        assert table.events(task)[-3:] == ["REVOKE", "RELEASED", "GRANT"]
+
+
+# -- transactional ids ------------------------------------------------------------------------------------------------
+
+
+def test_H8_another_transactional_id_is_logged_before_it_is_used() -> None:
+    """And it is among those that fence the member."""
+    table = RoundTable()
+    worker = table.start("a")
+    table.run(1_000)
+    name = f"{APP}-a-1-1"
+    table.hear(
+        TransactionalIdWanted(
+            app=APP, member="a", incarnation="a-1", number=1, transactional_id=name
+        )
+    )
+    table.run()
+    assert table.group.members["a-1"].transactional_ids == (f"{APP}-a-1-0", name)
+    assert not any(isinstance(order, UseTransactionalId) for order in worker.told), "it did not ask"
+
+
+def test_H20_what_a_stranger_says_changes_nothing() -> None:
+    """Old incarnations, other applications, members that never joined."""
+    table = RoundTable()
+    table.start("a")
+    table.run(1_000)
+    records = len(table.log)
+    for message in (
+        MemberDied(app=APP, member="a", incarnation="a-0"),
+        MemberDied(app="other", member="a", incarnation="a-1"),
+        Leave(app=APP, member="z", incarnation="z-1"),
+        Beat(app=APP, member="z", incarnation="z-1", seq=10**12),
+    ):
+        table.hear(message)
+        table.run()
+    assert len(table.log) == records
+
+
+def test_releases_and_grants_of_a_death_are_one_transaction() -> None:
+    """FENCED, RELEASED and GRANT come together: nobody can read a group in between."""
+    table = RoundTable()
+    table.start("a")
+    table.run(1_000)
+    table.start("b")
+    table.run(8_000)
+    table.slow_fences.add("b-1")
+    table.kill("b-1")
+    table.run(1_000)
+    table.coordinator.fenced("b-1", table.now_ms)
+    decision = table.coordinator.decide(table.now_ms)
+    kinds = [
+        record.event if isinstance(record, TaskRecord) else record.phase
+        for record in decision.records
+        if isinstance(record, TaskRecord | MemberRecord)
+    ]
+    assert kinds == ["FENCED", "RELEASED", "RELEASED", "GONE", "GRANT", "GRANT"]
+
+
+def test_a_static_member_that_comes_back_while_its_fence_is_under_way_is_not_waited_for_twice() -> (
+    None
+):
+    """The new life has the tasks; when the fence is done the old one is simply gone."""
+    table = RoundTable()
+    table.start("a", static=True)
+    table.run(1_000)
+    table.slow_fences.add("a-1")
+    table.kill("a-1")
+    table.run(100)
+    table.start("a", 2, static=True)
+    table.run(1_000)
+    assert set(table.phases().values()) == {"FENCE_WAIT"}
+    table.coordinator.fenced("a-1", table.now_ms)
+    table.run(100)
+    assert set(table.owners().values()) == {"a-2"}
+    assert list(table.group.members) == ["a-2"]
+
+
+def test_who_is_waited_for_is_forgotten_with_its_topology() -> None:
+    """Another program has the group by then."""
+    table = RoundTable()
+    table.start("a", static=True, topology_hash="t")
+    table.run(1_000)
+    table.kill("a-1")
+    table.run(100)
+    assert "a-1" in table.group.members
+    table.start("b", topology_hash="u")
+    table.run(1_000)
+    assert list(table.group.members) == ["b-1"]
+    assert set(table.owners().values()) == {"b-1"}

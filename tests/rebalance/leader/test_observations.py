@@ -1,0 +1,249 @@
+"""What a leader notes of messages, and what it does not (H13, H20)."""
+
+import msgspec
+import pytest
+
+from rebalance.group import Group, replay
+from rebalance.leader.observations import (
+    ENDED_MAX,
+    FAILURE_BACK_OFF_MS,
+    FAILURE_BACK_OFF_MS_MAX,
+    TRANSACTIONAL_IDS_MAX,
+    Observations,
+)
+from rebalance.model import TaskId, TaskShape
+from rebalance.protocol.messages import (
+    AnyMessage,
+    Beat,
+    DrainMember,
+    GrantedOk,
+    Leave,
+    MemberDied,
+    Ready,
+    Revoked,
+    TaskFailed,
+    TransactionalIdWanted,
+)
+from rebalance.protocol.records import Copy, LeaderClaim, MemberRecord, StepRecord, TaskRecord
+from rebalance.protocol.task_status import TaskStatus
+from tests.rebalance.leader.round_table import APP, join
+
+TASK = TaskId(0, 1)
+OF_A = {"app": APP, "member": "a", "incarnation": "a-1"}
+
+
+def group(phase: str = "REVOKING") -> Group:
+    """Return a group in which `a` owns 0_1 at epoch 3 and learns 0_2 under epoch 5."""
+    return replay(
+        [
+            LeaderClaim(leader_epoch=1, leader="p0"),
+            MemberRecord(leader_epoch=1, member="a", incarnation="a-1", phase="ACTIVE"),
+            MemberRecord(leader_epoch=1, member="z", incarnation="z-1", phase="FENCING"),
+            TaskRecord(leader_epoch=1, task="0_1", phase=phase, task_epoch=3, owner="a-1"),
+            StepRecord(
+                leader_epoch=1,
+                group_epoch=1,
+                step_epoch=5,
+                learners={"0_2": Copy(incarnation="a-1", learn_epoch=5)},
+            ),
+        ]
+    )
+
+
+def fresh() -> Observations:
+    """Return what a leader knows that has just begun."""
+    return Observations(claimed_ms=0, ready_lag_max=10)
+
+
+def beat(seq: int, *rows: TaskStatus, full: bool = False) -> Beat:
+    """Return a beat of `a`."""
+    return Beat(**OF_A, seq=seq, tasks=rows, full=full)  # type: ignore[arg-type]  # its sender
+
+
+def row(task: str) -> TaskStatus:
+    """Return a status row."""
+    return TaskStatus(task=task, role="active", epoch=3, state="RUNNING")
+
+
+READY = Ready(
+    app=APP,
+    member="a",
+    incarnation="a-1",
+    task="0_2",
+    learn_epoch=5,
+    store_uuid="u",
+    positions={"c-2": 7},
+    ends={},
+)
+REVOKED = Revoked(
+    app=APP, member="a", incarnation="a-1", task="0_1", task_epoch=3, input={}, changelog_end={}
+)
+GRANTED = GrantedOk(app=APP, member="a", incarnation="a-1", task="0_1", task_epoch=3, input={})
+FAILED = TaskFailed(
+    app=APP, member="a", incarnation="a-1", task="0_1", epoch=3, role="active", detail="x"
+)
+FAILED_COPY = msgspec.structs.replace(FAILED, task="0_2", epoch=5, role="learner")
+
+
+def test_rows_of_beats_replace_each_other_and_a_full_beat_all() -> None:
+    """What is not in a full beat is not there any more; what is no task is left out."""
+    seen = fresh()
+    seen.note(beat(1, row("0_1"), row("0_3"), row("nonsense")), group(), 100)
+    seen.note(beat(2, row("0_1")), group(), 200)
+    assert seen.of("a-1").rows.keys() == {TASK, TaskId(0, 3)}
+    assert seen.of("a-1").heard_ms == 200
+    seen.note(beat(3, row("0_1"), full=True), group(), 300)
+    assert seen.of("a-1").rows.keys() == {TASK}
+    seen.note(beat(3, row("0_9")), group(), 400)
+    assert seen.of("a-1").heard_ms == 300
+
+
+@pytest.mark.parametrize("message", [READY, REVOKED, GRANTED, FAILED, FAILED_COPY])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"task": "0_8"},
+        {"task": "nonsense"},
+        {"incarnation": "a-0"},
+        {"incarnation": "z-1"},
+        {"epoch": 2},
+    ],
+)
+def test_H20_what_does_not_fit_the_log_is_not_noted(
+    message: AnyMessage, wrong: dict[str, object]
+) -> None:
+    """Other tasks, other lives, other epochs; who is being fenced says nothing any more."""
+    fields = {
+        name if name in message.__struct_fields__ else epoch: value
+        for name, value in wrong.items()
+        for epoch in ("learn_epoch", "task_epoch")
+        if name in message.__struct_fields__ or epoch in message.__struct_fields__
+    }
+    seen = fresh()
+    assert not seen.note(msgspec.structs.replace(message, **fields), group(), 100)
+    assert not any((seen.announced.get(TaskId(0, 2)), seen.revoked, seen.running, seen.failures))
+    assert seen.note(message, group(), 100)
+
+
+def test_a_revocation_is_acknowledged_only_while_it_is_asked_for() -> None:
+    """RUNNING: nobody asked."""
+    seen = fresh()
+    assert not seen.note(REVOKED, group("RUNNING"), 100)
+    assert seen.note(REVOKED, group(), 100)
+
+
+def test_only_news_is_news() -> None:
+    """What is repeated at each heartbeat gives no reason to decide again."""
+    seen = fresh()
+    leave = Leave(**OF_A, drain_ms=5)  # type: ignore[arg-type]  # its sender
+    for message in (leave, GRANTED, FAILED, FAILED_COPY, READY):
+        assert seen.note(message, group(), 100)
+        assert not seen.note(message, group(), 200)
+
+
+def test_H13_an_announcement_is_held_against_ends_that_were_asked_for_after_it() -> None:
+    """One that goes on keeps what was found out; another store, or one that went back, begins anew."""
+    seen = fresh()
+    tasks = {TaskId(0, 2): TaskShape(stateful=True, changelogs=("c",))}
+    seen.note(READY, group(), 100)
+    seen.note_ends({"c-2": 30}, 99, tasks)
+    assert seen.announced[TaskId(0, 2)]["a-1"].checked_ms is None
+    seen.note_ends({"c-9": 30}, 150, tasks)
+    assert seen.announced[TaskId(0, 2)]["a-1"].checked_ms is None
+    seen.note_ends({"c-2": 30}, 150, tasks)
+    assert seen.announced[TaskId(0, 2)]["a-1"].lag == 23
+    onward = msgspec.structs.replace(READY, positions={"c-2": 29})
+    assert seen.note(onward, group(), 200), "it was too far behind: it is worth another look"
+    found = seen.announced[TaskId(0, 2)]["a-1"]
+    assert (found.lag, found.checked_ms, found.since_ms, found.heard_ms) == (23, 150, 100, 200)
+    for other in ({"store_uuid": "v"}, {"positions": {"c-2": 28}}):
+        seen.note(onward, group(), 300)
+        seen.note(msgspec.structs.replace(onward, **other), group(), 400)
+        found = seen.announced[TaskId(0, 2)]["a-1"]
+        assert (found.lag, found.checked_ms, found.since_ms) == (-1, None, 400)
+
+
+def test_H13_ends_are_held_against_what_was_announced_before_they_were_asked_for() -> None:
+    """A position that was announced while the question was under way says nothing about ends of before."""
+    seen = fresh()
+    tasks = {TaskId(0, 2): TaskShape(stateful=True, changelogs=("c",))}
+    seen.note(READY, group(), 100)
+    seen.note(msgspec.structs.replace(READY, positions={"c-2": 30}), group(), 160)
+    seen.note_ends({"c-2": 30}, 150, tasks)
+    assert seen.announced[TaskId(0, 2)]["a-1"].lag == 23, "by then the end may be further, too"
+    seen.note_ends({"c-2": 31}, 161, tasks)
+    assert seen.announced[TaskId(0, 2)]["a-1"].lag == 1
+
+
+def test_older_ends_do_not_replace_newer_ones() -> None:
+    """Answers may overtake each other."""
+    seen = fresh()
+    seen.note_ends({"c-2": 30}, 150, {})
+    seen.note_ends({"c-2": 20}, 140, {})
+    assert seen.ends["c-2"].offset == 30
+
+
+def test_failures_in_a_row_are_spared_longer_and_longer() -> None:
+    """Doubled up to a minute; a success begins anew."""
+    seen = fresh()
+    pauses: list[int] = []
+    for number in range(8):
+        seen.failed_copies.clear()
+        seen.note(FAILED_COPY, group(), 1_000 * number)
+        pauses.append(seen.failures[TaskId(0, 2), "a"].until_ms - 1_000 * number)
+    assert pauses[:3] == [FAILURE_BACK_OFF_MS, 2 * FAILURE_BACK_OFF_MS, 4 * FAILURE_BACK_OFF_MS]
+    assert pauses[-1] == FAILURE_BACK_OFF_MS_MAX
+    seen.note(READY, group(), 9_000)
+    assert (TaskId(0, 2), "a") not in seen.failures
+
+
+def test_a_join_that_is_taken_back_is_forgotten() -> None:
+    """Its worker died before it was in; its join, if it comes late, is that of somebody who is over."""
+    seen = fresh()
+    seen.note(join("b"), group(), 100)
+    assert [each.incarnation for each in seen.pending(group())] == ["b-1"]
+    seen.note(MemberDied(app=APP, member="b", incarnation="b-1"), group(), 200)
+    assert not seen.pending(group())
+    assert seen.note(join("b"), group(), 300), "it is to be told"
+    assert seen.returned == ["b-1"]
+    assert not seen.pending(group())
+
+
+def test_an_operator_drains_who_is_there() -> None:
+    """Not strangers, and not who is leaving already."""
+    wish = DrainMember(app=APP, member="cli", incarnation="cli", target="a", drain_ms=5)
+    leaving = replay(
+        [MemberRecord(leader_epoch=1, member="a", incarnation="a-1", phase="LEAVING")], group()
+    )
+    assert not fresh().note(wish, leaving, 100)
+    assert not fresh().note(msgspec.structs.replace(wish, target="z"), group(), 100)
+    assert fresh().note(wish, group(), 100)
+
+
+def test_H23_nobody_fills_the_log_with_transactional_ids() -> None:
+    """There is an end to them, and one that is there is not asked for."""
+    ids = tuple(f"{APP}-a-1-{number}" for number in range(TRANSACTIONAL_IDS_MAX))
+    full = MemberRecord(
+        leader_epoch=1, member="a", incarnation="a-1", phase="ACTIVE", transactional_ids=ids
+    )
+    wanted = TransactionalIdWanted(**OF_A, number=1, transactional_id="more")  # type: ignore[arg-type]  # its sender
+    assert fresh().note(wanted, group(), 100)
+    assert not fresh().note(wanted, replay([full], group()), 100)
+
+
+def test_who_is_over_is_remembered_but_not_for_ever() -> None:
+    """Bounded."""
+    seen = fresh()
+    for number in range(ENDED_MAX + 5):
+        seen.forget(f"x-{number}")
+    assert len(seen.ended) == ENDED_MAX
+
+
+def test_what_failed_is_forgotten_with_the_incarnation() -> None:
+    """A leader that leads for months does not remember the copies of everybody who ever had a bad disk."""
+    seen = fresh()
+    failed = TaskFailed(**OF_A, task="0_2", epoch=5, role="learner", detail="no space")  # type: ignore[arg-type]  # its sender
+    assert seen.note(failed, group(), 100)
+    assert seen.failed_copies
+    seen.forget("a-1")
+    assert not seen.failed_copies

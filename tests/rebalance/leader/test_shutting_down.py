@@ -1,0 +1,144 @@
+"""A member that ends the whole application: who is told, who is not, and what is said again (N14)."""
+
+import msgspec
+
+from rebalance.group import replay, snapshot
+from rebalance.member.member import Member
+from rebalance.protocol.messages import AnyMessage, Join, ShutDown
+from rebalance.protocol.orders import EndApplication, WantShutdown, WorkerClosed, WorkerLeaves
+from rebalance.protocol.records import LeaderClaim, MemberRecord
+from tests.rebalance.leader.round_table import APP, HEARTBEAT_MS, RoundTable, Worker, join
+
+REASON = "ValueError: no such city"
+
+
+def ask(table: RoundTable, worker: Worker) -> None:
+    """Let a worker say that all are to end."""
+    worker.member.report(WantShutdown(reason=REASON), table.now_ms)
+
+
+def reasons(worker: Worker) -> list[str]:
+    """Return what a worker was told of an end of the application."""
+    return [each.reason for each in worker.told if isinstance(each, EndApplication)]
+
+
+def said(table: RoundTable) -> list[ShutDown]:
+    """Return how often it was asked for."""
+    return [each for each in table.said if isinstance(each, ShutDown)]
+
+
+def test_every_member_is_told_once_the_one_that_asked_too() -> None:
+    """In one transaction; the wish is not said again, and tasks go on until their workers leave."""
+    table = RoundTable()
+    workers = [table.start(name) for name in "abc"]
+    table.run(10_000)
+    running = [set(each.running) for each in workers]
+
+    ask(table, workers[1])
+    table.run(5_000)
+
+    assert [reasons(each) for each in workers] == [[f"b: {REASON}"]] * 3
+    assert len(said(table)) == 1
+    assert [set(each.running) for each in workers] == running
+    assert table.fenced == []
+
+
+def test_who_joins_later_is_not_meant() -> None:
+    """An application that was ended may be started again, also while its last members go."""
+    table = RoundTable()
+    a, b = table.start("a"), table.start("b")
+    table.run(10_000)
+    ask(table, a)
+    table.run(1_000)
+    late = table.start("c")
+    table.run(2_000)
+    for worker in (a, b):
+        worker.member.report(WorkerLeaves(), table.now_ms)
+        table.run(1_000)
+        worker.member.report(WorkerClosed(), table.now_ms)
+    table.run(5_000)
+    again = table.start("a", 2)
+    table.run(5_000)
+
+    assert (reasons(late), reasons(again)) == ([], [])
+    assert set(late.running) | set(again.running) == set(table.owners())
+
+
+def test_two_that_ask_at_once_end_it_once() -> None:
+    """The first reason stands."""
+    table = RoundTable()
+    a, b = table.start("a"), table.start("b")
+    table.run(10_000)
+    ask(table, a)
+    ask(table, b)
+    table.run(5_000)
+    assert len(reasons(a)) == len(reasons(b)) == 1
+    assert reasons(a) == reasons(b)
+
+
+def test_it_is_asked_for_again_until_the_log_has_it() -> None:
+    """A wish that nobody heard costs one heartbeat; one that came before there was a leader is heard by the next."""
+    hello = join("a")
+    member = Member(
+        hello, heartbeat_interval_ms=HEARTBEAT_MS, session_timeout_ms=3_000, now_ms=10_000
+    )
+    claim = LeaderClaim(leader_epoch=1, leader="p0")
+    record = MemberRecord(leader_epoch=1, member="a", incarnation="a-1", phase="ACTIVE")
+    member.follow(replay([claim, record]), 1, 10_000)
+    member.decide(10_000)
+    member.report(WantShutdown(reason=REASON), 10_100)
+    times = [10_100, 10_100 + HEARTBEAT_MS, 10_100 + 2 * HEARTBEAT_MS]
+    wish = ShutDown(app=APP, member="a", incarnation="a-1", reason=REASON)
+    assert all(wish in member.decide(now_ms).messages for now_ms in times)
+
+    ended = msgspec.structs.replace(record, shutdown=f"a: {REASON}")
+    member.follow(replay([claim, ended]), 2, 12_000)
+    decision = member.decide(12_000)
+    assert EndApplication(reason=f"a: {REASON}") in decision.orders
+    assert wish not in decision.messages
+
+
+def test_a_stranger_can_not_end_it() -> None:
+    """What an incarnation says that is not in the group changes nothing."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(10_000)
+    table.hear(ShutDown(app=APP, member="a", incarnation="a-0", reason=REASON))
+    table.hear(ShutDown(app="other", member="a", incarnation="a-1", reason=REASON))
+    table.run(2_000)
+    assert reasons(a) == []
+
+
+def test_the_next_leader_says_it_again_and_nobody_is_told_twice() -> None:
+    """It is restated with the members."""
+    table = RoundTable()
+    workers = [table.start(name) for name in "ab"]
+    table.run(10_000)
+    ask(table, workers[0])
+    table.run(1_000)
+    restated = replay([LeaderClaim(leader_epoch=9, leader="p1"), *snapshot(table.group, 9)])
+    assert {each.shutdown for each in restated.live().values()} == {f"a: {REASON}"}
+    table.lead("p1")
+    table.run(2_000)
+    assert [len(reasons(each)) for each in workers] == [1, 1]
+
+
+def test_N14_a_leader_that_does_not_know_the_wish_ends_nobody() -> None:
+    """The message is of a kind that it ignores; all else goes on."""
+    table = RoundTable()
+    a = table.start("a")
+    b = table.start("b")
+    table.run(10_000)
+    observe = table.coordinator.observe
+
+    def older(message: AnyMessage, now_ms: int) -> None:
+        if not isinstance(message, ShutDown):
+            observe(message, now_ms)
+
+    table.coordinator.observe = older  # type: ignore[method-assign]  # what it would do without that kind
+    ask(table, a)
+    table.run(5_000)
+    assert reasons(a) == reasons(b) == []
+    assert len(said(table)) > 1, "it is asked for again"
+    assert set(table.owners().values()) == {"a-1", "b-1"}
+    assert not any(isinstance(each, Join) for each in table.said[-3:])

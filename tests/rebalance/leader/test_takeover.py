@@ -1,0 +1,218 @@
+"""A new leader goes on where the old one stopped, from the log alone (N4, H1, H4, H5)."""
+
+import pytest
+
+from rebalance.group import replay, snapshot
+from rebalance.protocol.messages import Beat, LeaderBeat, Suspect
+from rebalance.protocol.orders import KeepCopy, TaskReleased
+from rebalance.protocol.records import LeaderClaim, TaskRecord
+from rebalance.protocol.task_status import TaskStatus
+from tests.rebalance.leader.round_table import (
+    APP,
+    RoundTable,
+    join,
+    keys_of,
+    stateful,
+    with_settings,
+)
+
+
+def settled_pair(**given: object) -> RoundTable:
+    """Return a group of two that share four tasks."""
+    table = RoundTable(with_settings(**given))
+    table.start("a")
+    table.start("b")
+    table.run(2_000)
+    return table
+
+
+def test_N4_a_new_leader_of_a_group_at_rest_changes_nothing() -> None:
+    """No target, no step, no grant, no order: nobody notices."""
+    table = settled_pair(num_standby_replicas=1)
+    told = {name: len(worker.told) for name, worker in table.workers.items()}
+    table.lead("p1")
+    records = len(table.log)
+    table.run(10_000)
+    assert len(table.log) == records
+    assert told == {name: len(worker.told) for name, worker in table.workers.items()}
+
+
+def test_N4_who_reads_the_whole_log_sees_the_same_group() -> None:
+    """Fold of everything == fold of the newest claim's snapshot and tail."""
+    table = settled_pair(num_standby_replicas=1)
+    table.lead("p1")
+    table.start("c")
+    table.run(10_000)
+    newest = max(index for index, each in enumerate(table.log) if isinstance(each, LeaderClaim))
+    assert replay(table.log) == replay(table.log[newest:]) == table.group
+    again = [LeaderClaim(leader_epoch=9, leader="p9"), *snapshot(table.group, 9)]
+    folded = replay(again)
+    assert folded.states.keys() == table.group.states.keys()
+    assert folded.step == table.group.step
+    assert folded.target == table.group.target
+
+
+def test_a_learner_under_way_goes_on_under_a_new_leader() -> None:
+    """It keeps its learn epoch, and is promoted when it has announced itself to the new leader, and settled."""
+    table = RoundTable()
+    table.start("a")
+    table.run(1_000)
+    b = table.start("b")
+    table.run(3_000)
+    planted = dict(b.copies)
+    table.lead("p1")
+    table.run(5_900)
+    assert not b.running, "nobody knows for how long it has been here"
+    table.run(600)
+    assert sorted(b.running) == sorted(planted)
+    keeps = [order for order in b.told if isinstance(order, KeepCopy)]
+    assert len(keeps) == len(planted)
+
+
+def test_H5_what_the_old_leader_heard_makes_nobody_ready() -> None:
+    """UNKNOWN never promotes: without another announcement the copy stays a copy."""
+    table = RoundTable()
+    table.start("a")
+    table.run(1_000)
+    b = table.start("b")
+    table.run(3_000)
+    assert b.copies
+    b.member._again.clear()
+    table.lead("p1")
+    table.run(10_000)
+    assert not b.running
+
+
+def test_L3_an_old_beat_makes_no_task_look_as_if_nobody_had_its_state() -> None:
+    """It was sent before the owner had restored; a leader that was not there then can't tell it from news."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(1_000)
+    b = table.start("b")
+    b.catches_up = False
+    table.run(8_000)
+    assert sorted(a.running) == sorted(table.owners())
+    table.lead("p1")
+    rows = tuple(
+        TaskStatus(task=task, role="active", epoch=epoch, state="RESTORING")
+        for task, epoch in a.running.items()
+    )
+    table.hear(Beat(app=APP, member="a", incarnation="a-1", seq=0, full=True, tasks=rows))
+    table.run(10_000)
+    assert not b.running
+    assert all(table.events(task) == ["GRANT", "GRANT"] for task in table.owners()), (
+        "each is granted once, and restated by the claim"
+    )
+
+
+def test_a_standby_is_waited_for_a_moment_when_leader_and_owner_die_together() -> None:
+    """The new leader has heard nobody yet: it gives the copies two heartbeats to speak before it goes cold."""
+    table = settled_pair(num_standby_replicas=1)
+    lost = [task for task, owner in table.owners().items() if owner == "a-1"]
+    table.lead("p1")
+    table.kill("a-1")
+    table.run(1_000)
+    for task in lost:
+        assert table.owners()[task] == "b-1"
+        granted = [each for each in table.log if isinstance(each, TaskRecord) and each.task == task]
+        assert granted[-1].event == "GRANT"
+
+
+def test_a_revocation_under_way_ends_under_a_new_leader() -> None:
+    """The owner repeats its acknowledgement until the log shows it."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(1_000)
+    b = table.start("b")
+    a.mute.update({"0_0", "0_1", "0_2", "0_3"})
+    table.run(7_000)
+    revoking = sorted(task for task, phase in table.phases().items() if phase == "REVOKING")
+    assert revoking
+    for task in revoking:
+        released = TaskReleased(
+            task=task, task_epoch=1, input={}, changelog_end=dict.fromkeys(keys_of(task), 1_000)
+        )
+        a.member.report(released, table.now_ms)
+        a.member._now.clear()
+    table.lead("p1")
+    table.run(1_000)
+    assert sorted(b.running) == revoking
+
+
+def test_N3_a_new_leader_keeps_the_pace() -> None:
+    """It does not know when the last move was, so it waits a whole interval."""
+    table = RoundTable(with_settings(task_move_interval_ms=4_000))
+    table.start("a", tasks=stateful(8))
+    table.run(1_000)
+    b = table.start("b", tasks=stateful(8))
+    table.run(6_500)
+    assert len(b.running) == 1
+    table.lead("p1")
+    table.run(3_900)
+    assert len(b.running) == 1
+    table.run(700)
+    assert len(b.running) == 2
+
+
+# -- beats ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_suspected_leader_answers_at_once() -> None:
+    """A lost beat deposes nobody (H2); doubts about an older leader are no concern of this one."""
+    table = settled_pair()
+    table.run(260)
+    beats = sum(isinstance(each, LeaderBeat) for each in table.said)
+    table.hear(Suspect(app=APP, member="p2", incarnation="p2", leader_epoch=0))
+    table.run()
+    assert sum(isinstance(each, LeaderBeat) for each in table.said) == beats
+    table.hear(Suspect(app=APP, member="p2", incarnation="p2", leader_epoch=1))
+    table.run()
+    assert sum(isinstance(each, LeaderBeat) for each in table.said) == beats + 1
+
+
+def test_beats_say_what_was_heard_and_count_up() -> None:
+    """Leases rest on `seen`; the end of the log is the runtime's to fill in."""
+    table = settled_pair()
+    table.coordinator.state_offset = 77
+    table.run(1_000)
+    beats = [each for each in table.said if isinstance(each, LeaderBeat)]
+    assert [each.seq for each in beats] == list(range(1, len(beats) + 1))
+    assert beats[-1].seen.keys() == {"a-1", "b-1"}
+    assert beats[-1].state_offset == 77
+    assert beats[-1].leader_epoch == 1
+
+
+def test_a_leader_that_resigns_says_so() -> None:
+    """Its last beat."""
+    table = settled_pair()
+    beat = table.coordinator.resign(table.now_ms)
+    assert beat.resigns
+    assert beat.leader_epoch == 1
+
+
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_deciding_again_with_nothing_new_decides_nothing(standbys: int) -> None:
+    """Fixpoint: at rest a decision has nothing but its next moment."""
+    table = settled_pair(num_standby_replicas=standbys)
+    table.start("c")
+    table.run(10_000)
+    decision = table.coordinator.decide(table.now_ms)
+    effects = (decision.records, decision.fences, decision.read_ends, decision.assign)
+    assert not any(effects)
+    assert decision.wake_ms > table.now_ms
+
+
+def test_invariant_18_a_late_join_of_an_ended_incarnation_is_nobodys_under_any_leader() -> None:
+    """The inbox may hand it out again, to a leader that never saw how that incarnation ended."""
+    table = settled_pair()
+    table.kill("b-1")
+    table.run(10_000)
+    assert "b-1" not in table.group.members
+    for leader in ("p1", "p2"):  # the second one has it from the first one's snapshot
+        table.lead(leader)
+        table.run(1_000)
+        before = len(table.log)
+        table.hear(join("b"))
+        table.run(2_000)
+        assert len(table.log) == before
+    assert set(table.group.members) == {"a-1"}

@@ -1,0 +1,245 @@
+"""When a new target is asked for, and what becomes of the assignor's answer (S4, L5, N6)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
+from rebalance.group import Group, replay
+from rebalance.leader.coordinator import Coordinator
+from rebalance.leader.observations import DISK_FRESH_MS
+from rebalance.leader.targets import basis_of
+from rebalance.model import TaskId
+from rebalance.protocol.messages import AnyMessage, Beat, DiskCopy
+from rebalance.protocol.records import GroupRecord, LeaderClaim, MemberRecord, TargetRecord
+from rebalance.protocol.task_status import TaskStatus
+from tests.rebalance.leader.round_table import APP, RoundTable, join, on_disk, status, with_settings
+
+TASKS = [TaskId(0, number) for number in range(4)]
+
+
+class Leader:
+    """A coordinator alone, whose questions to the assignor are answered by the test."""
+
+    def __init__(self) -> None:
+        """Lead an empty group."""
+        self.now_ms = 0
+        group = replay([LeaderClaim(leader_epoch=1, leader="p0")])
+        self.coordinator = Coordinator(
+            group, app=APP, leader="p0", settings=with_settings(), now_ms=0
+        )
+        self.written: list[TargetRecord] = []
+
+    def hears(self, *messages: AnyMessage) -> None:
+        """Let messages come in."""
+        for message in messages:
+            self.coordinator.observe(message, self.now_ms)
+
+    def asks(self) -> AssignmentRequest | None:
+        """Decide until nothing is written any more; return the question for the assignor."""
+        found: AssignmentRequest | None = None
+        for _ in range(5):
+            decision = self.coordinator.decide(self.now_ms)
+            found = decision.assign or found
+            self.written += [each for each in decision.records if isinstance(each, TargetRecord)]
+            if decision.records:
+                self.coordinator.committed(decision.records, self.now_ms)
+        return found
+
+    def wait(self, ms: int) -> None:
+        """Let time pass, with everybody alive."""
+        self.now_ms += ms
+        for incarnation, record in self.coordinator.group.members.items():
+            self.hears(
+                Beat(app=APP, member=record.member, incarnation=incarnation, seq=self.now_ms)
+            )
+
+
+def all_to(name: str) -> Assignment:
+    """Return an answer that gives one member everything."""
+    return Assignment(owners=dict.fromkeys(TASKS, name))
+
+
+def test_one_question_at_a_time_and_none_while_nothing_changed() -> None:
+    """Asked once; answered, written; not asked again."""
+    leader = Leader()
+    leader.hears(join("a"))
+    leader.wait(300)
+    assert leader.asks() is None, "it has joined only now: others may follow"
+    leader.wait(300)
+    request = leader.asks()
+    assert request is not None
+    assert leader.asks() is None
+    leader.coordinator.assigned(request, all_to("a"), "", leader.now_ms)
+    assert leader.asks() is None
+    assert len(leader.written) == 1
+    leader.wait(10_000)
+    assert leader.asks() is None
+
+
+def test_an_assignor_that_fails_is_asked_again_later_and_later() -> None:
+    """The target stays as it is, and the alarm says why."""
+    leader = Leader()
+    leader.hears(join("a"))
+    leader.asks()
+    leader.wait(300)
+    for pause_ms in (1_000, 2_000, 4_000):
+        request = leader.asks()
+        assert request is not None
+        leader.coordinator.assigned(request, None, "it raised ValueError", leader.now_ms)
+        assert leader.coordinator.alarm == "it raised ValueError"
+        leader.wait(pause_ms - 1)
+        assert leader.asks() is None
+        leader.wait(1)
+    request = leader.asks()
+    assert request is not None
+    leader.coordinator.assigned(request, all_to("a"), "", leader.now_ms)
+    leader.asks()
+    assert leader.coordinator.alarm == ""
+    assert len(leader.written) == 1
+
+
+def test_an_answer_that_cannot_be_carried_out_is_an_alarm() -> None:
+    """A stranger is given everything."""
+    leader = Leader()
+    leader.hears(join("a"))
+    leader.asks()
+    leader.wait(300)
+    request = leader.asks()
+    assert request is not None
+    leader.coordinator.assigned(request, all_to("z"), "", leader.now_ms)
+    leader.asks()
+    assert "given to 'z', who is not in the group" in leader.coordinator.alarm
+    assert not leader.written
+
+
+def test_an_answer_that_names_somebody_who_has_gone_is_asked_anew() -> None:
+    """It was right when it was asked."""
+    leader = Leader()
+    leader.hears(join("a"), join("b"))
+    leader.asks()
+    leader.wait(300)
+    request = leader.asks()
+    assert request is not None
+    leader.now_ms += 3_000
+    leader.hears(Beat(app=APP, member="a", incarnation="a-1", seq=99_999))
+    leader.coordinator.assigned(request, all_to("b"), "", leader.now_ms)
+    again = leader.asks()
+    assert not leader.written
+    assert again is not None
+    assert [member.name for member in again.members] == ["a"]
+
+
+def test_an_answer_to_an_older_question_is_dropped() -> None:
+    """Only the one under way counts."""
+    leader = Leader()
+    leader.hears(join("a"))
+    leader.asks()
+    leader.wait(300)
+    request = leader.asks()
+    assert request is not None
+    leader.coordinator.assigned(request, None, "too slow", leader.now_ms)
+    leader.coordinator.assigned(request, all_to("a"), "", leader.now_ms)
+    leader.asks()
+    assert not leader.written
+
+
+def test_the_question_says_what_each_member_has() -> None:
+    """Owned tasks, copies, state on disk and how far it is."""
+    table = RoundTable(with_settings(num_standby_replicas=1))
+    requests = watched(table)
+    table.start("a", on_disk=(on_disk("0_0", 1_000), on_disk("0_1", 400)))
+    table.run(1_000)
+    table.start("b", on_disk=(on_disk("0_3", 900),))
+    table.run(1_000)
+    a, b = requests[-1].members
+    assert a.owned == frozenset(TASKS)
+    assert set(a.lags.values()) == {0}
+    assert b.on_disk == frozenset({TASKS[3]})
+    assert b.lags == {TASKS[3]: 100}
+
+
+def test_state_on_disk_counts_by_ends_read_after_the_join_and_not_for_ever() -> None:
+    """Who joins later is held against the ends of then; and what was said long ago tells nothing of how it is now."""
+    table = RoundTable()
+    requests = watched(table)
+    table.start("a", on_disk=(on_disk("0_0", 1_000),))
+    table.run(1_000)
+    assert requests[-1].members[0].lags == {TASKS[0]: 0}
+
+    table.ends[f"{APP}-counts-changelog-0"] = 51_000
+    table.start("b", on_disk=(on_disk("0_0", 1_000), DiskCopy(task="0_1")))
+    table.run(1_000)
+    b = requests[-1].members[1]
+    assert (b.on_disk, b.lags) == (frozenset(TASKS[:2]), {TASKS[0]: 50_000})
+
+    table.run(DISK_FRESH_MS)
+    table.start("c")
+    table.run(1_000)
+    _, b, _ = requests[-1].members
+    assert b.on_disk == frozenset(TASKS[:2])
+    assert not b.on_disk & b.lags.keys()
+
+
+def test_what_a_former_owner_said_is_no_lag_of_its_copy() -> None:
+    """The lag of an owner is one of input: a copy that has not spoken since may have everything to restore."""
+    table = RoundTable(with_settings(num_standby_replicas=1))
+    requests = watched(table)
+    table.start("a")
+    table.run(1_000)
+    b = table.start("b")
+    table.run(1_000)
+    task = next(task for task, name in table.owners().items() if name == "a-1")
+    assert task in b.copies
+    row = TaskStatus(task=task, role="active", epoch=1, state="RUNNING", lag=7)
+    b.member.report(status(b, row), table.now_ms)
+    table.run(1_000)
+    table.start("c")
+    table.run(1_000)
+    assert [each.name for each in requests[-1].members] == ["a", "b", "c"]
+    assert TaskId.parse(task) in requests[-1].members[1].copies
+    assert TaskId.parse(task) not in requests[-1].members[1].lags
+
+
+def watched(table: RoundTable) -> list[AssignmentRequest]:
+    """Return the list that each question for the assignor will be added to."""
+    requests: list[AssignmentRequest] = []
+    decide = table.coordinator.decide
+
+    def watch(now_ms: int) -> object:
+        decision = decide(now_ms)
+        if decision.assign is not None:
+            requests.append(decision.assign)
+        return decision
+
+    table.coordinator.decide = watch  # type: ignore[method-assign,assignment]  # the test looks over its shoulder
+    return requests
+
+
+@given(st.permutations(["a", "b", "c"]), st.sampled_from(["threads", "rack", "host", "none"]))
+def test_the_basis_is_of_the_members_and_not_of_their_order_or_lives(
+    order: list[str], changed: str
+) -> None:
+    """The same members in another order, or in another life, need no new target; other capacities do."""
+
+    def group(names: list[str], life: int, **given: object) -> Group:
+        records = [
+            MemberRecord(
+                leader_epoch=1,
+                member=name,
+                incarnation=f"{name}-{life}",
+                phase="ACTIVE",
+                **(given if name == "b" else {}),  # type: ignore[arg-type]  # one field
+            )
+            for name in names
+        ]
+        about = GroupRecord(leader_epoch=1, assignor="sticky")
+        return replay([LeaderClaim(leader_epoch=1, leader="p0"), about, *records])
+
+    other: dict[str, object] = {
+        "threads": {"threads": 2},
+        "rack": {"rack": "r"},
+        "host": {"host": "h"},
+    }.get(changed, {})  # type: ignore[assignment]  # by name
+    same = basis_of(group(["a", "b", "c"], 1), 0) == basis_of(group(order, 2, **other), 0)
+    assert same == (changed == "none")
+    assert basis_of(group(order, 1), 0) != basis_of(group(order, 1), 1)

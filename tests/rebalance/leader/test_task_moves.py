@@ -1,0 +1,544 @@
+"""Moves of tasks: the learner gate, settling, pacing, failures (L1-L3, N1-N3, N11)."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from rebalance.model import TaskId
+from rebalance.protocol.messages import AnyMessage, NotReady, Ready, SeenTask
+from rebalance.protocol.orders import (
+    DropCopy,
+    KeepCopy,
+    ReleaseTask,
+    RunTask,
+    TaskBroken,
+    TaskReleased,
+    TasksSeen,
+)
+from rebalance.protocol.records import StepRecord, TaskRecord
+from tests.rebalance.leader.round_table import (
+    APP,
+    RoundTable,
+    Worker,
+    join,
+    keys_of,
+    stateful,
+    with_settings,
+)
+
+
+def scaled_out(
+    table: RoundTable, *, catches_up: bool = True, **given: Any
+) -> tuple[Worker, Worker]:
+    """Start `a` with all tasks, then `b`; return both when b's learners are planted."""
+    a = table.start("a", **given)
+    table.run(1_000)
+    b = table.start("b", **given)
+    b.catches_up = catches_up
+    table.run(300)
+    return a, b
+
+
+def grants(table: RoundTable, incarnation: str) -> list[TaskRecord]:
+    """Return the grants to an incarnation."""
+    return [
+        record
+        for record in table.log
+        if isinstance(record, TaskRecord)
+        and record.event == "GRANT"
+        and record.owner == incarnation
+    ]
+
+
+def steps(table: RoundTable) -> list[StepRecord]:
+    """Return the steps."""
+    return [record for record in table.log if isinstance(record, StepRecord)]
+
+
+def ready(worker: Worker, of: str, **given: object) -> Ready:
+    """Return a READY as its member would say it, or with something else."""
+    report = worker.ready(of)
+    fields = {
+        "app": APP,
+        "member": "b",
+        "incarnation": "b-1",
+        "task": of,
+        "learn_epoch": report.learn_epoch,
+        "store_uuid": report.store_uuid,
+        "positions": report.positions,
+        "ends": report.ends,
+    }
+    return Ready(**(fields | given))  # type: ignore[arg-type]  # as above
+
+
+def test_L3_the_old_owner_runs_every_task_until_the_learner_is_ready() -> None:
+    """A newcomer first gets learners; grants come when it has settled and is checked."""
+    table = RoundTable()
+    a, b = scaled_out(table)
+    assert len(a.running) == 4
+    assert len(b.copies) == 2
+    table.run(7_000)
+    assert len(a.running) == len(b.running) == 2
+    for record in grants(table, "b-1"):
+        assert table.events(record.task) == ["GRANT", "REVOKE", "RELEASED", "GRANT"]
+
+
+def test_L1_a_learner_is_promoted_in_place() -> None:
+    """Its worker is never told to drop the copy; the grant names where the old owner stopped (H14)."""
+    table = RoundTable()
+    _, b = scaled_out(table)
+    table.run(7_000)
+    for task in b.running:
+        about = [order for order in b.told if getattr(order, "task", "") == task]
+        assert [type(order) for order in about] == [KeepCopy, RunTask]
+        run = about[-1]
+        assert isinstance(run, RunTask)
+        assert run.input == {"orders-0": 7}
+        assert run.changelog_end == dict.fromkeys(keys_of(task), 1_000)
+    assert not any(isinstance(order, DropCopy) for order in b.told)
+
+
+def test_N1_nobody_else_is_told_anything() -> None:
+    """Tasks that do not move see no order beyond their first."""
+    table = RoundTable()
+    a, _ = scaled_out(table)
+    table.run(7_000)
+    stayed = [order for order in a.told if getattr(order, "task", "") in a.running]
+    assert [type(order) for order in stayed] == [RunTask, RunTask]
+    released = [order for order in a.told if isinstance(order, ReleaseTask)]
+    assert len(released) == 2
+
+
+def test_N2_grant_and_the_end_of_the_learner_are_one_transaction() -> None:
+    """RELEASED, GRANT and the step without the learner."""
+    table = RoundTable()
+    a, b = scaled_out(table)
+    a.mute.update(b.copies)
+    moving = sorted(b.copies)
+    table.run(7_000)
+    assert [table.phases()[task] for task in moving] == ["REVOKING", "REVOKING"]
+    released = TaskReleased(
+        task=moving[0],
+        task_epoch=1,
+        input={"orders-0": 3},
+        changelog_end={keys_of(moving[0])[0]: 1_000},
+    )
+    a.member.report(released, table.now_ms)
+    table._members_turn()
+    decision = table.coordinator.decide(table.now_ms)
+    kinds = [getattr(record, "event", type(record).__name__) for record in decision.records]
+    assert kinds == ["RELEASED", "GRANT", "StepRecord"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learn_epoch": 1},
+        {"learn_epoch": 99},
+        {"incarnation": "b-0"},
+        {"incarnation": "a-1", "member": "a"},
+        {"task": "0_9"},
+        {"task": "nonsense"},
+    ],
+)
+def test_H13_a_ready_that_is_not_of_the_copy_promotes_nobody(wrong: dict[str, object]) -> None:
+    """Other epochs, other senders, other tasks."""
+    table = RoundTable()
+    _, b = scaled_out(table, catches_up=False)
+    table.run(8_000)
+    assert len(b.copies) == 2
+    table.hear(ready(b, min(b.copies), **wrong))
+    table.run(1_000)
+    assert not grants(table, "b-1")
+    table.hear(ready(b, min(b.copies)))
+    table.run(100)
+    assert len(grants(table, "b-1")) == 1
+
+
+def test_H13_a_copy_that_is_too_far_behind_the_leaders_own_look_is_not_promoted() -> None:
+    """It said READY against an old end; the leader reads the end itself, after the announcement."""
+    table = RoundTable(with_settings(acceptable_recovery_lag=100))
+    _, b = scaled_out(table, catches_up=False)
+    table.run(8_000)
+    (task, *_) = sorted(b.copies)
+    b.member.report(b.ready(task, behind=101), table.now_ms)
+    table.run(1_000)
+    assert not grants(table, "b-1")
+    b.member.report(b.ready(task, behind=100), table.now_ms)
+    table.run(1_000)
+    assert [record.task for record in grants(table, "b-1")] == [task]
+
+
+def test_H13_ends_that_were_asked_for_before_the_announcement_prove_nothing() -> None:
+    """Only a look after READY counts."""
+    table = RoundTable()
+    _, b = scaled_out(table, catches_up=False)
+    table.run(8_000)
+    (task, *_) = sorted(b.copies)
+    key = keys_of(task)[0]
+    asked_ms = table.now_ms
+    table.now_ms += 10
+    table.coordinator.observe(ready(b, task), table.now_ms)
+    table.coordinator.ends_read({key: 1_000}, asked_ms, table.now_ms)
+    decision = table.coordinator.decide(table.now_ms)
+    assert not decision.records
+    assert decision.read_ends == (key,)
+    table.coordinator.ends_read({key: 1_000}, table.now_ms, table.now_ms)
+    decision = table.coordinator.decide(table.now_ms)
+    assert [getattr(record, "event", "") for record in decision.records] == ["REVOKE"]
+
+
+def test_H13_ready_is_taken_back() -> None:
+    """NOT_READY before the move begins, and the old owner keeps the task."""
+    table = RoundTable(with_settings(settling_ms=6_000))
+    _, b = scaled_out(table)
+    table.run(3_000)
+    b.catches_up = False
+    for task in list(b.copies):
+        said: AnyMessage = NotReady(
+            app=APP,
+            member="b",
+            incarnation="b-1",
+            task=task,
+            learn_epoch=b.copies[task],
+            reason="fell behind",
+        )
+        table.hear(said)
+        b.member._again.clear()
+    table.run(5_000)
+    assert not grants(table, "b-1")
+
+
+def test_H13_another_store_under_the_same_learn_epoch_is_looked_at_anew() -> None:
+    """What was found out about the store that is gone does not hold for the new one."""
+    table = RoundTable(with_settings(settling_ms=6_000, acceptable_recovery_lag=100))
+    _, b = scaled_out(table)
+    table.run(3_000)
+    (task, *_) = sorted(b.copies)
+    other = ready(b, task, store_uuid="new", positions={keys_of(task)[0]: 10})
+    b.member._again.clear()
+    for _ in range(8):
+        table.hear(other)
+        table.run(500)
+    assert not [record for record in grants(table, "b-1") if record.task == task]
+
+
+def test_N11_who_has_not_settled_takes_nothing_from_the_living() -> None:
+    """Ephemeral members get learners at most, and none of theirs is promoted."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(7_000)
+    for number in range(12):
+        table.start(f"e{number}")
+        table.run(4_000)
+        table.kill(f"e{number}-1")
+        table.run(200)
+    assert len(a.running) == 4
+    assert all(table.events(task) == ["GRANT"] for task in table.owners())
+
+
+def four_tasks(*, has_state: bool) -> tuple[SeenTask, ...]:
+    """Return the tasks that members see."""
+    tasks = join("a").tasks
+    return tasks if has_state else tuple(SeenTask(task=each.task) for each in tasks)
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_N11_who_vanished_without_a_word_has_not_settled(has_state: bool) -> None:
+    """It counts as alive for a session, and had been ready: still nothing moves to it."""
+    table = RoundTable()
+    tasks = four_tasks(has_state=has_state)
+    a = table.start("a", tasks=tasks)
+    table.run(7_000)
+    for number in range(4):
+        table.start(f"e{number}", tasks=tasks)
+        table.run(4_900)
+        table.kill(f"e{number}-1", seen=False)
+        table.run(4_000)
+        assert f"e{number}-1" not in table.group.live()
+    assert len(a.running) == 4
+    assert all(table.events(task) == ["GRANT"] for task in table.owners())
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_N11_who_vanished_before_a_new_leader_began_has_not_settled(has_state: bool) -> None:
+    """The log knows it, and it counts as alive for a session: nothing moves to it, as nobody has heard it."""
+    table = RoundTable()
+    tasks = four_tasks(has_state=has_state)
+    a = table.start("a", tasks=tasks)
+    table.run(7_000)
+    table.start("e", tasks=tasks)
+    table.run(1_000)
+    table.kill("e-1", seen=False)
+    table.lead("p1")
+    table.run(500)
+    assert "e-1" in table.group.live()
+    table.run(3_500)
+    assert "e-1" not in table.group.live()
+    assert len(a.running) == 4
+    assert all("REVOKE" not in table.events(task) for task in table.owners())
+
+
+def test_N11_who_vanishes_under_a_new_leader_has_not_settled() -> None:
+    """It was heard once: for how long it has been here nobody knows."""
+    table = RoundTable()
+    tasks = four_tasks(has_state=False)
+    a = table.start("a", tasks=tasks)
+    table.run(7_000)
+    table.start("e", tasks=tasks)
+    table.run(1_000)
+    table.lead("p1")
+    table.run(3_900)
+    table.kill("e-1", seen=False)
+    table.run(4_000)
+    assert "e-1" not in table.group.live()
+    assert len(a.running) == 4
+    assert all("REVOKE" not in table.events(task) for task in table.owners())
+
+
+def test_N11_who_had_tasks_before_a_new_leader_began_need_not_settle_again() -> None:
+    """It has been here long enough, and is heard."""
+    table = RoundTable()
+    tasks = tuple(SeenTask(task=f"0_{each}") for each in range(6))
+    a = table.start("a", tasks=tasks)
+    b = table.start("b", tasks=tasks)
+    table.run(1_000)
+    assert (len(a.running), len(b.running)) == (3, 3)
+    left = tuple((each, False, ()) for each in [*a.running, min(b.running)])
+    table.lead("p1")
+    for worker in (a, b):
+        worker.member.report(TasksSeen(tasks=left, partitions={"orders": 6}), table.now_ms)
+    table.run(1_500)
+    assert (len(a.running), len(set(b.running) & {task for task, _, _ in left})) == (2, 2)
+
+
+def test_N11_but_tasks_that_nobody_has_go_to_anybody() -> None:
+    """Settling is about the living only."""
+    table = RoundTable()
+    table.start("a")
+    table.run(1_000)
+    table.start("b")
+    table.run(500)
+    table.kill("a-1")
+    table.run(300)
+    assert set(table.owners().values()) == {"b-1"}
+
+
+def test_stateless_tasks_move_without_a_learner_but_only_after_settling() -> None:
+    """There is nothing to restore."""
+    table = RoundTable()
+    tasks = tuple(each for each in join("a").tasks)
+    bare = tuple(type(each)(task=each.task) for each in tasks)
+    _, b = scaled_out(table, tasks=bare)
+    table.run(5_000)
+    assert not b.running
+    assert not b.copies
+    table.run(1_000)
+    assert len(b.running) == 2
+
+
+def test_learners_are_bounded_in_the_whole_group() -> None:
+    """`max_warmup_replicas`: the others are parked, and follow."""
+    table = RoundTable(with_settings(max_warmup_replicas=2))
+    scaled_out(table, tasks=stateful(12), catches_up=False)
+    table.run(8_000)
+    assert all(len(step.learners) <= 2 for step in steps(table))
+    assert steps(table)[-1].parked
+
+
+def test_N3_moves_are_paced() -> None:
+    """Planned grants are at least the interval apart, one at a time."""
+    table = RoundTable(with_settings(task_move_interval_ms=2_000))
+    granted: dict[str, int] = {}
+
+    def watch(record: object) -> None:
+        if isinstance(record, TaskRecord) and record.event == "GRANT" and record.task_epoch > 1:
+            granted[record.task] = table.now_ms
+
+    table.watchers.append(watch)
+    scaled_out(table, tasks=stateful(8))
+    table.run(20_000)
+    times = sorted(granted.values())
+    assert len(times) == 4
+    assert all(later - earlier >= 2_000 for earlier, later in pairwise(times))
+
+
+def test_N3_a_log_that_is_slow_to_take_a_grant_brings_the_next_one_no_closer() -> None:
+    """The pace is that of the grants in the log, not that of the decisions."""
+    table = RoundTable(with_settings(task_move_interval_ms=2_000))
+    granted: list[int] = []
+
+    def planned(record: object) -> bool:
+        return isinstance(record, TaskRecord) and record.event == "GRANT" and record.task_epoch > 1
+
+    def watch(record: object) -> None:
+        if planned(record):
+            granted.append(table.now_ms)
+
+    table.watchers.append(watch)
+    # The first of them is slow, those after it are not.
+    table.write_ms = lambda records: 1_500 if not granted and any(map(planned, records)) else 0
+    scaled_out(table, tasks=stateful(8))
+    table.run(20_000)
+    assert len(granted) == 4
+    assert all(later - earlier >= 2_000 for earlier, later in pairwise(granted))
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_N3_a_task_that_goes_away_in_the_middle_of_its_move_holds_up_no_other(
+    new_leader: bool,
+) -> None:
+    """Its topic was deleted between the order to let go and the grant, which never comes."""
+    table = RoundTable(with_settings(task_move_interval_ms=2_000))
+    specs = stateful(8)
+    a = table.start("a", tasks=specs)
+    table.run(1_000)
+    b = table.start("b", tasks=specs)
+    a.mute = {spec.task for spec in specs}
+    revoking: list[str] = []
+    while not revoking:
+        table.run(50)
+        revoking = [task for task, phase in table.phases().items() if phase == "REVOKING"]
+        assert table.now_ms < 60_000, table.phases()
+    (gone,) = revoking
+    left = tuple((spec.task, True, spec.changelogs) for spec in specs if spec.task != gone)
+    for worker in (a, b):
+        worker.member.report(TasksSeen(tasks=left, partitions={"orders": 8}), table.now_ms)
+    table.run(1_000)
+    epoch = table.group.states[TaskId.parse(gone)].task_epoch
+    a.mute = set()
+    a.obey(ReleaseTask(task=gone, task_epoch=epoch, keep=0), table.now_ms)
+    table.run(2_000)
+    if new_leader:
+        table.lead("p1")
+    table.run(30_000)
+    assert len(b.running) == sum(name == "b" for name in table.group.target.owners.values()) >= 3
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_N3_a_task_that_waits_for_a_member_to_return_holds_up_no_other(new_leader: bool) -> None:
+    """It died in the middle of its move; for as long as it may come back the others go on at their pace (S1)."""
+    table = RoundTable(with_settings(task_move_interval_ms=2_000))
+    specs = stateful(9)
+    a = table.start("a", tasks=specs)
+    table.run(1_000)
+    b = table.start("b", tasks=specs, static=True, rejoin_timeout_ms=60_000)
+    c = table.start("c", tasks=specs)
+    table.run(1_000)
+    a.mute = {str(task) for task, name in table.group.target.owners.items() if name == "b"}
+    revoking: list[str] = []
+    while not revoking:
+        table.run(50)
+        revoking = [task for task in a.mute if table.phases()[task] == "REVOKING"]
+        assert table.now_ms < 60_000, table.phases()
+    (left,) = revoking
+    table.kill("b-1")
+    table.run(500)
+    a.mute = set()
+    epoch = table.group.states[TaskId.parse(left)].task_epoch
+    a.obey(ReleaseTask(task=left, task_epoch=epoch, keep=0), table.now_ms)
+    table.run(1_000)
+    assert table.phases()[left] == "RELEASED"
+    if new_leader:
+        table.lead("p1")
+    granted = len(c.running)
+    table.run(20_000)
+    assert table.phases()[left] == "RELEASED"
+    assert len(c.running) == 3 > granted
+    assert not b.running
+
+
+def test_L5_a_move_is_dropped_if_its_reason_goes_away() -> None:
+    """The newcomer dies before it has caught up: its learners end, nobody was disturbed."""
+    table = RoundTable()
+    a, _ = scaled_out(table, catches_up=False)
+    table.kill("b-1")
+    table.run(8_000)
+    assert not steps(table)[-1].learners
+    assert len(a.running) == 4
+    assert all(table.events(task) == ["GRANT"] for task in table.owners())
+
+
+def test_standbys_are_reused_as_learners() -> None:
+    """A task that moves to its standby's member needs no second copy: same learn epoch, no budget."""
+    table = RoundTable(with_settings(num_standby_replicas=1, max_warmup_replicas=1))
+    for name in "abc":
+        table.start(name)
+    table.run(10_000)
+    table.workers["a-1"].member.died("killed", table.now_ms)
+    before = {str(task): copies for task, copies in table.group.step.standbys.items()}
+    lost = [task for task, owner in table.owners().items() if owner == "a-1"]
+    assert lost
+    table.run()
+    for task in lost:
+        records = [each for each in table.log if isinstance(each, TaskRecord) and each.task == task]
+        (released,) = [index for index, each in enumerate(records) if each.source == "fence"]
+        assert records[released + 1].owner in {copy.incarnation for copy in before[task]}
+        assert records[released + 1].event == "GRANT"
+
+
+def test_the_old_owner_keeps_its_state_open_if_it_is_to_be_a_standby() -> None:
+    """The copy is written with the REVOKE, so that the release need not close the store."""
+    table = RoundTable(with_settings(num_standby_replicas=1))
+    a, b = scaled_out(table)
+    table.run(8_000)
+    assert len(b.running) == 2
+    for task in b.running:
+        (release,) = [o for o in a.told if isinstance(o, ReleaseTask) and o.task == task]
+        assert release.keep > 0
+        assert a.copies[task] == release.keep
+        assert [copy.incarnation for copy in table.group.step.standbys[TaskId.parse(task)]] == [
+            "a-1"
+        ]
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_learner_that_fails_is_planted_again_after_a_pause() -> None:
+    """Under a new learn epoch; the owner notices nothing, and the pause grows."""
+    table = RoundTable()
+    a, b = scaled_out(table, catches_up=False)
+    (task, *_) = sorted(b.copies)
+    epochs = [b.copies[task]]
+    for pause_ms in (1_000, 2_000):
+        broken = TaskBroken(task=task, epoch=b.copies.pop(task), role="learner", detail="no disk")
+        b.member.report(broken, table.now_ms)
+        table.run(pause_ms - 100)
+        assert task not in b.copies
+        table.run(300)
+        epochs.append(b.copies[task])
+    assert epochs == sorted(set(epochs))
+    assert len(a.running) == 4
+
+
+def test_a_task_that_cannot_be_opened_goes_to_somebody_else() -> None:
+    """It is revoked, and its member is spared it for a while."""
+    table = RoundTable()
+    table.start("a")
+    b = table.start("b")
+    table.run(1_000)
+    task = min(b.running)
+    b.member.report(
+        TaskBroken(task=task, epoch=b.running[task], role="active", detail="damaged"), table.now_ms
+    )
+    table.run(500)
+    assert table.owners()[task] == "a-1"
+    assert table.events(task) == ["GRANT", "REVOKE", "RELEASED", "GRANT"]
+
+
+def test_a_task_that_cannot_be_opened_anywhere_waits_and_is_tried_again() -> None:
+    """With one member there is nobody else: the same one gets it after the pause."""
+    table = RoundTable()
+    a = table.start("a")
+    table.run(1_000)
+    task = min(a.running)
+    a.member.report(
+        TaskBroken(task=task, epoch=a.running[task], role="active", detail="damaged"), table.now_ms
+    )
+    table.run(500)
+    assert table.phases()[task] == "RELEASED"
+    table.run(1_000)
+    assert table.owners()[task] == "a-1"
+    assert len(a.running) == 4

@@ -1,0 +1,235 @@
+"""Whole conversations as text: what is said, logged and ordered, and what the group looks like after each act.
+
+Each file in `transcripts/` is an act after another: a line that begins with `#` says why, `> …` is an event, everything
+else is what came of it. `REWRITE_TRANSCRIPTS=1 pytest tests/rebalance/leader/test_transcripts.py` writes them anew; read the
+difference, and keep it only if you know what caused it and want it.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rebalance.inspect.describe import describe_group
+from rebalance.protocol.messages import AnyMessage, Beat, Join, LeaderBeat
+from rebalance.protocol.orders import AnyOrder, Leaveable, WorkerClosed, WorkerLeaves
+from rebalance.protocol.records import (
+    AnyRecord,
+    BootstrappedRecord,
+    BootstrapRecord,
+    Copy,
+    GroupRecord,
+    LeaderClaim,
+    MemberRecord,
+    SnapshotBegin,
+    SnapshotEnd,
+    StepRecord,
+    TargetRecord,
+    TaskRecord,
+)
+from tests.rebalance.leader.round_table import RoundTable, Worker, with_settings
+
+TRANSCRIPTS = Path(__file__).parent / "transcripts"
+
+
+class Scribe(RoundTable):
+    """A table at which everything is written down."""
+
+    def __init__(self, **given: object) -> None:
+        """Begin an empty transcript."""
+        self.lines: list[str] = []
+        super().__init__(with_settings(**given))
+        self.watchers.append(lambda record: self.write(f"  log     {record_text(record)}"))
+
+    def write(self, line: str) -> None:
+        """Add a line."""
+        self.lines.append(line)
+
+    def act(self, title: str, do: Callable[[], object], *, for_ms: int = 0, why: str = "") -> None:
+        """Let something happen, and write down all that comes of it and the group afterwards."""
+        if why:
+            self.write(f"# {why}")
+        self.write(f"> {title}")
+        do()
+        self.run(for_ms)
+        self.write("----")
+        self.write(describe_group(self.group))
+        self.write("")
+
+    def start(self, name: str, life: int = 1, **given: object) -> Worker:
+        """Start a member whose orders are written down."""
+        worker = super().start(name, life, **given)
+        obey = worker.obey
+
+        def written(order: AnyOrder, now_ms: int) -> None:
+            self.write(f"  {name}-{life} <-  {order_text(order)}")
+            obey(order, now_ms)
+
+        worker.obey = written  # type: ignore[method-assign]  # the scribe looks over its shoulder
+        return worker
+
+    def hear(self, message: AnyMessage) -> None:
+        """Write down what is said, but for what comes again and again."""
+        if not isinstance(message, Beat | LeaderBeat | Join) and message not in self.said:
+            self.write(f"  {message.incarnation} says {message_text(message)}")
+        super().hear(message)
+
+
+def record_text(record: AnyRecord) -> str:
+    """Return a record as one line."""
+    match record:
+        case LeaderClaim():
+            text = f"CLAIM of {record.leader}, epoch {record.leader_epoch}"
+        case SnapshotBegin() | SnapshotEnd():
+            text = "SNAPSHOT " + ("begins" if isinstance(record, SnapshotBegin) else "ends")
+        case GroupRecord():
+            text = f"GROUP {len(record.tasks)} tasks {record.held}".rstrip()
+        case MemberRecord():
+            text = f"MEMBER {record.incarnation} {record.phase} ({record.reason})"
+        case TargetRecord():
+            owners = " ".join(f"{task}:{member}" for task, member in record.owners.items())
+            text = f"TARGET {record.group_epoch} {owners} ({record.reason})"
+        case StepRecord():
+            copies = [f"{task} learner {copy_text(copy)}" for task, copy in record.learners.items()]
+            copies += [
+                f"{task} standby {copy_text(copy)}"
+                for task, each in record.standbys.items()
+                for copy in each
+            ]
+            text = f"STEP {record.step_epoch} " + ", ".join(copies)
+            text += f" parked {' '.join(record.parked)}" if record.parked else ""
+        case TaskRecord():
+            owner = record.owner or "nobody"
+            text = f"{record.event or record.phase} {record.task} epoch {record.task_epoch} {owner}"
+            text += f" -> {record.next_member}" if record.next_member else ""
+            text += f" [{record.source}]" if record.source else ""
+            text += f" ({record.reason})" if record.reason else ""
+        case BootstrapRecord() | BootstrappedRecord():
+            text = f"{type(record).__name__} {record.store}"
+    return text.rstrip()
+
+
+def copy_text(copy: Copy) -> str:
+    """Return a copy as text."""
+    return f"{copy.incarnation}@{copy.learn_epoch}"
+
+
+def message_text(message: AnyMessage) -> str:
+    """Return a message as one line, without its sender."""
+    fields = msgspec.to_builtins(message)
+    kind = fields.pop("kind")
+    for name in ("app", "member", "incarnation", "store_uuid", "ends"):
+        fields.pop(name, None)
+    return f"{kind} " + " ".join(f"{name}={value}" for name, value in fields.items())
+
+
+def order_text(order: AnyOrder) -> str:
+    """Return an order as one line."""
+    fields = msgspec.to_builtins(order)
+    return f"{fields.pop('order')} " + " ".join(f"{name}={value}" for name, value in fields.items())
+
+
+# -- the conversations ------------------------------------------------------------------------------------------------
+
+
+def leave(table: Scribe, incarnation: str, *, rejoin: bool = False, drain_ms: int = 0) -> None:
+    """Let a worker ask to leave."""
+    wish = WorkerLeaves(rejoin=rejoin, drain_ms=drain_ms)
+    table.workers[incarnation].member.report(wish, table.now_ms)
+
+
+def close(table: Scribe, incarnation: str) -> None:
+    """Close a worker that may close."""
+    worker = table.workers[incarnation]
+    assert any(isinstance(order, Leaveable) for order in worker.told)
+    worker.member.report(WorkerClosed(), table.now_ms)
+
+
+def learner_promoted() -> Scribe:
+    """A second member comes, learns two tasks, and takes them over."""
+    table = Scribe()
+    table.act(
+        "a starts", lambda: table.start("a"), for_ms=1_000, why="The first member has everything."
+    )
+    table.act(
+        "b starts",
+        lambda: table.start("b"),
+        for_ms=1_000,
+        why="It learns; the owner goes on and notices nothing. It has not settled.",
+    )
+    table.act(
+        "time passes", lambda: None, for_ms=6_000, why="It has settled: ready copies take over."
+    )
+    return table
+
+
+def leader_failover() -> Scribe:
+    """The leader dies while a learner is under way and a dead member's fence is not done."""
+    table = Scribe()
+    table.act("a and b start", lambda: (table.start("a"), table.start("b")), for_ms=1_000)
+    table.act("c starts", lambda: table.start("c"), for_ms=1_000)
+    table.slow_fences.add("b-1")
+    table.act("b is killed", lambda: table.kill("b-1"), why="The fence takes its time.")
+    table.slow_fences.clear()
+    table.act(
+        "p1 claims",
+        lambda: table.lead("p1"),
+        for_ms=1_000,
+        why="The new leader finds FENCING without FENCED: it fences again. The learner goes on.",
+    )
+    table.act("time passes", lambda: None, for_ms=6_000)
+    return table
+
+
+def drain() -> Scribe:
+    """A member goes in order: its tasks leave by the learner path, then it closes."""
+    table = Scribe()
+    table.act("a and b start", lambda: (table.start("a"), table.start("b")), for_ms=10_000)
+    table.act("a drains", lambda: leave(table, "a-1", drain_ms=20_000), for_ms=1_000)
+    table.act("a closes", lambda: close(table, "a-1"), for_ms=500)
+    return table
+
+
+def kill_with_standby() -> Scribe:
+    """A member is killed; a caught-up standby goes on at once."""
+    table = Scribe(num_standby_replicas=1)
+    table.act("a and b start", lambda: (table.start("a"), table.start("b")), for_ms=2_000)
+    table.act("b is killed", lambda: table.kill("b-1"), for_ms=500)
+    return table
+
+
+def static_bounce() -> Scribe:
+    """A static member restarts: its tasks wait for it."""
+    table = Scribe()
+    table.act(
+        "a and b start",
+        lambda: (table.start("a", static=True), table.start("b", static=True)),
+        for_ms=10_000,
+    )
+    table.act("b leaves to return", lambda: leave(table, "b-1", rejoin=True), for_ms=100)
+    table.act("b closes", lambda: close(table, "b-1"), for_ms=5_000, why="Nobody takes its tasks.")
+    table.act("b starts again", lambda: table.start("b", 2, static=True), for_ms=1_000)
+    return table
+
+
+CONVERSATIONS: dict[str, Callable[[], Scribe]] = {
+    each.__name__: each
+    for each in (learner_promoted, leader_failover, drain, kill_with_standby, static_bounce)
+}
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_the_conversation_goes_as_written(name: str) -> None:
+    """Word for word."""
+    text = "\n".join([f"# {CONVERSATIONS[name].__doc__}", "", *CONVERSATIONS[name]().lines])
+    path = TRANSCRIPTS / f"{name}.txt"
+    if os.environ.get("REWRITE_TRANSCRIPTS"):
+        path.write_text(text + "\n", encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text + "\n"
+
+
+def test_every_transcript_belongs_to_a_conversation() -> None:
+    """None is left over."""
+    assert {path.stem for path in TRANSCRIPTS.glob("*.txt")} == set(CONVERSATIONS)

@@ -1,0 +1,554 @@
+"""The member: what it says, orders and repeats, without a leader that decides (N7, H7, H8, H20)."""
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+
+from rebalance.group import Group, replay
+from rebalance.member.member import JOIN_AGAIN_HEARTBEATS, Member, MemberDecision
+from rebalance.protocol.inbox_limit import InboxLimit
+from rebalance.protocol.messages import (
+    AnyMessage,
+    Beat,
+    DiskCopy,
+    EraseKey,
+    GrantedOk,
+    Join,
+    KeyErased,
+    LeaderBeat,
+    Leave,
+    MemberDied,
+    Ready,
+    Refused,
+    Revoked,
+    TaskFailed,
+    TransactionalIdWanted,
+)
+from rebalance.protocol.orders import (
+    AnyReport,
+    CopyNotReady,
+    CopyReady,
+    EndIncarnation,
+    EraseRows,
+    Leaveable,
+    RowsErased,
+    RunTask,
+    TaskBroken,
+    TaskReleased,
+    TaskRunning,
+    TasksSeen,
+    UseTransactionalId,
+    WantTransactionalId,
+    Welcome,
+    WorkerClosed,
+    WorkerInCall,
+    WorkerLeaves,
+    WorkerStatus,
+)
+from rebalance.protocol.records import (
+    AnyRecord,
+    Copy,
+    LeaderClaim,
+    MemberRecord,
+    StepRecord,
+    TaskRecord,
+)
+from rebalance.protocol.task_status import RunningCall, TaskStatus
+from tests.rebalance.leader.round_table import APP, HEARTBEAT_MS, SESSION_MS, join, on_disk
+
+START_MS = 10_000
+
+
+def new_member(**given: Any) -> Member:
+    """Return member `a` in its first life."""
+    return Member(
+        join("a", **given),
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        session_timeout_ms=SESSION_MS,
+        now_ms=START_MS,
+    )
+
+
+def me(phase: str = "ACTIVE", **given: Any) -> MemberRecord:
+    """Return the member's record."""
+    plain = MemberRecord(
+        leader_epoch=1,
+        member="a",
+        incarnation="a-1",
+        phase=phase,
+        transactional_ids=(f"{APP}-a-1-0",),
+    )
+    return msgspec.structs.replace(plain, **given)
+
+
+def task(phase: str = "RUNNING", epoch: int = 3, **given: object) -> TaskRecord:
+    """Return the record of task 0_1 in the member's hands."""
+    plain = TaskRecord(
+        leader_epoch=1, task="0_1", phase=phase, task_epoch=epoch, owner="a-1", member="a"
+    )
+    return msgspec.structs.replace(plain, **given)
+
+
+def learner(epoch: int = 5) -> StepRecord:
+    """Return a step in which the member learns task 0_2."""
+    return StepRecord(
+        leader_epoch=1,
+        group_epoch=1,
+        step_epoch=epoch,
+        learners={"0_2": Copy(incarnation="a-1", learn_epoch=epoch)},
+    )
+
+
+def group(*records: AnyRecord) -> Group:
+    """Return the fold of a claim and some records."""
+    return replay([LeaderClaim(leader_epoch=1, leader="p0"), *records])
+
+
+def admitted(*records: AnyRecord, **given: Any) -> Member:
+    """Return a member that is in the group and has been told what the log says."""
+    member = new_member(**given)
+    member.follow(group(me(), *records), 10, START_MS)
+    member.decide(START_MS)
+    return member
+
+
+def said(decision: MemberDecision, kind: type[AnyMessage]) -> list[AnyMessage]:
+    """Return the messages of one kind."""
+    return [message for message in decision.messages if isinstance(message, kind)]
+
+
+def test_it_joins_at_each_heartbeat_until_the_log_has_it() -> None:
+    """Then it beats; the worker is welcomed once."""
+    member = new_member()
+    assert member.decide(START_MS).messages == (join("a"),)
+    assert member.decide(START_MS + 100).messages == ()
+    assert member.decide(START_MS + 500).messages == (join("a"),)
+    member.follow(group(me()), 10, START_MS + 600)
+    decision = member.decide(START_MS + 600)
+    assert decision.orders == (Welcome(transactional_id=f"{APP}-a-1-0"),)
+    (beat,) = decision.messages
+    assert isinstance(beat, Beat)
+    assert (beat.leader_epoch, beat.state_offset) == (1, 10)
+    assert member.decide(START_MS + 700).orders == ()
+
+
+def test_a_join_that_is_said_again_has_no_positions_of_the_start() -> None:
+    """The member works on its state once it is in: what lay on its disk when it joined is of another time."""
+    member = new_member(on_disk=(on_disk("0_1", 7),))
+    (first,) = said(member.decide(START_MS), Join)
+    assert first == join("a", on_disk=(on_disk("0_1", 7),))
+    member.follow(group(me()), 10, START_MS)
+    member.decide(START_MS)
+    member.report(TasksSeen(tasks=(("0_9", True, ()),), partitions={"orders": 10}), START_MS)
+    (again,) = said(member.decide(START_MS + 1), Join)
+    assert isinstance(again, Join)
+    assert again.on_disk == (DiskCopy(task="0_1"),)
+
+
+def test_beats_count_on_from_above_when_another_watchdog_takes_over() -> None:
+    """The leader drops what is not newer; a later member of the same incarnation must be heard."""
+    first = admitted()
+    last = 0
+    for now_ms in range(START_MS, START_MS + 20_000, HEARTBEAT_MS):
+        for beat in said(first.decide(now_ms), Beat):
+            assert isinstance(beat, Beat)
+            assert beat.seq > last
+            last = beat.seq
+    later_ms = START_MS + 20_000
+    second = Member(
+        join("a"),
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        session_timeout_ms=SESSION_MS,
+        now_ms=later_ms,
+    )
+    second.follow(group(me()), 10, later_ms)
+    (beat,) = said(second.decide(later_ms), Beat)
+    assert isinstance(beat, Beat)
+    assert beat.seq > last
+
+
+def test_the_lease_counts_from_when_the_acknowledged_beat_was_sent() -> None:
+    """Session less one heartbeat; acknowledgements of deposed leaders, or of other beats, prolong nothing."""
+    member = new_member()
+    member.follow(group(me()), 10, START_MS)
+    (beat,) = said(member.decide(START_MS), Beat)
+    assert isinstance(beat, Beat)
+    assert member.decide(START_MS + 1).lease_until_ms is None
+    ack = LeaderBeat(
+        app=APP, member="p0", incarnation="p0", leader_epoch=1, seq=1, seen={"a-1": beat.seq}
+    )
+    for other in (
+        {"leader_epoch": 0},
+        {"app": "other"},
+        {"seen": {"a-1": 1}},
+        {"seen": {"b-1": beat.seq}},
+    ):
+        member.hear(msgspec.structs.replace(ack, **other), START_MS + 300)
+        assert member.decide(START_MS + 300).lease_until_ms is None
+    member.hear(ack, START_MS + 400)
+    assert member.decide(START_MS + 400).lease_until_ms == START_MS + SESSION_MS - HEARTBEAT_MS
+
+
+def test_who_is_let_in_has_a_lease_from_its_first_join_on() -> None:
+    """The leader may fall silent right after its first grant; its successor then waits no longer than a session."""
+    member = new_member()
+    for late_ms in (0, 2 * HEARTBEAT_MS):
+        (joined,) = said(member.decide(START_MS + late_ms), Join)
+        assert isinstance(joined, Join)
+        assert member.decide(START_MS + late_ms + 1).lease_until_ms is None
+    let_in_ms = START_MS + 3 * HEARTBEAT_MS
+    member.follow(group(me(), task()), 10, let_in_ms)
+    decision = member.decide(let_in_ms)
+    assert decision.lease_until_ms == START_MS + SESSION_MS - HEARTBEAT_MS
+    assert said(decision, Beat), "and asks for a longer one at once"
+
+
+def test_a_worker_that_stands_still_is_not_vouched_for() -> None:
+    """No beat, nothing in its name; when it moves again, it is heard again."""
+    member = admitted(task())
+    member.vouch(False, START_MS + 500)
+    member.report(TaskRunning(task="0_1", task_epoch=3, input={}), START_MS + 500)
+    assert member.decide(START_MS + 600).messages == ()
+    member.vouch(True, START_MS + 5_000)
+    decision = member.decide(START_MS + 5_000)
+    assert said(decision, Beat)
+    assert said(decision, GrantedOk)
+
+
+REPORTS: list[tuple[AnyReport, type[AnyMessage], tuple[AnyRecord, ...]]] = [
+    (
+        TaskReleased(task="0_1", task_epoch=3, input={"t-1": 7}, changelog_end={"c-1": 9}),
+        Revoked,
+        (task("RELEASED", owner=None),),
+    ),
+    (
+        CopyReady(task="0_2", learn_epoch=5, store_uuid="u", positions={}, ends={}),
+        Ready,
+        (StepRecord(leader_epoch=1, group_epoch=1, step_epoch=6),),
+    ),
+    (
+        TaskBroken(task="0_1", epoch=3, role="active", detail="x"),
+        TaskFailed,
+        (task("RELEASED", owner=None),),
+    ),
+    (TaskBroken(task="0_2", epoch=5, role="learner", detail="x"), TaskFailed, (learner(6),)),
+]
+
+
+@pytest.mark.parametrize(("report", "kind", "after"), REPORTS)
+def test_announcements_are_repeated_until_the_log_shows_them(
+    report: AnyReport, kind: type[AnyMessage], after: tuple[AnyRecord, ...]
+) -> None:
+    """At once, then with each heartbeat; a lost message costs one heartbeat."""
+    before = (task("REVOKING"), learner())
+    member = admitted(*before)
+    member.report(report, START_MS + 100)
+    assert len(said(member.decide(START_MS + 100), kind)) == 1
+    assert not said(member.decide(START_MS + 200), kind)
+    assert len(said(member.decide(START_MS + 500), kind)) == 1
+    assert len(said(member.decide(START_MS + 1_000), kind)) == 1
+    member.follow(group(me(), *before, *after), 12, START_MS + 1_100)
+    assert not said(member.decide(START_MS + 1_500), kind)
+
+
+def test_a_copy_that_moves_on_is_announced_with_the_heartbeat_in_its_newest_form() -> None:
+    """Not each 100 ms; another learn epoch is news at once, and NOT_READY ends it."""
+    member = admitted(learner())
+    first = CopyReady(task="0_2", learn_epoch=5, store_uuid="u", positions={"c-2": 1}, ends={})
+    member.report(first, START_MS + 100)
+    assert said(member.decide(START_MS + 100), Ready)
+    member.report(msgspec.structs.replace(first, positions={"c-2": 2}), START_MS + 200)
+    assert not member.decide(START_MS + 200).messages
+    (ready,) = said(member.decide(START_MS + 500), Ready)
+    assert isinstance(ready, Ready)
+    assert ready.positions == {"c-2": 2}
+    member.report(CopyNotReady(task="0_2", learn_epoch=5, reason="behind"), START_MS + 600)
+    assert [type(each).__name__ for each in member.decide(START_MS + 600).messages] == ["NotReady"]
+    assert not said(member.decide(START_MS + 1_000), Ready)
+
+
+def test_H8_an_id_is_used_only_when_the_log_has_it() -> None:
+    """Asked for until then."""
+    member = admitted()
+    member.report(WantTransactionalId(number=1), START_MS + 100)
+    (wanted,) = member.decide(START_MS + 100).messages
+    assert isinstance(wanted, TransactionalIdWanted)
+    assert wanted.transactional_id == f"{APP}-a-1-1"
+    assert said(member.decide(START_MS + 500), TransactionalIdWanted)
+    ids = (f"{APP}-a-1-0", f"{APP}-a-1-1")
+    member.follow(group(me(transactional_ids=ids)), 11, START_MS + 600)
+    decision = member.decide(START_MS + 1_000)
+    assert decision.orders == (UseTransactionalId(number=1, transactional_id=ids[1]),)
+    assert not said(decision, TransactionalIdWanted)
+
+
+@pytest.mark.parametrize(
+    ("records", "final", "code"),
+    [
+        ((me("FENCING", reason="no beat"),), False, "FENCED"),
+        ((me("FENCED", reason="no beat"),), False, "FENCED"),
+        ((me("GONE", reason="no beat", rejoin_ms=9),), False, "FENCED"),
+        ((me("GONE"),), False, "FENCED"),
+        (
+            (me("ACTIVE", incarnation="a-2"), me("FENCING", reason="another")),
+            True,
+            "FENCED_INSTANCE",
+        ),
+    ],
+)
+def test_a_fenced_incarnation_is_over(
+    records: tuple[AnyRecord, ...], final: bool, code: str
+) -> None:
+    """It may come back as a new one, unless somebody else has its name."""
+    member = admitted(task())
+    member.follow(group(me(), task(), *records), 12, START_MS + 100)
+    decision = member.decide(START_MS + 100)
+    (end,) = decision.orders
+    assert isinstance(end, EndIncarnation)
+    assert (end.final, end.code) == (final, code)
+    assert decision.over
+    assert not decision.messages
+
+
+def test_who_is_refused_ends_for_good() -> None:
+    """Only if it is meant, and not once it is in the group."""
+    refused = Refused(
+        app=APP, member="p0", incarnation="a-1", code="INCOMPATIBLE_TOPOLOGY", reason="other"
+    )
+    inside = admitted()
+    inside.hear(refused, START_MS)
+    assert not inside.decide(START_MS).over
+    member = new_member()
+    member.hear(msgspec.structs.replace(refused, incarnation="b-1"), START_MS)
+    assert not member.decide(START_MS).over
+    member.hear(refused, START_MS)
+    decision = member.decide(START_MS + 1)
+    assert decision.orders == (
+        EndIncarnation(reason="other", final=True, code="INCOMPATIBLE_TOPOLOGY"),
+    )
+    assert decision.over
+
+
+def test_who_slept_through_its_end_may_come_back_as_a_new_incarnation() -> None:
+    """It was taken in and fenced while it stood still: the leader says so, or its own clock does."""
+    member = new_member()
+    member.decide(START_MS)
+    ended = Refused(app=APP, member="p0", incarnation="a-1", code="FENCED", reason="is over")
+    member.hear(ended, START_MS + 100)
+    decision = member.decide(START_MS + 100)
+    assert decision.orders == (EndIncarnation(reason="is over", final=False, code="FENCED"),)
+    member = new_member()
+    for now_ms in range(START_MS, START_MS + 2_000, HEARTBEAT_MS):
+        assert member.decide(now_ms).messages
+    decision = member.decide(START_MS + 2_000 + SESSION_MS)
+    assert not decision.messages
+    assert decision.over
+    (end,) = decision.orders
+    assert isinstance(end, EndIncarnation)
+    assert not end.final
+
+
+def test_who_has_nothing_to_say_is_not_asked_again_and_again() -> None:
+    """A worker that hangs, one that closes its stores because it may go: neither has its watchdog turn without a pause."""
+    hangs, goes = admitted(task()), admitted()
+    hangs.vouch(False, START_MS + 100)
+    goes.report(WorkerLeaves(), START_MS + 100)
+    goes.follow(group(me("GONE")), 12, START_MS + 100)
+    assert goes.decide(START_MS + 100).orders == (Leaveable(),)
+    for member in (hangs, goes):
+        now_ms = START_MS + 10 * HEARTBEAT_MS
+        decision = member.decide(now_ms)
+        assert not decision.messages
+        assert not decision.over
+        assert decision.wake_ms >= now_ms + HEARTBEAT_MS
+    hangs.vouch(True, now_ms + 1)
+    assert said(hangs.decide(now_ms + 1), Beat)
+
+
+@pytest.mark.parametrize("copies", [100, 600])
+def test_H23_announcements_are_repeated_in_turns_where_there_are_many(copies: int) -> None:
+    """No reader drops any: each copy is heard again and again, and a release with each heartbeat."""
+    standbys: dict[str, tuple[Copy, ...]] = {
+        f"1_{n}": (Copy(incarnation="a-1", learn_epoch=5),) for n in range(copies)
+    }
+    step = StepRecord(leader_epoch=1, group_epoch=1, step_epoch=5, standbys=standbys)
+    member = admitted(task("REVOKING"), step)
+    for name in standbys:
+        ready = CopyReady(task=name, learn_epoch=5, store_uuid="s", positions={}, ends={})
+        member.report(ready, START_MS)
+    member.report(TaskReleased(task="0_1", task_epoch=3, input={}, changelog_end={}), START_MS)
+    member.decide(START_MS)  # all of it is said once
+    limit, heard, released = InboxLimit(), Counter[str](), 0
+    for now_ms in range(START_MS + HEARTBEAT_MS, START_MS + 20_000, HEARTBEAT_MS):
+        for message in member.decide(now_ms).messages:
+            assert limit.admits("a-1", now_ms), f"dropped: {message}"
+            heard.update([message.task] if isinstance(message, Ready) else [])
+            released += isinstance(message, Revoked)
+    assert heard.keys() == standbys.keys()
+    assert max(heard.values()) - min(heard.values()) <= 1, "none more often than the others"
+    assert released == 39
+
+
+def test_a_death_is_said_until_the_log_shows_it() -> None:
+    """Whoever leads may have died with the worker."""
+    member = admitted(task())
+    member.died("killed by signal 9", START_MS + 10)
+    decision = member.decide(START_MS + 10)
+    assert decision.messages == (
+        MemberDied(app=APP, member="a", incarnation="a-1", reason="killed by signal 9"),
+    )
+    assert not decision.over
+    assert said(member.decide(START_MS + 510), MemberDied)
+    member.follow(group(me("FENCING"), task("FENCE_WAIT")), 12, START_MS + 600)
+    assert member.decide(START_MS + 600).over
+
+
+def test_a_worker_that_dies_before_it_was_in_is_taken_back_once() -> None:
+    """The leader may have its join already."""
+    member = new_member()
+    member.decide(START_MS)
+    member.died("killed", START_MS + 10)
+    decision = member.decide(START_MS + 10)
+    assert [type(each) for each in decision.messages] == [MemberDied]
+    assert decision.over
+
+
+def test_L4_it_asks_to_leave_until_it_is_leaving_and_may_close_when_it_owns_nothing() -> None:
+    """Leave, LEAVING, the last task released, Leaveable, closed, over."""
+    member = admitted(task())
+    member.report(WorkerLeaves(drain_ms=9_000), START_MS + 100)
+    (leave,) = said(member.decide(START_MS + 100), Leave)
+    assert isinstance(leave, Leave)
+    assert leave.drain_ms == 9_000
+    assert said(member.decide(START_MS + 600), Leave)
+    leaving = me("LEAVING", drain_ms=9_000)
+    member.follow(group(leaving, task()), 12, START_MS + 700)
+    decision = member.decide(START_MS + 1_100)
+    assert not said(decision, Leave)
+    assert said(decision, Beat)
+    assert not decision.orders
+    member.follow(group(leaving, task("RELEASED", owner=None)), 13, START_MS + 1_200)
+    decision = member.decide(START_MS + 1_200)
+    assert decision.orders == (Leaveable(),)
+    assert not decision.over
+    member.report(WorkerClosed(), START_MS + 1_300)
+    assert member.decide(START_MS + 1_300).over
+
+
+def test_join_is_said_again_while_the_group_does_not_know_its_tasks() -> None:
+    """A leader that has just taken over has not heard them."""
+    member = admitted()
+    joins = [
+        message
+        for now_ms in range(START_MS + 500, START_MS + 6_000, 500)
+        for message in member.decide(now_ms).messages
+        if isinstance(message, Join)
+    ]
+    assert len(joins) == 12 // JOIN_AGAIN_HEARTBEATS
+
+
+def test_B9_beats_say_which_long_call_the_worker_is_in() -> None:
+    """Until it says that the call is over."""
+    member = admitted()
+    call = RunningCall(text="enrich (app.py:3), in-0 offset 5", ms=2_000)
+    said: list[RunningCall | None] = []
+    for now_ms, told in ((500, call), (1_000, None)):
+        member.report(WorkerInCall(call=told), START_MS + now_ms)
+        said += [
+            each.call
+            for each in member.decide(START_MS + now_ms + 500).messages
+            if isinstance(each, Beat)
+        ]
+    assert said == [call, None]
+
+
+def test_copies_that_the_log_does_not_know_are_dropped() -> None:
+    """After a watchdog was replaced the worker may keep what nobody asked for."""
+    member = admitted(task(), learner())
+    rows = (
+        TaskStatus(task="0_1", role="active", epoch=3, state="RUNNING"),
+        TaskStatus(task="0_2", role="learner", epoch=5, state="RUNNING"),
+        TaskStatus(task="0_3", role="standby", epoch=2, state="RUNNING"),
+    )
+    member.report(WorkerStatus(tasks=rows), START_MS + 100)
+    orders = member.decide(START_MS + 100).orders
+    assert [(type(each).__name__, getattr(each, "task", "")) for each in orders] == [
+        ("DropCopy", "0_3")
+    ]
+
+
+def test_a_replaced_watchdog_gives_all_orders_again() -> None:
+    """They are the difference to nothing."""
+    member = new_member()
+    member.follow(group(me(), task(input={"t-1": 7}), learner()), 10, START_MS)
+    kinds = [type(order).__name__ for order in member.decide(START_MS).orders]
+    assert kinds == ["Welcome", "RunTask", "KeepCopy"]
+    member.follow(group(me(), task(input={"t-1": 7}), learner()), 11, START_MS)
+    assert not [each for each in member.decide(START_MS).orders if isinstance(each, RunTask)]
+
+
+def wish(**given: Any) -> EraseKey:
+    """Return an operator's wish to delete a key from a store of task 0_1."""
+    plain = EraseKey(
+        app=APP,
+        member="operator",
+        incarnation="operator-1",
+        request="r1",
+        task="0_1",
+        task_epoch=3,
+        store="counts",
+        key=b"alice",
+        tail=8,
+    )
+    return msgspec.structs.replace(plain, **given)
+
+
+def test_the_owner_of_a_task_orders_a_deletion() -> None:
+    """Each time it is wished for: the worker knows which one it has carried out."""
+    member = admitted(task())
+    for _ in range(2):
+        member.hear(wish(), START_MS + 10)
+        assert member.decide(START_MS + 10).orders == (
+            EraseRows(request="r1", task="0_1", task_epoch=3, store="counts", key=b"alice", tail=8),
+        )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"task_epoch": 2}, {"task_epoch": 4}, {"task": "0_2"}, {"app": "other"}],
+    ids=["of an owner before", "of an owner to come", "of another task", "of another application"],
+)
+def test_a_deletion_for_another_owner_is_not_ordered(given: dict[str, Any]) -> None:
+    """Rows written since must not be deleted by what an operator wished before."""
+    member = admitted(task())
+    member.hear(wish(**given), START_MS + 10)
+    assert member.decide(START_MS + 10).orders == ()
+
+
+def test_an_incarnation_that_owns_nothing_orders_no_deletion() -> None:
+    """Neither before it is let in, nor when its task is let go."""
+    for member in (new_member(), admitted(), admitted(task("RELEASED", owner=None, member=None))):
+        member.hear(wish(), START_MS + 10)
+        orders = member.decide(START_MS + 10).orders
+        assert not [each for each in orders if isinstance(each, EraseRows)]
+
+
+def test_a_deletion_is_answered() -> None:
+    """Once, with all that the worker reports: an operator who missed it asks again."""
+    member = admitted(task())
+    member.report(
+        RowsErased(request="r1", task="0_1", rows=2, first=7, last=8, problem=""), START_MS + 10
+    )
+    (answer,) = said(member.decide(START_MS + 10), KeyErased)
+    assert answer == KeyErased(
+        app=APP, member="a", incarnation="a-1", request="r1", task="0_1", rows=2, first=7, last=8
+    )
+    assert not said(member.decide(START_MS + 1_000), KeyErased)
+
+
+def test_a_key_is_not_shown() -> None:
+    """Neither by the message nor by the order: logs must not keep what was deleted."""
+    order = EraseRows(request="r1", task="0_1", task_epoch=3, store="counts", key=b"alice")
+    assert "alice" not in repr(wish()) + repr(order)

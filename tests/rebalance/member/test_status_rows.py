@@ -1,0 +1,55 @@
+"""Status rows in beats: changed ones, all of them now and then, never too many bytes."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.member.status_rows import FULL_EVERY_BEATS, ROWS_BYTES_MAX, StatusRows
+from rebalance.protocol.task_status import TaskStatus
+
+
+def row(number: int, lag: int = 0) -> TaskStatus:
+    """Return a row of task 0_<number>."""
+    return TaskStatus(task=f"0_{number}", role="active", epoch=1, state="RUNNING", lag=lag)
+
+
+def test_only_what_changed_is_said() -> None:
+    """The tenth beat says everything again."""
+    rows = StatusRows()
+    rows.replace((row(1), row(2)))
+    assert rows.next_rows()[1], "the first beat has all"
+    rows.replace((row(1), row(2, lag=5)))
+    taken, full = rows.next_rows()
+    assert [each.task for each in taken] == ["0_2"]
+    assert not full
+    for _ in range(FULL_EVERY_BEATS - 2):
+        assert rows.next_rows() == ((), False)
+    taken, full = rows.next_rows()
+    assert [each.task for each in taken] == ["0_1", "0_2"]
+    assert full
+
+
+def test_a_task_that_is_gone_is_not_said() -> None:
+    """And the next full beat does not have it."""
+    rows = StatusRows()
+    rows.replace((row(1), row(2)))
+    rows.replace((row(2),))
+    taken, full = rows.next_rows()
+    assert [each.task for each in taken] == ["0_2"]
+    assert full
+
+
+@given(st.integers(min_value=0, max_value=120))
+def test_every_row_is_said_within_a_bounded_number_of_beats(count: int) -> None:
+    """Each beat stays below its bytes; nobody is left out."""
+    rows = StatusRows()
+    rows.replace(tuple(row(number) for number in range(count)))
+    told: set[str] = set()
+    for _ in range(FULL_EVERY_BEATS):
+        taken, _ = rows.next_rows()
+        assert (
+            len(taken) <= 1
+            or sum(len(msgspec.json.encode(each)) for each in taken) <= ROWS_BYTES_MAX
+        )
+        told |= {each.task for each in taken}
+    assert len(told) == count

@@ -1,0 +1,140 @@
+"""When a candidate suspects and claims: its own clock against the leader's silence (H1, H2, H22)."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.group import Group, replay
+from rebalance.protocol.messages import AnyMessage, LeaderBeat, Suspect
+from rebalance.protocol.records import LeaderClaim, MemberRecord
+from rebalance.runtime.election import CLAIM_HEARTBEATS, Election
+
+HEARTBEAT_MS = 500
+
+
+def group_of(leader: str, epoch: int, *processes: str) -> Group:
+    """Return a group that a process leads and others are in."""
+    members = [
+        MemberRecord(
+            leader_epoch=epoch, member=each, incarnation=each, phase="ACTIVE", process_id=each
+        )
+        for each in processes
+    ]
+    return replay([LeaderClaim(leader_epoch=epoch, leader=leader), *members])
+
+
+def candidate(name: str = "p1", seed: int = 0, group: Group | None = None) -> Election:
+    """Return a candidate that has read the log at 0 ms."""
+    election = Election(
+        name, app="shop", jitter_seed=seed, heartbeat_interval_ms=HEARTBEAT_MS, now_ms=0
+    )
+    if group is not None:
+        election.follow(group, 0)
+    return election
+
+
+def beat(epoch: int, *, resigns: bool = False) -> LeaderBeat:
+    """Return a beat of the leader of an epoch."""
+    return LeaderBeat(
+        app="shop", member="p0", incarnation="p0", leader_epoch=epoch, seq=1, resigns=resigns
+    )
+
+
+def claims_at(election: Election, *, until_ms: int = 20_000) -> tuple[int | None, list[AnyMessage]]:
+    """Let time pass in silence; return when the candidate claims, and what it said before."""
+    said: list[AnyMessage] = []
+    now_ms = 0
+    while now_ms <= until_ms:
+        decision = election.decide(now_ms)
+        said += decision.messages
+        if decision.claim:
+            return now_ms, said
+        assert decision.wake_ms > now_ms
+        now_ms = decision.wake_ms
+    return None, said
+
+
+def test_a_silent_leader_is_suspected_then_replaced_before_leases_run_out() -> None:
+    """Two heartbeats of silence, SUSPECT, one more, claim: within a session of 3 s less a heartbeat."""
+    at_ms, said = claims_at(candidate(group=group_of("p0", 4, "p0", "p1", "p2")))
+    assert at_ms is not None
+    assert 3 * HEARTBEAT_MS <= at_ms <= 2_500
+    assert said == [Suspect(app="shop", member="p1", incarnation="p1", leader_epoch=4)]
+
+
+def test_H2_a_leader_that_answers_a_suspicion_stays() -> None:
+    """One lost beat deposes nobody."""
+    election = candidate(group=group_of("p0", 1, "p0", "p1"))
+    now_ms = election.decide(0).wake_ms
+    assert election.decide(now_ms).messages
+    election.hear(beat(1), now_ms + 10)
+    after = election.decide(now_ms + 600)
+    assert not after.claim
+    assert not after.messages
+
+
+def test_beats_of_a_deposed_leader_are_no_sign_of_life() -> None:
+    """Only those of the newest claim count, wherever it was heard of first."""
+    election = candidate(group=group_of("p0", 4, "p0", "p1"))
+    for now_ms in range(0, 1_600, 100):
+        election.hear(beat(3), now_ms)
+        election.hear(msgspec.structs.replace(beat(4), app="other"), now_ms)
+    assert election.decide(1_600).messages, "it is suspected: nothing was heard of it"
+
+
+def test_a_new_claim_is_a_sign_of_life() -> None:
+    """Whoever won a duel is given its two heartbeats."""
+    election = candidate(group=group_of("p0", 1, "p0", "p1", "p2"))
+    election.follow(group_of("p2", 2, "p0", "p1", "p2"), 900)
+    assert not election.decide(1_800).messages
+
+
+def test_a_resigning_leader_is_replaced_at_once() -> None:
+    """Only the rank's delay is waited: at most one heartbeat."""
+    election = candidate(group=group_of("p0", 1, "p0", "p1"))
+    election.hear(beat(1, resigns=True), 0)
+    at_ms, said = claims_at(election)
+    assert at_ms is not None
+    assert at_ms <= HEARTBEAT_MS
+    assert not said
+
+
+@given(st.integers(min_value=0, max_value=2**31))
+def test_where_nobody_ever_led_somebody_claims_within_a_heartbeat(seed: int) -> None:
+    """Chance tells the candidates apart."""
+    at_ms, said = claims_at(candidate(seed=seed))
+    assert at_ms is not None
+    assert at_ms <= HEARTBEAT_MS
+    assert not said
+
+
+def test_candidates_of_one_group_claim_one_after_the_other() -> None:
+    """Ranks are apart by more than a claim takes; the first is another one after each epoch."""
+    names = ["p1", "p2", "p3"]
+    firsts: set[str] = set()
+    for epoch in range(1, 7):
+        group = group_of("p0", epoch, "p0", *names)
+        times = {name: claims_at(candidate(name, group=group))[0] for name in names}
+        ordered = sorted(names, key=lambda name: times[name] or 0)
+        firsts.add(ordered[0])
+        assert (times[ordered[1]] or 0) - (times[ordered[0]] or 0) >= 60
+    assert firsts == set(names)
+
+
+def test_a_claim_is_tried_again_if_nothing_came_of_it() -> None:
+    """After a while of silence, not at every turn."""
+    election = candidate(group=group_of("p0", 1, "p0", "p1"))
+    at_ms, _ = claims_at(election)
+    assert at_ms is not None
+    assert not election.decide(at_ms + 10).claim
+    again_ms = at_ms + CLAIM_HEARTBEATS * HEARTBEAT_MS
+    assert election.decide(again_ms).messages
+    assert election.decide(again_ms + HEARTBEAT_MS).claim
+
+
+def test_a_process_that_the_log_does_not_know_waits_longest() -> None:
+    """Those that work in the group go first."""
+    group = group_of("p0", 1, "p0", "p1", "p2")
+    known = [claims_at(candidate(name, group=group))[0] or 0 for name in ("p1", "p2")]
+    stranger = claims_at(candidate("stranger", group=group))[0] or 0
+    assert stranger > max(known)

@@ -1,0 +1,64 @@
+"""Which keys of the state topic can go (hole H4)."""
+
+from rebalance.group import Group, replay
+from rebalance.ports import LoggedRecord
+from rebalance.protocol.records import (
+    AnyRecord,
+    LeaderClaim,
+    MemberRecord,
+    TargetRecord,
+    record_key,
+)
+from rebalance.runtime.log_keys import LogKeys
+
+
+def _note(keys: LogKeys, *records: AnyRecord) -> Group:
+    for record in records:
+        keys.note(LoggedRecord(record_key(record).decode(), record))
+    return replay(records)
+
+
+def _member(epoch: int, name: str, phase: str, rejoin_ms: int = 0) -> MemberRecord:
+    return MemberRecord(
+        leader_epoch=epoch, member=name, incarnation=f"{name}-1", phase=phase, rejoin_ms=rejoin_ms
+    )
+
+
+def test_H4_what_earlier_leaders_wrote_can_go_and_nothing_of_this_one() -> None:
+    """Oldest first, a bounded number at once."""
+    keys = LogKeys()
+    group = _note(
+        keys,
+        LeaderClaim(leader_epoch=1, leader="p"),
+        _member(1, "a", "ACTIVE"),
+        LeaderClaim(leader_epoch=2, leader="q"),
+        TargetRecord(leader_epoch=2, group_epoch=1, owners={}),
+        _member(2, "a", "ACTIVE"),
+    )
+    assert keys.stale(group, limit=10) == ["1/claim", "1/member/a/a-1"]
+    assert keys.stale(group, limit=1) == ["1/claim"]
+
+
+def test_members_that_have_gone_for_good_can_go_and_those_awaited_stay() -> None:
+    """A log that lives long does not keep every member there ever was."""
+    keys = LogKeys()
+    group = _note(
+        keys,
+        LeaderClaim(leader_epoch=1, leader="p"),
+        _member(1, "gone", "GONE"),
+        _member(1, "awaited", "GONE", rejoin_ms=60_000),
+        _member(1, "here", "ACTIVE"),
+    )
+    assert keys.stale(group, limit=10) == ["1/member/gone/gone-1"]
+
+
+def test_a_tombstone_is_not_written_twice_and_a_newer_claim_takes_nothing() -> None:
+    """Keys of an epoch that was not folded yet, and of nobody here, stay."""
+    keys = LogKeys()
+    group = _note(
+        keys, LeaderClaim(leader_epoch=1, leader="p"), LeaderClaim(leader_epoch=2, leader="q")
+    )
+    keys.note(LoggedRecord("1/claim", None, tombstone=True))
+    keys.note(LoggedRecord("3/claim", None))
+    keys.note(LoggedRecord("who/knows", None))
+    assert keys.stale(group, limit=10) == []
