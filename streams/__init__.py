@@ -12,8 +12,9 @@ from streams.garbage import made_to_stay
 from streams.schema_port import provide
 
 if TYPE_CHECKING:
-    from state_stores.custom_store import ChangelogRecord, StateStore, StateStoreContext
-    from state_stores.key_value_store import (
+    from state_stores.rocksdb.options import RocksDBOptions
+    from state_stores.stores.custom_store import ChangelogRecord, StateStore, StateStoreContext
+    from state_stores.stores.key_value_store import (
         KeyValueStore,
         ReadOnlyKeyValueStore,
         TimestampedKeyValueStore,
@@ -21,25 +22,24 @@ if TYPE_CHECKING:
         ValueAndTimestamp,
         ValueTimestampHeaders,
     )
-    from state_stores.rocksdb.options import RocksDBOptions
-    from state_stores.session_store import (
+    from state_stores.stores.session_store import (
         AggregationWithHeaders,
         ReadOnlySessionStore,
         SessionStore,
         SessionStoreWithHeaders,
     )
-    from state_stores.versioned_store import (
+    from state_stores.stores.versioned_store import (
         ReadOnlyVersionedKeyValueStore,
         VersionedKeyValueStore,
         VersionedRecord,
     )
-    from state_stores.window_store import (
+    from state_stores.stores.window_store import (
         ReadOnlyWindowStore,
         TimestampedWindowStore,
         TimestampedWindowStoreWithHeaders,
         WindowStore,
     )
-    from state_stores.windowed import Windowed
+    from state_stores.stores.windowed import Windowed
     from streams.app import KafkaStreams
     from streams.builder import StreamsBuilder
     from streams.cogrouped import (
@@ -231,13 +231,13 @@ __all__ = [
 ]
 
 _HOME = {
-    "AggregationWithHeaders": "state_stores.session_store",
+    "AggregationWithHeaders": "state_stores.stores.session_store",
     "ApplicationShutdownError": "streams.errors",
     "BufferConfig": "streams.suppressed",
     "CalendarWindows": "streams.windows",
     "CustomWindows": "streams.custom_windows",
     "Cancellable": "tasks.processing.processor",
-    "ChangelogRecord": "state_stores.custom_store",
+    "ChangelogRecord": "state_stores.stores.custom_store",
     "CogroupedKStream": "streams.cogrouped",
     "ConfigError": "streams.errors",
     "ConsumedRecord": "tasks.processing.record",
@@ -265,7 +265,7 @@ _HOME = {
     "KafkaStreams": "streams.app",
     "KafkaStreamsState": "streams.states",
     "KeyQueryMetadata": "streams.streams_metadata",
-    "KeyValueStore": "state_stores.key_value_store",
+    "KeyValueStore": "state_stores.stores.key_value_store",
     "LogAndSkipOnInvalidTimestamp": "tasks.processing.timestamps",
     "Materialized": "streams.materialized",
     "MissingOutputTopicError": "streams.errors",
@@ -274,10 +274,10 @@ _HOME = {
     "ProcessorContext": "tasks.processing.processor",
     "ProcessorWrapper": "tasks.processing.processor_wrapper",
     "PunctuationType": "tasks.processing.processor",
-    "ReadOnlyKeyValueStore": "state_stores.key_value_store",
-    "ReadOnlySessionStore": "state_stores.session_store",
-    "ReadOnlyVersionedKeyValueStore": "state_stores.versioned_store",
-    "ReadOnlyWindowStore": "state_stores.window_store",
+    "ReadOnlyKeyValueStore": "state_stores.stores.key_value_store",
+    "ReadOnlySessionStore": "state_stores.stores.session_store",
+    "ReadOnlyVersionedKeyValueStore": "state_stores.stores.versioned_store",
+    "ReadOnlyWindowStore": "state_stores.stores.window_store",
     "Record": "tasks.processing.record",
     "RecordContext": "tasks.processing.record",
     "QueryTimeoutError": "streams.errors",
@@ -291,16 +291,16 @@ _HOME = {
     "Serde": "streams.serdes",
     "Serdes": "streams.serdes",
     "SerializationError": "streams.errors",
-    "SessionStore": "state_stores.session_store",
-    "SessionStoreWithHeaders": "state_stores.session_store",
+    "SessionStore": "state_stores.stores.session_store",
+    "SessionStoreWithHeaders": "state_stores.stores.session_store",
     "SessionWindowedCogroupedKStream": "streams.cogrouped",
     "SessionWindowedKStream": "streams.windowed_stream",
     "SessionWindows": "streams.windows",
     "SlidingWindows": "streams.windows",
     "StandbyUpdateEvent": "tasks.state_updater",
     "StandbyUpdateListener": "streams.listeners",
-    "StateStore": "state_stores.custom_store",
-    "StateStoreContext": "state_stores.custom_store",
+    "StateStore": "state_stores.stores.custom_store",
+    "StateStoreContext": "state_stores.stores.custom_store",
     "StateStoreError": "streams.errors",
     "StoreBuilder": "streams.materialized",
     "StoreLockedError": "streams.errors",
@@ -316,23 +316,23 @@ _HOME = {
     "TimeWindowedCogroupedKStream": "streams.cogrouped",
     "TimeWindowedKStream": "streams.windowed_stream",
     "TimeWindows": "streams.windows",
-    "TimestampedKeyValueStore": "state_stores.key_value_store",
-    "TimestampedKeyValueStoreWithHeaders": "state_stores.key_value_store",
-    "TimestampedWindowStore": "state_stores.window_store",
-    "TimestampedWindowStoreWithHeaders": "state_stores.window_store",
+    "TimestampedKeyValueStore": "state_stores.stores.key_value_store",
+    "TimestampedKeyValueStoreWithHeaders": "state_stores.stores.key_value_store",
+    "TimestampedWindowStore": "state_stores.stores.window_store",
+    "TimestampedWindowStoreWithHeaders": "state_stores.stores.window_store",
     "Topology": "streams.topology",
     "TopologyDescription": "streams.topology_description",
     "TopologyError": "streams.errors",
     "UnlimitedWindows": "streams.windows",
     "UsePartitionTimeOnInvalidTimestamp": "tasks.processing.timestamps",
-    "ValueAndTimestamp": "state_stores.key_value_store",
-    "ValueTimestampHeaders": "state_stores.key_value_store",
+    "ValueAndTimestamp": "state_stores.stores.key_value_store",
+    "ValueTimestampHeaders": "state_stores.stores.key_value_store",
     "ValueTransformerWithKey": "tasks.processing.transformer",
-    "VersionedKeyValueStore": "state_stores.versioned_store",
-    "VersionedRecord": "state_stores.versioned_store",
+    "VersionedKeyValueStore": "state_stores.stores.versioned_store",
+    "VersionedRecord": "state_stores.stores.versioned_store",
     "WallclockTimestampExtractor": "tasks.processing.timestamps",
-    "WindowStore": "state_stores.window_store",
-    "Windowed": "state_stores.windowed",
+    "WindowStore": "state_stores.stores.window_store",
+    "Windowed": "state_stores.stores.windowed",
     "retrying": "streams.retries",
 }
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
-from state_stores.windowed import Windowed
+from state_stores.stores.windowed import Windowed
 from streams.call import Call
 from streams.errors import TopologyError
 from streams.functions import FunctionKind

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from inspect import isabstract, isclass
 from typing import Any, TypeGuard
 
-from state_stores.custom_store import StateStore
+from state_stores.stores.custom_store import StateStore
 from streams.arguments import check_flag
 from streams.durations import Duration, to_ms
 from streams.errors import TopologyError

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from state_stores.custom_store import StateStore
 from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stores.custom_store import StateStore
 from streams.durations import Duration, to_ms
 from streams.errors import TopologyError
 from streams.functions import caller_location

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from state_stores.windowed import Windowed
+from state_stores.stores.windowed import Windowed
 from streams.durations import Duration, to_ms
 from streams.errors import TopologyError
 from streams.functions import caller_location

@@ -7,7 +7,7 @@ seen is past the window's end and grace) is dropped and counted.
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
-from state_stores.windowed import Windowed
+from state_stores.stores.windowed import Windowed
 from streams.call import Call
 from streams.errors import TopologyError
 from streams.functions import FunctionKind

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rebalance.model import TaskId, TopicPartition
-from state_stores.commit_buffer import Drained
+from state_stores.buffers.commit_buffer import Drained
 from tasks.erasure import Erasure
 from tasks.internal_topics import SubtopologyPlan
 from tasks.lifecycle import TaskState, moved

@@ -25,7 +25,7 @@ from functools import partial
 from typing import NoReturn, TypeVar
 
 from rebalance.model import TopicPartition
-from state_stores.commit_buffer import Drained
+from state_stores.buffers.commit_buffer import Drained
 from state_stores.errors import StreamsError
 from tasks.beside import at_once
 from tasks.output_collector import OutputCollector, drop

@@ -10,8 +10,8 @@ from typing import Final
 from msgspec.structs import replace as replaced
 
 from rebalance.model import TaskId, TopicPartition
-from state_stores.commit_buffer import Drained
-from state_stores.joined_changes import joined
+from state_stores.buffers.commit_buffer import Drained
+from state_stores.buffers.joined_changes import joined
 from tasks.active_task import ActiveTask
 from tasks.beside import at_once
 from tasks.commit import Commit, Committer, changed_offsets

@@ -2,8 +2,8 @@
 
 import threading
 
-from state_stores.custom_slot import CustomStore
-from state_stores.factory import Store
+from state_stores.stores.custom_slot import CustomStore
+from state_stores.stores.factory import Store
 
 
 class Erasure:

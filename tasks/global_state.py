@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from rebalance.model import TaskId, TopicPartition
-from state_stores.envelope import unseal
 from state_stores.errors import StoreCorruptedError, StreamsError
-from state_stores.key_value_store import CommittedKeyValueStore
+from state_stores.layout.envelope import unseal
+from state_stores.layout.position import Position
+from state_stores.layout.stored_values import StoredValues
 from state_stores.ports import Database
-from state_stores.position import Position
 from state_stores.restore import fold, position_name
-from state_stores.stored_values import StoredValues
+from state_stores.stores.key_value_store import CommittedKeyValueStore
 from tasks.errors import GlobalStoreDamagedError
 from tasks.processing.app_configs import NO_CONFIGS, AppConfigs
 from tasks.processing.coroutines import close_loop

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from rebalance.model import TopicPartition
-from state_stores.rows import column_bytes
-from state_stores.stored_values import described_key
+from state_stores.buffers.rows import column_bytes
+from state_stores.layout.stored_values import described_key
 from tasks.errors import RecordFailedError, RecordTooLargeError
 from tasks.input_again import InputAgain, InputRecord
 from tasks.internal_topics import configure_command

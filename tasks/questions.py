@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeVar, cast
 
 from rebalance.model import TaskId
+from state_stores.buffers.queried import UncommittedRows, not_running
 from state_stores.errors import InvalidStateStoreError, QueryTimeoutError
-from state_stores.queried import UncommittedRows, not_running
 from tasks.long_calls import call_of
 from tasks.question import Question
 from tasks.ranges.range_pool import RangePool

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from rebalance.model import TopicPartition
-from state_stores.stored_values import key_hash
+from state_stores.layout.stored_values import key_hash
 from tasks.errors import RecordFailedError
 from tasks.internal_topics import ApplicationPlan, changelog_topic
 from tasks.ports import FailedDelivery

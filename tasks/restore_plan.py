@@ -7,7 +7,7 @@ from typing import Final
 
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import StreamsError
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from tasks.active_task import ActiveTask
 from tasks.errors import StartRefusedError
 from tasks.internal_topics import ApplicationPlan

@@ -15,26 +15,26 @@ from typing import Any, Final
 import msgspec
 
 from rebalance.model import TaskId, TopicPartition
+from state_stores.buffers.commit_buffer import CommitBuffer, Drained, write_rows
+from state_stores.buffers.expiry import slowest_time
+from state_stores.buffers.in_flight_view import InFlightView
+from state_stores.buffers.queried import UncommittedRows
+from state_stores.buffers.timed_buffer import TimedBuffer, note_name
 from state_stores.bulk_restore.ingest import ingest_runs
 from state_stores.bulk_restore.run_files import BuiltRuns
-from state_stores.commit_buffer import CommitBuffer, Drained, write_rows
-from state_stores.custom_slot import CustomSlot
 from state_stores.errors import StoreCorruptedError
-from state_stores.expiry import slowest_time
-from state_stores.factory import Store, make_store
-from state_stores.in_flight import InFlightView
-from state_stores.key_order import RESET, refuse_unsorted_keys
-from state_stores.key_value_store import KeyValueStore
+from state_stores.layout.key_order import RESET, refuse_unsorted_keys
+from state_stores.layout.position import Position
+from state_stores.layout.versions import key_of_version
 from state_stores.ports import Database
-from state_stores.position import Position
-from state_stores.queried import UncommittedRows
 from state_stores.restore import StoreTime, position_name
-from state_stores.session_store import SessionStore
 from state_stores.spec import StoreKind, StoreSpec
-from state_stores.timed_buffer import TimedBuffer, note_name
-from state_stores.versioned_store import VersionedKeyValueStore
-from state_stores.versions import key_of_version
-from state_stores.window_store import WindowStore
+from state_stores.stores.custom_slot import CustomSlot
+from state_stores.stores.factory import Store, make_store
+from state_stores.stores.key_value_store import KeyValueStore
+from state_stores.stores.session_store import SessionStore
+from state_stores.stores.versioned_store import VersionedKeyValueStore
+from state_stores.stores.window_store import WindowStore
 from tasks.errors import TaskCorruptedError
 from tasks.internal_topics import changelog_topic
 

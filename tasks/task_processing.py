@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from rebalance.model import TaskId
-from state_stores.custom_slot import CustomStore, as_given
 from state_stores.errors import SerdeError, StoredRowError, StreamsError
-from state_stores.factory import Store
+from state_stores.stores.custom_slot import CustomStore, as_given
+from state_stores.stores.factory import Store
 from tasks.erasure import Erasure, refusal_of
 from tasks.operator_times import KeepsTimes, OperatorTimes
 from tasks.processing.app_configs import AppConfigs

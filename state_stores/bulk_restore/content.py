@@ -7,9 +7,9 @@ counts is what a read returns, and that is what this gives, still as bytes.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from state_stores import versions
-from state_stores.envelope import unseal
-from state_stores.segments import SegmentLayout
+from state_stores.layout import versions
+from state_stores.layout.envelope import unseal
+from state_stores.layout.segments import SegmentLayout
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
 

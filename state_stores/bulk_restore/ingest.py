@@ -12,15 +12,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
+from state_stores.buffers.timed_buffer import encode_note, note_name, read_note
 from state_stores.bulk_restore.run_files import RunFile
 from state_stores.bulk_restore.runs import Row
+from state_stores.layout.position import Position
+from state_stores.layout.segments import SegmentLayout
 from state_stores.ports import Database
-from state_stores.position import Position
 from state_stores.restore import StoreTime
 from state_stores.rocksdb.sorted_files import read_sorted_file
-from state_stores.segments import SegmentLayout
 from state_stores.spec import SEGMENTED_KINDS, StoreSpec
-from state_stores.timed_buffer import encode_note, note_name, read_note
 
 #: Rows of one write to a database that takes no files.
 _ROWS_PER_WRITE: Final = 20_000

@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from state_stores.errors import StateStoreError
+from state_stores.layout.position import Position
+from state_stores.layout.segments import SegmentLayout
 from state_stores.names import check_application_id, check_store_name
-from state_stores.position import Position
 from state_stores.restore import TOMBSTONE_MARGIN_MS, StartFrom, StoreTime, restore_start
-from state_stores.segments import SegmentLayout
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
 #: Format of what `encode_manifest` writes; a file of a later one is refused.

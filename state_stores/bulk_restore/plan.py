@@ -16,7 +16,7 @@ from state_stores.bulk_restore.manifest import (
     may_extend,
     validate,
 )
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from state_stores.restore import StartFrom
 from state_stores.spec import StoreSpec
 

@@ -17,10 +17,10 @@ from typing import Any, Final, cast
 
 from state_stores.bulk_restore.manifest import Run
 from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
-from state_stores.envelope import seal_batch
+from state_stores.layout.envelope import seal_batch
+from state_stores.layout.segments import SegmentLayout
 from state_stores.restore import StoreTime, fold
 from state_stores.rocksdb.sorted_files import write_sorted_file
-from state_stores.segments import SegmentLayout
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
 #: Disk key and disk value; None is a delete.

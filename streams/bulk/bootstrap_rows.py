@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from state_stores.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
+from state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from streams.errors import ConfigError, SerializationError, StreamsError
 from streams.serdes.partitioning import partition_of

@@ -13,7 +13,7 @@ from state_stores.bulk_restore.location import SnapshotLocation
 from state_stores.bulk_restore.manifest import ChangelogFacts
 from state_stores.bulk_restore.runs import RUN_BYTES
 from state_stores.bulk_restore.shape import StoreShape
-from state_stores.segments import SegmentLayout
+from state_stores.layout.segments import SegmentLayout
 from state_stores.spec import SEGMENTED_KINDS, StoreSpec
 from streams.bulk.columns import Row, RowReader, columns_of, type_of
 from streams.bulk.content import PartitionToRead, read_content, reading_plan

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from rebalance.model import TopicPartition
+from state_stores.buffers.expiry import slowest_time
 from state_stores.bulk_restore.location import SnapshotLocation
 from state_stores.bulk_restore.manifest import (
     FORMAT_VERSION,
@@ -21,7 +22,6 @@ from state_stores.bulk_restore.manifest import (
     read_too_slowly,
     validate,
 )
-from state_stores.expiry import slowest_time
 from state_stores.restore import StoreTime
 from streams.bulk.cutting import RECORDS_PER_TASK, PartitionPlan, plan_partition, to_merge
 from streams.bulk.driver import (

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rebalance.model import TopicPartition
+from state_stores.buffers.timed_buffer import read_note
 from state_stores.bulk_restore.content import StoredRow, stored_rows
 from state_stores.bulk_restore.ingest import ingest_runs
 from state_stores.bulk_restore.location import SnapshotLocation
 from state_stores.bulk_restore.manifest import ChangelogFacts, SnapshotRefused
 from state_stores.errors import StateStoreError, StoreLockedError
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from state_stores.restore import StartFrom, position_name
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
 from state_stores.spec import StoreSpec
 from state_stores.state_directory import StateDirectory
-from state_stores.timed_buffer import read_note
 from streams.bulk.columns import RowReader
 from streams.bulk.comparing import Comparison, Difference, compare
 from streams.bulk.content import (

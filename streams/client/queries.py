@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from rebalance.model import TaskId
-from state_stores.factory import queried_store
-from state_stores.queried import Committed, Queried, Uncommitted, not_running
+from state_stores.buffers.queried import Committed, Queried, Uncommitted, not_running
 from state_stores.spec import StoreSpec
+from state_stores.stores.factory import queried_store
 from streams.client.application import Application
 from streams.client.stream_thread import StreamThread
 from streams.errors import InvalidStateStoreError

@@ -13,7 +13,7 @@ from typing import Protocol
 from rebalance.model import TaskId, TaskShape, TopicPartition, position_key
 from rebalance.protocol.messages import DiskCopy
 from state_stores.errors import StateStoreError
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from state_stores.restore import goes_on, position_name
 from state_stores.state_directory import StateDirectory
 from tasks.ports import TopicDescription

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from rebalance.group import Group
 from rebalance.model import TaskId, TaskPhase, TopicPartition
-from state_stores.headers import as_headers
+from state_stores.layout.headers import as_headers
 from streams.errors import StreamsError
 from streams.functions import accepts
 from streams.serdes import SerdeLike, as_serde

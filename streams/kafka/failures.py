@@ -6,7 +6,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from state_stores.stored_values import described_key
+from state_stores.layout.stored_values import described_key
 from streams.errors import StreamsError
 from streams.kafka.codes import (
     BATCH_REFUSED,

@@ -12,8 +12,8 @@ from itertools import chain, compress, repeat
 from operator import attrgetter, eq, is_
 from typing import Any, ClassVar, NamedTuple, cast
 
-from state_stores.commit_buffer import CommitBuffer
-from state_stores.key_schema import prefix_end
+from state_stores.buffers.commit_buffer import CommitBuffer
+from state_stores.layout.key_schema import prefix_end
 from state_stores.ports import SerdePort
 from streams.functions import UserFunction
 from streams.operators.murmur3 import known_hashes

@@ -12,8 +12,8 @@ import struct
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
+from state_stores.layout.stored_values import read_row
 from state_stores.ports import SerdePort
-from state_stores.stored_values import read_row
 from streams.serdes.buffered import Buffered, Context, decode_buffered, encode_buffered
 from tasks.processing.record import Headers, RecordMetadata
 

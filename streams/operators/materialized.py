@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from state_stores.commit_buffer import CommitBuffer
-from state_stores.headers_buffer import HeadersBuffer
-from state_stores.held_back import HeldBack
-from state_stores.key_value_store import TimestampedKeyValueStore
-from state_stores.ttl_buffer import TtlBuffer
-from state_stores.versioned_store import NOT_PUT, VersionedKeyValueStore
+from state_stores.buffers.commit_buffer import CommitBuffer
+from state_stores.buffers.headers_buffer import HeadersBuffer
+from state_stores.buffers.record_cache import HeldBack
+from state_stores.buffers.ttl_buffer import TtlBuffer
+from state_stores.stores.key_value_store import TimestampedKeyValueStore
+from state_stores.stores.versioned_store import NOT_PUT, VersionedKeyValueStore
 from streams.operators.versioned_rows import VersionedRows
 from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, OperatorSupplier

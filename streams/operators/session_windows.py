@@ -9,9 +9,9 @@ those that are open and no other (in Kafka Streams it hides a session in the las
 from collections.abc import Iterable
 from typing import Any
 
-from state_stores.headers_buffer import HeadersBuffer
-from state_stores.session_batch import SessionBatch
-from state_stores.windowed import Windowed
+from state_stores.buffers.headers_buffer import HeadersBuffer
+from state_stores.stores.session_batch import SessionBatch
+from state_stores.stores.windowed import Windowed
 from streams.operators.windowed import Change, Fold, WindowedOperator
 from streams.windows import EmitStrategy, SessionWindows
 from tasks.processing.handlers import FAILURES

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from state_stores.windowed import Windowed
+from state_stores.stores.windowed import Windowed
 from streams.operators.windowed import Change, Fold, WindowedOperator
 from streams.windows import EmitStrategy, SlidingWindows
 from tasks.processing.operator import Output

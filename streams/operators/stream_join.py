@@ -14,7 +14,7 @@ from operator import lt
 from typing import Any, NamedTuple, cast
 
 from state_stores.ports import SerdePort
-from state_stores.window_store import WindowStore
+from state_stores.stores.window_store import WindowStore
 from streams.functions import UserFunction
 from streams.operators.materialized import MaterializedOperator
 from streams.operators.non_joined import NonJoinedSettings, NonJoinedStore

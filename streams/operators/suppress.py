@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from state_stores.commit_buffer import CommitBuffer
-from state_stores.stored_values import read_row
-from state_stores.windowed import Windowed
+from state_stores.buffers.commit_buffer import CommitBuffer
+from state_stores.layout.stored_values import read_row
+from state_stores.stores.windowed import Windowed
 from streams.errors import StreamsError
 from streams.operators.materialized import MaterializedOperator, TableOperator
 from streams.operators.suppress_buffer import SuppressBuffer, Taken

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from heapq import heappop, heappush, nsmallest
 from typing import Final, NamedTuple
 
-from state_stores.commit_buffer import CommitBuffer
-from state_stores.headers import encode_headers
+from state_stores.buffers.commit_buffer import CommitBuffer
+from state_stores.layout.headers import encode_headers
 from streams.serdes.buffered import Buffered
 
 #: How many rows the index is filled with; it never holds more than twice as many.

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, compress
 from typing import Any, cast
 
-from state_stores.segments import SEGMENT_BYTES
-from state_stores.windowed import Windowed
+from state_stores.layout.segments import SEGMENT_BYTES
+from state_stores.stores.windowed import Windowed
 from streams.operators.aggregate import CountsInPlace
 from streams.operators.windowed import NO_TIME, Change, Fold, WindowedOperator
 from streams.windows import EmitStrategy, FixedWindows, TimeWindows

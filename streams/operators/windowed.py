@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from state_stores.headers_buffer import HeadersBuffer
-from state_stores.segmented_buffer import SegmentedBuffer
-from state_stores.segments import SEGMENT_BYTES, TIME_MAX
-from state_stores.stored_values import unreadable
-from state_stores.windowed import Windowed
+from state_stores.buffers.headers_buffer import HeadersBuffer
+from state_stores.buffers.segmented_buffer import SegmentedBuffer
+from state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX
+from state_stores.layout.stored_values import unreadable
+from state_stores.stores.windowed import Windowed
 from streams.operators.due_rows import DueRows, Place
 from streams.operators.materialized import MaterializedOperator
 from streams.operators.stateless import spread

@@ -12,8 +12,8 @@ Names and values have their length in front (4 bytes, -1 for None); the old valu
 import struct
 from typing import Any, Final, NamedTuple
 
+from state_stores.layout.stored_values import read_row
 from state_stores.ports import SerdePort
-from state_stores.stored_values import read_row
 from streams.serdes.serde import Serde
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast, overload
 
-from state_stores.windowed import Windowed
+from state_stores.stores.windowed import Windowed
 from streams.durations import Duration, to_ms
 from streams.errors import StreamsError, TopologyError
 from streams.schema_port import Registry

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeGuard, TypeVar
 
 from state_stores.ports import SerdePort
-from state_stores.windowed import Windowed
+from state_stores.stores.windowed import Windowed
 from streams.schema_port import CodecError
 from streams.serdes.serde import Serde, for_keys
 from streams.windows import FOREVER

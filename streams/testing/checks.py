@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from state_stores.headers import as_headers
+from state_stores.layout.headers import as_headers
 from streams.arguments import check_series, is_series
 from streams.errors import StreamsError
 from tasks.processing.record import Headers

@@ -16,14 +16,14 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from rebalance.model import TaskId, TopicPartition
-from state_stores.custom_slot import as_given
-from state_stores.frozen import settled
 from state_stores.ports import Database, SerdePort
 from state_stores.private_files import make_private_directory
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.task_store import TaskStore
+from state_stores.stores.custom_slot import as_given
+from state_stores.stores.frozen import settled
+from state_stores.stores.task_store import TaskStore
 from streams.arguments import check_flag, check_time_ms
 from streams.assembly import TaskFactory, error_handlers, make_global_stores
 from streams.config import StreamsConfig

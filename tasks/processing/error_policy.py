@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from state_stores.errors import StoredRowError
-from state_stores.headers import as_headers
+from state_stores.layout.headers import as_headers
 from tasks.errors import LateRecordError, RecordFailedError, SchemaRegistryError
 from tasks.processing.drops import DropLog
 from tasks.processing.handlers import (

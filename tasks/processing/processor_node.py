@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from state_stores.errors import StateStoreError, StreamsError
-from state_stores.headers import as_headers
+from state_stores.layout.headers import as_headers
 from tasks.processing.app_configs import AppConfigs
 from tasks.processing.handlers import FAILURES
 from tasks.processing.operator import NodeContext, Operator, Output

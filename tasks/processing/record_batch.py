@@ -10,7 +10,7 @@ from itertools import accumulate, chain, compress, repeat
 from operator import is_
 from typing import Any
 
-from state_stores.rows import column_bytes
+from state_stores.buffers.rows import column_bytes
 from tasks.processing.record import Headers, RecordContext, RecordMetadata
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate, islice
 import msgspec
 
 from rebalance.model import TopicPartition
-from state_stores.rows import column_bytes
+from state_stores.buffers.rows import column_bytes
 from tasks.parallel.key_ranges import KeyRanges, key_hash, key_hashes
 from tasks.parallel.position_clock import PositionClock
 from tasks.parallel.skipping import OldMap

@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import Any, Final
 
 from rebalance.model import TopicPartition
-from state_stores.commit_buffer import Drained
-from state_stores.expiry import StoreExpiry
-from state_stores.factory import Store
-from state_stores.joined_changes import joined
+from state_stores.buffers.commit_buffer import Drained
+from state_stores.buffers.expiry import StoreExpiry
+from state_stores.buffers.joined_changes import joined
 from state_stores.ports import Database
 from state_stores.spec import SEGMENTED_KINDS
+from state_stores.stores.factory import Store
 from tasks.active_task import ActiveTask
 from tasks.erasure import Erasure
 from tasks.parallel.cut import Cut

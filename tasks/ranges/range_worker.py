@@ -16,9 +16,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from state_stores.commit_buffer import CommitBuffer, Drained
-from state_stores.factory import Store
-from state_stores.queried import UncommittedRows, not_running
+from state_stores.buffers.commit_buffer import CommitBuffer, Drained
+from state_stores.buffers.queried import UncommittedRows, not_running
+from state_stores.stores.factory import Store
 from tasks.erasure import Erasure
 from tasks.parallel.cut import Cut
 from tasks.parallel.key_ranges import key_hash

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from state_stores.commit_buffer import Drained
+from state_stores.buffers.commit_buffer import Drained
 from tasks.processing.output import OutputColumns
 
 

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
+from state_stores.buffers.in_flight_view import DatabaseView, OrderedRows, on_top
+from state_stores.buffers.rows import SortedRows
 from state_stores.errors import InvalidStateStoreError
-from state_stores.in_flight import DatabaseView, OrderedRows, on_top
 from state_stores.ports import Database
-from state_stores.rows import SortedRows
 from tasks.parallel.own_keys import OwnKeys
 
 #: What a commit has taken, and what was sealed since.

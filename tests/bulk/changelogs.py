@@ -12,13 +12,13 @@ from confluent_kafka import KafkaError, Message, Producer
 from hypothesis import strategies as st
 
 from rebalance.model import TaskId, TopicPartition
+from state_stores.buffers.timed_buffer import read_note
 from state_stores.bulk_restore.content import StoredRow, stored_rows
+from state_stores.layout.segments import SegmentLayout
 from state_stores.ports import Database
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.segments import SegmentLayout
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from state_stores.timed_buffer import read_note
 from streams import StreamsConfig
 from streams.bulk.stores import BulkStore
 from tests.integration.cluster import Cluster, Received, until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from state_stores.bulk_restore.spark_job import SparkSession
-from state_stores.envelope import seal
+from state_stores.layout.envelope import seal
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.task_database import TaskDatabase
 from streams import KafkaStreams, Serdes, StreamsConfig, Topology, ValueAndTimestamp

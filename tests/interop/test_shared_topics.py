@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast
 
 import pytest
 
-from state_stores.windowed import Windowed
+from state_stores.stores.windowed import Windowed
 from streams import (
     KafkaStreams,
     RunOptions,

@@ -12,9 +12,9 @@ TESTS = ROOT / "tests"
 PURE = {
     "tasks/processing/graph.py": "batch and record-at-a-time execution agree",
     "tasks/parallel/progress_vector.py": "metadata comes back as written",
-    "state_stores/key_schema.py": "bytes sort as keys do",
-    "state_stores/envelope.py": "values come back as written",
-    "state_stores/commit_buffer.py": "buffer and disk together read as one map",
+    "state_stores/layout/key_schema.py": "bytes sort as keys do",
+    "state_stores/layout/envelope.py": "values come back as written",
+    "state_stores/buffers/commit_buffer.py": "buffer and disk together read as one map",
     "state_stores/restore.py": "last per key equals replay",
     "streams/serdes": "values come back as written",
     "streams/topology.py": "sub-topologies cut every graph in parts",

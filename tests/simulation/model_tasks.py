@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rebalance.protocol.orders import ReleaseTask, RunTask
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from tasks.parallel.progress_vector import Progress
 from tests.simulation.model_broker import BrokerError
 from tests.simulation.workload import TaskNames, Workload

@@ -14,7 +14,7 @@ from rebalance.protocol.orders import AnyOrder, AnyReport, KeepCopy, ReleaseTask
 from rebalance.protocol.task_status import TaskStatus
 from state_stores import restore
 from state_stores.errors import StreamsError
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from tasks import start_positions
 from tasks.parallel.progress_vector import Progress
 from tasks.ports import CommittedOffset

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.envelope import seal
-from state_stores.position import Position
+from state_stores.layout.envelope import seal
+from state_stores.layout.position import Position
+from state_stores.layout.segments import SegmentLayout
+from state_stores.layout.versions import version_key
 from state_stores.restore import (
     TOMBSTONE_MARGIN_MS,
     StartFrom,
@@ -17,9 +19,7 @@ from state_stores.restore import (
     position_name,
     restore_start,
 )
-from state_stores.segments import SegmentLayout
 from state_stores.spec import StoreKind, StoreSpec
-from state_stores.versions import version_key
 from streams import Serdes
 
 NOW_MS = 1_700_000_000_000

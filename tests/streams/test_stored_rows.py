@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from state_stores.stored_values import key_hash
+from state_stores.layout.stored_values import key_hash
 from streams import (
     AggregationWithHeaders,
     Materialized,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from state_stores.in_memory import InMemoryDatabase
-from state_stores.key_value_store import ValueAndTimestamp
+from state_stores.stores.key_value_store import ValueAndTimestamp
 from streams import Processor, Record, Stores, StreamsBuilder
 from tasks.call_watch import Limits
 from tasks.global_state import GlobalStores

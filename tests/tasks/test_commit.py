@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rebalance.model import TopicPartition
-from state_stores.commit_buffer import Drained
+from state_stores.buffers.commit_buffer import Drained
 from streams import FencedError, RecordFailedError, StreamsError
 from tasks.beside import in_a_thread
 from tasks.commit import Commit, Committer, RolledBackError, changed_offsets

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalance.protocol.orders import DropCopy, KeepCopy, TaskReleased
-from state_stores.envelope import unseal
+from state_stores.layout.envelope import unseal
 from streams import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
 from tests.fakes.broker import CommitFate
 from tests.tasks.group_bench import APP, GroupBench, Host

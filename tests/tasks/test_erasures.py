@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rebalance.protocol.orders import EraseRows, KeepCopy, RowsErased
-from state_stores.key_value_store import KeyValueStore
-from state_stores.session_store import AggregationWithHeaders
+from state_stores.stores.key_value_store import KeyValueStore
+from state_stores.stores.session_store import AggregationWithHeaders
 from streams import (
     BufferConfig,
     JoinWindows,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
-from state_stores.key_value_store import ValueAndTimestamp
+from state_stores.stores.key_value_store import ValueAndTimestamp
 from streams import (
     Stores,
 )

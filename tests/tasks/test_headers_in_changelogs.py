@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from state_stores.envelope import unseal_with_headers
-from state_stores.headers import Headers, split_headers
+from state_stores.layout.envelope import unseal_with_headers
+from state_stores.layout.headers import Headers, split_headers
 from streams import Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
 from tests.tasks.bench import Bench
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rebalance.model import TaskId
-from state_stores.factory import queried_store
-from state_stores.queried import UncommittedRows
+from state_stores.buffers.queried import UncommittedRows
+from state_stores.stores.factory import queried_store
 from streams import (
     InvalidStateStoreError,
     Materialized,

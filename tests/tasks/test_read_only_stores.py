@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_stores.envelope import unseal
+from state_stores.layout.envelope import unseal
 from streams import (
     Processor,
     ProcessorContext,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from state_stores.envelope import unseal
+from state_stores.layout.envelope import unseal
 from state_stores.spec import StoreSpec
 from streams import Serdes, StreamsBuilder, TimeWindows, Topology
 from tasks.run_ports import RunSettings, RunsFailed

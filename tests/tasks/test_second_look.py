@@ -8,7 +8,7 @@ import pytest
 
 from rebalance.model import TaskId
 from state_stores.errors import StateStoreError, StoreCorruptedError
-from state_stores.key_value_store import ValueAndTimestamp
+from state_stores.stores.key_value_store import ValueAndTimestamp
 from streams import (
     FencedError,
     KafkaStreams,

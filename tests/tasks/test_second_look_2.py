@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from state_stores.key_value_store import ValueAndTimestamp
+from state_stores.stores.key_value_store import ValueAndTimestamp
 from streams import Materialized, Processor, Serdes, StreamsBuilder, StreamsConfig
 from streams.testing import TopologyTestDriver
 from tests.tasks.bench import Bench, Crash

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalance.model import TopicPartition
-from state_stores.envelope import unseal
+from state_stores.layout.envelope import unseal
 from streams import (
     ErrorResponse,
     Materialized,

@@ -8,10 +8,10 @@ import pytest
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
 from state_stores.in_memory import InMemoryDatabase
-from state_stores.key_value_store import TimestampedKeyValueStore
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from state_stores.restore import fold
 from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stores.key_value_store import TimestampedKeyValueStore
 from streams import Serdes, TaskCorruptedError
 from tasks.state_manager import StateManager, StateSettings
 

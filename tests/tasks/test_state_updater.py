@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tasks.state_updater
-from state_stores.envelope import unseal
-from state_stores.position import Position
+from state_stores.layout.envelope import unseal
+from state_stores.layout.position import Position
 from streams import Processor, Serdes, Stores, StreamsError, Topology
 from tasks.stream_worker import StreamWorker
 from tests.fakes.clients import FakeChangelogReader

@@ -11,7 +11,7 @@ from typing import Any
 
 from state_stores.bulk_restore.ingest import ingest_runs
 from state_stores.bulk_restore.runs import RunBuilder
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from state_stores.restore import fold
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources

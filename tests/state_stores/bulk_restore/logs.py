@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from state_stores.commit_buffer import write_rows
-from state_stores.envelope import unseal
-from state_stores.factory import make_store
+from state_stores.buffers.commit_buffer import write_rows
+from state_stores.buffers.timed_buffer import read_note
 from state_stores.in_memory import InMemoryDatabase
+from state_stores.layout.envelope import unseal
+from state_stores.layout.segments import SegmentLayout
 from state_stores.ports import Database
 from state_stores.restore import StoreTime, fold
-from state_stores.segments import SegmentLayout
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from state_stores.timed_buffer import read_note
+from state_stores.stores.factory import make_store
 from streams import Serdes
 from streams.serdes.buffered import BufferedSerde
 

@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from state_stores.buffers.timed_buffer import note_name
 from state_stores.bulk_restore.ingest import BulkDatabase, ingest_runs
 from state_stores.bulk_restore.run_files import BuiltRuns
 from state_stores.in_memory import InMemoryDatabase
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from state_stores.restore import StoreTime, fold
 from state_stores.rocksdb.shared_resources import SharedResources
 from state_stores.rocksdb.sorted_files import read_sorted_file
 from state_stores.rocksdb.task_database import TaskDatabase
 from state_stores.spec import StoreSpec
-from state_stores.timed_buffer import note_name
 from tests.state_stores.bulk_restore.ingest_writer import (
     OPTIONS,
     POSITION,

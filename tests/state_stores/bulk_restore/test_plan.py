@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from state_stores.bulk_restore.manifest import Layout, may_extend, validate
 from state_stores.bulk_restore.plan import RestoreFrom, RestorePlan, plan_restore
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from state_stores.restore import StartFrom, StoreTime
 from tests.state_stores.bulk_restore.logs import SPECS
 from tests.state_stores.bulk_restore.snapshots import (

@@ -18,11 +18,11 @@ from state_stores.bulk_restore.manifest import MOST_RUNS, SnapshotRefused
 from state_stores.bulk_restore.merge import limit_runs, merge_runs, newest_rows
 from state_stores.bulk_restore.run_files import RunFile
 from state_stores.bulk_restore.runs import RunBuilder, write_run
-from state_stores.envelope import seal
 from state_stores.errors import StateStoreError
+from state_stores.layout.envelope import seal
+from state_stores.layout.segments import SegmentLayout
 from state_stores.restore import StoreTime
 from state_stores.rocksdb.sorted_files import read_sorted_file
-from state_stores.segments import SegmentLayout
 from state_stores.spec import StoreSpec
 from tests.state_stores.bulk_restore.logs import SPECS
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from state_stores.bulk_restore.content import stored_rows
 from state_stores.restore import StoreTime, fold
 from state_stores.spec import StoreKind, StoreSpec
-from state_stores.windowed import Windowed
+from state_stores.stores.windowed import Windowed
 from streams import ConfigError, Serdes, StreamsError
 from streams.bulk.bootstrap_rows import (
     ChangelogRow,

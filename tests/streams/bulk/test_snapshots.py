@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rebalance.model import TopicPartition
+from state_stores.buffers.expiry import slowest_time
+from state_stores.buffers.timed_buffer import read_note
 from state_stores.bulk_restore.content import StoredRow, stored_rows
 from state_stores.bulk_restore.location import SnapshotLocation
 from state_stores.bulk_restore.merge import newest_rows
 from state_stores.bulk_restore.plan import plan_restore
-from state_stores.expiry import slowest_time
-from state_stores.segments import SegmentLayout
+from state_stores.layout.segments import SegmentLayout
 from state_stores.spec import StoreSpec
-from state_stores.timed_buffer import read_note
 from streams import StreamsConfig, StreamsError
 from streams.bulk import executor_work
 from streams.bulk.content import read_content, reading_plan

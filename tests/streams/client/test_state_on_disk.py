@@ -8,7 +8,7 @@ import pytest
 
 from rebalance.model import TaskId, TaskShape
 from rebalance.protocol.messages import DiskCopy
-from state_stores.position import Position
+from state_stores.layout.position import Position
 from state_stores.restore import position_name
 from state_stores.rocksdb.options import RocksDBOptions
 from state_stores.rocksdb.shared_resources import SharedResources

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.key_value_store import ValueAndTimestamp
+from state_stores.stores.key_value_store import ValueAndTimestamp
 from streams import (
     CalendarWindows,
     Materialized,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.key_schema import prefix_end
+from state_stores.layout.key_schema import prefix_end
 from streams import SerializationError
 from streams.operators.subscription import (
     RESPONSES,

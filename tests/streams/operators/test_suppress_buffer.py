@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_stores.commit_buffer import CommitBuffer
+from state_stores.buffers.commit_buffer import CommitBuffer
 from state_stores.in_memory import InMemoryDatabase
 from state_stores.spec import StoreKind, StoreSpec
 from streams import BufferConfig, Serdes, SerializationError, StreamsBuilder, Suppressed, Topology

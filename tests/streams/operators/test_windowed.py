@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from state_stores.key_value_store import ValueAndTimestamp
+from state_stores.stores.key_value_store import ValueAndTimestamp
 from streams import (
     CalendarWindows,
     KStream,

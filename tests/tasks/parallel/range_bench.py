@@ -12,11 +12,11 @@ from operator import attrgetter
 from pathlib import Path
 
 from rebalance.model import TaskId
-from state_stores.commit_buffer import Drained, Restored, write_rows
-from state_stores.expiry import StoreExpiry
-from state_stores.factory import Store, make_store
+from state_stores.buffers.commit_buffer import Drained, Restored, write_rows
+from state_stores.buffers.expiry import StoreExpiry
 from state_stores.in_memory import InMemoryDatabase
 from state_stores.spec import SEGMENTED_KINDS
+from state_stores.stores.factory import Store, make_store
 from streams import StreamsConfig, Topology
 from tasks.internal_topics import plan_application
 from tasks.output_collector import OutputCollector

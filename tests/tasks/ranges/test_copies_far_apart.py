@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from state_stores.segments import SegmentLayout
+from state_stores.layout.segments import SegmentLayout
 from tasks import state_updater
 from tasks.internal_topics import plan_application
 from tasks.run_ports import RunSettings

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state_stores.buffers.rows import SortedRows
 from state_stores.errors import InvalidStateStoreError
 from state_stores.in_memory import InMemoryDatabase
-from state_stores.rows import SortedRows
 from tasks.ranges.staged_database import StagedDatabase
 
 _KEYS = [b"%d" % number for number in range(6)]

@@ -1,0 +1,1 @@
+"""Uncommitted writes of stores: buffers, caches and indexes in memory."""

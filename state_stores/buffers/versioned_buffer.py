@@ -1,0 +1,263 @@
+"""A commit buffer of a versioned store: every version of every key, until it is older than the history.
+
+It is keyed by disk key (see `versions`). The timestamp of a key's latest version is remembered while there is room, so
+that puts in order and reads of the latest version need no scan.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, Final
+
+from state_stores.buffers.commit_buffer import Drained
+from state_stores.buffers.dirty_index import DirtyIndex
+from state_stores.buffers.queried import Queried, RowReader, Scan, clipped
+from state_stores.buffers.rows import SortedRows
+from state_stores.buffers.timed_buffer import TimedBuffer
+from state_stores.layout import versions
+from state_stores.layout.envelope import seal_batch, unseal
+from state_stores.layout.stored_values import StoredValues, read_row
+from state_stores.layout.versions import (
+    TAIL,
+    TOMBSTONE,
+    VersionSerde,
+    key_bounds,
+    time_of,
+    version_key,
+)
+from state_stores.ports import Database
+from state_stores.spec import StoreSpec
+
+#: (timestamp, value or TOMBSTONE)
+Version = tuple[int, Any]
+
+TIME_MAX: Final = (1 << 63) - 1
+
+#: For so many keys the latest timestamp is remembered; more, and all are forgotten.
+_MOST_LATEST: Final = 100_000
+
+#: A commit looks at so many rows on disk for each one it writes, to find versions that have ended.
+_SWEPT_PER_ROW: Final = 4
+
+_first = itemgetter(0)
+
+
+class _ByKey(ABC):
+    """Versions by key, in both directions of time."""
+
+    def newest_first(
+        self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
+    ) -> Iterator[Version]:
+        """Return the versions of a key with oldest <= timestamp <= newest, as of now."""
+        return self._scan(key, newest, oldest, reverse=False)
+
+    def oldest_first(
+        self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
+    ) -> Iterator[Version]:
+        """Return the same as `newest_first`, the oldest first."""
+        return self._scan(key, newest, oldest, reverse=True)
+
+    @abstractmethod
+    def _scan(self, key: bytes, newest: int, oldest: int, *, reverse: bool) -> Iterator[Version]:
+        """Return the versions of a key in an interval of time, the newest first unless `reverse`."""
+
+
+class VersionedBuffer(_ByKey, TimedBuffer):
+    """Buffered access to a family of a versioned store."""
+
+    def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
+        super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
+        self._serde = VersionSerde(StoredValues(spec.value_serde, spec.name))
+        self._index = DirtyIndex(slice(None, -TAIL), self._dirty_since)
+        #: Timestamp of the latest version of some keys, -1 where there is none.
+        self._latest: dict[bytes, int] = {}
+        #: Where the search for ended versions goes on.
+        self._cursor: bytes | None = None
+        #: What the commit in progress deletes of them.
+        self._swept: list[bytes] = []
+
+    def _record_key(self, key: bytes) -> bytes:
+        return key[:-TAIL]
+
+    @property
+    def horizon_ms(self) -> int:
+        """Return the smallest timestamp that may still be read and put."""
+        return self.observed_stream_time_ms - self.spec.history_retention_ms
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def latest(self, key: bytes) -> Version | None:
+        """Return the latest version of a key, also a deletion; None if there is none."""
+        timestamp = self.latest_timestamp(key)
+        return None if timestamp < 0 else (timestamp, self.get(version_key(key, timestamp)))
+
+    def latest_timestamp(self, key: bytes) -> int:
+        """Return the timestamp of the latest version of a key, -1 if there is none."""
+        timestamp = self._latest.get(key)
+        if timestamp is None:
+            newest = next(self.newest_first(key), None)
+            timestamp = self._latest[key] = -1 if newest is None else newest[0]
+        return timestamp
+
+    def _scan(self, key: bytes, newest: int, oldest: int, *, reverse: bool) -> Iterator[Version]:
+        if newest < oldest:
+            return iter(())
+        lower, upper = key_bounds(key, newest, oldest)
+        mine = self._index.of(key, len(self.dirty)) or []
+        changed = mine[bisect_left(mine, lower) : bisect_left(mine, upper)]
+        hidden = frozenset(changed)
+        length = len(key) + TAIL
+        # Opened now, so that it shows what is there now.
+        rows = self._database.iterate(self._family, lower, upper, reverse=reverse)
+        disk = (
+            (disk_key, self._decode(disk_key, data)[0])
+            for disk_key, data in rows
+            if len(disk_key) == length and disk_key not in hidden
+        )
+        buffered = [
+            (disk_key, self.peek(disk_key)) for disk_key in (changed[::-1] if reverse else changed)
+        ]
+        return (
+            (time_of(disk_key), value)
+            for disk_key, value in merge(buffered, disk, key=_first, reverse=reverse)
+        )
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def put_version(self, key: bytes, value: Any, timestamp: int) -> int | None:
+        """Set the version of a key at a timestamp (None: a deletion), and return that of the next newer one, if any."""
+        latest = self.latest_timestamp(key)
+        following = None
+        if latest > timestamp:
+            following = next(self.oldest_first(key, oldest=timestamp + 1))[0]
+        self.put(version_key(key, timestamp), TOMBSTONE if value is None else value, timestamp)
+        if following is None:
+            self._latest[key] = timestamp
+        else:
+            # Compaction keeps the last record of a key: the latest version must be behind the late one.
+            disk_key = version_key(key, latest)
+            self.fetch((disk_key,))
+            self.touched((disk_key,), self.timestamps[disk_key])
+        return following
+
+    # -- committing ------------------------------------------------------------------------------------------------
+
+    def _drained(
+        self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
+    ) -> Drained:
+        dead = self._swept = self._sweep(_SWEPT_PER_ROW * len(keys)) if keys else []
+        sealed = seal_batch(values, timestamps)
+        rows = sorted([*zip(keys, sealed, strict=True), *((key, None) for key in dead)], key=_first)
+        # The versions of a key in the order of time.
+        columns = [
+            (disk_key[:-TAIL], timestamp, value)
+            for disk_key, timestamp, value in zip(keys, timestamps, values, strict=True)
+        ]
+        columns.sort(key=itemgetter(0, 1))
+        return Drained(
+            [key for key, _, _ in columns],
+            [None if value is None else versions.value_of(value) for _, _, value in columns],
+            [timestamp for _, timestamp, _ in columns],
+            disk_rows=SortedRows([key for key, _ in rows], [value for _, value in rows]),
+            notes=self._note(),
+            all_count=True,
+        )
+
+    def _sweep(self, limit: int) -> list[bytes]:
+        """Return disk keys of versions that have ended before the history, found in the next `limit` rows on disk."""
+        horizon = self.horizon_ms
+        if horizon < 0:
+            return []
+        rows = list(islice(self._database.iterate(self._family, self._cursor, None), limit))
+        self._cursor = rows[-1][0] + b"\x00" if len(rows) == limit else None
+        dead: list[bytes] = []
+        for key, group in groupby(rows, key=_key_of_row):
+            if not self._index.of(key, len(self.dirty)):
+                complete = self._cursor is None or key != rows[-1][0][:-TAIL]
+                dead += self._ended(list(group), horizon, complete=complete)
+        return dead
+
+    def _ended(
+        self, rows: Sequence[tuple[bytes, bytes]], horizon: int, *, complete: bool
+    ) -> list[bytes]:
+        """Return the versions of one key (its rows, newest first) that nobody can read any more."""
+        old = [row for row in rows if time_of(row[0]) <= horizon]
+        if not old:
+            return []
+        # The newest of them is valid at the horizon, unless it is a deletion: then it does nothing, once those before
+        # it are gone.
+        (last, data), *before = old
+        ended = [disk_key for disk_key, _ in before]
+        if complete and versions.value_of(unseal(data)[0]) is None:
+            ended.append(last)
+        return ended
+
+    def _observe_rows(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self.observe(max((time_of(key) for key, _ in rows), default=-1))
+        self._latest = {}
+
+    def applied(self) -> None:
+        """The database shows the drained changes: all entries are clean now."""
+        super().applied()
+        for disk_key in self._swept:
+            self.evict(disk_key)
+            self._latest.pop(disk_key[:-TAIL], None)
+        self._swept = []
+        if len(self._latest) > _MOST_LATEST:
+            self._latest = {}
+
+    def discard(self) -> None:
+        """Forget everything, also uncommitted changes: the next read sees the database."""
+        super().discard()
+        self._latest = {}
+        self._swept = []
+        self._cursor = None
+
+    def _clean(self) -> None:
+        super()._clean()
+        self._index.clear()
+
+
+class QueriedVersions(_ByKey):
+    """The versions of one key in one task's store, for one query; reads as `VersionedBuffer`.
+
+    What a query reads of the key more than once is of one moment, so versions that are rolled back do not vanish in between.
+    """
+
+    def __init__(self, spec: StoreSpec, topic: str, source: Queried, key: bytes) -> None:
+        self._spec = spec
+        self._serde = VersionSerde(spec.value_serde)
+        self._topic = topic
+        bounds = key_bounds(key, TIME_MAX, 0)
+
+        def rows(
+            reader: RowReader, past: bytes | None, _observed_ms: int
+        ) -> Iterator[tuple[bytes, bytes | None]]:
+            return reader.iterate(spec.name, *clipped(*bounds, past, reverse=False))
+
+        self._rows, observed_ms = source.frozen(Scan(rows))
+        self.horizon_ms = observed_ms - spec.history_retention_ms
+
+    def latest(self, key: bytes) -> Version | None:
+        """Return the latest version of a key, also a deletion; None if there is none."""
+        return next(self.newest_first(key), None)
+
+    def _scan(self, key: bytes, newest: int, oldest: int, *, reverse: bool) -> Iterator[Version]:
+        if newest < oldest:
+            return
+        lower, upper = key_bounds(key, newest, oldest)
+        for disk_key, data in self._rows.iterate(self._spec.name, lower, upper, reverse=reverse):
+            if data is not None and len(disk_key) == len(key) + TAIL:
+                payload, _ = unseal(data)
+                decode = self._serde.deserialize
+                yield (
+                    time_of(disk_key),
+                    read_row(self._spec.name, decode, self._topic, payload, key),
+                )
+
+
+def _key_of_row(row: tuple[bytes, bytes]) -> bytes:
+    return row[0][:-TAIL]

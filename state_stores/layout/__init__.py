@@ -1,0 +1,1 @@
+"""Bytes on disk: layouts of keys, values, headers, versions and positions."""

@@ -1,0 +1,51 @@
+"""Rows under other bytes than their keys have now: those written before dicts in keys were sorted (ADR 14)."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final
+
+from state_stores.errors import StoredRowError
+from state_stores.layout.stored_values import key_hash
+from state_stores.ports import Database
+from state_stores.spec import StoreSpec
+
+#: A program fills its keys in one order, so the first rows tell.
+_ROWS = 100
+
+
+#: How the user keeps the rows of a task's store.
+RESET: Final = (
+    "keep the order with sort_keys=False of the key serde (Serdes.json, Serdes.msgpack), or run tidewheel reset and read the "
+    "input again (docs/adr/0014-equal-keys-have-equal-bytes.md)"
+)
+
+
+def refuse_unsorted_keys(
+    spec: StoreSpec,
+    database: Database,
+    topic: str,
+    key_of: Callable[[bytes], bytes],
+    advice: str = RESET,
+) -> None:
+    """Raise `StoredRowError` if a store with sorted keys has a row under the bytes of another order of fields.
+
+    `key_of` returns the key's bytes of a row.
+    """
+    serde: Any = spec.key_serde
+    if not getattr(serde, "sorts_keys", False):
+        return
+    for disk_key, _ in islice(database.iterate(spec.name, None, None), _ROWS):
+        key = key_of(disk_key)
+        try:
+            again = serde.sorted_key(topic, key)
+        except Exception:  # noqa: BLE001, S112 - whoever reads the row meets the error, with its reason
+            continue
+        # Bytes of another order are a permutation; those of a newer class or schema are not.
+        is_sorted = again is None or again == key or sorted(again) != sorted(key)
+        if not is_sorted:
+            raise StoredRowError(
+                spec.name,
+                "it was written with the fields of its key in the order given, and keys are looked up with their fields sorted",
+                key_hash=key_hash(key),
+                advice=advice,
+            )

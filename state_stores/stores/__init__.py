@@ -1,0 +1,1 @@
+"""Stores as operators and users hold them."""

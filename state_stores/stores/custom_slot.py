@@ -1,0 +1,349 @@
+"""Where a store of the user's own stands in its task: opened, restored, committed and emptied as the task's databases are.
+
+The changelog is what is true. The user's object is only ever told of what is in it, and of a commit after it has happened;
+what it has beside that goes with the object.
+"""
+
+import secrets
+import shutil
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from state_stores.buffers.commit_buffer import NOTHING_RESTORED, Drained, Restored
+from state_stores.buffers.rows import SortedRows
+from state_stores.errors import StateStoreError, StreamsError
+from state_stores.layout import versions
+from state_stores.layout.envelope import unseal
+from state_stores.layout.position import Position
+from state_stores.private_files import create_private
+from state_stores.spec import StoreSpec
+from state_stores.stores.custom_store import ChangelogRecord, StateStore, StateStoreContext
+
+#: A note beside the store's data says of which topic its offset is and when it was right; it is written this often.
+_NOTE_EVERY_MS: Final = 60_000
+
+#: Only the user the process runs as reads state.
+_DIRECTORY_MODE: Final = 0o700
+
+#: About what a logged change costs beside its bytes.
+_ENTRY_OVERHEAD_BYTES: Final = 200
+
+
+class ChangeBuffer:
+    """The changes that a store has logged since the last commit: the last one of each key, in the order of these."""
+
+    def __init__(self) -> None:
+        self.dirty: dict[bytes, tuple[bytes | None, int]] = {}
+        #: About how much memory they hold.
+        self.uncommitted_bytes = 0
+
+    def put(self, key: bytes, value: bytes | None, timestamp: int) -> None:
+        """Log a change."""
+        before = self.dirty.pop(key, None)
+        if before is not None:
+            self.uncommitted_bytes -= _size(key, before[0])
+        self.dirty[key] = (value, timestamp)
+        self.uncommitted_bytes += _size(key, value)
+
+    def has_changes(self) -> bool:
+        """Return whether a commit has anything to write."""
+        return bool(self.dirty)
+
+    def drain(self) -> Drained:
+        """Return the changes since the last commit; they stay here until `applied` or `discard`."""
+        return Drained(
+            keys=list(self.dirty),
+            values=[value for value, _ in self.dirty.values()],
+            timestamps=[timestamp for _, timestamp in self.dirty.values()],
+            disk_rows=SortedRows([], []),
+        )
+
+    def discard(self) -> None:
+        """Forget the changes."""
+        self.dirty.clear()
+        self.uncommitted_bytes = 0
+
+    #: The drained changes are committed.
+    applied = discard
+
+    def restored(
+        self,
+        _rows: Sequence[tuple[bytes, bytes | None]],
+        *,
+        slowest_ms: int | None = None,  # noqa: ARG002 - no row of its ends
+    ) -> Restored:
+        """Return what is written along with restored rows: nothing."""
+        return NOTHING_RESTORED
+
+
+def _size(key: bytes, value: bytes | None) -> int:
+    return len(key) + len(value or b"") + _ENTRY_OVERHEAD_BYTES
+
+
+class CustomStore:
+    """A store of the user's own, as its task treats all its stores.
+
+    Attributes:
+        users: The user's object; another one after the store was emptied.
+        buffer: What it has logged.
+        now: Gives the timestamp of the record being processed.
+    """
+
+    held: Final = None
+    expired_puts: Final = 0
+
+    def __init__(self, users: StateStore, now: Callable[[], int]) -> None:
+        self.users = users
+        self.buffer = ChangeBuffer()
+        self.now = now
+
+    def hold_back(self) -> None:
+        """Hold nothing back: such a store has no cache."""
+
+    def divide(self) -> None:
+        """Change nothing: the store knows no time."""
+
+    #: It is always whole.
+    unite = divide
+
+    def times(self) -> tuple[int, ...]:
+        """Return no time."""
+        return ()
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on without a time."""
+        assert not times, "it has given none"
+
+
+def as_given(store: Any) -> Any:
+    """Return what users get of a store: the object of their own, if it is one."""
+    return store.users if isinstance(store, CustomStore) else store
+
+
+class CustomSlot:
+    """The place of one such store in one task. Owned by one thread at a time, like the databases.
+
+    Args:
+        spec: The store.
+        task_id: The task.
+        directory: Where the task's state lives.
+        changelog: Topic and partition of its changelog, None if it has none.
+        now: Gives the timestamp of the record being processed.
+
+    Attributes:
+        store: The store.
+        position: How far its data has come in its changelog; None if that is not known.
+        identity: An id of the data that is here: another one once it was emptied.
+    """
+
+    def __init__(
+        self,
+        spec: StoreSpec,
+        *,
+        task_id: str,
+        directory: Path,
+        changelog: tuple[str, int] | None,
+        now: Callable[[], int],
+    ) -> None:
+        self._spec = spec
+        self._task_id = task_id
+        self._changelog = changelog
+        self._root = directory / f"custom-{spec.name}"
+        self._note_path = self._root / "position"
+        self._noted: Position | None = None
+        self._closed = False
+        #: Whether the user's object is being called by the task itself.
+        self._in_call = False
+        self.position: Position | None = None
+        self.identity = ""
+        self.store = CustomStore(self._made(), now)
+        self._open()
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    def _made(self) -> StateStore:
+        assert self._spec.make is not None, "the spec of such a store says what makes it"
+        with self._explained("being made"):
+            users = self._spec.make()
+        if not isinstance(users, StateStore):
+            raise StateStoreError(
+                f"store {self._spec.name}: what makes it returned an object of type {type(users).__name__}; return a "
+                "StateStore"
+            )
+        return users
+
+    def _open(self) -> None:
+        users = self.store.users
+        self.identity = secrets.token_hex(16)
+        self._noted = Position.decode(self._read_note())
+        if not users.manages_offsets or (self._changelog is not None and self._noted is None):
+            self._wipe()
+        self._closed = False
+        with self._explained("init"):
+            users.init(_Context(self, self._spec.name, self._task_id))
+        self.position = self._found()
+
+    def _found(self) -> Position | None:
+        """Return how far the data is that was there; any doubt is answered with None, which begins anew."""
+        if self._noted is None or self._changelog is None:
+            return None
+        with self._explained("committed_offset"):
+            offset = self.store.users.committed_offset(*self._changelog)
+        if offset is None or offset < self._noted.offset:
+            return None
+        return Position(
+            offset=offset, topic_id=self._noted.topic_id, written_at_ms=self._noted.written_at_ms
+        )
+
+    def begin(self, now: Callable[[], int]) -> CustomStore:
+        """Return the store for a task that begins; what was not committed is forgotten."""
+        self.store.now = now
+        if self.store.buffer.has_changes():
+            self._anew()
+        return self.store
+
+    def forget(self) -> None:
+        """Empty the store."""
+        self.position = None
+        self._anew(empty=True)
+
+    def _anew(self, *, empty: bool = False) -> None:
+        """Put another object in the place of this one."""
+        self.store.buffer.discard()
+        self.close()
+        if empty:
+            self._wipe()
+        self.store.users = self._made()
+        self._open()
+
+    def _wipe(self) -> None:
+        self._noted = None
+        with self._explained("emptying its directory"):
+            self._note_path.unlink(missing_ok=True)  # first: it must not speak for other data
+            if self._root.exists():
+                shutil.rmtree(self._root)
+
+    def place(self) -> Path:
+        """Return the directory of the store, which is made if it is missing."""
+        found = self._root / "data"
+        found.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        return found
+
+    # -- changing --------------------------------------------------------------------------------------------------
+
+    def log(self, key: object, value: object, timestamp: int | None) -> None:
+        """Log a change of the user's object."""
+        name = self._spec.name
+        if self._in_call or self._closed:
+            raise StateStoreError(
+                f"store {name}: log_change was called outside of processing; in init, restore, commit and close a store has "
+                "nothing to log: what it is given there is in the changelog already"
+            )
+        if not isinstance(key, bytes) or not isinstance(value, bytes | None):
+            raise TypeError(
+                f"store {name}: log_change takes a key of bytes and a value of bytes or None, not {type(key).__name__} and "
+                f"{type(value).__name__}; serialise them first"
+            )
+        if timestamp is not None and (type(timestamp) is not int or timestamp < 0):
+            raise TypeError(
+                f"store {name}: log_change takes a timestamp of whole ms since the epoch, not {timestamp!r}; leave it out for "
+                "that of the record being processed"
+            )
+        self.store.buffer.put(key, value, self.store.now() if timestamp is None else timestamp)
+
+    def restore(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Give records of the changelog to the user's object, as `state_stores.restore.fold` made rows of them."""
+        records: list[ChangelogRecord] = []
+        for key, row in rows:
+            assert row is not None, "a delete is a row, too"
+            value, timestamp = unseal(row)
+            records.append(ChangelogRecord(key, versions.value_of(value), timestamp))
+        if records:
+            with self._explained("restore"):
+                self.store.users.restore(records)
+
+    def commit(self, position: Position | None) -> None:
+        """Tell the user's object that all its changes are committed, up to this position if there is a changelog."""
+        offsets: dict[tuple[str, int], int] = {}
+        if position is not None and self._changelog is not None:
+            offsets[self._changelog] = position.offset
+        with self._explained("commit"):
+            self.store.users.commit(offsets)
+        if position is not None:
+            self.position = position
+            self._keep_note(position)
+
+    def _keep_note(self, position: Position) -> None:
+        """Note of which topic the offset is that the user's object has kept, now and then: it is not to be later than that."""
+        noted = self._noted
+        if not self.store.users.manages_offsets or (
+            noted is not None
+            and noted.topic_id == position.topic_id
+            and position.offset >= noted.offset
+            and position.written_at_ms - noted.written_at_ms < _NOTE_EVERY_MS
+        ):
+            return
+        with self._explained("noting its position"):
+            self._root.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+            fresh = self._note_path.with_suffix(".new")
+            fresh.unlink(missing_ok=True)
+            with create_private(fresh) as file:
+                file.write(position.encode())
+            fresh.replace(self._note_path)
+        self._noted = position
+
+    def _read_note(self) -> bytes | None:
+        with self._explained("reading its position"):
+            return self._note_path.read_bytes() if self._note_path.exists() else None
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the user's object. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            with self._explained("close"):
+                self.store.users.close()
+
+    @contextmanager
+    def _explained(self, what: str) -> Generator[None]:
+        """Call the user's object; what goes wrong is an error of this store."""
+        self._in_call = True
+        try:
+            yield
+        except StreamsError:
+            raise
+        except Exception as error:
+            raise StateStoreError(
+                f"store {self._spec.name} of task {self._task_id}: {what} failed: {type(error).__name__}: {error}; mend its "
+                "class, then start again: what is committed is in its changelog"
+            ) from error
+        finally:
+            self._in_call = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Context(StateStoreContext):
+    """The context of one object of the user's."""
+
+    _slot: CustomSlot
+    _name: str
+    _task_id: str
+
+    @property
+    def store_name(self) -> str:
+        return self._name
+
+    @property
+    def task_id(self) -> str:
+        return self._task_id
+
+    @property
+    def state_dir(self) -> Path:
+        return self._slot.place()
+
+    def log_change(self, key: bytes, value: bytes | None, timestamp: int | None = None) -> None:
+        self._slot.log(key, value, timestamp)

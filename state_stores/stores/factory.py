@@ -1,0 +1,196 @@
+"""Which class a store is, by its spec: for its task, and for queries."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from state_stores.buffers.commit_buffer import CommitBuffer
+from state_stores.buffers.headers_buffer import HeadersBuffer, SegmentedHeadersBuffer
+from state_stores.buffers.lru_buffer import LruBuffer
+from state_stores.buffers.queried import Queried, committed
+from state_stores.buffers.segmented_buffer import SegmentedBuffer
+from state_stores.buffers.ttl_buffer import TtlBuffer
+from state_stores.buffers.versioned_buffer import VersionedBuffer
+from state_stores.errors import InvalidStateStoreError
+from state_stores.layout.stored_values import StoredValues
+from state_stores.ports import Database
+from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stores.custom_slot import CustomStore
+from state_stores.stores.headers_queries import (
+    QueriedKeyValueStoreWithHeaders,
+    ReadOnlySessionStoreWithHeaders,
+    ReadOnlyWindowStoreWithHeaders,
+    segments_with_headers,
+)
+from state_stores.stores.key_value_store import (
+    KeyValueStore,
+    QueriedKeyValueStore,
+    ReadOnlyKeyValueStore,
+    TimestampedKeyValueStore,
+    TimestampedKeyValueStoreWithHeaders,
+)
+from state_stores.stores.segmented_store import queried_segments
+from state_stores.stores.session_store import (
+    ReadOnlySessionStore,
+    SessionStore,
+    SessionStoreWithHeaders,
+)
+from state_stores.stores.versioned_store import (
+    ReadOnlyVersionedKeyValueStore,
+    VersionedKeyValueStore,
+    queried_versioned_store,
+)
+from state_stores.stores.window_store import (
+    ReadOnlyWindowStore,
+    TimestampedWindowStore,
+    TimestampedWindowStoreWithHeaders,
+    WindowStore,
+)
+
+#: A store of a task.
+Store = (
+    KeyValueStore[Any, Any]
+    | WindowStore[Any, Any]
+    | SessionStore[Any, Any]
+    | VersionedKeyValueStore[Any, Any]
+    | CustomStore
+)
+
+#: A store for queries.
+ReadOnlyStore = (
+    ReadOnlyKeyValueStore[Any, Any]
+    | ReadOnlyWindowStore[Any, Any]
+    | ReadOnlySessionStore[Any, Any]
+    | ReadOnlyVersionedKeyValueStore[Any, Any]
+)
+
+
+def make_store(
+    spec: StoreSpec,
+    database: Database,
+    *,
+    topic: str,
+    keep_bytes: int,
+    now: Callable[[], int],
+    may_hold_back: bool,
+    in_range: bool = False,
+) -> Store:
+    """Return a store of a task.
+
+    Args:
+        spec: The store.
+        database: Where it is kept.
+        topic: Topic name the serdes are told.
+        keep_bytes: Budget of clean entries kept in memory.
+        now: Gives the timestamp of the record being processed.
+        may_hold_back: Whether updates may be held back from downstream.
+        in_range: Whether this is one key range of the store (see `TimedBuffer`).
+    """
+    match spec.kind:
+        case StoreKind.KEY_VALUE:
+            buffer = _key_value_buffer(spec)(spec, database, topic=topic, keep_bytes=keep_bytes)
+            return KeyValueStore[Any, Any](buffer, now, may_hold_back=may_hold_back)
+        case StoreKind.TIMESTAMPED_KEY_VALUE:
+            buffer = _key_value_buffer(spec)(spec, database, topic=topic, keep_bytes=keep_bytes)
+            if spec.keeps_headers:
+                return TimestampedKeyValueStoreWithHeaders[Any, Any](
+                    buffer, now, may_hold_back=may_hold_back
+                )
+            return TimestampedKeyValueStore[Any, Any](buffer, now, may_hold_back=may_hold_back)
+        case StoreKind.VERSIONED:
+            return VersionedKeyValueStore[Any, Any](
+                VersionedBuffer(spec, database, topic=topic, keep_bytes=keep_bytes), now
+            )
+        case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
+            segmented = SegmentedHeadersBuffer if spec.keeps_headers else SegmentedBuffer
+            rows = segmented(spec, database, topic=topic, keep_bytes=keep_bytes, in_range=in_range)
+            return _segmented_store(spec)(rows, now, may_hold_back=may_hold_back)
+        case StoreKind.CUSTOM:
+            raise AssertionError(f"store {spec.name} is in no database, but in a CustomSlot")
+
+
+def _segmented_store(spec: StoreSpec) -> type[WindowStore[Any, Any] | SessionStore[Any, Any]]:
+    if spec.kind is StoreKind.SESSION:
+        return SessionStoreWithHeaders if spec.keeps_headers else SessionStore
+    if spec.kind is StoreKind.WINDOW:
+        return WindowStore
+    return TimestampedWindowStoreWithHeaders if spec.keeps_headers else TimestampedWindowStore
+
+
+def _key_value_buffer(spec: StoreSpec) -> type[CommitBuffer]:
+    if spec.keeps_headers:
+        assert spec.max_entries is spec.ttl_ms is None, "a bounded store keeps no headers"
+        return HeadersBuffer
+    if spec.max_entries is not None:
+        assert spec.ttl_ms is None, "a store is bounded in one way"
+        return LruBuffer
+    return CommitBuffer if spec.ttl_ms is None else TtlBuffer
+
+
+def committed_store(
+    spec: StoreSpec,
+    topic: str,
+    databases: Callable[[], Sequence[Database]],
+    *,
+    with_headers: bool = False,
+) -> ReadOnlyStore:
+    """Return the committed content of a store over the databases of several tasks; see `queried_store`."""
+    return queried_store(spec, topic, committed(spec, databases), with_headers=with_headers)
+
+
+def queried_store(
+    spec: StoreSpec,
+    topic: str,
+    sources: Callable[[], Sequence[Queried]],
+    *,
+    with_headers: bool = False,
+) -> ReadOnlyStore:
+    """Return a store over several tasks, for interactive queries.
+
+    Args:
+        spec: The store.
+        topic: Topic name the serdes are told.
+        sources: Gives the store of each task that runs; it is called for every query.
+        with_headers: Whether values come with the headers of their records.
+
+    Raises:
+        InvalidStateStoreError: It is a custom store, or keeps no headers.
+    """
+    spec = replace(spec, value_serde=StoredValues(spec.value_serde, spec.name))
+    if with_headers:
+        return _with_headers(spec, topic, sources)
+    match spec.kind:
+        case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
+            return QueriedKeyValueStore[Any, Any](spec, topic, sources)
+        case StoreKind.VERSIONED:
+            return queried_versioned_store(spec, topic, sources)
+        case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
+            rows = queried_segments(spec, topic, sources)
+            return ReadOnlyWindowStore[Any, Any](spec, topic, rows)
+        case StoreKind.SESSION:
+            rows = queried_segments(spec, topic, sources)
+            return ReadOnlySessionStore[Any, Any](spec, topic, rows)
+        case StoreKind.CUSTOM:
+            raise InvalidStateStoreError(
+                f"store {spec.name} is a custom one: only the processors of its task can read it, because what was not "
+                "committed shows in it; have a processor forward what you ask for, to a topic or to a table with a store"
+            )
+
+
+def _with_headers(
+    spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
+) -> ReadOnlyStore:
+    if not spec.keeps_headers:
+        raise InvalidStateStoreError(
+            f"store {spec.name} keeps no headers; set dsl_store_format='HEADERS' or Materialized(headers=True) for a table,"
+            " use Stores.timestamped_key_value_with_headers and the like for a processor, or query without headers"
+        )
+    match spec.kind:
+        case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
+            rows = segments_with_headers(spec, topic, sources)
+            return ReadOnlyWindowStoreWithHeaders[Any, Any](spec, topic, rows)
+        case StoreKind.SESSION:
+            rows = segments_with_headers(spec, topic, sources)
+            return ReadOnlySessionStoreWithHeaders[Any, Any](spec, topic, rows)
+        case _:
+            return QueriedKeyValueStoreWithHeaders[Any, Any](spec, topic, sources)

@@ -1,0 +1,64 @@
+"""Queries of rows with their headers, of stores that keep them (Kafka Streams' KIP-1356)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from state_stores.buffers.queried import Queried
+from state_stores.buffers.segmented_buffer import QueriedSegments
+from state_stores.errors import StoredRowError
+from state_stores.layout.envelope import unseal_with_headers
+from state_stores.layout.headers import HeadersSerde
+from state_stores.layout.stored_values import key_hash, read_row
+from state_stores.spec import StoreSpec
+from state_stores.stores.key_value_store import QueriedKeyValueStore, ValueTimestampHeaders
+from state_stores.stores.segmented_store import Segments, queried_segments
+from state_stores.stores.session_store import AggregationWithHeaders, ReadOnlySessionStore
+from state_stores.stores.window_store import ReadOnlyWindowStore
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class QueriedKeyValueStoreWithHeaders(QueriedKeyValueStore[K, ValueTimestampHeaders[V]]):
+    """A queried key-value store whose values are `ValueTimestampHeaders`."""
+
+    def _decode(self, key: bytes, data: bytes, ended_at: int) -> ValueTimestampHeaders[V] | None:
+        payload, timestamp = unseal_with_headers(data)
+        if timestamp <= ended_at:
+            return None
+        try:
+            found = HeadersSerde(self._spec.value_serde).deserialize(self._topic, payload)
+        except StoredRowError as error:
+            raise error.of_key(key_hash(key)) from error.__cause__
+        return ValueTimestampHeaders(found.value, timestamp, found.headers)
+
+
+class ReadOnlyWindowStoreWithHeaders(ReadOnlyWindowStore[K, ValueTimestampHeaders[V]]):
+    """A queried window store whose values are `ValueTimestampHeaders`."""
+
+    def _shown(self, value: Any, timestamp: int) -> ValueTimestampHeaders[V]:
+        return ValueTimestampHeaders(value.value, timestamp, value.headers)
+
+
+class ReadOnlySessionStoreWithHeaders(ReadOnlySessionStore[K, AggregationWithHeaders[V]]):
+    """A queried session store whose values are `AggregationWithHeaders`."""
+
+    def _shown(self, value: Any, timestamp: int) -> AggregationWithHeaders[V]:  # noqa: ARG002 - the signature of any store
+        return AggregationWithHeaders(value.value, value.headers)
+
+
+class _SegmentsWithHeaders(QueriedSegments):
+    """Rows with a `WithHeaders` in the place of the value."""
+
+    def _decode(self, disk_key: bytes, data: bytes) -> tuple[Any, int]:
+        payload, timestamp = unseal_with_headers(data)
+        decode = HeadersSerde(self._spec.value_serde).deserialize
+        key = self.layout.key_of(disk_key)
+        return read_row(self._spec.name, decode, self._topic, payload, key), timestamp
+
+
+def segments_with_headers(
+    spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
+) -> Callable[[], Sequence[Segments]]:
+    """Return a function that gives the rows, with headers, of the tasks that run, for queries."""
+    return queried_segments(spec, topic, sources, _SegmentsWithHeaders)

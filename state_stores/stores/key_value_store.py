@@ -1,0 +1,504 @@
+"""Key-value stores as users see them: get, put, ranges; over a commit buffer.
+
+Keys and values are the user's types. Ranges are in the order of the serialised keys, both ends inclusive, as in Kafka
+Streams; None leaves an end open. Writes are visible to this task at once, to everybody else after the commit.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, cast, overload
+
+from state_stores.buffers.commit_buffer import CommitBuffer
+from state_stores.buffers.headers_buffer import HeadersBuffer, tell_headers
+from state_stores.buffers.queried import Queried, RowReader, Scan, clipped, committed, not_running
+from state_stores.buffers.timed_buffer import TimedBuffer, read_note
+from state_stores.errors import SerdeError, StoredRowError
+from state_stores.layout.envelope import unseal
+from state_stores.layout.headers import Headers
+from state_stores.layout.key_schema import after, key_bytes, prefix_end
+from state_stores.layout.stored_values import key_hash, read_row
+from state_stores.ports import Database, SerdePort
+from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stores.frozen import settled
+from state_stores.stores.task_store import TaskStore
+
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
+
+#: Before every timestamp.
+_NEVER: Final = -2
+
+_NOT_GIVEN: Final[Any] = object()
+
+
+@settled
+@dataclass(frozen=True, slots=True)
+class ValueAndTimestamp(Generic[V]):
+    """A value and the timestamp (ms since the epoch) of the record that set it.
+
+    >>> ValueAndTimestamp(3, 1_000).value
+    3
+    """
+
+    value: V
+    timestamp: int
+
+
+@settled
+@dataclass(frozen=True, slots=True)
+class ValueTimestampHeaders(Generic[V]):
+    """A value, the timestamp (ms since the epoch) and the headers of the record that set it.
+
+    >>> ValueTimestampHeaders(3, 1_000, (("trace", b"1"),)).headers
+    (('trace', b'1'),)
+    """
+
+    value: V
+    timestamp: int
+    headers: Headers = ()
+
+
+class ReadOnlyKeyValueStore(Generic[K, V]):
+    """Reads of a key-value store (Kafka Streams' ReadOnlyKeyValueStore); `KeyValueStore` adds the writes.
+
+    Every method that takes a key raises `ValueError` if it is None (but as an end of a range), and what the serde raises
+    if it can't take it. That of `KafkaStreams.store` raises `InvalidStateStoreError` when no task of it runs in this
+    process. Iterators need not be closed.
+
+    >>> def top(store: ReadOnlyKeyValueStore[str, int]) -> list[str]:
+    ...     return [key for key, value in store.range("a", "m") if value > 10]
+    """
+
+    def __init__(self, spec: StoreSpec, topic: str) -> None:
+        self.name = spec.name
+        self._topic = topic
+        self._key_serde: SerdePort = spec.key_serde
+
+    # What the two kinds of backing (buffer, committed database) give.
+
+    def _get(self, key: bytes) -> V | None:
+        raise NotImplementedError
+
+    def _iterate(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, V]]:
+        raise NotImplementedError
+
+    def approximate_num_entries(self) -> int:
+        """Return about how many keys the store holds."""
+        raise NotImplementedError
+
+    def _key_bytes(self, key: K) -> bytes:
+        return key_bytes(self._key_serde, self._topic, key, self.name)
+
+    def _key_of(self, data: bytes) -> K:
+        key: K = read_row(self.name, self._key_serde.deserialize, self._topic, data, data)
+        return key
+
+    def _bound(self, key: K | None) -> bytes | None:
+        return None if key is None else self._key_bytes(key)
+
+    def _scan(self, lo: K | None, hi: K | None, *, reverse: bool) -> Iterator[tuple[K, V]]:
+        upper = self._bound(hi)
+        rows = self._iterate(
+            self._bound(lo), None if upper is None else after(upper), reverse=reverse
+        )
+        return ((self._key_of(key), value) for key, value in rows)
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """Return the value of a key, or `default`; a value is never None."""
+        value = self._get(self._key_bytes(key))
+        return default if value is None else value
+
+    def range(self, lo: K | None, hi: K | None) -> Iterator[tuple[K, V]]:
+        """Yield (key, value) from `lo` to `hi`, both inclusive, in the order of the serialised keys."""
+        return self._scan(lo, hi, reverse=False)
+
+    def reverse_range(self, lo: K | None, hi: K | None) -> Iterator[tuple[K, V]]:
+        """Yield the same as `range`, backwards."""
+        return self._scan(lo, hi, reverse=True)
+
+    def all(self) -> Iterator[tuple[K, V]]:
+        """Yield every (key, value) in the order of the serialised keys."""
+        return self._scan(None, None, reverse=False)
+
+    def reverse_all(self) -> Iterator[tuple[K, V]]:
+        """Yield every (key, value), backwards."""
+        return self._scan(None, None, reverse=True)
+
+    def prefix_scan(
+        self, prefix: Any, prefix_serde: SerdePort | None = None
+    ) -> Iterator[tuple[K, V]]:
+        """Yield (key, value) of keys whose bytes start with those of `prefix`; raises `ValueError` for None.
+
+        Args:
+            prefix: The beginning of the keys.
+            prefix_serde: Gives the prefix's bytes; the key serde if not given, which fits where a beginning of a key is
+                that of its bytes, as of text.
+        """
+        serde = self._key_serde if prefix_serde is None else prefix_serde
+        if not hasattr(serde, "serialize"):
+            raise TypeError(
+                f"store {self.name}: prefix_serde is of type {type(serde).__name__}; give a serde, as in Serdes.string()"
+            )
+        data = key_bytes(serde, self._topic, prefix, self.name, what="prefix")
+        rows = self._iterate(data, prefix_end(data), reverse=False)
+        return ((self._key_of(key), value) for key, value in rows)
+
+    def __getitem__(self, key: K) -> V:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether a key has a value; a key that the serde refuses has none."""
+        if key is None:
+            return False
+        try:
+            data = self._key_bytes(cast("K", key))
+        except SerdeError:
+            return False
+        return self._get(data) is not None
+
+    def __len__(self) -> int:
+        return self.approximate_num_entries()
+
+    def __iter__(self) -> Iterator[K]:
+        return self.keys()
+
+    def keys(self) -> Iterator[K]:
+        """Yield every key in the order of the serialised keys."""
+        return (key for key, _ in self.all())
+
+    def values(self) -> Iterator[V]:
+        """Yield every value in the order of the serialised keys."""
+        return (value for _, value in self.all())
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Yield what `all` does."""
+        return self.all()
+
+
+class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
+    """A key-value store of a task, for its processors.
+
+    `now` gives the timestamp of the record being processed: it becomes that of the changelog record.
+
+    >>> def is_new(store: KeyValueStore[str, int], key: str) -> bool:
+    ...     return store.put_if_absent(key, 1) is None
+
+    >>> from streams import Processor, Stores, Topology
+    >>> from streams.testing import TopologyTestDriver
+    >>> topology = Topology().add_source("in", "orders", key_serde=str, value_serde=str)
+    >>> _ = topology.add_processor("count", Processor, ["in"])
+    >>> _ = topology.add_state_store(Stores.key_value("counts", key_serde=str, value_serde=int), ["count"])
+    >>> driver = TopologyTestDriver(topology)
+    >>> counts = driver.get_state_store("counts")
+    >>> counts.put("tea", 1)
+    >>> counts.put_all({"milk": 2, "mint": 3})
+    >>> counts.put_if_absent("tea", 9), counts.setdefault("tea", 9)
+    (1, 1)
+    >>> counts["salt"] = 4
+    >>> counts.get("tea"), counts.get("rice"), counts.get("rice", 0), "salt" in counts
+    (1, None, 0, True)
+    >>> list(counts.range("milk", "salt")), list(counts.range(None, "milk"))
+    ([('milk', 2), ('mint', 3), ('salt', 4)], [('milk', 2)])
+    >>> list(counts.prefix_scan("mi")), list(counts.reverse_all())[0], list(counts.keys())
+    ([('milk', 2), ('mint', 3)], ('tea', 1), ['milk', 'mint', 'salt', 'tea'])
+    >>> counts.delete("salt"), counts.pop("salt", None), counts.delete("rice")
+    (4, None, None)
+    >>> driver.close()
+    """
+
+    def __init__(
+        self, buffer: CommitBuffer, now: Callable[[], int], *, may_hold_back: bool = False
+    ) -> None:
+        super().__init__(buffer.spec, buffer.topic)
+        self._attach(buffer, now, may_hold_back=may_hold_back)
+        #: The buffer of a store whose rows end: it is told the time before anything is read.
+        self._timed = buffer if isinstance(buffer, TimedBuffer) else None
+
+    def _get(self, key: bytes) -> V | None:
+        if self._timed is not None:
+            self._timed.observe(self._now())
+        value: V | None = self.buffer.get(key)
+        return value
+
+    def _iterate(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, V]]:
+        return ((key, value) for key, value, _ in self._rows(lower, upper, reverse=reverse))
+
+    def _rows(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        if self._timed is not None:
+            self._timed.observe(self._now())
+        return self.buffer.iterate(lower, upper, reverse=reverse)
+
+    def approximate_num_entries(self) -> int:
+        """Return about how many keys the store holds, uncommitted ones counted."""
+        return self.buffer.approximate_num_entries()
+
+    def _set(self, key: K, value: Any, timestamp: int) -> None:
+        data = self._key_bytes(key)
+        try:
+            self._write(key, data, value, timestamp)
+        except SerdeError as error:
+            raise error.in_store(self.name) from error
+
+    def erase(self, key: bytes, tail: int = 0) -> int:
+        """Delete all rows of a serialised key (see `TaskStore.erase`)."""
+        buffer = self.buffer
+        rows = [key] if not tail else self._rows_with_tail(key, tail)
+        # Not `exists`: a row whose time is over is on disk until a sweep finds it.
+        found = [row for row in rows if buffer.peek(row) is not None]
+        if isinstance(buffer, HeadersBuffer):
+            buffer.record_headers = ()
+        decoded = [self._key_serde.deserialize(self._topic, row) for row in found]
+        for row, user_key in zip(found, decoded, strict=True):
+            self._write(user_key, row, None, self._now())
+        return len(found)
+
+    def _rows_with_tail(self, key: bytes, tail: int) -> list[bytes]:
+        rows = self.buffer.iterate(key, prefix_end(key))
+        return [row for row, _, _ in rows if len(row) == len(key) + tail]
+
+    def put(self, key: K, value: V | None) -> None:
+        """Set a value; None deletes it. A value that the serde can't take raises `SerializationError`."""
+        self._set(key, value, self._now())
+
+    def delete(self, key: K) -> V | None:
+        """Delete a key and return the value it had."""
+        value = self.get(key)
+        if value is not None:
+            self.put(key, None)
+        return value
+
+    def put_if_absent(self, key: K, value: V) -> V | None:
+        """Set a value only if the key has none; return the value it had before."""
+        existing = self.get(key)
+        if existing is None:
+            self.put(key, value)
+        return existing
+
+    def put_all(self, entries: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
+        """Set many values, one after the other; None deletes. Raises `TypeError` for what is no mapping and no pairs."""
+        pairs = (
+            cast("Mapping[K, V | None]", entries).items()
+            if isinstance(entries, Mapping)
+            else entries
+        )
+        if not isinstance(pairs, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise self._no_pairs(pairs)
+        for pair in pairs:
+            try:
+                key, value = pair
+            except (TypeError, ValueError):
+                raise self._no_pairs(pair) from None
+            self.put(key, value)
+
+    def _no_pairs(self, given: object) -> TypeError:
+        return TypeError(
+            f"store {self.name}: put_all() takes a mapping or (key, value) pairs, not an object of type "
+            f"{type(given).__name__}"
+        )
+
+    def update(self, entries: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
+        """Set many values, as `put_all` does."""
+        self.put_all(entries)
+
+    def setdefault(self, key: K, default: V) -> V:
+        """Set a value only if the key has none; return the value it has now."""
+        existing = self.put_if_absent(key, default)
+        return default if existing is None else existing
+
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: D) -> V | D: ...
+    def pop(self, key: K, default: Any = _NOT_GIVEN) -> Any:
+        """Delete a key and return the value it had, or `default`; without that a missing key raises `KeyError`."""
+        value = self.delete(key)
+        if value is not None:
+            return value
+        if default is _NOT_GIVEN:
+            raise KeyError(key)
+        return default
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        if self.delete(key) is None:
+            raise KeyError(key)
+
+
+class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp[V]]):
+    """A key-value store whose values are `ValueAndTimestamp`: the store of every aggregation and table.
+
+    >>> from streams import StreamsBuilder
+    >>> from streams.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> _ = builder.table("users", key_serde=str, value_serde=str, store="users")
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     store = driver.get_state_store("users")
+    ...     store.put("u1", ValueAndTimestamp("ann", 1_000))
+    ...     store.get("u1")
+    ValueAndTimestamp(value='ann', timestamp=1000)
+    """
+
+    def _get(self, key: bytes) -> ValueAndTimestamp[V] | None:
+        value: V | None = super()._get(key)  # type: ignore[assignment] # the bare value stands in the buffer
+        return None if value is None else ValueAndTimestamp(value, self.buffer.timestamp(key))
+
+    def _iterate(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, ValueAndTimestamp[V]]]:
+        rows = self._rows(lower, upper, reverse=reverse)
+        return ((key, ValueAndTimestamp(value, timestamp)) for key, value, timestamp in rows)
+
+    def put(self, key: K, value: ValueAndTimestamp[V] | None) -> None:
+        """Set a value and its timestamp; None deletes the key. Anything but `ValueAndTimestamp` raises `TypeError`."""
+        if value is None:
+            self._set(key, None, self._now())
+        elif isinstance(value, ValueAndTimestamp):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            self._set(key, value.value, value.timestamp)
+        else:
+            raise TypeError(
+                f"store {self.name} holds ValueAndTimestamp(value, timestamp), not {type(value).__name__}"
+            )
+
+
+class TimestampedKeyValueStoreWithHeaders(KeyValueStore[K, ValueTimestampHeaders[V]]):
+    """A key-value store whose values are `ValueTimestampHeaders` (Kafka Streams' KIP-1271).
+
+    >>> from streams import Stores
+    >>> Stores.timestamped_key_value_with_headers("last", key_serde=str, value_serde=int).spec.keeps_headers
+    True
+    """
+
+    def _get(self, key: bytes) -> ValueTimestampHeaders[V] | None:
+        found = self.buffer.peek(key)
+        if found is None:
+            return None
+        return ValueTimestampHeaders(found.value, self.buffer.timestamp(key), found.headers)
+
+    def _iterate(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, ValueTimestampHeaders[V]]]:
+        rows = self._rows(lower, upper, reverse=reverse)
+        return (
+            (key, ValueTimestampHeaders(found.value, timestamp, found.headers))
+            for key, found, timestamp in rows
+        )
+
+    def put(self, key: K, value: ValueTimestampHeaders[V] | None) -> None:
+        """Set a value, its timestamp and its headers; None deletes the key."""
+        tell_headers(self.buffer, value, ValueTimestampHeaders, self.name)
+        if value is None:
+            self._set(key, None, self._now())
+        else:
+            self._set(key, value.value, value.timestamp)
+
+
+class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
+    """A key-value store over several tasks, for interactive queries.
+
+    `sources` gives the tasks that run now. It is called for every query, so a store whose task moves away raises
+    `InvalidStateStoreError` instead of answering from a closed database.
+    """
+
+    def __init__(
+        self, spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
+    ) -> None:
+        super().__init__(spec, topic)
+        self._spec = spec
+        self._sources = sources
+
+    def _decode(self, key: bytes, data: bytes, ended_at: int) -> Any:
+        """Return the value of a row; None if its timestamp is `ended_at` or before."""
+        payload, timestamp = unseal(data)
+        if timestamp <= ended_at:
+            return None
+        try:
+            value = self._spec.value_serde.deserialize(self._topic, payload)
+        except StoredRowError as error:
+            raise error.of_key(key_hash(key)) from error.__cause__
+        return (
+            ValueAndTimestamp(value, timestamp)
+            if self._spec.kind is StoreKind.TIMESTAMPED_KEY_VALUE
+            else value
+        )
+
+    def _get(self, key: bytes) -> V | None:
+        # All are asked before the first one is waited for.
+        for answer in [source.get(key) for source in self._sources()]:
+            data, observed_ms = answer()
+            if data is not None:
+                value: V | None = self._decode(key, data, self._ended_at(observed_ms))
+                return value
+        return None
+
+    def _ended_at(self, observed_ms: int) -> int:
+        """Return the largest timestamp of rows that have ended; below every timestamp in a store without a ttl."""
+        ttl_ms = self._spec.ttl_ms
+        return _NEVER if ttl_ms is None else observed_ms - ttl_ms
+
+    def _iterate(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, V]]:
+        def rows(
+            reader: RowReader, past: bytes | None, _observed_ms: int
+        ) -> Iterator[tuple[bytes, bytes | None]]:
+            bounds = clipped(lower, upper, past, reverse=reverse)
+            return reader.iterate(self.name, *bounds, reverse=reverse)
+
+        # Task by task, as Kafka Streams' composite iterator: keys are in order inside a task, not across tasks.
+        for source in self._sources():
+            for page in source.pages(Scan(rows, reverse)):
+                ended_at = self._ended_at(page.observed_ms)
+                for key, data in page.rows:
+                    value = self._decode(key, data, ended_at)
+                    if value is not None:
+                        yield key, value
+
+    def approximate_num_entries(self) -> int:
+        """Return about how many keys the tasks hold together."""
+        return sum(source.approximate_num_entries() for source in self._sources())
+
+
+class CommittedKeyValueStore(QueriedKeyValueStore[K, V]):
+    """The committed content of a store over the databases of several tasks.
+
+    `databases` gives the databases that are open now.
+    """
+
+    def __init__(
+        self, spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
+    ) -> None:
+        super().__init__(spec, topic, committed(spec, databases))
+        self._databases = databases
+
+    def _opened(self) -> list[Database]:
+        databases = self._databases()
+        if not databases:
+            raise not_running(self.name)
+        return databases
+
+    def _get(self, key: bytes) -> V | None:
+        # Processors read global stores once per record, so databases are read directly.
+        for database in self._opened():
+            (data,) = database.get_many(self.name, [key])
+            if data is not None:
+                has_ttl = self._spec.ttl_ms is not None
+                observed_ms = read_note(database, self.name)[0] if has_ttl else -1
+                value: V | None = self._decode(key, data, self._ended_at(observed_ms))
+                return value
+        return None

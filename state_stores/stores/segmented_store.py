@@ -1,0 +1,155 @@
+"""What window and session stores share: where their rows come from, keys, ranges."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Generic, Protocol, TypeVar
+
+from state_stores.buffers.headers_buffer import HeadersBuffer
+from state_stores.buffers.queried import Queried
+from state_stores.buffers.segmented_buffer import QueriedSegments, SegmentedBuffer, SegmentRow
+from state_stores.layout.key_schema import key_bytes
+from state_stores.layout.segments import TIME_MAX, SegmentLayout, check_bounds
+from state_stores.layout.stored_values import read_row
+from state_stores.ports import SerdePort
+from state_stores.spec import StoreSpec
+from state_stores.stores.task_store import TaskStore
+from state_stores.stores.windowed import Windowed
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Segments(Protocol):
+    """Rows of a window or session store: a task's buffer, or what a query reads of a task."""
+
+    @property
+    def layout(self) -> SegmentLayout:
+        """Return how the rows are laid out."""
+        ...
+
+    def scan_key(
+        self, key: bytes, low: int, high: int, *, reverse: bool = False
+    ) -> Iterator[SegmentRow]:
+        """Return the live rows of a key with low <= time <= high, in the order of time."""
+        ...
+
+    def scan_range(
+        self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
+    ) -> Iterator[SegmentRow]:
+        """Return the live rows of a range of keys with low <= time <= high."""
+        ...
+
+
+class SegmentedReads(Generic[K, V]):
+    """Reads of a window or session store, over whatever holds its rows.
+
+    Args:
+        spec: The store.
+        topic: Topic name the serdes are told.
+        sources: Gives what holds the rows now; it is asked anew for every call.
+    """
+
+    def __init__(
+        self, spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Segments]]
+    ) -> None:
+        self.name = spec.name
+        self._spec = spec
+        self._topic = topic
+        self._key_serde: SerdePort = spec.key_serde
+        self._layout = SegmentLayout.of(spec)
+        self._sources = sources
+
+    def _key_bytes(self, key: K) -> bytes:
+        return key_bytes(self._key_serde, self._topic, key, self.name)
+
+    def _bound(self, key: K | None) -> bytes | None:
+        return None if key is None else self._key_bytes(key)
+
+    def _key_rows(self, key: K, low: int, high: int, *, reverse: bool) -> Iterator[SegmentRow]:
+        data = self._key_bytes(key)
+        check_bounds(self.name, low, high)
+        # All are opened now: an iterator shows what was there when it was asked for.
+        return chain.from_iterable(
+            [source.scan_key(data, low, high, reverse=reverse) for source in self._sources()]
+        )
+
+    def _range_rows(
+        self, lo: K | None, hi: K | None, low: int, high: int, *, reverse: bool
+    ) -> Iterator[SegmentRow]:
+        first, last = self._bound(lo), self._bound(hi)
+        check_bounds(self.name, low, high)
+        # Task by task, as Kafka Streams' composite iterator.
+        return chain.from_iterable(
+            [
+                source.scan_range(first, last, low, high, reverse=reverse)
+                for source in self._sources()
+            ]
+        )
+
+    def _windowed(self, disk_key: bytes) -> Windowed[K]:
+        raise NotImplementedError
+
+    def _shown(self, value: Any, timestamp: int) -> Any:  # noqa: ARG002 - for stores that show it
+        return value
+
+    def _pairs(self, rows: Iterator[SegmentRow]) -> Iterator[tuple[Windowed[K], V]]:
+        return (
+            (self._windowed(disk_key), self._shown(value, timestamp))
+            for disk_key, value, timestamp in rows
+        )
+
+    def _key_of(self, disk_key: bytes) -> K:
+        data = self._layout.key_of(disk_key)
+        key: K = read_row(self.name, self._key_serde.deserialize, self._topic, data, data)
+        return key
+
+
+class SegmentedStore(TaskStore[SegmentedBuffer]):
+    """The writing side that window and session stores share."""
+
+    @property
+    def observed_stream_time_ms(self) -> int:
+        """Return the largest row time the store has seen (ms since the epoch), -1 before the first."""
+        return self.buffer.observed_stream_time_ms
+
+    def observe(self, stream_time_ms: int) -> None:
+        """Let the store know how far time has come; rows older than that less the retention are gone at once."""
+        self.buffer.observe(stream_time_ms)
+
+    def erase(self, key: bytes, tail: int = 0) -> int:
+        """Delete all rows of a serialised key (see `TaskStore.erase`): its windows or sessions, duplicates included."""
+        assert not tail, "the keys of windows and sessions are not windowed themselves"
+        buffer = self.buffer
+        # Not by `put`: it refuses what has expired, and ignores None where duplicates are retained.
+        found = [row for row in buffer.rows_of(key, 0, TIME_MAX) if buffer.exists(row)]
+        if isinstance(buffer, HeadersBuffer):
+            buffer.record_headers = ()
+        decoded = [self._windowed(row) for row in found]
+        for row, windowed in zip(found, decoded, strict=True):
+            self._write(windowed, row, None, self._now())
+        return len(found)
+
+    def _windowed(self, disk_key: bytes) -> Windowed[Any]:
+        raise NotImplementedError
+
+    def is_expired(self, time: int) -> bool:
+        """Return whether rows of a time (a window's start, a session's end) have expired."""
+        return time < self.buffer.live_from_ms
+
+    def _accepts(self, time: int, *, counted: bool = True) -> bool:
+        """Take note of the time of a row that is to be put; return whether it has not expired."""
+        self.buffer.observe(time)
+        if time >= self.buffer.live_from_ms:
+            return True
+        self.expired_puts += counted
+        return False
+
+
+def queried_segments(
+    spec: StoreSpec,
+    topic: str,
+    sources: Callable[[], Sequence[Queried]],
+    segments: type[QueriedSegments] = QueriedSegments,
+) -> Callable[[], Sequence[Segments]]:
+    """Return a function that gives the rows of the tasks that run, for queries."""
+    return lambda: [segments(spec, topic, source) for source in sources()]

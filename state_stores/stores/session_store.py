@@ -1,0 +1,224 @@
+"""Session stores as users see them: values by key and session (start and end, both inclusive); over a segmented buffer.
+
+A row lives until the store has seen a session's end that is `retention` later than its own. Rules are those of Kafka
+Streams' RocksDBSessionStore and InMemorySessionStore. Sessions of a key are in the order of their ends, then starts.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from state_stores.buffers.headers_buffer import tell_headers
+from state_stores.buffers.segmented_buffer import SegmentedBuffer, SegmentRow
+from state_stores.layout.headers import Headers
+from state_stores.layout.segments import TIME_MAX, check_bounds, check_time
+from state_stores.stores.frozen import settled
+from state_stores.stores.segmented_store import SegmentedReads, SegmentedStore
+from state_stores.stores.windowed import Windowed
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: How `find_sessions` calls the span of time it takes.
+_FOUND_BY: Final = ("earliest_end", "latest_start")
+
+
+@settled
+@dataclass(frozen=True, slots=True)
+class AggregationWithHeaders(Generic[V]):
+    """The value of a session and the headers of the record that set it.
+
+    >>> AggregationWithHeaders(3, (("trace", b"1"),)).aggregation
+    3
+    """
+
+    aggregation: V
+    headers: Headers = ()
+
+
+class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
+    """Reads of a session store (Kafka Streams' ReadOnlySessionStore); `SessionStore` adds the writes. Times are ms since the epoch.
+
+    A key of None raises `ValueError`, but as an end of a range. That of `KafkaStreams.store` raises
+    `InvalidStateStoreError` when no task of it runs in this process.
+
+    >>> def longest(store: ReadOnlySessionStore[str, int], key: str) -> int:
+    ...     return max((session.end - session.start for session, _ in store.fetch(key)), default=0)
+    """
+
+    def fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield (windowed key, value) of all sessions of a key, the earliest first."""
+        return self.find_sessions(key, 0, TIME_MAX)
+
+    def backward_fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield the same as `fetch`, the latest first."""
+        return self.backward_find_sessions(key, 0, TIME_MAX)
+
+    def fetch_session(self, key: K, start: int, end: int) -> V | None:
+        """Return the value of one session, or None."""
+        check_bounds(self.name, start, end, ("start", "end"))
+        for session, value in self._pairs(self._key_rows(key, end, end, reverse=False)):
+            if session.start == start:
+                return value
+        return None
+
+    def fetch_range(self, lo: K | None, hi: K | None) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield (windowed key, value) of all sessions of the keys from `lo` to `hi`, both inclusive (None: no end).
+
+        Earlier segments of time come first; inside a segment rows are in the order of their keys.
+        """
+        return self._pairs(self._range_rows(lo, hi, 0, TIME_MAX, reverse=False))
+
+    def find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield (windowed key, value) of a key's sessions with end >= earliest_end and start <= latest_start."""
+        check_bounds(self.name, earliest_end, latest_start, _FOUND_BY)
+        rows = self._key_rows(key, earliest_end, TIME_MAX, reverse=False)
+        return self._pairs(self._started(rows, latest_start))
+
+    def backward_find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """Yield the same as `find_sessions`, the latest first."""
+        check_bounds(self.name, earliest_end, latest_start, _FOUND_BY)
+        rows = self._key_rows(key, earliest_end, TIME_MAX, reverse=True)
+        return self._pairs(self._started(rows, latest_start))
+
+    def _started(self, rows: Iterator[SegmentRow], latest: int) -> Iterator[SegmentRow]:
+        start_of = self._layout.session_start_of
+        return (row for row in rows if start_of(row[0]) <= latest)
+
+    def _windowed(self, disk_key: bytes) -> Windowed[K]:
+        layout = self._layout
+        start, end = layout.session_start_of(disk_key), layout.time_of(disk_key)
+        return Windowed(self._key_of(disk_key), start, end)
+
+
+class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
+    """A session store of a task, for its processors.
+
+    `now` gives the timestamp of the record being processed: it becomes that of the changelog record.
+
+    >>> def extend(store: SessionStore[str, int], key: str, at_ms: int, gap_ms: int) -> None:
+    ...     start, end, count = at_ms, at_ms, 1
+    ...     for session, value in list(store.find_sessions(key, at_ms - gap_ms, at_ms + gap_ms)):
+    ...         start, end, count = min(start, session.start), max(end, session.end), count + value
+    ...         store.remove(session)
+    ...     store.put(Windowed(key, start, end), count)
+
+    >>> from streams import Processor, Stores, Topology
+    >>> from streams.testing import TopologyTestDriver
+    >>> topology = Topology().add_source("in", "clicks", key_serde=str, value_serde=str)
+    >>> _ = topology.add_processor("visits", Processor, ["in"])
+    >>> visits = Stores.session("visits", retention=1_000, key_serde=str, value_serde=int)
+    >>> _ = topology.add_state_store(visits, ["visits"])
+    >>> driver = TopologyTestDriver(topology)
+    >>> store = driver.get_state_store("visits")
+    >>> store.put(Windowed("ann", 0, 5), 1), store.put(Windowed("ann", 50, 60), 2), store.put(Windowed("bob", 7, 7), 3)
+    (None, None, None)
+    >>> list(store.fetch("ann")), store.fetch_session("ann", 50, 60)
+    ([(Windowed(key='ann', start=0, end=5), 1), (Windowed(key='ann', start=50, end=60), 2)], 2)
+    >>> list(store.find_sessions("ann", earliest_end=6, latest_start=50)), list(store.find_sessions("ann", 6, 49))
+    ([(Windowed(key='ann', start=50, end=60), 2)], [])
+    >>> extend(store, "ann", 40, gap_ms=10)
+    >>> [windowed.start for windowed, _ in store.backward_fetch("ann")]
+    [40, 0]
+    >>> store.remove(Windowed("ann", 0, 5))
+    >>> [windowed.key for windowed, _ in store.fetch_range(None, None)]
+    ['ann', 'bob']
+    >>> driver.close()
+    """
+
+    def __init__(
+        self, buffer: SegmentedBuffer, now: Callable[[], int], *, may_hold_back: bool = False
+    ) -> None:
+        super().__init__(buffer.spec, buffer.topic, lambda: (self.buffer,))
+        self._attach(buffer, now, may_hold_back=may_hold_back)
+
+    def put(self, windowed: Windowed[K], value: V | None) -> None:
+        """Set the value of a session, or delete it with None; dropped if it has expired.
+
+        Raises:
+            TypeError: This is no `Windowed`.
+            ValueError: Its key is None, a time is below 0, or it ends before it starts.
+            SerializationError: A serde can't take the key or the value.
+        """
+        if not isinstance(windowed, Windowed):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise TypeError(
+                f"store {self.name}: put() takes a Windowed(key, start, end), not a {type(windowed).__name__}"
+            )
+        data = self._key_bytes(windowed.key)
+        self._put(windowed.key, data, windowed.start, windowed.end, value, self._now())
+
+    def remove(self, windowed: Windowed[K]) -> None:
+        """Delete a session."""
+        self.put(windowed, None)
+
+    # -- for operators, by serialised key --------------------------------------------------------------------------
+
+    def disk_key(self, key: bytes, start: int, end: int) -> bytes:
+        """Return the key of a row in `buffer`."""
+        return self._layout.session_key(key, start, end)
+
+    def put_bytes(self, key: bytes, start: int, end: int, value: Any, timestamp: int) -> None:
+        """Do what `put` does, with the value's own timestamp."""
+        self._put(None, key, start, end, value, timestamp)
+
+    def find_sessions_bytes(
+        self, key: bytes, earliest_end: int, latest_start: int, *, expired: bool = False
+    ) -> list[tuple[int, int, Any, int]]:
+        """Return (start, end, value, timestamp) of what `find_sessions` yields, the earliest first.
+
+        `expired`: also of sessions that have expired, as far as they are still there.
+        """
+        times_of = self._layout.session_times_of
+        found: list[tuple[int, int, Any, int]] = []
+        for row, value, timestamp in self.buffer.scan_key(
+            key, earliest_end, TIME_MAX, expired=expired
+        ):
+            start, end = times_of(row)
+            if start <= latest_start:
+                found.append((start, end, value, timestamp))
+        return found
+
+    def _put(self, key: Any, data: bytes, start: int, end: int, value: Any, timestamp: int) -> None:
+        check_time(self.name, start, "session start")
+        if check_time(self.name, end, "session end") < start:
+            raise ValueError(
+                f"store {self.name}: a session can't end at {end}, before its start {start}"
+            )
+        if not self._accepts(end, counted=value is not None):
+            return
+        disk_key = self._layout.session_key(data, start, end)
+        if self.held is None:
+            self.buffer.put(disk_key, value, timestamp)
+            return
+        if key is None:
+            key = self._key_of(disk_key)
+        self._write(Windowed(key, start, end), disk_key, value, timestamp)
+
+
+class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
+    """A session store whose values are `AggregationWithHeaders` (Kafka Streams' KIP-1271).
+
+    >>> from streams import Stores
+    >>> Stores.session_with_headers("visits", retention=60_000, key_serde=str, value_serde=int).spec.keeps_headers
+    True
+    """
+
+    def put(self, windowed: Windowed[K], value: AggregationWithHeaders[V] | None) -> None:
+        """Set the value and headers of a session, or delete it with None; dropped if it has expired."""
+        tell_headers(self.buffer, value, AggregationWithHeaders, self.name)
+        plain: Any = None if value is None else value.aggregation
+        super().put(windowed, plain)
+
+    def _shown(self, value: Any, timestamp: int) -> Any:  # noqa: ARG002 - for stores that show it
+        return AggregationWithHeaders(value.value, value.headers)
+
+    def find_sessions_bytes(
+        self, key: bytes, earliest_end: int, latest_start: int, *, expired: bool = False
+    ) -> list[tuple[int, int, Any, int]]:
+        """Return what any session store does: (start, end, value, timestamp), without headers."""
+        rows = super().find_sessions_bytes(key, earliest_end, latest_start, expired=expired)
+        return [(start, end, found.value, timestamp) for start, end, found, timestamp in rows]

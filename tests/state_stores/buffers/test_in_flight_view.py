@@ -1,0 +1,101 @@
+"""What stores see of a commit that is under way is what the database has afterwards."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_stores.buffers.commit_buffer import Drained, write_rows
+from state_stores.buffers.in_flight_view import InFlightView
+from state_stores.buffers.joined_changes import joined
+from state_stores.buffers.rows import SortedRows
+from state_stores.in_memory import InMemoryDatabase
+
+keys = st.binary(max_size=2) | st.sampled_from([b"k%d" % number for number in range(10)])
+rows = st.dictionaries(keys, st.none() | st.binary(max_size=3))
+bounds = st.none() | keys
+ranges = st.none() | st.tuples(keys, keys)
+
+
+def drained(
+    changes: dict[bytes, bytes | None], gone: tuple[bytes, bytes] | None, notes: dict[str, bytes]
+) -> Drained:
+    """Return a store's changes, as a commit has them."""
+    ordered = sorted(changes)
+    on_disk = SortedRows(ordered, [changes[key] for key in ordered])
+    return Drained([], [], [], disk_rows=on_disk, delete_range=gone, notes=notes)
+
+
+@given(
+    before=rows,
+    changes=rows,
+    gone=ranges,
+    asked=st.lists(keys),
+    lower=bounds,
+    upper=bounds,
+    notes=st.dictionaries(st.sampled_from("ab"), st.binary(min_size=1, max_size=2)),
+)
+def test_a_view_shows_what_the_database_will_have(
+    before: dict[bytes, bytes | None],
+    changes: dict[bytes, bytes | None],
+    gone: tuple[bytes, bytes] | None,
+    asked: list[bytes],
+    lower: bytes | None,
+    upper: bytes | None,
+    notes: dict[str, bytes],
+) -> None:
+    """Values, ranges in both directions, expired ranges and notes; of other stores nothing changes."""
+    database = InMemoryDatabase(["mine", "other"])
+    written = sorted(before.items())
+    database.write({"mine": written, "other": written}, {"a": b"0"})
+    view = InFlightView(database)
+
+    def seen() -> list[object]:
+        return [
+            *(view.get_many(store, asked) for store in ("mine", "other")),
+            *(
+                list(view.iterate(store, lower, upper, reverse=reverse))
+                for store in ("mine", "other")
+                for reverse in (False, True)
+            ),
+            *map(view.position, "ab"),
+        ]
+
+    untouched = seen()
+    change = drained(changes, gone, notes)
+    view.take({"mine": change}, {})
+    under_way = seen()
+    begun = view.iterate("mine", lower, upper)
+    view.let_go()
+    assert seen() == untouched
+    view.take({"mine": change}, {})
+    write_rows(database, {"mine": change.stored}, {}, {"mine": change})
+    assert seen() == under_way
+    view.let_go()
+    assert seen() == under_way
+    assert list(begun) == under_way[2], "a scan goes on as it began"
+
+
+def test_what_joins_a_commit_is_shown_with_what_was_there() -> None:
+    """All rows of both, and the keys that both add."""
+    database = InMemoryDatabase(["mine"])
+    view = InFlightView(database)
+    first, second = drained({b"a": b"1"}, None, {}), drained({b"b": b"2"}, None, {})
+    view.take({"mine": first}, {"mine": 1})
+    assert view.get_many("mine", [b"a", b"b"]) == [b"1", None]
+    view.take({"mine": joined([first, second])}, {"mine": 1})
+    assert view.get_many("mine", [b"a", b"b"]) == [b"1", b"2"]
+    assert view.approximate_num_entries("mine") == 2
+    view.let_go()
+    view.take({"mine": second}, {"mine": 1})
+    assert view.approximate_num_entries("mine") == 1
+
+
+def test_nothing_is_written_through_a_view() -> None:
+    """Commits write, and whoever opened the database."""
+    view = InFlightView(InMemoryDatabase(["mine"]))
+    with pytest.raises(AssertionError, match="mine"):
+        view.write({"mine": []}, {})
+    with pytest.raises(AssertionError, match="mine"):
+        view.clear("mine")
+    with pytest.raises(AssertionError):
+        view.close()

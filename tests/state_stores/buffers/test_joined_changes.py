@@ -1,0 +1,77 @@
+"""Changes that were drained one after the other leave a database and a changelog as they would have one by one."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_stores.buffers.commit_buffer import Drained
+from state_stores.buffers.joined_changes import joined
+from state_stores.buffers.rows import SortedRows
+from state_stores.spec import StoreKind
+from tests.state_stores.stores.store_bench import StoreBench, spec_of
+
+keys = st.sampled_from([b"a", b"b", b"c", b"d"])
+Rows = dict[bytes, bytes | None]
+
+
+@st.composite
+def drains(draw: st.DrawFn) -> Drained:
+    """What a store may drain, with or without rows of its own for the database."""
+    changes = sorted(draw(st.dictionaries(keys, st.none() | st.binary(max_size=2))).items())
+    bounds = draw(st.none() | st.tuples(st.just(b""), keys))  # what has expired is the oldest
+    own = draw(st.booleans())
+    columns = [key for key, _ in changes], [value for _, value in changes]
+    return Drained(
+        *columns,
+        [draw(st.integers(0, 9)) for _ in changes],
+        disk_rows=SortedRows(*columns) if own or bounds else None,
+        delete_range=bounds,
+    )
+
+
+def written(disk: Rows, drained: Drained) -> None:
+    """Write it to a database."""
+    if drained.delete_range is not None:
+        first, end = drained.delete_range
+        for key in [key for key in disk if first <= key < end]:
+            del disk[key]
+    for key, value in drained.stored:
+        if value is None:
+            disk.pop(key, None)
+        else:
+            disk[key] = value
+
+
+@given(st.lists(drains(), min_size=1, max_size=4), st.dictionaries(keys, st.just(b"\x00old")))
+def test_they_leave_what_they_would_have_left_one_after_the_other(
+    changes: list[Drained], before: dict[bytes, bytes]
+) -> None:
+    """The rows on disk, and the last record of each key in the changelog."""
+    apart: Rows = dict(before)
+    for each in changes:
+        written(apart, each)
+    together: Rows = dict(before)
+    whole = joined(changes)
+    written(together, whole)
+    assert together == apart
+    log: dict[bytes, tuple[bytes | None, int]] = {}
+    for each in changes:
+        log.update(zip(each.keys, zip(each.values, each.timestamps, strict=True), strict=True))
+    assert (
+        dict(zip(whole.keys, zip(whole.values, whole.timestamps, strict=True), strict=True)) == log
+    )
+    assert whole.keys == sorted(log)
+
+
+def test_every_version_goes_to_the_changelog() -> None:
+    """Of a versioned store the last record of a key is not all that counts: those before it are what it was at other times."""
+    bench = StoreBench(spec_of(StoreKind.VERSIONED, history_retention_ms=100), rocksdb=False)
+    parts: list[Drained] = []
+    for at in (1, 2, 3):
+        bench.store.put("a", at * 10, at)
+        parts.append(bench.store.buffer.drain())
+        bench.store.buffer.applied()
+    whole = joined(parts)
+    assert whole.keys == [each.keys[0] for each in parts]
+    assert whole.values == [each.values[0] for each in parts]
+    assert whole.timestamps == [1, 2, 3]
+    assert list(whole.stored) == sorted(row for each in parts for row in each.stored)

@@ -1,0 +1,271 @@
+"""Queries of uncommitted rows see what the task's own store sees, whatever is dirty, in flight or committed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_stores.buffers import queried
+from state_stores.buffers.commit_buffer import Drained, write_rows
+from state_stores.buffers.in_flight_view import InFlightView
+from state_stores.buffers.queried import Committed, Uncommitted, UncommittedRows
+from state_stores.ports import Database
+from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stores.factory import make_store, queried_store
+from state_stores.stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
+from state_stores.stores.session_store import AggregationWithHeaders
+from state_stores.stores.windowed import Windowed
+from streams import Serdes
+from tests.state_stores.stores.store_bench import TOPIC, StoreBench, spec_of
+
+KEYS = ("a", "aa", "b", "c", "d")
+SPECS: dict[str, StoreSpec] = {
+    "key_value": spec_of(StoreKind.KEY_VALUE),
+    "objects": spec_of(StoreKind.KEY_VALUE, value_serde=Serdes.json()),
+    "timestamped": spec_of(StoreKind.TIMESTAMPED_KEY_VALUE),
+    "headers": spec_of(StoreKind.TIMESTAMPED_KEY_VALUE, keeps_headers=True),
+    "lru": spec_of(StoreKind.KEY_VALUE, max_entries=3),
+    "ttl": spec_of(StoreKind.TIMESTAMPED_KEY_VALUE, ttl_ms=50),
+    "window": spec_of(StoreKind.WINDOW, retention_ms=120_000, window_size_ms=10),
+    "timestamped_window": spec_of(
+        StoreKind.TIMESTAMPED_WINDOW, retention_ms=120_000, window_size_ms=10
+    ),
+    "window_headers": spec_of(
+        StoreKind.TIMESTAMPED_WINDOW, retention_ms=120_000, window_size_ms=10, keeps_headers=True
+    ),
+    "duplicates": spec_of(
+        StoreKind.WINDOW, retention_ms=120_000, window_size_ms=10, retain_duplicates=True
+    ),
+    "session": spec_of(StoreKind.SESSION, retention_ms=120_000),
+    "session_headers": spec_of(StoreKind.SESSION, retention_ms=120_000, keeps_headers=True),
+    "versioned": spec_of(StoreKind.VERSIONED, history_retention_ms=100_000),
+}
+HEADERS = (("trace", b"1"),)
+
+
+class QueryBench(StoreBench):
+    """A store over a view, as a task has it, with both ways to query it."""
+
+    def __init__(self, spec: StoreSpec, *, rocksdb: bool) -> None:
+        self.in_flight: Drained | None = None
+        super().__init__(spec, rocksdb=rocksdb)
+        self.asked = 0
+        headers = spec.keeps_headers
+
+        def view(sources: Callable[[], list[Any]]) -> Any:
+            return queried_store(spec, TOPIC, sources, with_headers=headers)
+
+        self.committed = view(lambda: [Committed(self.database, spec)])
+        self.uncommitted: Any = view(lambda: [Uncommitted(self.database, "store", self._ask)])
+
+    def _ask(self, function: Callable[[UncommittedRows], Any], /) -> Callable[[], list[Any]]:
+        self.asked += 1
+        return lambda: [function(UncommittedRows(self.store.buffer, self.view))]
+
+    def _open(self, database: Database) -> None:
+        self.database = database
+        self.view = InFlightView(database)
+        self.store = make_store(
+            self.spec, self.view, topic=TOPIC, keep_bytes=1 << 20, now=lambda: self.now,
+            may_hold_back=False,
+        )  # fmt: skip
+
+    def put(self, key: str, value: int | None, time: int) -> None:
+        """Write to the store, whatever its kind."""
+        spec, shown = self.spec, value
+        self.now = time
+        match spec.kind:
+            case StoreKind.TIMESTAMPED_KEY_VALUE | StoreKind.TIMESTAMPED_WINDOW if (
+                value is not None
+            ):
+                shown = (
+                    ValueTimestampHeaders(value, time, HEADERS)  # type: ignore[assignment]
+                    if spec.keeps_headers
+                    else ValueAndTimestamp(value, time)
+                )
+            case StoreKind.SESSION if value is not None and spec.keeps_headers:
+                shown = AggregationWithHeaders(value, HEADERS)  # type: ignore[assignment]
+        match spec.kind:
+            case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
+                self.store.put(key, shown)
+            case StoreKind.VERSIONED | StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
+                self.store.put(key, shown, time)
+            case _:
+                self.store.put(Windowed(key, time - time % 7, time), shown)
+
+    def begin_commit(self) -> None:
+        """Do the first half of a commit: what changed is in flight."""
+        self.end_commit()
+        if self.store.buffer.has_changes():
+            self.in_flight = self.store.buffer.drain()
+            added = {"store": self.store.buffer.entries_added()}
+            self.view.take({"store": self.in_flight}, added)
+            self.store.buffer.applied()
+
+    def end_commit(self) -> None:
+        """Do the second half: what is in flight is on disk."""
+        if self.in_flight is not None:
+            write_rows(
+                self.database, {"store": self.in_flight.stored}, {}, {"store": self.in_flight}
+            )
+            self.view.let_go()
+            self.in_flight = None
+
+    def roll_back(self) -> None:
+        """Forget what is not committed."""
+        self.in_flight = None
+        self.view.let_go()
+        self.store.buffer.discard()
+
+
+@contextmanager
+def opened(name: str, *, rocksdb: bool) -> Iterator[QueryBench]:
+    """Open the bench of a kind of store."""
+    bench = QueryBench(SPECS[name], rocksdb=rocksdb)
+    try:
+        yield bench
+    finally:
+        bench.close()
+
+
+def reads(store: Any, kind: StoreKind) -> list[Any]:
+    """Return what every way to read a store gives."""
+    spans = [(0, 1 << 40), (20, 70_000), (60_001, 60_040)]
+    bounds: list[tuple[Any, Any]] = [(None, None), ("aa", "c"), ("b", None), (None, "a")]
+    match kind:
+        case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
+            found = [list(store.range(*each)) for each in bounds]
+            found += [list(store.reverse_range(*each)) for each in bounds]
+            found += [list(store.prefix_scan("a")), list(store.keys()), list(store.reverse_all())]
+            # Last: a use counts in a store that is bounded by use.
+            return [*found, ["b" in store], [store.get(key) for key in KEYS]]
+        case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
+            found = [list(store.fetch(key, *span)) for key in KEYS for span in spans]
+            found += [list(store.backward_fetch(key, *span)) for key in KEYS for span in spans]
+            found += [list(store.fetch_range(*each, *span)) for each in bounds for span in spans]
+            found += [
+                list(store.backward_fetch_range(*each, *span)) for each in bounds for span in spans
+            ]
+            return [*found, [store.fetch("a", time) for time in (0, 20, 60_001)]]
+        case StoreKind.SESSION:
+            found = [list(store.fetch(key)) for key in KEYS]
+            found += [list(store.backward_fetch(key)) for key in KEYS]
+            found += [list(store.fetch_range(*each)) for each in bounds]
+            return found + [list(store.find_sessions(key, *span)) for key in KEYS for span in spans]
+        case _:
+            found = [list(store.history(key)) for key in KEYS]
+            found += [list(store.history(key, 20, 60_000)) for key in KEYS]
+            return [*found, [store.get(key) for key in KEYS], [store.get("a", as_of=30)]]
+
+
+times = st.sampled_from([0, 10, 20, 30, 35, 60_001, 60_040, 130_000, 250_000])
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 9)), times),
+        st.tuples(st.sampled_from(["begin", "end", "roll back"])),
+    ),
+    max_size=25,
+)  # fmt: skip
+
+
+def play(bench: QueryBench, step: tuple[Any, ...]) -> None:
+    """Do one step."""
+    match step:
+        case ("put", key, value, time):
+            bench.put(key, value, time)
+        case ("begin",):
+            bench.begin_commit()
+        case ("end",):
+            bench.end_commit()
+        case _:
+            bench.roll_back()
+
+
+@pytest.mark.parametrize("name", SPECS)
+@given(steps=steps, page=st.integers(1, 4))
+def test_uncommitted_reads_are_those_of_the_tasks_own_store(
+    name: str, steps: list[tuple[Any, ...]], page: int
+) -> None:
+    """Whatever was put, staged, written or rolled back, and however small pages are."""
+    with opened(name, rocksdb=False) as bench, patch.object(queried, "PAGE_ROWS", page):
+        for step in steps:
+            play(bench, step)
+        kind = bench.spec.kind
+        asked = reads(bench.uncommitted, kind)
+        assert asked == reads(bench.store, kind)
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("rocksdb", [False, True], ids=["in_memory", "rocksdb"])
+def test_a_row_is_seen_before_its_commit_by_one_level_only(name: str, *, rocksdb: bool) -> None:
+    """Uncommitted: at once, also in flight; committed: when it is on disk. What is rolled back was never there."""
+    with opened(name, rocksdb=rocksdb) as bench:
+        kind = bench.spec.kind
+        nothing = reads(bench.committed, kind)
+        bench.put("a", 1, 20)
+        bench.put("b", 2, 60_001 if kind is not StoreKind.TIMESTAMPED_KEY_VALUE else 21)
+        seen = reads(bench.uncommitted, kind)
+        assert seen != nothing
+        assert reads(bench.committed, kind) == nothing
+        bench.begin_commit()
+        assert reads(bench.uncommitted, kind) == seen
+        assert reads(bench.committed, kind) == nothing
+        bench.end_commit()
+        assert reads(bench.uncommitted, kind) == reads(bench.committed, kind) == seen
+        bench.put("c", 3, 20)
+        assert reads(bench.uncommitted, kind) != seen
+        bench.roll_back()
+        assert reads(bench.uncommitted, kind) == seen
+
+
+def test_a_query_does_not_count_as_a_use() -> None:
+    """Of a store that keeps the keys used last: which key goes next does not depend on who asks."""
+    with opened("lru", rocksdb=False) as bench:
+        for key in ("a", "b", "c"):
+            bench.put(key, 1, 0)
+        assert bench.uncommitted.get("a") == 1
+        bench.put("d", 1, 0)
+        assert [bench.uncommitted.get(key) for key in ("a", "b")] == [None, 1]
+
+
+def test_what_is_committed_while_a_scan_runs_is_not_missed() -> None:
+    """A row that goes from the buffer to disk between two pages is in the next page."""
+    with opened("key_value", rocksdb=True) as bench, patch.object(queried, "PAGE_ROWS", 2):
+        keys = [f"k{number}" for number in range(9)]
+        for key in keys:
+            bench.put(key, 1, 0)
+        rows = bench.uncommitted.all()
+        seen = [next(rows)]
+        bench.begin_commit()
+        seen.append(next(rows))
+        bench.end_commit()
+        assert [key for key, _ in [*seen, *rows]] == keys
+
+
+def test_a_page_is_bounded() -> None:
+    """A worker is never asked for more than a page at a time, and a key costs one question."""
+    with opened("key_value", rocksdb=False) as bench, patch.object(queried, "PAGE_ROWS", 10):
+        for number in range(100):
+            bench.put(f"k{number:03}", 1, 0)
+        assert bench.uncommitted.get("k050") == 1
+        assert bench.asked == 1
+        assert len(list(bench.uncommitted.all())) == 100
+        assert bench.asked == 1 + 11  # the last page is found to be empty
+        assert bench.uncommitted.approximate_num_entries() == 100
+    with opened("objects", rocksdb=False) as bench, patch.object(queried, "PAGE_BYTES", 1_000):
+        for number in range(10):
+            bench.put(f"k{number}", 10**500, 0)
+        assert len(list(bench.uncommitted.all())) == 10
+        assert bench.asked == 6
+
+
+def test_an_object_that_is_read_is_the_callers_own() -> None:
+    """A query gets values of its own: changing one changes nothing in the store."""
+    with opened("objects", rocksdb=False) as bench:
+        bench.store.put("a", {"n": 1})
+        bench.uncommitted.get("a")["n"] = 2
+        assert bench.store.get("a") == {"n": 1}

@@ -1,0 +1,163 @@
+"""One store over a real database, with its commits, its changelog, restarts and restores."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from state_stores.buffers.commit_buffer import write_rows
+from state_stores.in_memory import InMemoryDatabase
+from state_stores.layout.headers import Headers
+from state_stores.ports import Database
+from state_stores.restore import fold
+from state_stores.rocksdb.options import RocksDBOptions
+from state_stores.rocksdb.shared_resources import SharedResources
+from state_stores.rocksdb.task_database import TaskDatabase
+from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stores.factory import committed_store, make_store
+from streams import Serdes
+
+TOPIC = "app-store-changelog"
+
+# Small buffers, so that data is read from files and memory alike.
+_OPTIONS = RocksDBOptions(
+    write_buffer_bytes=64 * 1024, family_write_buffer_bytes=64 * 1024, block_cache_bytes=64 * 1024
+)
+
+
+#: How a store begins again: on its disk after a close, on what a kill left of it, or without one; and where the
+#: changelog is cut into batches.
+begins = st.tuples(
+    st.sampled_from(["restart", "kill", "restore"]), st.lists(st.integers(0, 100), max_size=3)
+)
+
+
+def spec_of(kind: StoreKind, **changes: Any) -> StoreSpec:
+    """Return a store of strings and integers."""
+    values = {"key_serde": Serdes.string(), "value_serde": Serdes.int64(), **changes}
+    return StoreSpec(name="store", kind=kind, **values)
+
+
+class StoreBench:
+    """A store, and everything that can happen to it.
+
+    Attributes:
+        store: The store as its task holds it.
+        now: What its processors' clock says.
+        changelog: (key, value, timestamp) of every changelog record.
+        headers: Headers of every changelog record.
+        committed: The store as queries see it.
+    """
+
+    def __init__(self, spec: StoreSpec, *, rocksdb: bool, keep_bytes: int = 1 << 20) -> None:
+        self.spec = spec
+        self.now = 0
+        self.changelog: list[tuple[bytes, bytes | None, int]] = []
+        self.headers: list[Headers] = []
+        self._keep_bytes = keep_bytes
+        self._rocksdb = rocksdb
+        self._root = Path(tempfile.mkdtemp()) if rocksdb else None
+        self._resources = SharedResources.create(_OPTIONS) if rocksdb else None
+        self._lives = 0
+        self._open(self._fresh())
+        self.committed: Any = committed_store(spec, TOPIC, lambda: [self.database])
+
+    def _fresh(self) -> Database:
+        self._lives += 1
+        return self._database()
+
+    def _database(self) -> Database:
+        if self._root is None:
+            return InMemoryDatabase(["store"])
+        assert self._resources is not None
+        path = self._root / str(self._lives)
+        return TaskDatabase.open(path, ["store"], _OPTIONS, self._resources)
+
+    def _open(self, database: Database) -> None:
+        self.database = database
+        self.store: Any = make_store(
+            self.spec,
+            database,
+            topic=TOPIC,
+            keep_bytes=self._keep_bytes,
+            now=lambda: self.now,
+            may_hold_back=self.spec.caching,
+        )
+
+    def commit(self) -> None:
+        """Write what changed to the changelog and to the database."""
+        buffer = self.store.buffer
+        if buffer.has_changes():
+            drained = buffer.drain()
+            self.changelog += zip(drained.keys, drained.values, drained.timestamps, strict=True)
+            self.headers += drained.row_headers or [()] * len(drained.keys)
+            position = {"store": len(self.changelog).to_bytes(8)}
+            write_rows(self.database, {"store": drained.stored}, position, {"store": drained})
+        buffer.applied()
+
+    def restart(self) -> None:
+        """Go on from what is committed; in memory, that is what the changelog has."""
+        if not self._rocksdb:
+            self.restore([])
+            return
+        self.database.close()
+        self._open(self._database())
+
+    def restore(self, cuts: Sequence[int]) -> None:
+        """Make the store anew from its changelog, in batches that are cut anywhere."""
+        self.database.close()
+        self._open(self._fresh())
+        self.replay(0, cuts)
+
+    def kill(self, cuts: Sequence[int]) -> None:
+        """Go on from what is on disk while the database is open: RocksDB's memory is lost, and replayed."""
+        if self._root is None:
+            self.restore(cuts)
+            return
+        killed = self._root / str(self._lives)
+        self._lives += 1
+        shutil.copytree(killed, self._root / str(self._lives))
+        self.database.close()
+        self._open(self._database())
+        self.replay(int.from_bytes(self.database.position("store") or b""), cuts)
+
+    def begin_again(self, how: tuple[str, Sequence[int]]) -> None:
+        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
+        match how:
+            case ("restart", _):
+                self.restart()
+            case ("kill", cuts):
+                self.kill(cuts)
+            case (_, cuts):
+                self.restore(cuts)
+
+    def replay(self, begin: int, cuts: Sequence[int]) -> None:
+        """Bring the store up to the end of its changelog."""
+        end = len(self.changelog)
+        inside = sorted(begin + cut % (end - begin + 1) for cut in cuts)
+        for start, stop in pairwise([begin, *inside, end]):
+            batch = self.changelog[start:stop]
+            rows = fold(
+                self.spec,
+                [key for key, _, _ in batch],
+                [value for _, value, _ in batch],
+                [timestamp for _, _, timestamp in batch],
+                self.headers[start:stop],
+            )
+            extra = self.store.buffer.restored(rows)
+            position = {"store": stop.to_bytes(8)}
+            write_rows(self.database, {"store": rows}, position, {"store": extra})
+
+    def disk_rows(self) -> list[tuple[bytes, bytes]]:
+        """Return everything that is in the database."""
+        return list(self.database.iterate("store", None, None))
+
+    def close(self) -> None:
+        """Remove everything."""
+        self.database.close()
+        if self._root is not None:
+            shutil.rmtree(self._root)

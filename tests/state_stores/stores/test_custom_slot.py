@@ -1,0 +1,183 @@
+"""The place of a user's own store in its task: what it begins with, and what makes it begin anew."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from state_stores.errors import StateStoreError
+from state_stores.layout.position import Position
+from state_stores.restore import fold
+from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stores.custom_slot import ChangeBuffer, CustomSlot, as_given
+from streams import Serdes, StateStore
+from tests.tasks.custom_stores import KeptTotals, Totals
+
+TOPIC = b"sixteen byte id."
+OTHER = b"another topic id"
+
+
+def slot_of(make: Callable[[], object], directory: Path, *, logging: bool = True) -> CustomSlot:
+    """Return the place of a store that `make` makes."""
+    serde = Serdes.bytes()
+    return CustomSlot(
+        StoreSpec(
+            name="totals", kind=StoreKind.CUSTOM, key_serde=serde, value_serde=serde, make=make
+        ),
+        task_id="0_0",
+        directory=directory,
+        changelog=("changelog", 0) if logging else None,
+        now=lambda: 7,
+    )
+
+
+def at(offset: int, *, topic: bytes = TOPIC, now_ms: int = 0) -> Position:
+    """Return a position."""
+    return Position(offset=offset, topic_id=topic, written_at_ms=now_ms)
+
+
+def counted(slot: CustomSlot, keys: str) -> Totals:
+    """Count keys in the store of a slot, and return it."""
+    store = slot.store.users
+    assert isinstance(store, Totals)
+    for key in keys:
+        store.add(key)
+    return store
+
+
+def test_the_last_change_of_a_key_counts() -> None:
+    """In the order of these; nothing of them is left after the commit."""
+    buffer = ChangeBuffer()
+    for key, value in [(b"a", b"1"), (b"b", b"22"), (b"a", None)]:
+        buffer.put(key, value, len(value or b""))
+    drained = buffer.drain()
+    assert (drained.keys, drained.values, drained.timestamps) == (
+        [b"b", b"a"],
+        [b"22", None],
+        [2, 0],
+    )
+    assert list(drained.stored) == []
+    assert buffer.uncommitted_bytes == 404
+    assert buffer.has_changes()
+    buffer.applied()
+    assert (buffer.has_changes(), buffer.uncommitted_bytes) == (False, 0)
+
+
+def test_a_task_that_begins_anew_gets_nothing_uncommitted(tmp_path: Path) -> None:
+    """The object stays as long as all it has is committed."""
+    slot = slot_of(Totals, tmp_path)
+    store = counted(slot, "a")
+    slot.store.buffer.applied()
+    slot.commit(at(3))
+    assert as_given(slot.begin(lambda: 8)) is store
+    counted(slot, "a")
+    fresh = as_given(slot.begin(lambda: 9))
+    assert fresh is not store
+    assert (fresh.totals, store.closed, slot.position) == ({}, 1, None)
+    assert not slot.store.buffer.has_changes()
+    fresh.add("a")
+    assert slot.store.buffer.drain().timestamps == [9]
+
+
+def test_what_was_committed_is_found_again(tmp_path: Path) -> None:
+    """At the offset the store has kept, as old as the note says at most."""
+    slot = slot_of(KeptTotals, tmp_path)
+    counted(slot, "ab")
+    slot.commit(at(3, now_ms=1_000))
+    slot.commit(at(9, now_ms=2_000))
+    slot.close()
+    again = slot_of(KeptTotals, tmp_path)
+    assert again.position == at(9, now_ms=1_000)
+    again.commit(at(12, now_ms=61_000))
+    assert slot_of(KeptTotals, tmp_path).position == at(12, now_ms=61_000)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, OTHER])
+def test_emptying_leaves_nothing(topic: bytes, tmp_path: Path) -> None:
+    """Another object, another identity, no files; a changelog of another id is noted at once."""
+    slot = slot_of(KeptTotals, tmp_path)
+    counted(slot, "a")
+    slot.commit(at(3))
+    identity = slot.identity
+    slot.forget()
+    assert (slot.position, counted(slot, "").totals) == (None, {})
+    assert slot.identity != identity
+    slot.commit(at(1, topic=topic))
+    assert slot_of(KeptTotals, tmp_path).position == at(1, topic=topic)
+
+
+def test_a_store_is_closed_before_its_files_go(tmp_path: Path) -> None:
+    """It may still use them then."""
+
+    class Closing(KeptTotals):
+        def close(self) -> None:
+            super().close()
+            assert (self.context.state_dir / "totals.json").exists()
+
+    slot = slot_of(Closing, tmp_path)
+    slot.commit(at(3))
+    slot.forget()
+    assert not list(slot.place().iterdir())
+
+
+def test_an_offset_before_the_note_is_not_followed(tmp_path: Path) -> None:
+    """The store has lost a commit, so nobody knows how old it is."""
+    slot = slot_of(KeptTotals, tmp_path)
+    counted(slot, "a")
+    slot.commit(at(3))
+    kept = slot.place() / "totals.json"
+    before = kept.read_bytes()
+    slot.commit(at(9, now_ms=60_000))
+    kept.write_bytes(before)
+    assert slot_of(KeptTotals, tmp_path).position is None
+
+
+def test_files_without_a_note_are_not_followed(tmp_path: Path) -> None:
+    """Nobody knows of which topic they are; the store begins empty."""
+    slot = slot_of(KeptTotals, tmp_path)
+    counted(slot, "a")
+    slot.commit(at(3))
+    (tmp_path / "custom-totals" / "position").unlink()
+    again = slot_of(KeptTotals, tmp_path)
+    assert (again.position, counted(again, "").totals) == (None, {})
+
+
+def test_a_store_without_a_changelog_keeps_its_files(tmp_path: Path) -> None:
+    """There is nothing else it could be made from."""
+    slot = slot_of(KeptTotals, tmp_path, logging=False)
+    counted(slot, "a")
+    slot.commit(None)
+    assert counted(slot_of(KeptTotals, tmp_path, logging=False), "").totals == {"a": 1}
+
+
+def test_records_come_as_they_are_in_the_changelog(tmp_path: Path) -> None:
+    """All of them, deletes too; those without a key are nobody's."""
+    slot = slot_of(Totals, tmp_path)
+    records = [(b"a", b"1", 5), (None, b"x", 6), (b"a", None, 7), (b"b", b"", 8)]
+    spec = StoreSpec(
+        name="totals",
+        kind=StoreKind.CUSTOM,
+        key_serde=Serdes.bytes(),
+        value_serde=Serdes.bytes(),
+    )
+    rows = fold(
+        spec,
+        [key for key, _, _ in records],
+        [value for _, value, _ in records],
+        [time for _, _, time in records],
+    )
+    with pytest.raises(StateStoreError, match=r"store totals of task 0_0: restore failed.*int\(\)"):
+        slot.restore(rows)
+    assert counted(slot, "").restored == [(b"a", b"1", 5), (b"a", None, 7), (b"b", b"", 8)]
+
+
+def test_what_makes_it_may_fail_later(tmp_path: Path) -> None:
+    """It is called for each task, and was called only twice when the store was declared."""
+
+    def fails() -> StateStore:
+        raise OSError("no memory")
+
+    with pytest.raises(StateStoreError, match="being made failed: OSError: no memory"):
+        slot_of(fails, tmp_path)
+    with pytest.raises(StateStoreError, match="returned an object of type int"):
+        slot_of(lambda: 5, tmp_path)

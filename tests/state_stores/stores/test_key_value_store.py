@@ -1,0 +1,377 @@
+"""Key-value stores read as sorted dictionaries; what a cache holds back goes out once, with the right past."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from state_stores.buffers.commit_buffer import CommitBuffer
+from state_stores.errors import InvalidStateStoreError
+from state_stores.in_memory import InMemoryDatabase
+from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stores.key_value_store import (
+    CommittedKeyValueStore,
+    KeyValueStore,
+    TimestampedKeyValueStore,
+    ValueAndTimestamp,
+)
+from streams import Serdes, SerializationError
+
+NOW = 42
+KEYS = st.sampled_from(["", "a", "aa", "ab", "b", "ba", "é", "z"])
+TOPIC = "app-store-changelog"
+
+
+def spec_of(kind: StoreKind = StoreKind.KEY_VALUE) -> StoreSpec:
+    """Return a store of strings and integers."""
+    return StoreSpec(name="store", kind=kind, key_serde=Serdes.string(), value_serde=Serdes.int64())
+
+
+def opened(kind: type[Any] = KeyValueStore, *, cached: bool = False) -> Any:
+    """Return an empty store whose clock stands at NOW."""
+    spec = spec_of(
+        StoreKind.TIMESTAMPED_KEY_VALUE if kind is TimestampedKeyValueStore else StoreKind.KEY_VALUE
+    )
+    buffer = CommitBuffer(spec, InMemoryDatabase(["store"]), topic=TOPIC, keep_bytes=1 << 20)
+    store = kind(buffer, lambda: NOW, may_hold_back=cached)
+    assert (store.hold_back() is not None) == cached
+    return store
+
+
+def commit(store: KeyValueStore[Any, Any]) -> None:
+    """Write the changes of a store to its database."""
+    store.buffer._database.write({"store": store.buffer.drain().stored}, {})
+    store.buffer.applied()
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Every operation beside a dictionary that is sorted by the keys' bytes."""
+
+    @initialize(cached=st.booleans())
+    def open(self, *, cached: bool) -> None:
+        self.store: KeyValueStore[str, int] = opened(cached=cached)
+        self.model: dict[str, int] = {}
+
+    def rows(self) -> list[tuple[str, int]]:
+        return sorted(self.model.items(), key=lambda row: row[0].encode())
+
+    @rule(key=KEYS, value=st.none() | st.integers(-9, 9))
+    def put(self, key: str, value: int | None) -> None:
+        self.store.put(key, value)
+        if value is None:
+            self.model.pop(key, None)
+        else:
+            self.model[key] = value
+
+    @rule(key=KEYS)
+    def delete(self, key: str) -> None:
+        assert self.store.delete(key) == self.model.pop(key, None)
+
+    @rule(key=KEYS, value=st.integers(-9, 9))
+    def put_if_absent(self, key: str, value: int) -> None:
+        assert self.store.put_if_absent(key, value) == self.model.get(key)
+        self.model.setdefault(key, value)
+
+    @rule(rows=st.dictionaries(KEYS, st.none() | st.integers(-9, 9)), as_pairs=st.booleans())
+    def put_all(self, rows: dict[str, int | None], *, as_pairs: bool) -> None:
+        self.store.put_all(list(rows.items()) if as_pairs else rows)
+        for key, value in rows.items():
+            self.model.pop(key, None)
+            if value is not None:
+                self.model[key] = value
+
+    @rule(key=KEYS, value=st.integers(-9, 9))
+    def set_as_a_mapping(self, key: str, value: int) -> None:
+        self.store[key] = value
+        self.model[key] = value
+
+    @rule(key=KEYS)
+    def read_as_a_mapping(self, key: str) -> None:
+        assert (key in self.store) == (key in self.model)
+        if key in self.model:
+            assert self.store[key] == self.model[key]
+            del self.store[key]
+            del self.model[key]
+        else:
+            with pytest.raises(KeyError):
+                self.store[key]
+            with pytest.raises(KeyError):
+                del self.store[key]
+
+    @rule(key=KEYS, default=st.integers(-9, 9), give_default=st.booleans())
+    def take_out_as_a_mapping(self, key: str, default: int, *, give_default: bool) -> None:
+        if give_default:
+            assert self.store.get(key, default) == self.model.get(key, default)
+            assert self.store.pop(key, default) == self.model.pop(key, default)
+        elif key in self.model:
+            assert self.store.pop(key) == self.model.pop(key)
+        else:
+            with pytest.raises(KeyError):
+                self.store.pop(key)
+
+    @rule(key=KEYS, value=st.integers(-9, 9), rows=st.dictionaries(KEYS, st.integers(-9, 9)))
+    def fill_as_a_mapping(self, key: str, value: int, rows: dict[str, int]) -> None:
+        assert self.store.setdefault(key, value) == self.model.setdefault(key, value)
+        self.store.update(rows)
+        self.model.update(rows)
+
+    @rule(lo=st.none() | KEYS, hi=st.none() | KEYS)
+    def ranges(self, lo: str | None, hi: str | None) -> None:
+        expected = [
+            (key, value)
+            for key, value in self.rows()
+            if (lo is None or key.encode() >= lo.encode())
+            and (hi is None or key.encode() <= hi.encode())
+        ]
+        assert list(self.store.range(lo, hi)) == expected
+        assert list(self.store.reverse_range(lo, hi)) == expected[::-1]
+
+    @rule(prefix=KEYS)
+    def prefixes(self, prefix: str) -> None:
+        expected = [row for row in self.rows() if row[0].startswith(prefix)]
+        assert list(self.store.prefix_scan(prefix)) == expected
+
+    @rule()
+    def commit(self) -> None:
+        commit(self.store)
+
+    @invariant()
+    def holds_all_rows(self) -> None:
+        if hasattr(self, "store"):
+            assert list(self.store.all()) == self.rows()
+            assert list(self.store.reverse_all()) == self.rows()[::-1]
+            assert list(self.store.items()) == self.rows()
+            assert list(self.store) == list(self.store.keys()) == [key for key, _ in self.rows()]
+            assert list(self.store.values()) == [value for _, value in self.rows()]
+            assert len(self.store) >= len(self.model)
+
+
+TestStoreMachine = pytest.mark.slow(StoreMachine.TestCase)
+TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+@pytest.mark.parametrize("kind", [KeyValueStore, TimestampedKeyValueStore])
+def test_null_keys_are_refused(kind: type[Any]) -> None:
+    """A key that is None is an error of the program, and the message names the store."""
+    store = opened(kind)
+    for call in (store.get, store.delete, lambda key: store.put(key, None), store.prefix_scan):
+        with pytest.raises(ValueError, match="store store"):
+            call(None)
+
+
+@pytest.mark.parametrize("kind", [KeyValueStore, TimestampedKeyValueStore])
+def test_a_key_that_the_serde_refuses_is_not_in_the_store(kind: type[Any]) -> None:
+    """As an object of another type is not in a dictionary."""
+    store = opened(kind)
+    assert 7 not in store
+    assert None not in store
+    assert "a" not in store
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda store: store.get(7), "expected str, got int"),
+        (lambda store: store.put(7, 1), "expected str, got int"),
+        (lambda store: store.put("a", "text"), "expected int, got str"),
+        (lambda store: store.put_all({"a": "text"}), "expected int, got str"),
+        (lambda store: store.range(7, None), "expected str, got int"),
+        (lambda store: store.prefix_scan(7), "expected str, got int"),
+    ],
+)
+def test_what_a_serde_refuses_is_told_with_the_store(call: Any, reason: str) -> None:
+    """It is an error of the program: no exception handler is advised, and nothing has changed."""
+    store = opened()
+    with pytest.raises(
+        SerializationError, match=rf"^store store: .*{reason}.*store serdes"
+    ) as told:
+        call(store)
+    assert "handler" not in str(told.value)
+    assert list(store.all()) == []
+
+
+def test_uncommitted_deletes_are_no_entries() -> None:
+    """Neither of rows that were never committed nor of those that were; a row that comes back is one again."""
+    store = opened()
+    store.put("a", 1)
+    store.put("a", None)
+    assert len(store) == 0
+    assert not store
+    store.put("a", 2)
+    store.put("b", 3)
+    commit(store)
+    assert len(store) == 2
+    store.put("a", 4)
+    assert len(store) == 2
+    assert store.delete("b") == 3
+    assert len(store) == 1
+    store.delete("a")
+    assert not store
+    store.buffer.fetch([b"a"])
+    store.buffer.values[b"a"] = 5
+    store.buffer.touched([b"a"], NOW)
+    assert len(store) == 1
+    commit(store)
+    assert len(store) == 1
+
+
+def test_changelog_records_have_the_time_of_the_record_being_processed() -> None:
+    """Puts and deletes of a plain store carry the clock's time."""
+    store: KeyValueStore[str, int] = opened()
+    store.put("a", 1)
+    store.put("b", None)
+    drained = store.buffer.drain()
+    assert (drained.keys, drained.timestamps) == ([b"a", b"b"], [NOW, NOW])
+
+
+def test_timestamped_stores_keep_the_time_they_are_given() -> None:
+    """Value and timestamp come back from every read; a delete gets the clock's time."""
+    store: TimestampedKeyValueStore[str, int] = opened(TimestampedKeyValueStore)
+    store.put("a", ValueAndTimestamp(1, 7))
+    store.put("b", ValueAndTimestamp(2, 8))
+    store.put("b", None)
+    assert store.get("a") == ValueAndTimestamp(1, 7)
+    assert store.get("b") is None
+    assert list(store.all()) == [("a", ValueAndTimestamp(1, 7))]
+    assert store.buffer.drain().timestamps == [7, NOW]
+    commit(store)
+    store.buffer.discard()
+    assert list(store.reverse_all()) == [("a", ValueAndTimestamp(1, 7))]
+
+
+def test_timestamped_stores_refuse_bare_values() -> None:
+    """A value without its timestamp is an error that names the store, not a value of another shape."""
+    store: Any = opened(TimestampedKeyValueStore)
+    with pytest.raises(TypeError, match="store store holds ValueAndTimestamp"):
+        store.put("a", 1)
+    assert store.get("a") is None
+
+
+def test_iterators_show_the_store_as_it_was() -> None:
+    """Writes during a scan, uncommitted or committed, do not show in it."""
+    store: KeyValueStore[str, int] = opened()
+    store.put_all({"a": 1, "b": 2, "c": 3})
+    commit(store)
+    store.put("bb", 4)
+    rows: Iterator[tuple[str, int]] = store.all()
+    first = next(rows)
+    store.put_all({"b": None, "c": 9, "d": 5})
+    commit(store)
+    assert [first, *rows] == [("a", 1), ("b", 2), ("bb", 4), ("c", 3)]
+
+
+# -- what a cache holds back ------------------------------------------------------------------------------------------
+
+CHANGES = st.lists(st.tuples(KEYS, st.none() | st.integers(0, 9)), max_size=60)
+
+
+@given(
+    before=st.dictionaries(KEYS, st.integers(0, 9)),
+    rounds=st.lists(st.tuples(CHANGES, st.none() | st.integers(0, 9)), max_size=4),
+)
+def test_held_back_changes_are_a_dictionary_of_keys_with_their_past(
+    before: dict[str, int], rounds: list[tuple[list[tuple[str, int | None]], int | None]]
+) -> None:
+    """A take gives each changed key once, in the order of the last changes, with whether it had a value when it was given last."""
+    store: Any = opened(cached=True)
+    store.put_all(before)
+    store.held.take()
+    had = set(before)
+    recency: dict[str, None] = {}
+    forwarded = set(before)
+    for changes, limit in rounds:
+        for key, value in changes:
+            store.put(key, value)
+            recency.pop(key, None)
+            recency[key] = None
+            (had.discard if value is None else had.add)(key)
+        assert len(store.held) == len(recency)
+        data, keys, new = store.held.take(limit)
+        assert keys == list(recency)[:limit]
+        assert data == [key.encode() for key in keys]
+        assert new == {key.encode() for key in keys if key not in forwarded}
+        for key in keys:
+            del recency[key]
+            (forwarded.add if key in had else forwarded.discard)(key)
+        assert len(store.held) == len(recency)
+    assert store.held.size_bytes >= sum(len(key.encode()) for key in recency)
+    store.held.take()
+    assert (len(store.held), store.held.size_bytes) == (0, 0)
+
+
+@given(st.lists(st.lists(KEYS, max_size=30), max_size=5), st.integers(1, 10))
+def test_many_changes_at_once_are_noted_like_single_ones(
+    batches: list[list[str]], limit: int
+) -> None:
+    """A batch of changes leaves the same keys in the same order as its changes one by one."""
+    singly: Any = opened(cached=True)
+    at_once: Any = opened(cached=True)
+    for keys in batches:
+        data = [key.encode() for key in keys]
+        held = set(at_once.held._keys)
+        fresh = at_once.held.changed_many(keys, data)
+        assert sorted(fresh) == sorted(set(data) - held)
+        assert all(key in at_once.buffer.values for key in data)
+        for key in keys:
+            at_once.buffer.put(key.encode(), 1, 0)
+            singly.put(key, 1)
+    assert at_once.held.size_bytes == singly.held.size_bytes
+    assert at_once.held.take(limit) == singly.held.take(limit)
+    assert at_once.held.take() == singly.held.take()
+
+
+def test_what_is_noted_of_changes_does_not_grow_with_their_number() -> None:
+    """A key that changes a million times costs no more than a few thousand notes."""
+    store: Any = opened(cached=True)
+    for number in range(20_000):
+        store.held.changed("a", b"a", existed=False)
+        store.held.changed(str(number % 10), b"%d" % (number % 10), existed=False)
+    assert sum(map(len, store.held._changes)) < 5_000
+    assert len(store.held) == 11
+
+
+# -- committed content ------------------------------------------------------------------------------------------------
+
+
+def committed(*contents: dict[str, tuple[int, int]], kind: StoreKind = StoreKind.KEY_VALUE) -> Any:
+    """Return the committed store over databases with these rows (value, timestamp)."""
+    databases = []
+    for rows in contents:
+        buffer = CommitBuffer(spec_of(kind), InMemoryDatabase(["store"]), topic=TOPIC, keep_bytes=0)
+        for key, (value, timestamp) in rows.items():
+            buffer.put(key.encode(), value, timestamp)
+        buffer._database.write({"store": buffer.drain().stored}, {})
+        databases.append(buffer._database)
+    return CommittedKeyValueStore(spec_of(kind), TOPIC, lambda: databases)
+
+
+def test_queries_read_the_committed_rows_of_all_tasks() -> None:
+    """A key is found in whichever task has it; scans go task by task."""
+    store = committed({"a": (1, 5), "c": (3, 6)}, {"b": (2, 7)})
+    assert (store.get("a"), store.get("b"), store.get("x")) == (1, 2, None)
+    assert list(store.all()) == [("a", 1), ("c", 3), ("b", 2)]
+    assert list(store.reverse_range(None, "b")) == [("a", 1), ("b", 2)]
+    assert store.approximate_num_entries() == len(store) == 3
+
+
+def test_queries_of_timestamped_stores_give_value_and_timestamp() -> None:
+    """As the processors' own reads do."""
+    store = committed({"a": (1, 5)}, kind=StoreKind.TIMESTAMPED_KEY_VALUE)
+    assert store.get("a") == ValueAndTimestamp(1, 5)
+    assert list(store.all()) == [("a", ValueAndTimestamp(1, 5))]
+
+
+def test_queries_without_a_running_task_say_what_to_do() -> None:
+    """No open database is an error, not an empty store; a closed one likewise."""
+    with pytest.raises(InvalidStateStoreError, match="store store has no running task"):
+        committed().get("a")
+    store = committed({"a": (1, 5)})
+    rows = store.all()
+    store._databases()[0].close()
+    with pytest.raises(InvalidStateStoreError):
+        store.get("a")
+    with pytest.raises(InvalidStateStoreError):
+        list(rows)

@@ -1,0 +1,124 @@
+"""An LRU store keeps the keys used last, in the changelog too, whatever was committed or restored."""
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from state_stores.spec import StoreKind
+from tests.state_stores.stores.store_bench import StoreBench, begins, spec_of
+
+MOST = 3
+keys = st.sampled_from(["a", "b", "c", "d", "e"])
+
+
+class LruMachine(RuleBasedStateMachine):
+    """Every operation of an LRU store beside an ordered dictionary."""
+
+    rocksdb = False
+
+    @initialize(keep_bytes=st.sampled_from([0, 1 << 20]))
+    def open(self, keep_bytes: int) -> None:
+        spec = spec_of(StoreKind.KEY_VALUE, max_entries=MOST)
+        self.bench = StoreBench(spec, rocksdb=self.rocksdb, keep_bytes=keep_bytes)
+        #: key -> (timestamp, value), the key used least recently first.
+        self.rows: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self.kept = OrderedDict(self.rows)
+
+    def teardown(self) -> None:
+        if hasattr(self, "bench"):
+            self.bench.close()
+
+    @rule(key=keys, value=st.none() | st.integers(0, 9), now=st.integers(0, 5))
+    def put(self, key: str, value: int | None, now: int) -> None:
+        self.bench.now = now
+        self.bench.store.put(key, value)
+        self.rows.pop(key, None)
+        if value is not None:
+            self.rows[key] = (now, value)
+            if len(self.rows) > MOST:
+                self.rows.popitem(last=False)
+
+    @rule(key=keys)
+    def get(self, key: str) -> None:
+        expected = self.rows.get(key)
+        assert self.bench.store.get(key) == (None if expected is None else expected[1])
+        if expected is not None:
+            self.rows.move_to_end(key)
+
+    @rule()
+    def commit(self) -> None:
+        self.bench.commit()
+        self.kept = OrderedDict(self.rows)
+        assert list(self.bench.committed.all()) == self.everything()
+
+    @rule(how=begins)
+    def begin_again(self, how: tuple[str, list[int]]) -> None:
+        """Restart, be killed, or restore from the changelog: keys are in the order of their timestamps then."""
+        self.bench.begin_again(how)
+        in_order = sorted(self.kept.items(), key=lambda row: (row[1][0], row[0]))
+        self.rows = OrderedDict(in_order)
+
+    def everything(self) -> list[tuple[str, int]]:
+        return sorted((key, value) for key, (_, value) in self.rows.items())
+
+    @invariant()
+    def equal(self) -> None:
+        store = self.bench.store
+        assert list(store.all()) == self.everything()
+        assert len(store) == len(self.rows)
+
+
+TestInMemory = pytest.mark.slow(LruMachine.TestCase)
+TestInMemory.settings = settings(max_examples=40, stateful_step_count=30)
+
+
+class RocksDBLruMachine(LruMachine):
+    rocksdb = True
+
+
+TestRocksDB = pytest.mark.slow(RocksDBLruMachine.TestCase)
+TestRocksDB.settings = settings(max_examples=8, stateful_step_count=30)
+
+
+def bench_of(most: int) -> StoreBench:
+    """Return an LRU store in memory."""
+    return StoreBench(spec_of(StoreKind.KEY_VALUE, max_entries=most), rocksdb=False)
+
+
+def test_what_is_put_out_gets_a_tombstone() -> None:
+    """So that a restore doesn't bring it back."""
+    bench = bench_of(1)
+    bench.store.put("a", 1)
+    bench.commit()
+    bench.now = 9
+    bench.store.put("b", 2)
+    bench.commit()
+    assert bench.changelog[1:] == [(b"a", None, 9), (b"b", (2).to_bytes(8), 9)]
+
+
+def test_a_smaller_maximum_puts_out_what_is_too_much_at_the_next_put() -> None:
+    """A restart with another maximum loses nothing until something new comes."""
+    bench = bench_of(4)
+    for now, key in enumerate("abcd"):
+        bench.now = now
+        bench.store.put(key, now)
+    bench.commit()
+    bench.spec = spec_of(StoreKind.KEY_VALUE, max_entries=2)
+    bench.restart()
+    assert len(bench.store) == 4
+    bench.store.put("e", 9)
+    assert dict(bench.store.all()) == {"d": 3, "e": 9}
+
+
+def test_operators_never_read_its_values_directly() -> None:
+    """A value read past `get` would not count as used."""
+    bench = bench_of(2)
+    bench.store.put("a", 1)
+    buffer: Any = bench.store.buffer
+    buffer.fetch([b"a"])
+    assert not buffer.are_decoded([b"a"])
+    assert buffer.get_many([b"a", b"b"]) == [1, None]
