@@ -98,8 +98,8 @@ if TYPE_CHECKING:
         TimeWindows,
         UnlimitedWindows,
     )
-    from tasks.processing.handlers import DeadLetter, ErrorContext, ErrorResponse
-    from tasks.processing.processor import (
+    from tasks.processing.api.handlers import DeadLetter, ErrorContext, ErrorResponse
+    from tasks.processing.api.processor import (
         Cancellable,
         FixedKeyProcessor,
         FixedKeyProcessorContext,
@@ -107,22 +107,22 @@ if TYPE_CHECKING:
         ProcessorContext,
         PunctuationType,
     )
-    from tasks.processing.processor_wrapper import ProcessorWrapper
-    from tasks.processing.record import (
+    from tasks.processing.api.record import (
         ConsumedRecord,
         FixedKeyRecord,
         Record,
         RecordContext,
         RecordMetadata,
     )
-    from tasks.processing.timestamps import (
+    from tasks.processing.api.timestamps import (
         FailOnInvalidTimestamp,
         LogAndSkipOnInvalidTimestamp,
         UsePartitionTimeOnInvalidTimestamp,
         WallclockTimestampExtractor,
     )
-    from tasks.processing.transformer import ValueTransformerWithKey
-    from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
+    from tasks.processing.engine.processor_wrapper import ProcessorWrapper
+    from tasks.processing.engine.transformer import ValueTransformerWithKey
+    from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 
 __all__ = [
     "AggregationWithHeaders",
@@ -236,20 +236,20 @@ _HOME = {
     "BufferConfig": "streams.suppressed",
     "CalendarWindows": "streams.windows",
     "CustomWindows": "streams.custom_windows",
-    "Cancellable": "tasks.processing.processor",
+    "Cancellable": "tasks.processing.api.processor",
     "ChangelogRecord": "state_stores.stores.custom_store",
     "CogroupedKStream": "streams.cogrouped",
     "ConfigError": "streams.errors",
-    "ConsumedRecord": "tasks.processing.record",
-    "DeadLetter": "tasks.processing.handlers",
+    "ConsumedRecord": "tasks.processing.api.record",
+    "DeadLetter": "tasks.processing.api.handlers",
     "DslStoreSuppliers": "streams.dsl_store_suppliers",
-    "ErrorContext": "tasks.processing.handlers",
-    "ErrorResponse": "tasks.processing.handlers",
-    "FailOnInvalidTimestamp": "tasks.processing.timestamps",
+    "ErrorContext": "tasks.processing.api.handlers",
+    "ErrorResponse": "tasks.processing.api.handlers",
+    "FailOnInvalidTimestamp": "tasks.processing.api.timestamps",
     "FencedError": "streams.errors",
-    "FixedKeyProcessor": "tasks.processing.processor",
-    "FixedKeyProcessorContext": "tasks.processing.processor",
-    "FixedKeyRecord": "tasks.processing.record",
+    "FixedKeyProcessor": "tasks.processing.api.processor",
+    "FixedKeyProcessorContext": "tasks.processing.api.processor",
+    "FixedKeyRecord": "tasks.processing.api.record",
     "GlobalKTable": "streams.global_table",
     "HostInfo": "streams.streams_metadata",
     "IncompatibleMemberError": "streams.errors",
@@ -266,24 +266,24 @@ _HOME = {
     "KafkaStreamsState": "streams.states",
     "KeyQueryMetadata": "streams.streams_metadata",
     "KeyValueStore": "state_stores.stores.key_value_store",
-    "LogAndSkipOnInvalidTimestamp": "tasks.processing.timestamps",
+    "LogAndSkipOnInvalidTimestamp": "tasks.processing.api.timestamps",
     "Materialized": "streams.materialized",
     "MissingOutputTopicError": "streams.errors",
     "MissingSourceTopicError": "streams.errors",
-    "Processor": "tasks.processing.processor",
-    "ProcessorContext": "tasks.processing.processor",
-    "ProcessorWrapper": "tasks.processing.processor_wrapper",
-    "PunctuationType": "tasks.processing.processor",
+    "Processor": "tasks.processing.api.processor",
+    "ProcessorContext": "tasks.processing.api.processor",
+    "ProcessorWrapper": "tasks.processing.engine.processor_wrapper",
+    "PunctuationType": "tasks.processing.api.processor",
     "ReadOnlyKeyValueStore": "state_stores.stores.key_value_store",
     "ReadOnlySessionStore": "state_stores.stores.session_store",
     "ReadOnlyVersionedKeyValueStore": "state_stores.stores.versioned_store",
     "ReadOnlyWindowStore": "state_stores.stores.window_store",
-    "Record": "tasks.processing.record",
-    "RecordContext": "tasks.processing.record",
+    "Record": "tasks.processing.api.record",
+    "RecordContext": "tasks.processing.api.record",
     "QueryTimeoutError": "streams.errors",
     "RecordFailedError": "streams.errors",
-    "RecordMetadata": "tasks.processing.record",
-    "RestoreEvent": "tasks.state_updater",
+    "RecordMetadata": "tasks.processing.api.record",
+    "RestoreEvent": "tasks.restore.state_updater",
     "RestoreListener": "streams.listeners",
     "RocksDBOptions": "state_stores.rocksdb.options",
     "RunOptions": "streams.run_options",
@@ -297,7 +297,7 @@ _HOME = {
     "SessionWindowedKStream": "streams.windowed_stream",
     "SessionWindows": "streams.windows",
     "SlidingWindows": "streams.windows",
-    "StandbyUpdateEvent": "tasks.state_updater",
+    "StandbyUpdateEvent": "tasks.restore.state_updater",
     "StandbyUpdateListener": "streams.listeners",
     "StateStore": "state_stores.stores.custom_store",
     "StateStoreContext": "state_stores.stores.custom_store",
@@ -324,13 +324,13 @@ _HOME = {
     "TopologyDescription": "streams.topology_description",
     "TopologyError": "streams.errors",
     "UnlimitedWindows": "streams.windows",
-    "UsePartitionTimeOnInvalidTimestamp": "tasks.processing.timestamps",
+    "UsePartitionTimeOnInvalidTimestamp": "tasks.processing.api.timestamps",
     "ValueAndTimestamp": "state_stores.stores.key_value_store",
     "ValueTimestampHeaders": "state_stores.stores.key_value_store",
-    "ValueTransformerWithKey": "tasks.processing.transformer",
+    "ValueTransformerWithKey": "tasks.processing.engine.transformer",
     "VersionedKeyValueStore": "state_stores.stores.versioned_store",
     "VersionedRecord": "state_stores.stores.versioned_store",
-    "WallclockTimestampExtractor": "tasks.processing.timestamps",
+    "WallclockTimestampExtractor": "tasks.processing.api.timestamps",
     "WindowStore": "state_stores.stores.window_store",
     "Windowed": "state_stores.stores.windowed",
     "retrying": "streams.retries",

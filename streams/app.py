@@ -38,9 +38,9 @@ from streams.streams_metadata import (
 from streams.task_info import TaskInfo, task_infos
 from streams.topics import spec_of
 from streams.topology import Topology, given_topology
-from tasks.processing.record import Headers
-from tasks.processing.topology_spec import Partitioner
-from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
+from tasks.processing.api.record import Headers
+from tasks.processing.api.topology_spec import Partitioner
+from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 
 if TYPE_CHECKING:
     from streams.client.group_directory import GroupDirectory

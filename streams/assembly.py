@@ -12,14 +12,14 @@ from state_stores.in_memory import InMemoryDatabase
 from state_stores.ports import Database
 from streams.config import StreamsConfig
 from streams.config.app_configs import app_configs
-from tasks.active_task import ActiveTask
-from tasks.global_state import GlobalStores
+from tasks.commit.output_collector import OutputCollector
 from tasks.internal_topics import ApplicationPlan, internal_prefix
-from tasks.output_collector import OutputCollector
-from tasks.processing.error_policy import ErrorHandlers, ErrorPolicy
-from tasks.ranges.bounds import RangeBounds
-from tasks.ranges.parallel_task import ParallelTask
-from tasks.state_manager import StateManager, StateSettings
+from tasks.key_ranges.bounds import RangeBounds
+from tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy
+from tasks.restore.global_stores import GlobalStores
+from tasks.task.active_task import ActiveTask
+from tasks.task.parallel_task import ParallelTask
+from tasks.task.state_manager import StateManager, StateSettings
 
 
 class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,8 @@ from streams.serdes import SerdeLike
 from streams.stream_part import StreamPart, TablePart, settled_serdes
 from streams.topology import Topology
 from streams.topology_optimization import optimized
-from tasks.processing.processor import Processor
-from tasks.processing.topology_spec import OffsetReset, TimestampExtractor
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.topology_spec import OffsetReset, TimestampExtractor
 
 if TYPE_CHECKING:
     from streams.config import StreamsConfig

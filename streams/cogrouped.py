@@ -34,7 +34,7 @@ from streams.stream_part import TablePart
 from streams.topology import Topology
 from streams.windowed_stream import check_merger, check_time_windows, windowed_operator
 from streams.windows import FixedWindows, SessionWindows, SlidingWindows, Windows
-from tasks.processing.operator import Operator, OperatorSupplier
+from tasks.processing.engine.operator import Operator, OperatorSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")

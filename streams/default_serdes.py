@@ -17,8 +17,8 @@ from streams.serdes.buffered import BufferedSerde
 from streams.serdes.changed import ChangedSerde
 from streams.serdes.partitioning import WindowedPartitioner
 from streams.serdes.windowed import is_windowed
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.topology_spec import NodeSpec, ProcessorSpec, SinkSpec
+from tasks.processing.api.topology_spec import NodeSpec, ProcessorSpec, SinkSpec
+from tasks.processing.engine.operator import OperatorSupplier
 
 
 class DefaultSerdes(Protocol):

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeGuard, cast
 import msgspec
 
 from streams.errors import TopologyError
-from tasks.processing.coroutines import Awaiting
+from tasks.processing.api.coroutines import Awaiting
 
 
 class FunctionKind(StrEnum):

@@ -11,11 +11,11 @@ from state_stores.state_directory import StateDirectory
 from streams.assembly import make_global_stores
 from streams.config import StreamsConfig
 from tasks.call_watch import Limits
-from tasks.global_state import GlobalStores
-from tasks.global_updater import GlobalUpdater
 from tasks.internal_topics import ApplicationPlan
 from tasks.ports import Admin, ChangelogReader, Clock
-from tasks.state_updater import RestoreEvent
+from tasks.restore.global_stores import GlobalStores
+from tasks.restore.global_updater import GlobalUpdater
+from tasks.restore.state_updater import RestoreEvent
 
 
 class RunningGlobalStores:

@@ -29,9 +29,9 @@ from streams.operators.table import TableSource
 from streams.serdes import SerdeLike
 from streams.stream_part import settled_serdes
 from streams.topology import Topology
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.processor import Processor
-from tasks.processing.topology_spec import SourceSpec
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.topology_spec import SourceSpec
+from tasks.processing.engine.operator import OperatorSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")

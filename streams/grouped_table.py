@@ -31,7 +31,7 @@ from streams.operators.table_groups import (
 from streams.serdes import SerdeLike, Serdes
 from streams.stream_aggregations import aggregate_serde, aggregation_store, aggregation_table
 from streams.stream_part import TablePart
-from tasks.processing.operator import Operator, OperatorSupplier
+from tasks.processing.engine.operator import Operator, OperatorSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")

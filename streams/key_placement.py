@@ -13,8 +13,8 @@ from streams.errors import TopologyError
 from streams.serdes.partitioning import KEY_PARTITIONERS, KeyPartitioner
 from streams.serdes.windowed import WindowedSerde
 from tasks.internal_topics import ApplicationPlan
-from tasks.processing.record_batch import SourceRecords
-from tasks.processing.topology_spec import SinkSpec, SubtopologySpec, TopologySpec
+from tasks.processing.api.topology_spec import SinkSpec, SubtopologySpec, TopologySpec
+from tasks.processing.engine.record_batch import SourceRecords
 
 _log: Final = logging.getLogger("tidewheel")
 

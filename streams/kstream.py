@@ -34,9 +34,9 @@ from streams.serdes import PlainT, SerdeInto, SerdeLike, SerdeMethods, SerdeOf
 from streams.stream_aggregations import GroupPart
 from streams.stream_part import StreamPart, TablePart, settled_serdes
 from tasks.internal_topics import fault_of_repartition_config
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.record import RecordContext
-from tasks.processing.topology_spec import Partitioner, SinkSpec
+from tasks.processing.api.record import RecordContext
+from tasks.processing.api.topology_spec import Partitioner, SinkSpec
+from tasks.processing.engine.operator import OperatorSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -18,7 +18,7 @@ from streams.logical_graph import ProcessorNode
 from streams.operators import stateless
 from streams.printer import Printer, printed_file
 from streams.stream_part import StreamPart
-from tasks.processing.operator import Operator, OperatorSupplier
+from tasks.processing.engine.operator import Operator, OperatorSupplier
 
 if TYPE_CHECKING:
     from streams.kstream import KStream

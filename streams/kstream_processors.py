@@ -14,8 +14,8 @@ from streams.names import check_names
 from streams.node_arguments import check_supplier, connected_stores
 from streams.operators.stateless import MapValuesBatch
 from streams.stream_part import StreamPart
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.processor import FixedKeyProcessor, Processor
+from tasks.processing.api.processor import FixedKeyProcessor, Processor
+from tasks.processing.engine.operator import OperatorSupplier
 
 if TYPE_CHECKING:
     from streams.kstream import KStream

@@ -34,8 +34,8 @@ from streams.serdes import PlainT, SerdeLike, SerdeMethods
 from streams.stream_part import StreamPart, TablePart, settled_serdes
 from streams.suppress_store import BufferStore, windows_above
 from streams.suppressed import Suppressed
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.transformer import ValueTransformerWithKey
+from tasks.processing.engine.operator import OperatorSupplier
+from tasks.processing.engine.transformer import ValueTransformerWithKey
 
 if TYPE_CHECKING:
     from streams.grouped_table import KGroupedTable

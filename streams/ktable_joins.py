@@ -23,7 +23,7 @@ from streams.table_join_nodes import (
     JoinNames,
     TableJoinNode,
 )
-from tasks.processing.topology_spec import Partitioner
+from tasks.processing.api.topology_spec import Partitioner
 
 if TYPE_CHECKING:
     from streams.ktable import KTable

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from streams.arguments import check_callable
 from streams.errors import StreamsError
-from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
+from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 
 
 @runtime_checkable

@@ -32,8 +32,8 @@ from streams.serdes.partitioning import WindowedPartitioner
 from streams.serdes.windowed import is_windowed
 from streams.topology import Topology
 from streams.windows import EmitStrategy, FixedWindows, SessionWindows, SlidingWindows, Windows
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.topology_spec import Partitioner, ProcessorSpec, SinkSpec, SourceSpec
+from tasks.processing.api.topology_spec import Partitioner, ProcessorSpec, SinkSpec, SourceSpec
+from tasks.processing.engine.operator import OperatorSupplier
 
 #: A repartition topic named after a store or node with a number gets nodes with numbers of their own.
 _NUMBERED: Final = re.compile(r"KSTREAM.*-[0-9]{10}")

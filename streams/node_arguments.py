@@ -17,18 +17,18 @@ from streams.functions import accepts
 from streams.materialized import StoreBuilder
 from streams.names import check_name, check_names, where
 from streams.serdes import SerdeLike
-from tasks.processing.processor import FixedKeyProcessor, Processor
-from tasks.processing.processor_wrapper import ProcessorWrapper, wrapped
-from tasks.processing.record import RecordContext
-from tasks.processing.supplied import fault_of
-from tasks.processing.topology_spec import (
+from tasks.processing.api.processor import FixedKeyProcessor, Processor
+from tasks.processing.api.record import RecordContext
+from tasks.processing.api.supplied import fault_of
+from tasks.processing.api.topology_spec import (
     NodeSpec,
     OffsetReset,
     ProcessorSpec,
     SourceSpec,
     TimestampExtractor,
 )
-from tasks.processing.transformer import ValueTransformerWithKey
+from tasks.processing.engine.processor_wrapper import ProcessorWrapper, wrapped
+from tasks.processing.engine.transformer import ValueTransformerWithKey
 
 #: The parameters of a partitioner.
 PARTITIONER: Final = "(topic, key, value, partitions)"

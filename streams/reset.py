@@ -26,7 +26,7 @@ from streams.kafka.group_log import inbox_topic, state_topic
 from streams.topology import Topology
 from tasks.commit_facts import CommitFacts
 from tasks.internal_topics import changelog_topic, internal_prefix, is_internal
-from tasks.parallel.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
+from tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
 from tasks.ports import Admin, CommittedOffset
 
 #: What internal topics end with, in the order of the plan ("-topic": those of foreign-key joins).

@@ -1,7 +1,7 @@
 """Identity of the operators behind generated names of stores and repartition topics.
 
 A generated name counts the calls of the program, so a change of the program gives it to another operator, and with it the rows
-or records that are there. Commits carry two fingerprints per name; a start compares them (`tasks.offset_origin.check_names`).
+or records that are there. Commits carry two fingerprints per name; a start compares them (`tasks.restore.offset_origin.check_names`).
 The first is of names and constants of functions, as earlier versions made it. The second is of their operations.
 """
 
@@ -30,14 +30,14 @@ from streams.function_source import FunctionSources
 from streams.sameness import attributes_of
 from streams.serdes import Serde
 from tasks.commit_facts import NamedOperator
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.topology_spec import (
+from tasks.processing.api.topology_spec import (
     NodeSpec,
     ProcessorSpec,
     SinkSpec,
     SourceSpec,
     TopologySpec,
 )
+from tasks.processing.engine.operator import OperatorSupplier
 
 #: Packages of this project.
 _PACKAGES: Final = frozenset({"rebalance", "state_stores", "streams", "tasks"})

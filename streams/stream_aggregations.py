@@ -25,7 +25,7 @@ from streams.serdes import SerdeLike
 from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, WindowedSerde
 from streams.stream_part import TablePart, settled_serdes
 from streams.windows import EmitStrategy, FixedWindows, SessionWindows, SlidingWindows, Windows
-from tasks.processing.operator import Operator, OperatorSupplier
+from tasks.processing.engine.operator import Operator, OperatorSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -21,8 +21,8 @@ from streams.operators.table_view import TableView
 from streams.serdes import Serdes
 from streams.topology import Topology
 from streams.windows import JoinWindows
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.topology_spec import ProcessorSpec
+from tasks.processing.api.topology_spec import ProcessorSpec
+from tasks.processing.engine.operator import OperatorSupplier
 
 
 @dataclass(eq=False, kw_only=True)

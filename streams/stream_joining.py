@@ -17,7 +17,7 @@ from streams.serdes import SerdeLike
 from streams.stream_join_nodes import BytesStore, JoinStore, StreamJoinNode, StreamTableJoinNode
 from streams.stream_part import StreamPart, TablePart
 from streams.windows import JoinWindows
-from tasks.processing.operator import OperatorSupplier
+from tasks.processing.engine.operator import OperatorSupplier
 
 
 class JoinOptions(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rebalance.model import TopicPartition
-from tasks.processing.record import Headers
+from tasks.processing.api.record import Headers
 
 #: Chooses a partition by the record's headers as well: (topic, key, value, headers, partitions).
 PartitionerWithHeaders = Callable[[str, Any, Any, Headers, int], int | Iterable[int] | None]

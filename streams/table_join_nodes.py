@@ -31,8 +31,8 @@ from streams.operators.table_join import Joined, LeftSide, RightSide
 from streams.operators.table_view import TableView
 from streams.serdes import Serdes
 from streams.topology import Topology
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.topology_spec import Partitioner, ProcessorSpec
+from tasks.processing.api.topology_spec import Partitioner, ProcessorSpec
+from tasks.processing.engine.operator import OperatorSupplier
 
 if TYPE_CHECKING:
     from streams.stream_part import TablePart

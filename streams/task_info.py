@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rebalance.model import TopicPartition
-from tasks.active_task import ActiveTask
-from tasks.learner_task import LearnerTask
-from tasks.ranges.in_hand import range_count
-from tasks.stream_worker import StreamWorker
+from tasks.loop.stream_worker import StreamWorker
+from tasks.task.active_task import ActiveTask
+from tasks.task.learner_task import LearnerTask
+from tasks.task.range_status import range_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

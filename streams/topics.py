@@ -23,9 +23,9 @@ from tasks.internal_topics import (
     plan_application,
     with_message_bytes,
 )
-from tasks.parallel.progress_vector import Progress
+from tasks.key_ranges.progress_vector import Progress
 from tasks.ports import Admin, Clock, NewTopic
-from tasks.processing.topology_spec import SinkSpec, TopologySpec
+from tasks.processing.api.topology_spec import SinkSpec, TopologySpec
 
 _log = logging.getLogger("tidewheel")
 

@@ -49,8 +49,8 @@ from streams.topology_nodes import (
     parents_of,
 )
 from streams.topology_stores import TopologyStores
-from tasks.processing.processor import Processor
-from tasks.processing.topology_spec import (
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.topology_spec import (
     GlobalStoreSpec,
     NodeSpec,
     OffsetReset,

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from streams.java_order import TreeOrder, hash_order
 from streams.topology_nodes import parents_of
-from tasks.parallel.keyed import cutting
-from tasks.processing.execution import execution_mode
-from tasks.processing.topology_spec import (
+from tasks.key_ranges.keyed_analysis import cutting
+from tasks.processing.api.topology_spec import (
     GlobalStoreSpec,
     NodeSpec,
     ProcessorSpec,
@@ -22,6 +21,7 @@ from tasks.processing.topology_spec import (
     SubtopologySpec,
     TopologySpec,
 )
+from tasks.processing.engine.execution import execution_mode
 
 NodeType = Literal["source", "processor", "sink"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from streams.errors import TopologyError
 from streams.names import did_you_mean
-from tasks.processing.topology_spec import NodeSpec, ProcessorSpec, SinkSpec, SourceSpec
+from tasks.processing.api.topology_spec import NodeSpec, ProcessorSpec, SinkSpec, SourceSpec
 
 
 def parents_of(node: NodeSpec) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from streams.materialized import StoreBuilder
 from streams.names import check_name, where
 from streams.node_arguments import check_store_builder, check_supplier, source_spec
 from streams.serdes import SerdeLike
-from tasks.processing.processor import Processor
-from tasks.processing.topology_spec import (
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.topology_spec import (
     GlobalStoreSpec,
     NodeSpec,
     ProcessorSpec,

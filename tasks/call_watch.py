@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Protocol
 
 from rebalance.protocol.orders import AnyReport, WorkerInCall
 from rebalance.protocol.task_status import RunningCall
+from tasks.key_ranges.range_pool import RangePool
 from tasks.long_calls import UserCall, call_of
-from tasks.ranges.range_pool import RangePool
 from tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from state_stores.errors import StreamsError
 from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tasks.errors import CopartitioningError, InternalTopicError, MissingSourceTopicError
 from tasks.ports import NewTopic
-from tasks.processing.topology_spec import GlobalStoreSpec, SubtopologySpec, TopologySpec
+from tasks.processing.api.topology_spec import GlobalStoreSpec, SubtopologySpec, TopologySpec
 
 #: What the names of internal topics end with, foreign-key joins' among them (Kafka Streams' StreamsResetter).
 _INTERNAL: Final = re.compile(

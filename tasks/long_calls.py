@@ -11,11 +11,11 @@ from types import CodeType, CoroutineType, FrameType
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from rebalance.model import TaskId
-from tasks.processing.graph import Node
-from tasks.processing.operator import Operator
-from tasks.processing.record import RecordMetadata
-from tasks.processing.record_batch import RecordBatch, SourceRecords
-from tasks.processing.source import SourceNode
+from tasks.processing.api.record import RecordMetadata
+from tasks.processing.engine.graph import Node
+from tasks.processing.engine.operator import Operator
+from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tasks.processing.engine.source import SourceNode
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _OURS: Final = tuple(

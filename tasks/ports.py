@@ -12,13 +12,13 @@ import msgspec
 from rebalance.model import TopicPartition
 from state_stores.errors import StreamsError
 from tasks.open_transactions import OpenTransaction
-from tasks.processing.output import OutputColumns
-from tasks.processing.record import Headers
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.api.record import Headers
+from tasks.processing.engine.output import OutputColumns
+from tasks.processing.engine.record_batch import SourceRecords
 
 #: By changelog partition the position it has reached: the offset behind the last record.
 Positions = dict[TopicPartition, int]
-#: Has the second half of a commit done, here or elsewhere (`tasks.beside`).
+#: Has the second half of a commit done, here or elsewhere (`tasks.commit.background`).
 Beside = Callable[[Callable[[], Positions]], Future[Positions]]
 
 

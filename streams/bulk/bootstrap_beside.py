@@ -10,7 +10,7 @@ from typing import Final
 from rebalance.model import TopicPartition
 from streams.bulk.bootstrap_plan import StoreTarget, upstream_of
 from tasks.internal_topics import ApplicationPlan, changelog_topic
-from tasks.parallel.progress_vector import Progress
+from tasks.key_ranges.progress_vector import Progress
 from tasks.ports import Admin, CommittedOffset
 
 #: Tells whether a partition has a record from an offset (inclusive) to another (exclusive).

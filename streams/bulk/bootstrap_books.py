@@ -19,9 +19,9 @@ from streams.group.inbox import InboxFold
 from streams.group.recovery import LogWriter
 from streams.group.topics import GroupTopics
 from streams.kafka.group_log import inbox_topic, new_control_topics, state_topic
-from tasks.parallel.progress_vector import Progress
+from tasks.key_ranges.progress_vector import Progress
 from tasks.ports import Admin, SinkProducer
-from tasks.processing.output import OutputColumns
+from tasks.processing.engine.output import OutputColumns
 
 #: The inbox is read from this long ago: longer than two session timeouts are.
 _INBOX_BACK_MS: Final = 120_000

@@ -43,7 +43,7 @@ from streams.errors import StreamsError
 from streams.group.recovery import transactional_ids
 from streams.reset import ResetAdmin
 from tasks.commit_facts import CommitFacts
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset, TopicDescription, TransactionalProducer
 
 

@@ -36,7 +36,7 @@ from streams.kafka.portable_settings import clients_of
 from streams.kafka.reset_admin import KafkaResetAdmin
 from streams.kafka.settings import ClientSettings
 from tasks.ports import TransactionalProducer
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 
 if TYPE_CHECKING:
     from state_stores.bulk_restore.spark_frames import Placed, PlacedRow

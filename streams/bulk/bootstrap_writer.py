@@ -18,7 +18,7 @@ from streams.bulk.bootstrap_plan import StoreTarget
 from streams.bulk.bootstrap_rows import Written, version_left
 from streams.errors import FencedError, StreamsError
 from tasks.ports import CommitOutcomeUnknownError, TransactionAbortedError, TransactionalProducer
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 
 #: As many records go into one transaction, and as many are handed over at once.
 TRANSACTION_RECORDS: Final = 100_000

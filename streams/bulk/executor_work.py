@@ -26,7 +26,7 @@ from streams.kafka.changelog import read_range
 from streams.kafka.portable_settings import clients_of, opened_url
 from streams.kafka.settings import ClientSettings
 from tasks.ports import OffsetOutOfRangeError
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 
 Counted = Callable[[int], None]
 

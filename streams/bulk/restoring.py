@@ -42,7 +42,7 @@ from streams.bulk.stores import (
 from streams.config import StreamsConfig
 from streams.errors import ConfigError, StreamsError
 from streams.topology import Topology
-from tasks.state_manager import StateManager, StateSettings
+from tasks.task.state_manager import StateManager, StateSettings
 
 if TYPE_CHECKING:
     from state_stores.bulk_restore.spark_job import SparkSession

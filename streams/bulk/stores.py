@@ -12,8 +12,8 @@ from streams.errors import ConfigError, MissingSourceTopicError, StreamsError
 from streams.topology import Topology
 from tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
 from tasks.ports import Admin
-from tasks.start_positions import progress_of, slowest_position_ms
-from tasks.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
+from tasks.restore.start_positions import progress_of, slowest_position_ms
+from tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def slowest_positions(
     """Return how far the slowest key range of each task is now, of the tasks whose stores' rows expire.
 
     Ranges that are ahead write later rows, but what has expired by those the slow one may still need. It is asked before
-    the ends of the changelogs are, so that it holds for all that is read (`tasks.start_positions.slowest_position_ms`).
+    the ends of the changelogs are, so that it holds for all that is read (`tasks.restore.start_positions.slowest_position_ms`).
     """
     expiring = [store for store in stores if store.spec.kind in SEGMENTED_KINDS]
     inputs = {

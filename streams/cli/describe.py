@@ -12,7 +12,7 @@ from streams.errors import ConfigError
 from streams.exit_codes import ExitCode
 from streams.program import load_program, named
 from streams.topics import spec_of
-from tasks.processing.topology_spec import TopologySpec
+from tasks.processing.api.topology_spec import TopologySpec
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

@@ -35,7 +35,7 @@ from streams.kafka.sink_producer import KafkaSinkProducer
 from streams.reset import ResetAdmin
 from tasks.open_transactions import OpenTransaction
 from tasks.ports import CommittedOffset, SinkProducer
-from tasks.processing.output import OutputColumns
+from tasks.processing.engine.output import OutputColumns
 
 #: Who looks once looks again at transactions that are open after so long.
 _LOOK_AGAIN_S: Final = 0.5

@@ -10,9 +10,9 @@ from streams.client.process_memory import ProcessMemory
 from streams.config import StreamsConfig
 from streams.run_options import RunOptions
 from tasks.ports import Clock
-from tasks.processing.topology_spec import TopologySpec
-from tasks.run_ports import RunMaker
-from tasks.state_updater import RestoreEvent, StandbyUpdateEvent
+from tasks.processing.api.topology_spec import TopologySpec
+from tasks.restore.run_ports import RunMaker
+from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 
 
 class SystemClock:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from streams.client.stream_thread import StreamThread
-from tasks.active_task import ActiveTask
 from tasks.call_watch import longest_ms
-from tasks.stream_worker import StreamWorker
+from tasks.loop.stream_worker import StreamWorker
+from tasks.task.active_task import ActiveTask
 
 
 def figures_of(threads: Sequence[StreamThread], elapsed_s: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from streams.streams_metadata import (
     PartitionerWithHeaders,
     StreamsMetadata,
 )
-from tasks.processing.topology_spec import Partitioner
+from tasks.processing.api.topology_spec import Partitioner
 
 
 class FollowedLog(Protocol):

@@ -23,9 +23,9 @@ from rebalance.protocol.orders import (
     WorkerLeaves,
 )
 from streams.errors import FencedError, IncompatibleMemberError, StreamsError
-from tasks.group_producers import ended
 from tasks.internal_topics import ApplicationPlan, changelog_topic
-from tasks.worker_ports import Membership
+from tasks.loop.group_producers import ended
+from tasks.loop.worker_ports import Membership
 
 #: A worker without a loop yet shows this often that it is alive.
 _PROGRESS_S: Final = 0.05

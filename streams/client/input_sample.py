@@ -7,7 +7,7 @@ from streams.client.wiring import make_clients
 from streams.config import StreamsConfig
 from streams.key_placement import KeyCheck, checked_topics
 from tasks.internal_topics import plan_application
-from tasks.processing.topology_spec import TopologySpec
+from tasks.processing.api.topology_spec import TopologySpec
 
 #: So long records are waited for, and so many are taken at once.
 _PATIENCE_S: Final = 15.0

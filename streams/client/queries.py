@@ -14,7 +14,7 @@ from streams.client.stream_thread import StreamThread
 from streams.errors import InvalidStateStoreError
 from streams.isolation_level import IsolationLevel
 from tasks.internal_topics import changelog_topic
-from tasks.lifecycle import TaskState
+from tasks.task.lifecycle import TaskState
 
 
 def store_view(

@@ -17,7 +17,7 @@ from state_stores.layout.position import Position
 from state_stores.restore import goes_on, position_name
 from state_stores.state_directory import StateDirectory
 from tasks.ports import TopicDescription
-from tasks.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
+from tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
 
 _log = logging.getLogger(__name__)
 

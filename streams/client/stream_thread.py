@@ -15,7 +15,7 @@ from streams.client.worker_life import WorkerLife
 from streams.errors import ApplicationShutdownError, FencedError, StreamsError
 from streams.garbage import collect_by_batches
 from tasks.errors import GlobalStoreDamagedError
-from tasks.stream_worker import StreamWorker
+from tasks.loop.stream_worker import StreamWorker
 
 _log = logging.getLogger("tidewheel")
 

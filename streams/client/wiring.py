@@ -20,11 +20,11 @@ from streams.run_options import RunOptions
 from streams.store_identity import named_operators
 from streams.topic_info import KafkaTopics
 from tasks.internal_topics import ApplicationPlan
-from tasks.parallel.keyed import cutting
+from tasks.key_ranges.keyed_analysis import cutting
+from tasks.loop.worker_ports import WorkerPorts
 from tasks.ports import Admin
-from tasks.processing.topology_spec import TopologySpec
-from tasks.run_ports import RunSettings
-from tasks.worker_ports import WorkerPorts
+from tasks.processing.api.topology_spec import TopologySpec
+from tasks.restore.run_ports import RunSettings
 from tasks.worker_settings import RECOMMIT_MS_MAX, WorkerSettings, recommit_interval_ms
 
 _log = logging.getLogger("tidewheel")

@@ -40,16 +40,16 @@ from streams.global_stores import RunningGlobalStores
 from streams.kafka.clients import KafkaClients
 from streams.topics import plan_with_topics, prepare_topics
 from streams.watchdog.link import WatchdogLink
-from tasks.active_task import ActiveTask
-from tasks.group_producers import started
+from tasks.commit.output_collector import OutputCollector
 from tasks.internal_topics import ApplicationPlan
-from tasks.output_collector import OutputCollector
+from tasks.loop.group_producers import started
+from tasks.loop.stream_worker import StreamWorker
+from tasks.loop.worker_ports import WorkerPorts
 from tasks.ports import Admin, TransactionalProducer
-from tasks.processing.error_policy import ErrorPolicy
-from tasks.start_positions import appeared_in
-from tasks.state_manager import StateManager
-from tasks.stream_worker import StreamWorker
-from tasks.worker_ports import WorkerPorts
+from tasks.processing.engine.error_policy import ErrorPolicy
+from tasks.restore.start_positions import appeared_in
+from tasks.task.active_task import ActiveTask
+from tasks.task.state_manager import StateManager
 
 _log = logging.getLogger("tidewheel")
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 from streams.config.display import displayed
 from streams.config.sources import CLIENTS, TABLES
 from streams.config.streams_config import StreamsConfig
-from tasks.processing.app_configs import AppConfigs
+from tasks.processing.api.app_configs import AppConfigs
 
 
 def app_configs(config: StreamsConfig) -> AppConfigs:

@@ -39,9 +39,9 @@ from streams.config.validators import (
 )
 from streams.dsl_store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
 from streams.serdes import Serde
-from tasks.processing.handlers import ErrorHandlerSetting
-from tasks.processing.processor_wrapper import ProcessorWrapper
-from tasks.processing.topology_spec import TimestampExtractor
+from tasks.processing.api.handlers import ErrorHandlerSetting
+from tasks.processing.api.topology_spec import TimestampExtractor
+from tasks.processing.engine.processor_wrapper import ProcessorWrapper
 
 Count = Annotated[int, integer(0)]
 PositiveCount = Annotated[int, integer(1)]

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypedDict
 from state_stores.rocksdb.options import RocksDBOptions
 from streams.dsl_store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
 from streams.serdes import SerdeLike
-from tasks.processing.handlers import ErrorHandlerSetting
-from tasks.processing.processor_wrapper import ProcessorWrapper
-from tasks.processing.topology_spec import TimestampExtractor
+from tasks.processing.api.handlers import ErrorHandlerSetting
+from tasks.processing.api.topology_spec import TimestampExtractor
+from tasks.processing.engine.processor_wrapper import ProcessorWrapper
 
 #: Milliseconds, a timedelta, or text such as "500ms" or "30s".
 DurationOption = int | timedelta | str

@@ -27,8 +27,8 @@ from streams.errors import ConfigError, StreamsError
 from streams.functions import accepts, function_name, is_async
 from streams.serdes import SERDE_NAMES, Serde, as_serde, serde_named
 from tasks.internal_topics import fault_of_repartition_config
-from tasks.processing.processor_wrapper import ProcessorWrapper
-from tasks.processing.timestamps import NAMED_EXTRACTORS
+from tasks.processing.api.timestamps import NAMED_EXTRACTORS
+from tasks.processing.engine.processor_wrapper import ProcessorWrapper
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from streams.errors import StreamsError
 from streams.serdes import Serdes
 from tasks.internal_topics import internal_prefix
 from tasks.ports import Admin, ChangelogReader, NewTopic, SinkProducer
-from tasks.processing.output import OutputColumns
+from tasks.processing.engine.output import OutputColumns
 
 _PARTITIONS: Final = 4
 #: The records are of 2013: a broker would delete them as too old.

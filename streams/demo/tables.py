@@ -18,7 +18,7 @@ from typing import Final
 import orjson
 
 from streams.demo.dataset import NAME, VERSION, DatasetError
-from tasks.processing.output import ANY_PARTITION, OutputColumns
+from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 #: A row as the archive has it: column name to text.
 Row = dict[str, str]

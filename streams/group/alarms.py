@@ -12,8 +12,8 @@ from rebalance.protocol.task_status import TaskStatus
 from streams.group.inbox import SESSION_MS, InboxFold
 from streams.kafka.group_log import state_topic
 from tasks.internal_topics import internal_prefix
+from tasks.key_ranges.progress_vector import Progress, is_foreign
 from tasks.open_transactions import OpenTransaction
-from tasks.parallel.progress_vector import Progress, is_foreign
 from tasks.ports import CommittedOffset
 
 #: What takes longer than this, though it should take a second, is worth a look.

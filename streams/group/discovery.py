@@ -23,7 +23,7 @@ from streams.streams_metadata import (
     StreamsMetadata,
 )
 from tasks.internal_topics import topics_read
-from tasks.processing.topology_spec import Partitioner, SubtopologySpec, TopologySpec
+from tasks.processing.api.topology_spec import Partitioner, SubtopologySpec, TopologySpec
 
 #: A partitioner without headers takes so many arguments.
 _PLAIN_ARGUMENTS: Final = 4

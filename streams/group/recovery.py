@@ -29,7 +29,7 @@ from rebalance.protocol.records import (
 )
 from streams.errors import StreamsError
 from streams.kafka.group_log import inbox_topic, new_control_topics, state_topic
-from tasks.parallel.progress_vector import Progress
+from tasks.key_ranges.progress_vector import Progress
 from tasks.ports import Admin, CommittedOffset
 
 #: What the new log says of who wrote it, until a member claims.

@@ -16,7 +16,7 @@ from rebalance.protocol.records import read_record
 from streams.errors import StreamsError
 from streams.kafka.group_log import inbox_topic, state_topic
 from tasks.ports import ChangelogReader, OffsetOutOfRangeError, TopicDescription
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 
 #: How long one poll waits for records that are on their way.
 _POLL_S: Final = 0.2

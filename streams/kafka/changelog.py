@@ -10,7 +10,7 @@ from streams.errors import StreamsError
 from streams.kafka.consumer import AssignedConsumer
 from streams.kafka.settings import ClientSettings
 from tasks.ports import ChangelogReader
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 
 #: How long a reader of a range may stand still before it gives up.
 STALL_S: Final = 60.0

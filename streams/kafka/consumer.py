@@ -28,7 +28,7 @@ from streams.kafka.codes import (
 from streams.kafka.records import to_runs
 from streams.kafka.settings import Config
 from tasks.ports import OffsetOutOfRangeError
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 
 #: How long getting to know a topic may take; it costs only time later if it fails.
 _PREPARE_S: Final = 2.0

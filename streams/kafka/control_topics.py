@@ -16,7 +16,7 @@ from rebalance.model import TopicPartition
 from streams.kafka.group_reader import KafkaGroupReader
 from streams.kafka.settings import ClientSettings
 from tasks.ports import OffsetOutOfRangeError
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 
 _POLL_RECORDS: Final = 10_000
 #: How long a thread waits for records, and so how long closing takes.

@@ -20,7 +20,7 @@ from streams.kafka.codes import (
 )
 from tasks.internal_topics import configure_command
 from tasks.ports import FailedDelivery
-from tasks.processing.output import OutputColumns
+from tasks.processing.engine.output import OutputColumns
 
 
 class Outcome(StrEnum):

@@ -32,9 +32,9 @@ from streams.kafka.codes import is_transient
 from streams.kafka.control_topics import ControlTopicsReader
 from streams.kafka.producer import ProducerClient, RefusedError, StalledError
 from streams.kafka.settings import ClientSettings
-from tasks.parallel.progress_vector import Progress, is_foreign
+from tasks.key_ranges.progress_vector import Progress, is_foreign
 from tasks.ports import NewTopic, OffsetOutOfRangeError
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 
 _T = TypeVar("_T")
 

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from streams.kafka.client_log import ClientLog, error_of, make_client
 from streams.kafka.settings import Config
-from tasks.processing.output import OutputColumns
+from tasks.processing.engine.output import OutputColumns
 
 #: How long one call into the client waits before the caller is told that we still wait.
 SLICE_S: Final = 0.5

@@ -18,9 +18,9 @@ from confluent_kafka import KafkaError
 
 from streams.kafka.codes import INVALID_DIFFERENT_RECORD, NO_PARTITION, TOO_LARGE, TOPIC_REFUSED
 from streams.kafka.failures import failed_delivery
-from tasks.output_collector import record_bytes
+from tasks.commit.output_collector import record_bytes
 from tasks.ports import FailedDelivery, TransactionAbortedError
-from tasks.processing.output import ANY_PARTITION, OutputColumns
+from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 #: Trials in a row that show nothing new. One is normal: after a refusal the client has to raise its epoch.
 _FRUITLESS_TRIALS: Final = 6

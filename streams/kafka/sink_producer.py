@@ -23,7 +23,7 @@ from streams.kafka.failures import failed_delivery, is_batch_refused
 from streams.kafka.producer import ProducerClient, RefusedError, StalledError, no_wait
 from streams.kafka.settings import ClientSettings, Config
 from tasks.ports import FailedDelivery
-from tasks.processing.output import OutputColumns
+from tasks.processing.engine.output import OutputColumns
 
 #: Longer than the client's own limit for a record (`message.timeout.ms`), so that this never ends a flush first.
 _FLUSH_TIMEOUT_S: Final = 600.0

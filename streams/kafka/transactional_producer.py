@@ -31,7 +31,7 @@ from streams.kafka.producer import (
 from streams.kafka.refused_search import BATCH_BYTES, RefusedSearch
 from streams.kafka.settings import ClientSettings
 from streams.kafka.trial_producer import TrialProducer
-from tasks.output_collector import batch_ends
+from tasks.commit.output_collector import batch_ends
 from tasks.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
@@ -39,8 +39,8 @@ from tasks.ports import (
     TransactionAbortedError,
     UnansweredError,
 )
-from tasks.processing.output import OutputColumns, headers_of_changelog
-from tasks.processing.record import Headers
+from tasks.processing.api.record import Headers
+from tasks.processing.engine.output import OutputColumns, headers_of_changelog
 
 #: Offsets are sent in milliseconds; a call that takes this long after all records were answered has lost its way
 #: (`GuardedCall`).

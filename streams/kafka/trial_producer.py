@@ -19,7 +19,7 @@ from streams.kafka.producer import SLICE_S, no_wait
 from streams.kafka.refused_search import Batch, Trial
 from streams.kafka.settings import SEARCH_TIMEOUT_MS, ClientSettings
 from tasks.ports import TransactionAbortedError, UnansweredError
-from tasks.processing.output import OutputColumns
+from tasks.processing.engine.output import OutputColumns
 
 #: A transaction stays open over trials without a refusal for this long, far below its time-out.
 _TRANSACTION_S: Final = 5.0

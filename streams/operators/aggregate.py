@@ -11,8 +11,8 @@ from typing import Any
 
 from streams.operators.materialized import MaterializedOperator, previous_values
 from streams.serdes import Serdes
-from tasks.processing.operator import Output
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.engine.operator import Output
+from tasks.processing.engine.record_batch import RecordBatch
 
 
 class StreamAggregate(MaterializedOperator):

@@ -30,9 +30,9 @@ from streams.operators.subscription import (
 )
 from streams.operators.table_join import joinable
 from streams.operators.table_view import Failed, TableView, look_up
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class ForeignKeyTopics(NamedTuple):

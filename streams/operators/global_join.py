@@ -10,9 +10,9 @@ from typing import Any
 
 from streams.functions import UserFunction
 from streams.operators.stateless import call_each, collect_each
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class GlobalTableJoin(Operator):

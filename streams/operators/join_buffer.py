@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from state_stores.layout.stored_values import read_row
 from state_stores.ports import SerdePort
 from streams.serdes.buffered import Buffered, Context, decode_buffered, encode_buffered
-from tasks.processing.record import Headers, RecordMetadata
+from tasks.processing.api.record import Headers, RecordMetadata
 
 _PREFIX: Final = b"\x00"
 _TIME: Final = struct.Struct(">q")

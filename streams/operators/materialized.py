@@ -11,10 +11,10 @@ from state_stores.buffers.ttl_buffer import TtlBuffer
 from state_stores.stores.key_value_store import TimestampedKeyValueStore
 from state_stores.stores.versioned_store import NOT_PUT, VersionedKeyValueStore
 from streams.operators.versioned_rows import VersionedRows
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Operator, OperatorSupplier
-from tasks.processing.record import Headers
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.api.record import Headers
+from tasks.processing.engine.operator import NodeContext, Operator, OperatorSupplier
+from tasks.processing.engine.record_batch import RecordBatch, has_none
 
 #: (key, value, the key's serialised form, timestamp) -> (new value, its timestamp); reads what it needs itself.
 Update = Callable[[Any, Any, bytes, int], tuple[Any, int]]

@@ -6,8 +6,8 @@ from typing import Any
 
 from state_stores.ports import SerdePort
 from streams.operators.table_view import Failed
-from tasks.processing.handlers import FAILURES
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class NamedSerde:

@@ -14,9 +14,9 @@ from state_stores.stores.session_batch import SessionBatch
 from state_stores.stores.windowed import Windowed
 from streams.operators.windowed import Change, Fold, WindowedOperator
 from streams.windows import EmitStrategy, SessionWindows
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import Output
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import Output
+from tasks.processing.engine.record_batch import RecordBatch
 
 
 class SessionWindowAggregate(WindowedOperator):

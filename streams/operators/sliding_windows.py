@@ -14,8 +14,8 @@ import msgspec
 from state_stores.stores.windowed import Windowed
 from streams.operators.windowed import Change, Fold, WindowedOperator
 from streams.windows import EmitStrategy, SlidingWindows
-from tasks.processing.operator import Output
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.engine.operator import Output
+from tasks.processing.engine.record_batch import RecordBatch
 
 #: The old value of a window's second change by one record: what its first change is about to store.
 _STORED: Final = object()

@@ -12,9 +12,9 @@ from typing import Any, TypeGuard
 import msgspec
 
 from streams.functions import UserFunction
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import Operator, Output
-from tasks.processing.record_batch import RecordBatch, first_none, has_none
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import Operator, Output
+from tasks.processing.engine.record_batch import RecordBatch, first_none, has_none
 
 
 def call_each(

@@ -18,9 +18,9 @@ from state_stores.stores.window_store import WindowStore
 from streams.functions import UserFunction
 from streams.operators.materialized import MaterializedOperator
 from streams.operators.non_joined import NonJoinedSettings, NonJoinedStore
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.record_batch import JointRecords, RecordBatch, has_none
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
 
 #: Timestamp and value of each partner of a record, in the order of time.
 Partners = Sequence[tuple[int, Any]]

@@ -15,9 +15,9 @@ from streams.functions import UserFunction
 from streams.operators.join_buffer import JoinBuffer, Waiting
 from streams.operators.stateless import collect_each
 from streams.operators.table_view import BoundView, TableView
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class StreamTableJoin(Operator):

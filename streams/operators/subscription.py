@@ -21,7 +21,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
 from streams.serdes import Serde
-from tasks.processing.record_batch import has_none
+from tasks.processing.engine.record_batch import has_none
 
 M = TypeVar("M")
 

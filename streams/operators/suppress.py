@@ -32,9 +32,9 @@ from streams.operators.table_view import (
 from streams.serdes.buffered import Buffered, BufferedSerde, Context
 from streams.suppressed import BufferConfig
 from streams.windows import Windows
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Output
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Output
+from tasks.processing.engine.record_batch import RecordBatch
 
 #: No stream time yet.
 _NO_TIME = -1

@@ -10,9 +10,9 @@ from streams.functions import UserFunction
 from streams.operators.materialized import MaterializedOperator, previous_values
 from streams.operators.stateless import call_each, deciding
 from streams.operators.table_view import RowFunction, row_filter, row_mapper
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class TableSource(MaterializedOperator):

@@ -15,9 +15,9 @@ from streams.operators.materialized import MaterializedOperator
 from streams.operators.stateless import paired_or_none
 from streams.serdes import for_keys
 from streams.serdes.changed import Change
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import RecordBatch
 
 _Pair = tuple[Any, Any] | None
 

@@ -14,9 +14,9 @@ import msgspec
 from streams.functions import UserFunction
 from streams.operators.materialized import TableOperator
 from streams.operators.table_view import NO_TIMESTAMP, BoundView, Failed, Rows, TableView, look_up
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Operator, Output
-from tasks.processing.record_batch import RecordBatch, first_none, has_none
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import RecordBatch, first_none, has_none
 
 
 class JoinType(NamedTuple):

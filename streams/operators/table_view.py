@@ -11,9 +11,9 @@ from typing import Any
 
 from streams.functions import UserFunction
 from streams.operators.stateless import deciding
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Operator
-from tasks.processing.record_batch import RecordBatch, has_none
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator
+from tasks.processing.engine.record_batch import RecordBatch, has_none
 
 #: The timestamp of a row that is not there.
 NO_TIMESTAMP = -1

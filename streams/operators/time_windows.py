@@ -13,9 +13,9 @@ from state_stores.stores.windowed import Windowed
 from streams.operators.aggregate import CountsInPlace
 from streams.operators.windowed import NO_TIME, Change, Fold, WindowedOperator
 from streams.windows import EmitStrategy, FixedWindows, TimeWindows
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import Output
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import Output
+from tasks.processing.engine.record_batch import RecordBatch
 
 
 class TimeWindowAggregate(WindowedOperator):

@@ -11,12 +11,12 @@ from typing import Any
 from state_stores.errors import StateStoreError
 from streams.operators.table import TableSource
 from streams.operators.table_view import BoundView, Failed, Rows, TableView
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext, Output
-from tasks.processing.punctuation import Schedule
-from tasks.processing.record_batch import RecordBatch
-from tasks.processing.supplied import NOT_SAID_KEYED, says_keyed
-from tasks.processing.transformer import (
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.api.supplied import NOT_SAID_KEYED, says_keyed
+from tasks.processing.engine.operator import NodeContext, Output
+from tasks.processing.engine.punctuation import Schedule
+from tasks.processing.engine.record_batch import RecordBatch
+from tasks.processing.engine.transformer import (
     HostingContext,
     RunningTransformer,
     ValueTransformerWithKey,

@@ -23,9 +23,9 @@ from streams.operators.due_rows import DueRows, Place
 from streams.operators.materialized import MaterializedOperator
 from streams.operators.stateless import spread
 from streams.windows import EmitStrategy, Windows
-from tasks.processing.handlers import FAILURES
-from tasks.processing.operator import NodeContext
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext
+from tasks.processing.engine.record_batch import RecordBatch
 
 #: No stream time yet.
 NO_TIME = -1

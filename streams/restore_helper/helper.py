@@ -39,8 +39,8 @@ from streams.restore_helper.messages import (
     SnapshotFound,
 )
 from tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
-from tasks.processing.record_batch import SourceRecords
-from tasks.reading_turns import ReadingTurns
+from tasks.processing.engine.record_batch import SourceRecords
+from tasks.restore.reading_turns import ReadingTurns
 
 _log = logging.getLogger("tidewheel.restore")
 

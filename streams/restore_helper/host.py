@@ -1,4 +1,4 @@
-"""The restore helpers of this process: the port `tasks.run_ports.RunMaker` over processes that come and go."""
+"""The restore helpers of this process: the port `tasks.restore.run_ports.RunMaker` over processes that come and go."""
 
 import shutil
 import threading
@@ -27,7 +27,7 @@ from streams.restore_helper.messages import (
     SnapshotFound,
 )
 from streams.restore_helper.process import HELPER_COMMAND, HelperProcess
-from tasks.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
+from tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
 
 #: A helper without anything to do ends after so long.
 IDLE_S: Final = 60.0

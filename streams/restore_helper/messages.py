@@ -54,7 +54,7 @@ class FindSnapshot(msgspec.Struct, tag="find", frozen=True, kw_only=True):
 
 
 class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):
-    """Make and bring runs: `tasks.run_ports.RunOrder`."""
+    """Make and bring runs: `tasks.restore.run_ports.RunOrder`."""
 
     number: int
     shape: StoreShape

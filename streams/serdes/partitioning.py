@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from streams.serdes.windowed import WindowedSerde
-from tasks.processing.output import ANY_PARTITION
+from tasks.processing.engine.output import ANY_PARTITION
 
 _MASK: Final = 0xFFFFFFFF
 _M: Final = 0x5BD1E995

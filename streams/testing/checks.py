@@ -6,7 +6,7 @@ from typing import Any
 from state_stores.layout.headers import as_headers
 from streams.arguments import check_series, is_series
 from streams.errors import StreamsError
-from tasks.processing.record import Headers
+from tasks.processing.api.record import Headers
 
 
 def rows(given: object, call: str, *columns: str) -> Iterable[tuple[Any, ...]]:

@@ -35,17 +35,17 @@ from streams.serdes import SerdeLike, as_serde
 from streams.testing.checks import checked_headers, rows
 from streams.topics import spec_of
 from streams.topology import Topology, given_topology
-from tasks.active_task import ActiveTask
-from tasks.global_state import GlobalStores
+from tasks.commit.output_collector import OutputCollector
 from tasks.internal_topics import internal_prefix, plan_application
-from tasks.lifecycle import TaskState
-from tasks.output_collector import OutputCollector
-from tasks.partition_group import arrival_queue
-from tasks.processing.error_policy import ErrorPolicy
-from tasks.processing.output import OutputColumns
-from tasks.processing.record import Headers
-from tasks.processing.record_batch import SourceRecords
-from tasks.processing.topology_spec import SinkSpec
+from tasks.processing.api.record import Headers
+from tasks.processing.api.topology_spec import SinkSpec
+from tasks.processing.engine.error_policy import ErrorPolicy
+from tasks.processing.engine.output import OutputColumns
+from tasks.processing.engine.record_batch import SourceRecords
+from tasks.restore.global_stores import GlobalStores
+from tasks.task.active_task import ActiveTask
+from tasks.task.lifecycle import TaskState
+from tasks.task.partition_group import arrival_queue
 
 K = TypeVar("K")
 V = TypeVar("V")

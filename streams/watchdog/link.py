@@ -1,4 +1,4 @@
-"""The worker's line to its watchdog: the port `tasks.worker_ports.Membership`.
+"""The worker's line to its watchdog: the port `tasks.loop.worker_ports.Membership`.
 
 A watchdog that dies is replaced at once: the new one is told the same `Hello`, then what was last said of everything
 that still counts; its orders come again.

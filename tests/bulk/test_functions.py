@@ -18,7 +18,7 @@ from streams.bulk import restore, snapshot, state_dataframe, verify
 from streams.cli.app import main
 from streams.errors import ConfigError, StoreLockedError
 from streams.run_options import RunOptions
-from tasks.store_restore import RestoreEvent
+from tasks.restore.store_restore import RestoreEvent
 from tests.bulk.conftest import MakeConfig
 from tests.bulk.counting import COUNTS, PER_SECOND, counting, program
 from tests.integration.cluster import PATIENCE_S, Cluster

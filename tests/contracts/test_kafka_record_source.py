@@ -5,7 +5,7 @@ import time
 from rebalance.model import TopicPartition
 from streams.errors import MissingSourceTopicError, StreamsError
 from tasks.ports import OffsetOutOfRangeError, RecordSource
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.cluster import (
     PATIENCE_S,
     Cluster,

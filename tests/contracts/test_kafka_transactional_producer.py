@@ -7,7 +7,7 @@ import pytest
 from rebalance.model import TopicPartition
 from streams.errors import FencedError, StreamsError
 from tasks.ports import CommittedOffset, TransactionAbortedError, TransactionalProducer
-from tasks.processing.output import OutputColumns
+from tasks.processing.engine.output import OutputColumns
 from tests.fakes.cluster import (
     ANY_PARTITION,
     Cluster,

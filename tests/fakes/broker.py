@@ -17,8 +17,8 @@ from rebalance.model import TopicPartition
 from streams.errors import StreamsError
 from streams.kafka.records import record_size_bytes
 from tasks.ports import CommittedOffset
-from tasks.processing.output import ANY_PARTITION, OutputColumns
-from tasks.processing.record import Headers
+from tasks.processing.api.record import Headers
+from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 from tests.fakes.murmur2 import partition_of
 
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588

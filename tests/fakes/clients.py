@@ -16,9 +16,9 @@ from tasks.ports import (
     TransactionAbortedError,
     UnsettledOffsetsError,
 )
-from tasks.processing.output import OutputColumns, headers_of_changelog
-from tasks.processing.record import Headers
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.api.record import Headers
+from tasks.processing.engine.output import OutputColumns, headers_of_changelog
+from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.broker import (
     CommitFate,
     FakeBroker,

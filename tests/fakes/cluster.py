@@ -14,8 +14,8 @@ from tasks.ports import (
     SinkProducer,
     TransactionalProducer,
 )
-from tasks.processing.output import ANY_PARTITION, OutputColumns
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.broker import FakeBroker, StoredRecord
 from tests.fakes.clients import FakeClients
 

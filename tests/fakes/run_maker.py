@@ -11,7 +11,7 @@ from streams.restore_helper.helper import RestoreHelper
 from streams.restore_helper.host import message_of, report_of
 from streams.restore_helper.messages import Progressed, Report, SnapshotFound
 from tasks.ports import Clock
-from tasks.run_ports import RunOrder, RunReport, RunsFailed
+from tasks.restore.run_ports import RunOrder, RunReport, RunsFailed
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeChangelogReader
 

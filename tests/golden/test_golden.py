@@ -25,10 +25,10 @@ from streams import (
 )
 from streams.testing import TopologyTestDriver
 from streams.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
-from tasks.active_task import ActiveTask
-from tasks.partition_group import PartitionGroup
-from tasks.processing.record_batch import SourceRecords
-from tests.tasks.bench import Bench
+from tasks.processing.engine.record_batch import SourceRecords
+from tasks.task.active_task import ActiveTask
+from tasks.task.partition_group import PartitionGroup
+from tests.tasks.loop.bench import Bench
 
 CASES: dict[str, dict[str, Any]] = {
     case["name"]: case

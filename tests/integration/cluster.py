@@ -19,8 +19,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from rebalance.model import TopicPartition
 from streams.kafka.clients import KafkaClients
 from tasks.ports import NewTopic
-from tasks.processing.output import ANY_PARTITION, OutputColumns
-from tasks.processing.record import Headers
+from tasks.processing.api.record import Headers
+from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 #: Far beyond what anything here takes; a test that reaches it has failed.
 PATIENCE_S = 120.0

@@ -18,7 +18,7 @@ import msgspec
 
 from benchmarks.commit_log import read_commits
 from benchmarks.progress import CommitRecord
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.programs.slow_member import STORE, Orders
 

@@ -23,7 +23,7 @@ from streams.exit_codes import ExitCode
 from streams.kafka.group_log import inbox_topic
 from streams.task_info import TaskInfo
 from tasks.internal_topics import changelog_topic
-from tasks.state_updater import RestoreEvent
+from tasks.restore.state_updater import RestoreEvent
 from tests.golden.test_golden import CASES
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker

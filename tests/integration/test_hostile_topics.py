@@ -16,7 +16,7 @@ from streams.cli import main
 from streams.exit_codes import ExitCode
 from streams.kafka.clients import KafkaClients
 from streams.kafka.group_log import inbox_topic, state_topic
-from tasks.parallel.progress_vector import Progress
+from tasks.key_ranges.progress_vector import Progress
 from tasks.ports import CommittedOffset
 from tests.integration.cluster import until
 from tests.integration.processes import WorkerProcess

@@ -20,7 +20,7 @@ from streams import (
     StreamsError,
     ValueAndTimestamp,
 )
-from tasks.state_updater import RestoreEvent
+from tasks.restore.state_updater import RestoreEvent
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp
 from tests.integration.outcome import wait_for_counts

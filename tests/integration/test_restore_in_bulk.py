@@ -14,12 +14,12 @@ import pytest
 from streams import StreamsConfig, ValueAndTimestamp
 from streams.client import wiring
 from streams.kafka.clients import KafkaClients
-from tasks.state_updater import RestoreEvent
+from tasks.restore.state_updater import RestoreEvent
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.programs.jobs import JOBS, STORE
 from tests.integration.programs.probes import runs_from
-from tests.tasks.snapshots import publish_snapshot
+from tests.tasks.task.snapshots import publish_snapshot
 
 #: Already so many offsets are built into runs here, by a process of its own; users have to have ten times as many.
 _RUNS_FROM = 10_000

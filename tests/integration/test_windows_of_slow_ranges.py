@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from rebalance.model import TopicPartition
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tests.integration.cluster import PATIENCE_S, Cluster, Feed, until
 from tests.integration.programs.slow_windows import HELD, WINDOW_MS, Orders
 

@@ -24,7 +24,7 @@ from streams import (
     StreamsError,
 )
 from streams.client.application import SystemClock
-from tasks.processing.record import Headers
+from tasks.processing.api.record import Headers
 from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.interop.kafka_streams_process import KafkaStreamsProcess, Row
 from tests.interop.shared_topologies import (
@@ -335,7 +335,7 @@ def test_offsets_go_on_where_the_other_stopped(
     app = _Application(cluster, java, "stream_join", tmp_path)
     app.feed(_rows("stream_join"))
     app.live("java", 0)
-    with caplog.at_level(logging.INFO, "tasks.start_positions"):
+    with caplog.at_level(logging.INFO, "tasks.restore.start_positions"):
         app.live("ours", 1)
     assert f"going on where Kafka Streams left off, in {app.id}-left-0" in caplog.text
 

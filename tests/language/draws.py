@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from streams import StreamsConfig, Topology
 from tests.language.pool import GLOBAL, INPUTS, Pool
 from tests.language.programs import AT_MIDNIGHT, MIDNIGHT_MS, OPERATORS, SINGLY, Step, build
-from tests.tasks.bench import APP
+from tests.tasks.loop.bench import APP
 
 #: (key, value, timestamp); (topic, its records), committed together.
 Row = tuple[str | None, str | None, int]

@@ -22,7 +22,7 @@ from tests.language.draws import (
 )
 from tests.language.pool import INPUTS
 from tests.language.programs import GLOBALLY, Step
-from tests.tasks.bench import Bench
+from tests.tasks.loop.bench import Bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600 + 5 * GIVEN)]
 

@@ -10,8 +10,8 @@ from checks.repository_files import ROOT
 TESTS = ROOT / "tests"
 
 PURE = {
-    "tasks/processing/graph.py": "batch and record-at-a-time execution agree",
-    "tasks/parallel/progress_vector.py": "metadata comes back as written",
+    "tasks/processing/engine/graph.py": "batch and record-at-a-time execution agree",
+    "tasks/key_ranges/progress_vector.py": "metadata comes back as written",
     "state_stores/layout/key_schema.py": "bytes sort as keys do",
     "state_stores/layout/envelope.py": "values come back as written",
     "state_stores/buffers/commit_buffer.py": "buffer and disk together read as one map",
@@ -30,7 +30,7 @@ PURE = {
 PROTOCOL = "tests/rebalance/leader/test_coordinator_machine.py"
 """The protocol has a history: it is tested as a state machine."""
 
-ELSEWHERE = {"tasks/processing/graph.py": "tests/tasks/processing/test_executors.py"}
+ELSEWHERE = {"tasks/processing/engine/graph.py": "tests/tasks/processing/test_executors.py"}
 """Laws about several parts have a file of their own."""
 
 

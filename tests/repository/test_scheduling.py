@@ -20,6 +20,12 @@ def test_modules_that_share_a_spark_go_to_one_process() -> None:
 
 def test_other_modules_are_scopes_of_their_own() -> None:
     """As xdist has them, which asks the method that is overridden."""
-    assert scope_of("tests/tasks/test_commit.py::test_it[a::b]") == "tests/tasks/test_commit.py"
-    assert scope_of("tests/tasks/test_commit.py::TestIt::test_it") == "tests/tasks/test_commit.py"
+    assert (
+        scope_of("tests/tasks/commit/test_committer.py::test_it[a::b]")
+        == "tests/tasks/commit/test_committer.py"
+    )
+    assert (
+        scope_of("tests/tasks/commit/test_committer.py::TestIt::test_it")
+        == "tests/tasks/commit/test_committer.py"
+    )
     assert callable(LoadScopeScheduling._split_scope)

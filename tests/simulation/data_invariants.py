@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rebalance.model import TopicPartition
-from tasks.parallel.progress_vector import Progress
+from tasks.key_ranges.progress_vector import Progress
 from tests.simulation.invariants import LogInvariants
 from tests.simulation.model_broker import GroupOffset, ModelBroker, Transaction, TransactionState
 from tests.simulation.model_tasks import ActiveTask, Disk

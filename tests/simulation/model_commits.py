@@ -6,7 +6,7 @@ from typing import Any
 
 from rebalance.protocol import orders
 from rebalance.protocol.orders import AnyReport, ReleaseTask
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tests.simulation.model_broker import (
     BrokerError,
     FencedError,

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from rebalance.protocol.orders import ReleaseTask, RunTask
 from state_stores.layout.position import Position
-from tasks.parallel.progress_vector import Progress
+from tasks.key_ranges.progress_vector import Progress
 from tests.simulation.model_broker import BrokerError
 from tests.simulation.workload import TaskNames, Workload
 from tests.simulation.world import World

@@ -15,9 +15,9 @@ from rebalance.protocol.task_status import TaskStatus
 from state_stores import restore
 from state_stores.errors import StreamsError
 from state_stores.layout.position import Position
-from tasks import start_positions
-from tasks.parallel.progress_vector import Progress
+from tasks.key_ranges.progress_vector import Progress
 from tasks.ports import CommittedOffset
+from tasks.restore import start_positions
 from tests.simulation.model_broker import GroupOffset, Log, UnstableError
 from tests.simulation.model_commits import CommittingWorker
 from tests.simulation.model_tasks import RETRY_MS, ActiveTask, CopyTask, Disk, Surroundings

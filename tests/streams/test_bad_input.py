@@ -19,8 +19,8 @@ from streams.stores import Stores
 from streams.testing import TopologyTestDriver
 from streams.topology import Topology
 from streams.windows import JoinWindows
-from tasks.processing.processor import FixedKeyProcessor, Processor, PunctuationType
-from tasks.processing.transformer import ValueTransformerWithKey
+from tasks.processing.api.processor import FixedKeyProcessor, Processor, PunctuationType
+from tasks.processing.engine.transformer import ValueTransformerWithKey
 
 TEXT: Final[Any] = {"key_serde": str, "value_serde": str}
 HERE: Final = r"\(tests/streams/test_bad_input.py:\d+\)"

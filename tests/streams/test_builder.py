@@ -17,15 +17,15 @@ from streams.serdes import Serde, Serdes
 from streams.stores import Stores
 from streams.testing import TopologyTestDriver
 from streams.topology import Topology
-from tasks.processing.processor import Processor
-from tasks.processing.record import ConsumedRecord
-from tasks.processing.timestamps import (
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.record import ConsumedRecord
+from tasks.processing.api.timestamps import (
     FailOnInvalidTimestamp,
     LogAndSkipOnInvalidTimestamp,
     UsePartitionTimeOnInvalidTimestamp,
     WallclockTimestampExtractor,
 )
-from tasks.processing.topology_spec import SinkSpec, SourceSpec
+from tasks.processing.api.topology_spec import SinkSpec, SourceSpec
 
 
 def config(**options: Any) -> StreamsConfig:

@@ -22,7 +22,7 @@ from streams import (
     TopologyError,
 )
 from streams.testing import TopologyTestDriver
-from tests.tasks.custom_stores import KeptTotals, Totals, counting_by
+from tests.tasks.task.custom_stores import KeptTotals, Totals, counting_by
 
 ONE = Totals()
 

@@ -19,7 +19,7 @@ from streams.serdes import Serdes
 from streams.stores import Stores
 from streams.topology import Topology
 from streams.windows import TimeWindows
-from tasks.processing.processor import Processor
+from tasks.processing.api.processor import Processor
 
 Program = Callable[[StreamsBuilder], object]
 CASES: dict[str, tuple[Program, str]] = {}

@@ -20,8 +20,8 @@ from streams import (
     TimeWindows,
 )
 from streams.testing import TopologyTestDriver
-from tasks.processing.drops import Drop, DropLog
-from tasks.processing.record import RecordMetadata
+from tasks.processing.api.record import RecordMetadata
+from tasks.processing.engine.drops import Drop, DropLog
 
 MINUTE = 60_000
 Rows = list[tuple[str | None, str | None, int]]

@@ -19,7 +19,7 @@ from streams import (
 )
 from streams.dsl_store_suppliers import DslStoreType
 from streams.testing import TopologyTestDriver
-from tasks.processing.topology_spec import TopologySpec
+from tasks.processing.api.topology_spec import TopologySpec
 
 
 class WindowsInMemory(DslStoreSuppliers):

@@ -13,7 +13,7 @@ import pytest
 from streams import functions
 from streams.errors import TopologyError
 from streams.functions import FunctionKind, accepts, adapt, caller_location, function_name
-from tasks.processing.coroutines import close_loop
+from tasks.processing.api.coroutines import close_loop
 
 
 def value_only(value: Any) -> Any:

@@ -10,8 +10,8 @@ from streams.key_placement import KeyCheck, checked_topics
 from streams.serdes.partitioning import KEY_PARTITIONERS, KeyPartitioner
 from streams.topics import spec_of
 from tasks.internal_topics import plan_application
-from tasks.processing.record_batch import SourceRecords
-from tasks.processing.topology_spec import SinkSpec, TopologySpec
+from tasks.processing.api.topology_spec import SinkSpec, TopologySpec
+from tasks.processing.engine.record_batch import SourceRecords
 
 COUNT = 4
 KEYS = [f"key-{number}".encode() for number in range(40)]

@@ -15,10 +15,10 @@ from streams.operators import stateless
 from streams.operators.aggregate import StreamAggregate, StreamCount, StreamReduce
 from streams.operators.table import TableFilter, TableMapValues, TableSource
 from streams.topology import Topology
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.processor import Processor
-from tasks.processing.record import Record
-from tasks.processing.topology_spec import ProcessorSpec, SinkSpec
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.record import Record
+from tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec
+from tasks.processing.engine.operator import OperatorSupplier
 
 Stream = KStream[Any, Any]
 

@@ -16,7 +16,7 @@ from streams import (
     TopologyError,
 )
 from tasks.internal_topics import plan_application
-from tests.tasks.bench import Bench
+from tests.tasks.loop.bench import Bench
 
 STRING = Serdes.string()
 SERDES: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}

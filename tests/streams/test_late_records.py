@@ -23,7 +23,7 @@ from streams import (
 )
 from streams.testing import TopologyTestDriver
 from tests.streams.operators.run import driver_of
-from tests.tasks.bench import Bench
+from tests.tasks.loop.bench import Bench
 
 JSON = Serdes.json()
 DEAD: dict[str, Any] = {"dead_letter_queue_topic": "dead"}

@@ -21,9 +21,9 @@ from streams.reset import (
     plan_reset,
     scope_of,
 )
-from tasks.offset_origin import StartRules
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
+from tasks.restore.offset_origin import StartRules
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
 

@@ -13,7 +13,7 @@ import pytest
 from streams import Serdes, StreamsBuilder, StreamsConfig, TopologyError, retrying
 from streams.retries import _Waits
 from streams.testing import TopologyTestDriver
-from tasks.processing.coroutines import close_loop, wait_for
+from tasks.processing.api.coroutines import close_loop, wait_for
 
 STRING = Serdes.string()
 

@@ -21,11 +21,11 @@ _NOT_YET_USED = (
     "rebalance",
 )
 #: A watchdog besides processes nothing, and its settings are checked already.
-_WORKERS_OWN = ("pydantic", "rocksdict", "streams.builder", "tasks.stream_worker")
+_WORKERS_OWN = ("pydantic", "rocksdict", "streams.builder", "tasks.loop.stream_worker")
 #: From the standard library, where less will do.
 _FOR_A_LINE = ("argparse", "tomllib")
 #: A watchdog has no store.
-_NO_STORE = ("secrets", "state_stores.restore", "tasks.run_ports", "tempfile")
+_NO_STORE = ("secrets", "state_stores.restore", "tasks.restore.run_ports", "tempfile")
 
 #: A supervisor knows workers by their processes only: what the user's program needs, they need.
 _NO_PROGRAM = (*_WORKERS_OWN, "asyncio", "confluent_kafka", "streams.app", "streams.kafka")

@@ -17,8 +17,8 @@ import pytest
 from streams import JoinWindows, Serdes, StreamsBuilder, StreamsConfig, StreamsError, TimeWindows
 from streams.store_identity import named_operators
 from tasks.commit_facts import CommitFacts, encode_details, encode_operators
-from tasks.offset_origin import check_names
-from tests.tasks.bench import APP, Bench
+from tasks.restore.offset_origin import check_names
+from tests.tasks.loop.bench import APP, Bench
 
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 CONFIG: Any = StreamsConfig(application_id=APP, bootstrap_servers="unused:9092")

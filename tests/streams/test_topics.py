@@ -20,7 +20,7 @@ from streams import (
 )
 from streams.run_options import RunOptions
 from streams.topics import prepare_topics, spec_of
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset, NewTopic
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin

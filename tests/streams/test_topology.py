@@ -17,8 +17,8 @@ from streams.stores import Stores
 from streams.testing import TopologyTestDriver
 from streams.topology import Topology
 from streams.windows import TimeWindows
-from tasks.processing.processor import Processor
-from tasks.processing.topology_spec import ProcessorSpec, SinkSpec
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec
 
 Any4 = Processor[Any, Any, Any, Any]
 

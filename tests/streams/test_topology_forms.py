@@ -7,7 +7,7 @@ from typing import Any
 from streams import KStream
 from streams.builder import StreamsBuilder
 from streams.topology import Topology
-from tasks.processing.processor import Processor
+from tasks.processing.api.processor import Processor
 
 
 def word_count(store: str = "counts") -> Topology:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from streams.stores import Stores
 from streams.topology import Topology
-from tasks.processing.processor import Processor
-from tasks.processing.topology_spec import ProcessorSpec, SourceSpec
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec
 
 Own = Processor[Any, Any, Any, Any]
 

@@ -10,7 +10,7 @@ from rebalance.protocol.orders import AnyReport, WorkerInCall
 from rebalance.protocol.task_status import RunningCall
 from tasks.call_watch import CallWatch, Limits
 from tasks.long_calls import UserCall
-from tasks.processing.record import RecordMetadata
+from tasks.processing.api.record import RecordMetadata
 
 S = 1_000_000_000
 ME = threading.get_ident()

@@ -23,7 +23,7 @@ from tasks.internal_topics import (
     plan_application,
     with_message_bytes,
 )
-from tasks.processing.topology_spec import (
+from tasks.processing.api.topology_spec import (
     SinkSpec,
     SourceSpec,
     SubtopologySpec,

@@ -27,7 +27,7 @@ from streams import (
 from streams.testing import TopologyTestDriver
 from tasks.call_watch import CallWatch, Limits
 from tasks.long_calls import UserCall, call_of
-from tests.tasks.global_bench import TOPIC, Life, Process
+from tests.tasks.restore.global_bench import TOPIC, Life, Process
 
 STUCK = "stuck"
 

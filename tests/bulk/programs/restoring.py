@@ -27,7 +27,7 @@ from streams.bulk.driver import BulkDriver, bulk_driver
 from streams.bulk.executor_work import Counted, ExecutorWork
 from streams.bulk.restoring import restore_stores
 from streams.bulk.snapshots import make_snapshots
-from tasks.state_manager import StateManager
+from tasks.task.state_manager import StateManager
 from tests.bulk.changelogs import stores_of
 from tests.streams.bulk.inline import inline_driver
 

@@ -15,11 +15,11 @@ from state_stores.rocksdb.task_database import TaskDatabase
 from streams.kafka.producer import ProducerClient
 from streams.kafka.transactional_producer import KafkaTransactionalProducer
 from streams.states import KafkaStreamsState
-from tasks.active_task import ActiveTask
-from tasks.commit import Commit, Committer
-from tasks.run_ports import RunSettings
-from tasks.state_manager import StateManager
-from tasks.state_updater import RestoreEvent
+from tasks.commit.committer import Commit, Committer
+from tasks.restore.run_ports import RunSettings
+from tasks.restore.state_updater import RestoreEvent
+from tasks.task.active_task import ActiveTask
+from tasks.task.state_manager import StateManager
 from tests.integration.programs.scoreboard import Scoreboard
 
 #: Every step of a commit at which a worker can meet its fate, in their order.

@@ -108,7 +108,7 @@ def replay(
     *,
     slowest_ms: int | None = None,
 ) -> StoreTime:
-    """Restore a store record by record as `tasks.store_restore` does; return the time of its records."""
+    """Restore a store record by record as `tasks.restore.store_restore` does; return the time of its records."""
     buffer: Any = make_store(
         spec, database, topic="changelog", keep_bytes=0, now=lambda: 0, may_hold_back=False
     ).buffer

@@ -11,7 +11,7 @@ from state_stores.restore import fold
 from state_stores.spec import StoreKind, StoreSpec
 from state_stores.stores.custom_slot import ChangeBuffer, CustomSlot, as_given
 from streams import Serdes, StateStore
-from tests.tasks.custom_stores import KeptTotals, Totals
+from tests.tasks.task.custom_stores import KeptTotals, Totals
 
 TOPIC = b"sixteen byte id."
 OTHER = b"another topic id"

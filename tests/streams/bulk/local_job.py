@@ -17,7 +17,7 @@ from streams.bulk.bootstrap_rows import (
 )
 from streams.bulk.bootstrap_writer import PartitionReport, WriteOrder, last_words, write_partition
 from streams.errors import StreamsError
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeTransactionalProducer
 

@@ -17,7 +17,7 @@ from streams.bulk.bootstrap_plan import parse_input_offsets, target_of
 from streams.errors import StreamsError
 from streams.kstream import KStream
 from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeAdmin
 from tests.streams.bulk.test_bootstrap_driver import CHANGELOG, FROM_END, ROWS, Kill, Killed, Shop

@@ -12,7 +12,7 @@ from streams import StreamsError
 from streams.bulk.bootstrap_books import GroupBooks
 from streams.group.topics import GroupTopics
 from streams.kafka.group_log import inbox_topic, state_topic
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
 from tests.streams.group.fake_group import APP, FakeGroup, FakeLeader

@@ -20,7 +20,7 @@ from streams.errors import FencedError
 from streams.group.topics import GroupTopics
 from streams.kafka.group_log import state_topic
 from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.parallel.progress_vector import Progress
+from tasks.key_ranges.progress_vector import Progress
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
 from tests.rebalance.leader.group_logs import LogBook, producer_id

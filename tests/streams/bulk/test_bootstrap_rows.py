@@ -27,7 +27,7 @@ from streams.bulk.bootstrap_rows import (
 )
 from streams.bulk.bootstrap_writer import last_words
 from streams.serdes.partitioning import partition_of
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS = 3

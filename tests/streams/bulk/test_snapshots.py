@@ -27,7 +27,7 @@ from streams.bulk.driver import BulkDriver, now_ms
 from streams.bulk.snapshots import make_snapshots
 from streams.bulk.stores import BulkStore, changelog_facts, slowest_positions
 from streams.kafka.changelog import read_range
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset, NewTopic
 from tests.fakes.broker import Entry, FakeBroker, StoredRecord
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeClients

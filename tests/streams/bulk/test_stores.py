@@ -9,7 +9,7 @@ from streams.errors import ConfigError, MissingSourceTopicError
 from tasks.ports import NewTopic
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
-from tests.tasks.custom_stores import Totals
+from tests.tasks.task.custom_stores import Totals
 
 _CONFIG = StreamsConfig(application_id="shop", bootstrap_servers="nobody:1")
 

@@ -15,7 +15,7 @@ from streams.cli import main
 from streams.exit_codes import ExitCode
 from streams.group.topics import GroupTopics
 from streams.kafka.group_log import inbox_topic, state_topic
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader
 from tests.rebalance.leader.group_logs import LogBook, T, producer_id, scale_out, two_members

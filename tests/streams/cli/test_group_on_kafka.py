@@ -24,7 +24,7 @@ from streams.kafka.clients import KafkaClients
 from streams.kafka.group_log import KafkaGroupLog, inbox_topic, state_topic
 from streams.kafka.settings import ClientSettings
 from streams.kafka.transactional_producer import KafkaTransactionalProducer
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset, NewTopic
 from tests.integration.cluster import until
 from tests.rebalance.leader.group_logs import LogBook, scale_out, two_members

@@ -18,7 +18,7 @@ from streams.config import StreamsConfig
 from streams.errors import StreamsError
 from streams.exit_codes import ExitCode
 from streams.kafka.group_log import state_topic
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeTransactionalProducer
 from tests.rebalance.leader.group_logs import scale_out, two_members

@@ -6,7 +6,7 @@ from typing import Any
 from rebalance.model import TaskId
 from rebalance.protocol.task_status import RunningCall
 from streams.client.figures import figures_of
-from tasks.worker_metrics import WorkerMetrics
+from tasks.loop.metrics import WorkerMetrics
 
 
 def test_tasks_that_come_meanwhile_disturb_nobody() -> None:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from streams.serdes import Serde
-from tasks.processing.handlers import ErrorContext, ErrorResponse
-from tasks.processing.record import ConsumedRecord, Record
+from tasks.processing.api.handlers import ErrorContext, ErrorResponse
+from tasks.processing.api.record import ConsumedRecord, Record
 
 CELSIUS = Serde[float](
     lambda _, value: str(value).encode(), lambda _, data: float(data), name="celsius"

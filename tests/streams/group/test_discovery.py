@@ -12,8 +12,8 @@ from streams.group.discovery import all_clients, partitioner_of, where_is, witho
 from streams.serdes import Serdes
 from streams.serdes.partitioning import partition_of
 from streams.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
-from tasks.processing.record import Headers
-from tasks.processing.topology_spec import Partitioner, TopologySpec
+from tasks.processing.api.record import Headers
+from tasks.processing.api.topology_spec import Partitioner, TopologySpec
 from tests.rebalance.leader.group_logs import LogBook
 
 APP = "shop"

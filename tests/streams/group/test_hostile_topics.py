@@ -25,7 +25,7 @@ from streams.group.inbox import inbox_back_ms
 from streams.group.range_map import progress_of
 from streams.group.recovery import Program, RecoveryFacts, plan_recovery, recovered_log
 from streams.kafka.group_log import inbox_topic, state_topic
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.rebalance.leader.group_logs import T, two_members
 from tests.rebalance.leader.hostile import hostile, originals, settled_table

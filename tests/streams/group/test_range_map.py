@@ -11,8 +11,8 @@ from rebalance.protocol.task_status import TaskStatus
 from streams.group.inbox import InboxFold
 from streams.group.range_map import progress_of, range_map, topic_readers
 from streams.group.topics import Heard
-from tasks.parallel.key_ranges import HASH_END, RANGES_MAX
-from tasks.parallel.progress_vector import Progress, RangeProgress
+from tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import APP, beat

@@ -16,8 +16,8 @@ from streams.group.alarms import Surroundings, foreign_offsets
 from streams.group.inbox import InboxFold
 from streams.group.status import GroupStatus, group_status
 from streams.group.topics import Heard
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.open_transactions import OpenTransaction
-from tasks.parallel.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, beat

@@ -9,7 +9,7 @@ from rebalance.protocol.records import encode_record
 from streams.errors import StreamsError
 from streams.group.topics import GroupTopics
 from streams.kafka.group_log import inbox_topic, state_topic
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.clients import FakeChangelogReader
 from tests.rebalance.leader.group_logs import T, two_members
 from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, GroupAdmin

@@ -6,7 +6,7 @@ from rebalance.model import TopicPartition
 from streams import StreamsError
 from streams.kafka.changelog import read_range
 from streams.kafka.settings import ClientSettings
-from tasks.processing.record_batch import SourceRecords
+from tasks.processing.engine.record_batch import SourceRecords
 
 _PART = TopicPartition("app-counts-changelog", 1)
 _SETTINGS = ClientSettings(bootstrap_servers="nobody:1", application_id="app")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.kafka.records import oversized, record_size_bytes, to_runs
-from tasks.processing.output import OutputColumns
+from tasks.processing.engine.output import OutputColumns
 from tests.fakes.cluster import rows
 
 BYTES = st.one_of(st.none(), st.binary(max_size=5))

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.kafka.refused_search import BATCH_BYTES, Batch, RefusedSearch, Row, Trial
-from tasks.output_collector import record_bytes
+from tasks.commit.output_collector import record_bytes
 from tasks.ports import TransactionAbortedError
-from tasks.processing.output import ANY_PARTITION, OutputColumns
+from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 from tests.fakes.cluster import columns
 
 TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE

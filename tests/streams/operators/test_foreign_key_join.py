@@ -14,7 +14,7 @@ from streams.operators.murmur3 import hash128
 from streams.operators.subscription import Instruction, Response, Subscription
 from streams.operators.table_view import BoundView, Failed, Rows, TableView
 from streams.testing import TopologyTestDriver
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.engine.record_batch import RecordBatch
 from tests.streams.operators.test_table_join import SERDES, STRING, Change, Result, pipe, results
 
 TOPICS = ForeignKeyTopics("sub", "resp")

@@ -23,7 +23,7 @@ from streams import (
 )
 from streams.operators.join_buffer import JoinBuffer, Waiting
 from streams.testing import TopologyTestDriver
-from tasks.processing.record import RecordMetadata
+from tasks.processing.api.record import RecordMetadata
 
 JSON = Serdes.json()
 STRING = Serdes.string()

@@ -12,7 +12,7 @@ from state_stores.spec import StoreKind, StoreSpec
 from streams import BufferConfig, Serdes, SerializationError, StreamsBuilder, Suppressed, Topology
 from streams.operators.suppress_buffer import SuppressBuffer
 from streams.serdes.buffered import Buffered, BufferedSerde, Context
-from tests.tasks.bench import Bench
+from tests.tasks.loop.bench import Bench
 
 SPEC = StoreSpec(
     name="held",

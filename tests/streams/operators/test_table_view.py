@@ -15,8 +15,8 @@ from streams.operators.table_view import BoundView, TableView, look_up
 from streams.stream_part import TablePart
 from streams.testing import TopologyTestDriver
 from streams.windows import SessionWindows, SlidingWindows, TimeWindows
-from tasks.processing.operator import NodeContext, Operator, OperatorSupplier, Output
-from tasks.processing.record_batch import RecordBatch
+from tasks.processing.engine.operator import NodeContext, Operator, OperatorSupplier, Output
+from tasks.processing.engine.record_batch import RecordBatch
 from tests.streams.operators.run import JSON, outputs
 
 KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}

@@ -29,13 +29,13 @@ from streams.restore_helper.messages import (
     decode_report,
     encode,
 )
-from tasks.processing.record_batch import SourceRecords
-from tasks.run_ports import RunsMade
+from tasks.processing.engine.record_batch import SourceRecords
+from tasks.restore.run_ports import RunsMade
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeChangelogReader
 from tests.fakes.clock import FakeClock
 from tests.integration.cluster import until
-from tests.tasks.snapshots import take_snapshot
+from tests.tasks.task.snapshots import take_snapshot
 
 SPEC = StoreSpec(
     name="s", kind=StoreKind.KEY_VALUE, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()

@@ -15,7 +15,7 @@ from state_stores.spec import StoreKind, StoreSpec
 from streams import Serdes
 from streams.restore_helper.host import MEMORY_BYTES, HostRestoreHelper
 from streams.restore_helper.messages import Begin
-from tasks.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
+from tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
 
 CANARY = "canary-5e1c"
 _PATIENCE_S = 20.0

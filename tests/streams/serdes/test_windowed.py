@@ -20,7 +20,7 @@ from streams import (
 from streams.serdes.partitioning import WindowedPartitioner, murmur2
 from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
 from streams.windows import FOREVER
-from tasks.processing.topology_spec import SinkSpec
+from tasks.processing.api.topology_spec import SinkSpec
 from tests.fakes.murmur2 import partition_of
 
 TIMES = st.integers(0, FOREVER)

@@ -24,9 +24,9 @@ from streams import (
     TimeWindows,
 )
 from streams.operators.stateless import PassThrough
-from tasks.processing.execution import execution_mode
-from tasks.processing.operator import OperatorSupplier
-from tasks.processing.topology_spec import ProcessorSpec, SourceSpec, SubtopologySpec
+from tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec, SubtopologySpec
+from tasks.processing.engine.execution import execution_mode
+from tasks.processing.engine.operator import OperatorSupplier
 
 Text = KStream[str, str]
 Rows = KTable[str, str]

@@ -29,7 +29,7 @@ from streams import (
     TopologyError,
 )
 from streams.testing import TopologyTestDriver
-from tasks.processing import coroutines
+from tasks.processing.api import coroutines
 
 STRING = Serdes.string()
 

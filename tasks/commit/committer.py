@@ -1,0 +1,507 @@
+"""What a commit is, and in which order its parts become durable.
+
+    sinks flushed (at_least_once) -> outputs, changelog and offsets sent -> all of them answered -> transaction committed
+        -> databases written, positions last
+
+Everything before "transaction committed" may fail and be sent again, nothing of it is visible; everything after it may
+be lost in a crash and is replayed from the changelog. So disk lags the changelog and never leads it, and outputs,
+changelog and offsets stand or fall together.
+
+A commit has two halves: `begin` hands everything to the client, `end` has it written or raises. In between only waiting is
+left, which somebody else may do (`tasks.commit.background`) while the loop processes what comes next. Whatever goes wrong meanwhile is
+dealt with in `end`, by the loop's thread.
+
+A commit may be begun open: what is done until it is due can `join` it then, so that little is left to send when it counts. It
+is whole without that, its offsets are sent at once, and whoever waits for the brokers closes it when nothing has joined it for a
+tenth of a second: user code runs meanwhile, and no transaction waits longer for that.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn, TypeVar
+
+from rebalance.model import TopicPartition
+from state_stores.buffers.commit_buffer import Drained
+from state_stores.errors import StreamsError
+from tasks.commit.background import at_once
+from tasks.commit.output_collector import OutputCollector, drop
+from tasks.commit.refused_rows import RowOrigin, refused_row
+from tasks.ports import (
+    Admin,
+    Beside,
+    Clock,
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    FailedDelivery,
+    Positions,
+    ProducerFactory,
+    TransactionAbortedError,
+    TransactionalProducer,
+    UnansweredError,
+)
+from tasks.processing.engine.output import OutputColumns, headers_of_changelog
+
+_log = logging.getLogger(__name__)
+
+#: How long an aborted transaction is sent again, and one of unknown outcome asked after, before the worker gives up:
+#: as long as Kafka Streams' `task.timeout.ms`.
+_RETRY_LIMIT_S = 300.0
+_PAUSE_S = 0.1
+
+#: How often whoever waits for a commit is told that it still waits, and after how long the client counts as stuck: each of its
+#: calls has a limit, and all together take 30 s, half as long for offsets sent ahead, and 30 s again if they end in an abort.
+_TICK_S = 0.5
+_STUCK_S = 90.0
+
+#: How long an open commit may be joined.
+_JOIN_S = 0.1
+#: How long the loop keeps away from the interpreter while what has joined a commit is sent, and waits for who sends before that.
+_SENDING_S = 0.004
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True, kw_only=True)
+class Commit:
+    """Everything that one commit makes durable.
+
+    Attributes:
+        outputs: Records for transactional outputs, in order; handed to the client BEFORE `offsets` are sent.
+        changelogs: Changes per changelog partition, in the order in which they were drained; produced with the outputs, written
+            to disk AFTER the commit.
+        offsets: What is committed for the group, with its metadata; sent beside the records, which are all answered BEFORE the
+            transaction is committed.
+    """
+
+    outputs: list[OutputColumns]
+    changelogs: dict[TopicPartition, list[Drained]]
+    offsets: dict[TopicPartition, CommittedOffset]
+    #: Work that needs no broker, done while the brokers take what was produced; may be called more than once.
+    meanwhile: Callable[[], None] = lambda: None
+
+    @property
+    def empty(self) -> bool:
+        """Return whether there is nothing to commit."""
+        return not (self.outputs or self.changelogs or self.offsets)
+
+    def add(self, more: "Commit") -> None:
+        """Hold what came after this as well; the later offsets are those to commit."""
+        self.outputs.extend(more.outputs)
+        for partition, changes in more.changelogs.items():
+            self.changelogs.setdefault(partition, []).extend(changes)
+        self.offsets = more.offsets
+
+
+class RolledBackError(Exception):
+    """A transaction of unknown outcome turned out not to have committed: tasks start again from what is committed."""
+
+
+class _UnderWay:
+    """A commit that was begun."""
+
+    __slots__ = ("attempt", "commit", "failure", "give_up_s", "is_open", "lock", "whole")
+
+    def __init__(self, commit: Commit, give_up_s: float, *, is_open: bool) -> None:
+        self.commit = commit
+        self.give_up_s = give_up_s
+        #: What the client is doing.
+        self.attempt: Future[Positions] = Future()
+        #: Of an open commit: who has it, may use the producer.
+        self.lock = threading.Lock()
+        self.is_open = is_open
+        #: Set when there is nothing to wait for any more.
+        self.whole = threading.Event()
+        #: What went wrong as the last part was handed to the client.
+        self.failure: BaseException | None = None
+
+
+class Committer:
+    """Carries commits out. Only the worker's loop thread calls it.
+
+    Attributes:
+        producer: The present one. While a commit is under way nobody else may use it.
+    """
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        make_producer: ProducerFactory,
+        collector: OutputCollector,
+        admin: Admin,
+        clock: Clock,
+        wait: Callable[[float], None],
+        on_wait: Callable[[], None] = lambda: None,
+        origin_of: Callable[[TopicPartition], RowOrigin | None] = lambda _: None,
+    ) -> None:
+        self._origin_of = origin_of
+        self._group_id = group_id
+        self._make_producer = make_producer
+        self._collector = collector
+        self._admin = admin
+        self._clock = clock
+        self._wait = wait
+        self._on_wait = on_wait
+        self._under_way: _UnderWay | None = None
+        self.producer: TransactionalProducer = make_producer()
+
+    def use(self, collector: OutputCollector) -> None:
+        """Serve another collector: the tasks begin anew, and what they left half done is given up."""
+        assert self._under_way is None, "whoever ends the tasks ends their commit first"
+        self._collector = collector
+        self.producer.abort()
+
+    def begin(self, commit: Commit, beside: Beside = at_once, *, opens: bool = False) -> None:
+        """Hand a commit to the client, and have `beside` wait for the brokers; `end` has to follow before the next one.
+
+        `opens`: more may `join` it for a while.
+
+        Raises `RecordFailedError` (a handler said fail) or `StreamsError`, and nothing is under way.
+        """
+        assert self._under_way is None, "one commit at a time: end the one that is under way"
+        under_way = _UnderWay(commit, self._clock.monotonic_s() + _RETRY_LIMIT_S, is_open=opens)
+        if self._collector.sink_producer is not None:
+            commit.meanwhile()  # the brokers have the sinks' records already
+        # Before the transaction begins: a sink record may be sent again for longer than a transaction may last.
+        self._flush_sinks(under_way.give_up_s)
+        try:
+            self._produce(commit)
+        except (TransactionAbortedError, CommitOutcomeUnknownError) as error:
+            under_way.attempt.set_exception(error)
+            under_way.is_open = False
+        else:
+            under_way.attempt = beside(partial(self._commit_when_whole, under_way))
+        self._under_way = under_way
+
+    def _commit_when_whole(self, under_way: _UnderWay) -> Positions:
+        if under_way.is_open:
+            self._await_more(under_way)
+        with under_way.lock:
+            under_way.is_open = False
+        if under_way.failure is not None:
+            raise under_way.failure
+        return self.producer.commit(self._group_id, under_way.commit.offsets)
+
+    def _await_more(self, under_way: _UnderWay) -> None:
+        """Send the offsets as they are, and wait for what joins.
+
+        Later ones, sent in the same transaction, take their place. By then it knows the group, and has less to do.
+        """
+        with under_way.lock:
+            if under_way.is_open:
+                try:
+                    self.producer.send_offsets(self._group_id, under_way.commit.offsets)
+                except BaseException:
+                    under_way.is_open = False
+                    raise
+        under_way.whole.wait(_JOIN_S)
+
+    @property
+    def is_ready_for_more(self) -> bool:
+        """Return whether `join` need not wait: the brokers have answered the offsets of the open commit, or it is closed."""
+        return self._under_way is None or not self._under_way.lock.locked()
+
+    def join(self, more: Commit) -> bool:
+        """Hand over what belongs to the open commit, too, and close it; return False if it was closed before, or is not ready.
+
+        Raises `FencedError` or `StreamsError`; what has to be tried again is for `end` to see.
+        """
+        under_way = self._under_way
+        assert under_way is not None, "nothing is under way that could be joined"
+        if not under_way.lock.acquire(timeout=_SENDING_S):
+            return False
+        try:
+            if not under_way.is_open:
+                return False
+            under_way.is_open = False
+            under_way.commit.add(more)
+            try:
+                self._hand_over(more)
+            except BaseException as error:
+                under_way.failure = error  # whatever it is, half of a commit is not to be committed
+                if not isinstance(error, TransactionAbortedError | CommitOutcomeUnknownError):
+                    raise
+            finally:
+                under_way.whole.set()
+        finally:
+            under_way.lock.release()
+        # Else the thread that goes on with it would wait for the interpreter, twice.
+        wait([under_way.attempt], _SENDING_S)
+        return True
+
+    @property
+    def is_answered(self) -> bool:
+        """Return whether `end` need not wait for what was begun."""
+        return self._under_way is not None and self._under_way.attempt.done()
+
+    def end(self) -> Positions:
+        """Wait until what was begun is durable; return the position each changelog partition has reached.
+
+        Raises `RecordFailedError` (a handler said fail), `RolledBackError`, `FencedError` or `StreamsError`.
+        """
+        under_way, self._under_way = self._under_way, None
+        assert under_way is not None, "a commit ends that was begun"
+        under_way.whole.set()
+        commit, give_up_s = under_way.commit, under_way.give_up_s
+        attempt: Callable[[], Positions] = partial(self._answer_of, under_way.attempt)
+        while True:
+            try:
+                try:
+                    return attempt()
+                except TransactionAbortedError as error:
+                    self._check_time(give_up_s, error)
+                    self.producer.abort()
+                    self._after_abort(commit, error)
+            except TransactionAbortedError as error:
+                _log.warning("can't tell which records are refused, trying again: %s", error)
+                self._wait(_PAUSE_S)
+            except CommitOutcomeUnknownError as error:
+                return self._find_out(commit, error, give_up_s)
+            self._flush_sinks(give_up_s)
+            attempt = partial(self._transact, commit)
+
+    def give_up(self, *, find_out: bool) -> Positions | None:
+        """Have what was begun end, without trying again; None if nothing of it is known to be durable.
+
+        Args:
+            find_out: Tasks begin anew here, so an unknown outcome is found out. Else nobody goes by the answer: the producer is
+                of no more use, and whoever has the tasks next reads what is committed.
+
+        Raises `FencedError` or `StreamsError`.
+        """
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
+            return None
+        under_way.whole.set()
+        try:
+            return self._answer_of(under_way.attempt)
+        except TransactionAbortedError as error:
+            _log.info("the last commit of tasks that are over has not happened: %s", error)
+        except CommitOutcomeUnknownError as error:
+            if find_out:
+                try:
+                    return self._find_out(under_way.commit, error, under_way.give_up_s)
+                except RolledBackError:
+                    _log.debug("the last commit of tasks that are over had not happened")
+            else:
+                _log.warning("outcome of the last transaction is unknown: %s", error)
+        return None
+
+    def _answer_of(self, attempt: Future[Positions]) -> Positions:
+        for _ in range(round(_STUCK_S / _TICK_S)):
+            try:
+                return attempt.result(_TICK_S)
+            except TimeoutError:
+                if attempt.done():
+                    return attempt.result()
+                self._on_wait()
+        raise CommitOutcomeUnknownError(
+            f"a commit of {self.producer.transactional_id} is stuck in the client for {_STUCK_S:.0f} s; replacing the producer"
+        )
+
+    def _check_time(self, give_up_s: float, error: TransactionAbortedError) -> None:
+        if self._clock.monotonic_s() > give_up_s:
+            raise StreamsError(
+                f"a transaction of {self.producer.transactional_id} was aborted again and again for "
+                f"{_RETRY_LIMIT_S:.0f} s: {error}; look at the brokers' health and logs"
+            ) from error
+
+    def _transact(self, commit: Commit) -> Positions:
+        self._produce(commit)
+        return self.producer.commit(self._group_id, commit.offsets)
+
+    def _produce(self, commit: Commit) -> None:
+        self.producer.begin()
+        self._hand_over(commit)
+        commit.meanwhile()
+
+    def _hand_over(self, commit: Commit) -> None:
+        for columns in commit.outputs:
+            if len(columns):
+                self.producer.produce(columns)
+        for partition, changes in commit.changelogs.items():
+            for drained in changes:
+                self.producer.produce_changelog(
+                    partition,
+                    drained.keys,
+                    drained.values,
+                    drained.timestamps,
+                    drained.headers,
+                    row_headers=drained.row_headers,
+                )
+
+    def _after_abort(self, commit: Commit, error: TransactionAbortedError) -> None:
+        """Find the records that the broker refuses, if that was the reason; give them to the handler, take them out."""
+        _log.warning("transaction aborted, sending it again: %s", error)
+        self._check_changelogs(commit, error)  # a search would wait for one that is gone
+        changelogs = _changelogs(commit)
+        outputs = [columns for columns in commit.outputs if len(columns)]
+        rows = [columns for _, columns in changelogs]
+        refused = self.producer.find_refused([*outputs, *rows]) if error.record_refused else []
+        if not refused:
+            self._wait(_PAUSE_S)
+        by_columns: dict[int, list[FailedDelivery]] = {}
+        for failure in refused:
+            by_columns.setdefault(id(failure.columns), []).append(failure)
+        # What was processed since this commit began belongs to the next one.
+        with self._collector.apart() as dead_letters:
+            for failures in by_columns.values():
+                columns = failures[0].columns
+                for changelog, of_store in changelogs:
+                    if of_store is columns:
+                        self._fail_changelog(commit, changelog, failures[0])
+                skipped = [failure.index for failure in failures if self._skips(failure)]
+                drop(columns, skipped)
+            commit.outputs.extend(dead_letters())
+
+    def _fail_changelog(
+        self, commit: Commit, changelog: TopicPartition, failure: FailedDelivery
+    ) -> NoReturn:
+        """Raise for a row of a store that its changelog refuses: skipped, it would be lost at the next restore."""
+        origin = self._origin_of(changelog)
+        partitions = [
+            each
+            for each in commit.offsets
+            if (each in origin.inputs if origin else each.partition == changelog.partition)
+        ]
+        before = self._committed_before(partitions)
+        ranges = {
+            each: (before.get(each, 0), commit.offsets[each].offset)
+            for each in partitions
+            if before.get(each, 0) < commit.offsets[each].offset
+        }
+        raise refused_row(changelog, failure, origin, ranges, self._collector) from failure.error
+
+    def _committed_before(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            committed = self._admin.committed(self._group_id, partitions, stable=False)
+        except StreamsError:
+            return {}
+        return {each: found.offset for each, found in committed.items()}
+
+    def _check_changelogs(self, commit: Commit, error: TransactionAbortedError) -> None:
+        """Raise if a changelog is gone: a client that has heard of it holds the records back and says no more than that it waits."""
+        topics = sorted({partition.topic for partition in commit.changelogs})
+        try:
+            missing = set(topics).difference(self._admin.describe_topics(topics))
+        except StreamsError:
+            return  # nobody can tell now, and it is asked again before the retries are over
+        if missing:
+            raise StreamsError(
+                f"changelog {', '.join(sorted(missing))} does not exist any more, and nothing is committed without it: {error}. "
+                "Bring the topic back, or run `tidewheel reset` to process the input again"
+            ) from error
+
+    def _find_out(
+        self, commit: Commit, error: CommitOutcomeUnknownError, give_up_s: float
+    ) -> Positions:
+        """Retire the producer and read back whether the transaction committed (hole H8)."""
+        _log.warning(
+            "outcome of a transaction is unknown (%s); reading it back with a new producer", error
+        )
+        retired_id, acknowledged = self.producer.transactional_id, self.producer.acknowledged
+        self.producer.close()
+        self.producer = self._answered(self._make_producer, give_up_s)
+        if self.producer.transactional_id != retired_id:
+            self._answered(lambda: self._admin.fence([retired_id]), give_up_s)
+        if not commit.offsets:
+            raise RolledBackError("a transaction without offsets has an unknown outcome") from error
+        partitions = list(commit.offsets)
+        stored = self._answered(
+            lambda: self._admin.committed(self._group_id, partitions, stable=True), give_up_s
+        )
+        if any(stored.get(partition) != sent for partition, sent in commit.offsets.items()):
+            _log.info("the transaction had not committed; going back to what is")
+            raise RolledBackError(str(error)) from error
+        _log.info("the transaction had committed")
+        # It could only commit once all its records were acknowledged. An end that is asked for now may be another's.
+        return {each: at for each, at in acknowledged.items() if each in commit.changelogs}
+
+    def _answered(self, ask: Callable[[], Answer], give_up_s: float) -> Answer:
+        """Return what `ask` returns; brokers may be away, and once back take their time to end a transaction."""
+        while True:
+            try:
+                return ask()
+            except UnansweredError as error:
+                if self._clock.monotonic_s() > give_up_s:
+                    raise
+                _log.warning("asking again: %s", error)
+                self._wait(_PAUSE_S)
+
+    def _flush_sinks(self, give_up_s: float) -> None:
+        """Wait until all records for sinks are answered; those that time-outs kept back are sent again for a while."""
+        sinks = self._collector.sink_producer
+        if sinks is None:
+            return
+        while failures := sinks.flush():
+            in_time = self._clock.monotonic_s() <= give_up_s
+            for failure in failures:
+                if (failure.retriable and in_time) or not self._skips(failure):
+                    sinks.produce(_one(failure.columns, failure.index))
+
+    def _skips(self, failure: FailedDelivery) -> bool:
+        """Ask the production handler; return whether the record is left out (else it is sent again), or raise."""
+        answer = self._collector.refuse(
+            failure.columns, failure.index, failure.error, retriable=failure.retriable
+        )
+        return answer == "continue"
+
+    def close(self) -> None:
+        """Close the producer."""
+        self.producer.close()
+
+
+def _changelogs(commit: Commit) -> list[tuple[TopicPartition, OutputColumns]]:
+    """Return the changes of the stores as records."""
+    return [
+        (
+            partition,
+            OutputColumns(
+                topic=partition.topic,
+                partitions=partition.partition,
+                keys=drained.keys,
+                values=drained.values,
+                timestamps=drained.timestamps,
+                headers=headers_of_changelog(
+                    len(drained.keys), drained.headers, drained.row_headers
+                ),
+                node=str(partition),
+                internal=True,
+            ),
+        )
+        for partition, changes in commit.changelogs.items()
+        for drained in changes
+    ]
+
+
+def _one(columns: OutputColumns, index: int) -> OutputColumns:
+    partitions = columns.partitions
+    topic, partition, offset = columns.input_of(index)
+    return OutputColumns(
+        topic=columns.topic,
+        partitions=partitions if isinstance(partitions, int) else [partitions[index]],
+        keys=[columns.keys[index]],
+        values=[columns.values[index]],
+        timestamps=[columns.timestamps[index]],
+        headers=None if columns.headers is None else [columns.headers[index]],
+        node=columns.node,
+        task_id=columns.task_id,
+        source_topic=topic,
+        source_partition=partition,
+        source_offsets=None if offset is None else [offset],
+        internal=columns.internal,
+        dead_letter=columns.dead_letter,
+    )
+
+
+def changed_offsets(
+    before: Mapping[TopicPartition, CommittedOffset], now: Mapping[TopicPartition, CommittedOffset]
+) -> dict[TopicPartition, CommittedOffset]:
+    """Return the offsets that differ from what was committed last. Pure."""
+    return {
+        partition: offset for partition, offset in now.items() if before.get(partition) != offset
+    }

@@ -1,0 +1,150 @@
+"""Reads input records again: those behind outputs and rows that failed, whose raw bytes nobody has kept."""
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
+
+from rebalance.model import TopicPartition
+from state_stores.errors import StreamsError
+from tasks.ports import OffsetOutOfRangeError, RecordSource
+from tasks.processing.api.record import Headers
+from tasks.processing.engine.record_batch import SourceRecords
+
+_log = logging.getLogger(__name__)
+
+#: A record is waited for in so many polls of this length: 5 s, far less than a worker may stand still.
+_POLLS: Final = 50
+_POLL_S: Final = 0.1
+
+#: What arrives with a record is kept until the next read: records that fail together mostly stand together.
+_RECORDS: Final = 1_000
+
+#: For how long nothing is read after the cluster gave no answer, so that many failing records don't wait one by one.
+_REST_S: Final = 60.0
+
+
+class InputRecord(NamedTuple):
+    """An input record as it stands in its topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class InputAgain:
+    """Finds input records by their place. The client is made when it is needed first; one thread calls it.
+
+    Args:
+        make: Makes the client.
+        monotonic_s: A clock that never jumps, in seconds.
+    """
+
+    def __init__(
+        self, make: Callable[[], RecordSource], *, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._make = make
+        self._monotonic_s = monotonic_s
+        self._reader: RecordSource | None = None
+        #: What arrived with the last record.
+        self._runs: Sequence[SourceRecords] = ()
+        #: Where the reader stands behind that.
+        self._next = 0
+        self._known: set[str] = set()
+        self._rests_until_s = monotonic_s()
+
+    def find(self, partition: TopicPartition, offset: int) -> InputRecord | None:
+        """Return the record at an offset that was consumed; None, with a warning, if it can't be read (any more)."""
+        found = _found(self._runs, partition, offset)
+        if found is not None or self._monotonic_s() < self._rests_until_s:
+            return found
+        why = "it is not in the log any more"
+        try:
+            if self._read(partition, offset):
+                found = _found(self._runs, partition, offset)
+            else:
+                why = f"the cluster has not given it within {_POLLS * _POLL_S:g} s"
+                self._give_up()
+        except OffsetOutOfRangeError:
+            self._drop()
+        except StreamsError as error:
+            why = str(error)
+            self._give_up()
+        if found is None:
+            _log.warning(
+                "the input record of a failed output, %s offset %d, can't be read again: %s",
+                partition,
+                offset,
+                why,
+            )
+        return found
+
+    def find_last(
+        self, partition: TopicPartition, keys: Collection[bytes], start: int, end: int
+    ) -> int | None:
+        """Return the offset of the last record with one of some keys, from `start` and before `end`.
+
+        None if there is none, or it can't be told: the log has lost the records, or gives no more in time.
+        """
+        last: int | None = None
+        try:
+            while start < end and self._read(partition, start):
+                for run in self._runs:
+                    if (run.topic, run.partition) == partition:
+                        found = [
+                            offset
+                            for offset, key in zip(run.offsets, run.raw_keys, strict=True)
+                            if key in keys and offset < end
+                        ]
+                        last = found[-1] if found else last
+                start = self._next
+        except (OffsetOutOfRangeError, StreamsError) as error:
+            _log.warning("can't look for the input of a row in %s again: %s", partition, error)
+            self._drop()
+        return last
+
+    def close(self) -> None:
+        """Close the client, if there is one; idempotent."""
+        self._drop()
+
+    def _read(self, partition: TopicPartition, offset: int) -> bool:
+        """Take what arrives from an offset on; return whether the record must be in it, if it is still there."""
+        self._runs = ()
+        if self._reader is None:
+            self._reader = self._make()
+            self._known.clear()
+        reader = self._reader
+        if partition.topic not in self._known:
+            reader.prepare([partition.topic])
+            self._known.add(partition.topic)
+        reader.assign({partition: offset})
+        for _ in range(_POLLS):
+            self._runs = reader.poll(_RECORDS, _POLL_S)
+            self._next = reader.positions()[partition]
+            if self._runs or self._next > offset:
+                reader.assign({})  # nothing is fetched ahead for nobody
+                return True
+        return False
+
+    def _give_up(self) -> None:
+        self._rests_until_s = self._monotonic_s() + _REST_S
+        self._drop()
+
+    def _drop(self) -> None:
+        self._runs = ()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+
+def _found(
+    runs: Sequence[SourceRecords], partition: TopicPartition, offset: int
+) -> InputRecord | None:
+    for run in runs:
+        if (run.topic, run.partition) == partition:
+            row = bisect_left(run.offsets, offset)
+            if row < len(run) and run.offsets[row] == offset:
+                headers = () if run.headers is None else run.headers[row]
+                return InputRecord(run.raw_keys[row], run.raw_values[row], headers)
+    return None

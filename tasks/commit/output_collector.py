@@ -1,0 +1,252 @@
+"""Outputs of a worker's tasks between processing and commit.
+
+In exactly_once everything is staged here until the commit. In at_least_once records for sinks and dead letters go to
+the sink producer at once; what stays inside the application (repartition topics) is staged, because it is transactional
+in both guarantees. Sizes are checked here, since a broker refuses a whole request for one record that is too large.
+"""
+
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from rebalance.model import TopicPartition
+from state_stores.buffers.rows import column_bytes
+from state_stores.layout.stored_values import described_key
+from tasks.commit.input_reread import InputAgain, InputRecord
+from tasks.errors import RecordFailedError, RecordTooLargeError
+from tasks.internal_topics import configure_command
+from tasks.ports import RecordSource, SinkProducer
+from tasks.processing.api.handlers import ErrorContext
+from tasks.processing.api.record import Headers, Record
+from tasks.processing.engine.error_policy import ErrorPolicy
+from tasks.processing.engine.output import OutputColumns
+
+#: Upper bound of what a record takes in a batch beside key, value and headers (varints, batch header; KIP-98).
+RECORD_OVERHEAD_BYTES = 96
+
+#: What a staged record costs in memory beside its bytes.
+_STAGED_OVERHEAD_BYTES = 150
+
+
+#: How long a worker that ends because a record failed waits for the record's dead letter.
+_LETTER_S: Final = 10.0
+
+
+class TopicInfo(Protocol):
+    """What the collector asks about topics; answers are cached by the implementation."""
+
+    def partition_count(self, topic: str) -> int:
+        """Return the partition count; raises `MissingOutputTopicError` naming a topic that does not exist."""
+        ...
+
+    def message_bytes_max(self, topic: str) -> int:
+        """Return the largest record batch the topic accepts."""
+        ...
+
+    def message_bytes_max_now(self, topic: str) -> int:
+        """Return the same, asked anew (at most about once a second)."""
+        ...
+
+
+class OutputCollector:
+    """Stages and sends the outputs of one worker. Only the worker's loop thread calls it.
+
+    `make_input_reader` makes the client that finds the input record behind an output that failed, if one does; without it
+    none is looked for.
+    """
+
+    def __init__(
+        self,
+        topics: TopicInfo,
+        sink_producer: SinkProducer | None,
+        make_input_reader: Callable[[], RecordSource] | None = None,
+    ) -> None:
+        self._topics = topics
+        self._inputs = None if make_input_reader is None else InputAgain(make_input_reader)
+        #: None in exactly_once.
+        self.sink_producer = sink_producer
+        self.staged: list[OutputColumns] = []
+        self.staged_bytes = 0
+        self.produced = 0
+        #: Set right after construction: policy and collector need each other.
+        self.policy: ErrorPolicy | None = None
+
+    def add(self, columns: OutputColumns, *, internal: bool) -> None:
+        """Stage or send records; those too large go to the production handler first."""
+        columns.internal = internal
+        size = self._checked(columns)
+        if not len(columns):
+            return
+        self.produced += len(columns)
+        # A sink producer keeps its records until the flush, so they count as well.
+        self.staged_bytes += size + len(columns) * _STAGED_OVERHEAD_BYTES
+        if internal or self.sink_producer is None:
+            self.staged.append(columns)
+        else:
+            self.sink_producer.produce(columns)
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        return self._topics.partition_count(topic)
+
+    def take_staged(self) -> list[OutputColumns]:
+        """Remove and return what is staged, in order."""
+        staged, self.staged, self.staged_bytes = self.staged, [], 0
+        return staged
+
+    @contextmanager
+    def apart(self) -> Generator[Callable[[], list[OutputColumns]]]:
+        """Keep what is staged in the block apart from what was staged before; yields what takes it."""
+        before, size = self.staged, self.staged_bytes
+        self.staged, self.staged_bytes = [], 0
+        try:
+            yield self.take_staged
+        finally:
+            self.staged = [*before, *self.staged]
+            self.staged_bytes += size
+
+    def _checked(self, columns: OutputColumns) -> int:
+        """Return the bytes of the records, without those that are too large."""
+        limit = self._topics.message_bytes_max(columns.topic)
+        if columns.headers is None:
+            size = column_bytes(columns.keys) + column_bytes(columns.values)
+            if size + RECORD_OVERHEAD_BYTES <= limit:  # all together are not too large, so none is
+                return size
+            largest = max(map(len, filter(None, columns.keys)), default=0) + max(
+                map(len, filter(None, columns.values)), default=0
+            )
+            if largest + RECORD_OVERHEAD_BYTES <= limit:
+                return size
+        oversized = [index for index in range(len(columns)) if record_bytes(columns, index) > limit]
+        if oversized:
+            # The limit may have been raised since it was read.
+            limit = self._topics.message_bytes_max_now(columns.topic)
+            oversized = [index for index in oversized if record_bytes(columns, index) > limit]
+        for index in oversized:
+            raised = configure_command(columns.topic, "max.message.bytes=BYTES")
+            error = RecordTooLargeError(
+                f"a record for {columns.topic} ({described_key(columns.keys[index])}) has about "
+                f"{record_bytes(columns, index)} bytes, the topic accepts {limit}; make the record smaller, or raise the "
+                f"topic's limit ({raised})"
+            )
+            self.refuse(columns, index, error)
+        if oversized:
+            drop(columns, oversized)
+        return sum(record_bytes(columns, index) for index in range(len(columns)))
+
+    def refuse(
+        self, columns: OutputColumns, index: int, error: Exception, *, retriable: bool = False
+    ) -> str:
+        """Give one output record to the production handler, with the raw input record behind it.
+
+        Where that is not known or can't be read again, a dead letter has the output's own key and value. Returns
+        "continue", or "retry" if the record is `retriable`, or raises.
+        """
+        assert self.policy is not None
+        key, value = columns.keys[index], columns.values[index]
+        headers: Headers = () if columns.headers is None else columns.headers[index]
+        topic, partition, offset = columns.input_of(index)
+        source = self._input_of(columns, index)
+        context = ErrorContext(
+            stage="production",
+            node=columns.node,
+            task_id=columns.task_id,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            timestamp=columns.timestamps[index],
+            headers=headers if source is None else source.headers,
+            raw_key=None if source is None else source.key,
+            raw_value=None if source is None else source.value,
+        )
+        record = Record(key, value, columns.timestamps[index], headers)
+        answer = self.policy.apply(
+            context,
+            record,
+            error,
+            raw=(key, value) if source is None else (source.key, source.value),
+            internal=columns.internal,
+            retriable=retriable,
+            dead_letter=columns.dead_letter,
+        )
+        if answer == "continue" and not columns.dead_letter:
+            self.policy.skipped_outputs[columns.task_id] += 1
+        return answer
+
+    def find_last(
+        self, partition: TopicPartition, keys: Collection[bytes], start: int, end: int
+    ) -> int | None:
+        """Return the offset of the last input record with one of some keys; see `InputAgain.find_last`."""
+        return None if self._inputs is None else self._inputs.find_last(partition, keys, start, end)
+
+    def _input_of(self, columns: OutputColumns, index: int) -> InputRecord | None:
+        """Return the input record behind an output, if somebody looks at it and it can be had."""
+        topic, partition, offset = columns.input_of(index)
+        if self._inputs is None or topic is None or partition is None or offset is None:
+            return None
+        assert self.policy is not None
+        if not self.policy.looks_at_input(dead_letter=columns.dead_letter):
+            return None
+        return self._inputs.find(TopicPartition(topic, partition), offset)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Close its clients. What a record that failed leaves, its dead letter, is waited for: nobody sends it again."""
+        if self.policy is not None:
+            self.policy.drops.report(at_end=True)
+        if self._inputs is not None:
+            self._inputs.close()
+        if self.sink_producer is not None:
+            self.sink_producer.close(_LETTER_S if isinstance(error, RecordFailedError) else 0.0)
+
+
+def record_bytes(columns: OutputColumns, index: int) -> int:
+    """Return an upper estimate of what one record takes in a produce request."""
+    key, value = columns.keys[index], columns.values[index]
+    size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    if columns.headers is not None:
+        size += sum(
+            len(name.encode()) + len(data or b"") + 10 for name, data in columns.headers[index]
+        )
+    return size
+
+
+def batch_ends(columns: OutputColumns, batch_bytes: int) -> Iterator[int]:
+    """Yield the ends of runs of records that are no larger than a batch; a larger record is a run of its own."""
+    size = 0
+    for index in range(len(columns)):
+        more = record_bytes(columns, index)
+        if size and size + more > batch_bytes:
+            yield index
+            size = 0
+        size += more
+    if size:
+        yield len(columns)
+
+
+def drop(columns: OutputColumns, indices: Sequence[int]) -> None:
+    """Remove records from columns in place."""
+    left_out = set(indices)
+    kept = [index for index in range(len(columns)) if index not in left_out]
+    columns.keys = [columns.keys[i] for i in kept]
+    columns.values = [columns.values[i] for i in kept]
+    columns.timestamps = [columns.timestamps[i] for i in kept]
+    if isinstance(columns.partitions, list):
+        columns.partitions = [columns.partitions[i] for i in kept]
+    if columns.headers is not None:
+        columns.headers = [columns.headers[i] for i in kept]
+    if columns.source_offsets is not None:
+        columns.source_offsets = [columns.source_offsets[i] for i in kept]
+    inputs = columns.inputs
+    if inputs is not None:
+        columns.inputs = lambda index: inputs(kept[index])
+
+
+#: Stages a dead letter; made by the worker from `OutputCollector.add`.
+Emit = Callable[[OutputColumns], None]

@@ -1,0 +1,1 @@
+"""Key ranges: parts of one partition's keys that threads process concurrently."""

@@ -1,0 +1,259 @@
+"""Deals the decoded records of a task to its key ranges, in order, with the time of each one's position. Pure."""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, islice
+
+import msgspec
+
+from rebalance.model import TopicPartition
+from state_stores.buffers.rows import column_bytes
+from tasks.key_ranges.done_ranges import OldMap
+from tasks.key_ranges.key_ranges import KeyRanges, key_hash, key_hashes
+from tasks.key_ranges.ledger import Chunk
+from tasks.key_ranges.range_worker import RangeSetting
+from tasks.key_ranges.work_item import WorkItem
+from tasks.processing.engine.output import OutputColumns
+from tasks.processing.engine.position_clock import PositionClock
+from tasks.processing.engine.record_batch import RecordBatch, SourceRecords, memory_bytes
+
+#: What the handlers of records that could not be read put out, by row.
+Letters = Mapping[int, Sequence[OutputColumns]]
+
+#: What the columns of a share cost beside its records.
+_SHARE_BYTES = 1_000
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What one range gets of a chunk."""
+
+    index: int
+    item: WorkItem
+
+
+class Dealer:
+    """Deals the records of one task.
+
+    Args:
+        ranges: How the keys are cut.
+        clock: Notes the time of each position for operators that judge by it; None where none does.
+        stream_time_ms: The task's stream time at the first record to come, -1 for none.
+    """
+
+    def __init__(self, ranges: KeyRanges, clock: PositionClock | None, stream_time_ms: int) -> None:
+        self.ranges = ranges
+        self.clock = clock
+        self.stream_time_ms = stream_time_ms
+        self._chunks = 0
+
+    @property
+    def position_ms(self) -> int:
+        """Return the time of the position that is reached."""
+        return self.stream_time_ms if self.clock is None else self.clock.time_ms
+
+    def deal(
+        self,
+        source: str,
+        records: SourceRecords,
+        batch: RecordBatch,
+        *,
+        time_before_ms: int,
+        old: OldMap | None,
+        letters: Letters,
+        others: Mapping[TopicPartition, tuple[int, int]],
+    ) -> tuple[Chunk, list[Share], Sequence[int]]:
+        """Return the next records as a chunk, who gets which of them, and the task's stream time behind each.
+
+        Args:
+            source: Name of the node that decoded them.
+            records: The records of one partition as they came.
+            batch: Those that were accepted.
+            time_before_ms: The partition's largest timestamp before them, -1 for none.
+            old: What of the partition is done beyond the offset it was begun at.
+            letters: What was put out for records that could not be read, by row of `records`.
+            others: How far the task's other partitions are handed out, and their largest timestamps there.
+        """
+        raw = batch.source
+        first = 0 if raw is None or raw is records else bisect_left(raw.offsets, records.offsets[0])
+        # Rows of the records; those of the batch's source may begin further up (records decoded before their turn).
+        rows = batch.rows if first == 0 else [row - first for row in batch.rows]
+        stamps = _by_row(batch.timestamps, rows, len(records))
+        before_ms, position_before_ms = self.stream_time_ms, self.position_ms
+        partition_times = _running(stamps, time_before_ms)
+        times = partition_times if before_ms == time_before_ms else _running(stamps, before_ms)
+        self.stream_time_ms = times[-1]
+        positions = times
+        if self.clock is not None:
+            positions = self.clock.times(source, records, _rebased(batch, rows, records))
+            _note(positions, batch.source or records, first)
+        self._chunks += 1
+        # Ranges hold these columns of the whole run for as long as one row of theirs is open: packed, they are small.
+        packed = {id(each): array("q", each) for each in (partition_times, times, positions)}
+        chunk = Chunk(
+            partition=TopicPartition(records.topic, records.partition),
+            offsets=array("q", records.offsets),
+            partition_times_ms=packed[id(partition_times)],
+            positions_ms=packed[id(positions)],
+            time_before_ms=time_before_ms,
+            position_before_ms=position_before_ms,
+            number=self._chunks,
+            others=others,
+        )
+        times_ms = packed[id(times)]
+        shares = self._shares(source, records, batch, rows, times_ms, old)
+        if letters:
+            shares = self._with_letters(source, records, times_ms, shares, letters)
+        return chunk, shares, times_ms
+
+    def _shares(
+        self,
+        source: str,
+        records: SourceRecords,
+        batch: RecordBatch,
+        rows: Sequence[int],
+        times: Sequence[int],
+        old: OldMap | None,
+    ) -> list[Share]:
+        chosen: dict[int, Sequence[int]]
+        if not len(batch):
+            return []
+        if old is None and len(self.ranges) == 1:
+            chosen = {0: range(len(batch))}
+        else:
+            chosen = self._chosen(records, rows, old)
+        whole = len(chosen) == 1 and all(len(mine) == len(batch) for mine in chosen.values())
+        # A range that is stuck must not keep the records of others in memory.
+        alone = whole and batch.source is records
+        parts = [batch] if alone else batch.apart(list(chosen.values()))
+        shares: list[Share] = []
+        for (index, mine), part in zip(chosen.items(), parts, strict=True):
+            my_rows = rows if whole else [rows[each] for each in mine]
+            item = WorkItem(
+                source=source,
+                batch=part,
+                times_ms=times,
+                rows=my_rows,
+                end=len(times),
+                size_bytes=memory_bytes(part.source or records) + _SHARE_BYTES,
+            )
+            shares.append(Share(index, item))
+        return shares
+
+    def _chosen(
+        self, records: SourceRecords, rows: Sequence[int], old: OldMap | None
+    ) -> dict[int, Sequence[int]]:
+        """Return which records of the batch each range gets."""
+        raw_keys, offsets = records.raw_keys, records.offsets
+        if len(rows) != len(records):
+            raw_keys = [raw_keys[row] for row in rows]
+            offsets = [offsets[row] for row in rows]
+        hashes = key_hashes(raw_keys, offsets)
+        indexes = self.ranges.indexes_of(hashes)
+        by_range: dict[int, list[int]] = {}
+        if old is None:
+            for each, index in enumerate(indexes):
+                by_range.setdefault(index, []).append(each)
+        else:
+            for each in old.to_do(hashes, offsets):
+                by_range.setdefault(indexes[each], []).append(each)
+        return dict[int, Sequence[int]](by_range)
+
+    def _with_letters(
+        self,
+        source: str,
+        records: SourceRecords,
+        times: Sequence[int],
+        shares: list[Share],
+        letters: Letters,
+    ) -> list[Share]:
+        """Return the shares with the letters in between, each with the range of its record."""
+        for row, outputs in sorted(letters.items()):
+            index = self.ranges.index_of(key_hash(records.raw_keys[row], records.offsets[row]))
+            item = WorkItem(
+                source=source,
+                batch=None,
+                times_ms=times,
+                rows=(row,),
+                end=row + 1,
+                letters=outputs,
+                size_bytes=sum(map(_letter_bytes, outputs)),
+            )
+            shares = [*_parted(shares, index, row), Share(index, item)]
+        return sorted(shares, key=lambda share: (share.index, share.item.rows[0]))
+
+
+def time_passes(times_ms: Sequence[int]) -> WorkItem:
+    """Return what a range gets of a run that has no record for it."""
+    end = len(times_ms)
+    return WorkItem(
+        source="", batch=None, times_ms=times_ms, rows=(end - 1,), end=end, only_time=True
+    )
+
+
+def noting_passed(
+    item: WorkItem, chunk: Chunk, old: OldMap | None, setting: RangeSetting
+) -> WorkItem:
+    """Return work of a range with the row up to which time had passed for all its keys in a former life."""
+    if old is None:
+        return item
+    passed = bisect_left(chunk.offsets, old.done_below(setting.first_hash, setting.end_hash))
+    return msgspec.structs.replace(item, passed=passed)
+
+
+def _parted(shares: Sequence[Share], index: int, row: int) -> list[Share]:
+    """Return the shares, that of one range in two: before a row, and behind it."""
+    parted: list[Share] = []
+    for share in shares:
+        item = share.item
+        cut = bisect_left(item.rows, row)
+        if share.index != index or item.batch is None or not 0 < cut < len(item.rows):
+            parted.append(share)
+            continue
+        for part, end in ((range(cut), row), (range(cut, len(item.rows)), item.end)):
+            half = msgspec.structs.replace(
+                item,
+                batch=item.batch.take(part),
+                rows=[item.rows[each] for each in part],
+                end=end,
+                # Both hold the same records: the last one lets go of them.
+                size_bytes=item.size_bytes if end == item.end else 0,
+            )
+            parted.append(Share(index, half))
+    return parted
+
+
+def _letter_bytes(letter: OutputColumns) -> int:
+    return _SHARE_BYTES + column_bytes(letter.keys) + column_bytes(letter.values)
+
+
+def _rebased(batch: RecordBatch, rows: Sequence[int], records: SourceRecords) -> RecordBatch:
+    """Return the batch with its rows counted in `records`."""
+    if batch.source is records:
+        return batch
+    return RecordBatch(batch.keys, batch.values, batch.timestamps, batch.headers, rows, records)
+
+
+def _note(positions: list[int], source: SourceRecords, first: int) -> None:
+    """Note the time of each position where operators look for it: rows from `first` on of the batch's source."""
+    if len(positions) == len(source):
+        source.position_times = positions
+        return
+    noted = list(source.position_times or [-1] * len(source))
+    noted[first : first + len(positions)] = positions
+    source.position_times = noted
+
+
+def _by_row(values: Sequence[int], rows: Sequence[int], count: int) -> Sequence[int]:
+    """Return a value per row, -1 for rows without one."""
+    if len(rows) == count:
+        return values
+    column = [-1] * count
+    for row, value in zip(rows, values, strict=True):
+        column[row] = value
+    return column
+
+
+def _running(stamps: Sequence[int], before_ms: int) -> list[int]:
+    """Return the largest timestamp up to each row, with all before counted."""
+    return list(islice(accumulate(stamps, max, initial=before_ms), 1, None))

@@ -1,0 +1,246 @@
+"""Whether a task of a sub-topology may be cut into key ranges, and why not. Pure; `describe(execution=True)` prints it.
+
+A range is a part of a task's keys with a graph and stores of its own, which see no other keys. So a sub-topology is
+**keyed**, and may be cut, if nothing in it can tell that: every row that a node reads or writes is that of the key of the
+record at hand, and what depends on time depends on the record's position in its partition only. Else it is **free** to
+look anywhere, and its tasks stay in one piece. What a node does is what its operator says of itself (`Operator`), or what
+the user says of a processor (`keyed = True`); where nothing is said, the answer is free.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from state_stores.ports import SerdePort
+from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tasks.processing.api.processor import FixedKeyProcessor
+from tasks.processing.api.supplied import NOT_SAID_KEYED, makes_a, says_keyed
+from tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec, SubtopologySpec
+from tasks.processing.engine.operator import Operator, OperatorSupplier
+from tasks.processing.engine.position_clock import Counted
+
+#: Whose rows a node uses: those of the key the record had on its topic, those of that key's windows, or any.
+_OWN: Final = "same"
+_ANY: Final = "any"
+
+
+class Cutting(msgspec.Struct, frozen=True):
+    """Whether a task may be cut into key ranges, and why when it may not.
+
+    >>> str(Cutting()), str(Cutting("KTABLE-SUPPRESS-4: it holds rows back"))
+    ('keyed', 'free: KTABLE-SUPPRESS-4: it holds rows back')
+    """
+
+    reason: str = ""
+
+    @property
+    def keyed(self) -> bool:
+        """Return whether it may."""
+        return not self.reason
+
+    def __str__(self) -> str:
+        return "keyed" if self.keyed else f"free: {self.reason}"
+
+
+def cutting(subtopology: SubtopologySpec) -> Cutting:
+    """Return whether the tasks of a sub-topology may be cut into key ranges.
+
+    The first reason against it, in the order of the nodes, is given. Operators are made to be asked, and so are
+    processors whose supplier is a function; none is initialised.
+    """
+    flows = _flows(subtopology)
+    return Cutting(next(_reasons(subtopology, flows), ""))
+
+
+def counted(subtopology: SubtopologySpec) -> Counted | None:
+    """Return which records make the time that the nodes of a keyed sub-topology go by, or None if none goes by time."""
+    timed = _timed(_flows(subtopology))
+    return _counted(timed[0]) if timed else None
+
+
+def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
+    """Return the key-value stores that users' objects may scan and write, each with those nodes' names (see `OwnKeys`)."""
+    names = {store.name for store in subtopology.stores if not _expires(store)}
+    found: dict[str, tuple[str, ...]] = {}
+    for flow in _flows(subtopology):
+        if flow.is_users:
+            for store in names.intersection(flow.node.stores):
+                found[store] = (*found.get(store, ()), flow.node.name)
+    return found
+
+
+def runs_users_objects(subtopology: SubtopologySpec) -> bool:
+    """Return whether objects of the user's run in it, which may have callbacks that time calls."""
+    return any(flow.is_users for flow in _flows(subtopology))
+
+
+class _Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """What reaches a node, and what goes on from it.
+
+    Attributes:
+        node: The node.
+        operator: Its operator, None for a processor of the user's own.
+        sources: Those whose records reach it.
+        keys_in: Whose keys the records have that reach it, one word per path.
+        keys_out: The same of those it puts out.
+        timed_in: Whether all records of its sources reach it, at their own times.
+        timed_out: Whether as many leave it.
+    """
+
+    node: ProcessorSpec
+    operator: Operator | None
+    sources: frozenset[str]
+    keys_in: frozenset[str]
+    keys_out: frozenset[str]
+    timed_in: bool
+    timed_out: bool
+
+    @property
+    def is_users(self) -> bool:
+        """Return whether an object of the user's runs here."""
+        return self.operator is None or self.operator.runs_users_object
+
+    @property
+    def rows(self) -> frozenset[str]:
+        """Return whose rows it uses: an aggregation by windows uses rows of windows, as it puts them out."""
+        windowed = self.operator is not None and self.operator.keys_out == "windowed"
+        return self.keys_out if windowed else self.keys_in
+
+
+def _flows(subtopology: SubtopologySpec) -> list[_Flow]:
+    """Return the flow through each processor, parents first."""
+    flows: dict[str, _Flow] = {}
+    sources = {source.name for source in subtopology.sources}
+    for node in subtopology.nodes:
+        if not isinstance(node, ProcessorSpec):
+            continue
+        above = [flows[parent] for parent in node.parents if parent in flows]
+        read = sources.intersection(node.parents)
+        keys_in = frozenset({_OWN} if read else ()).union(*(flow.keys_out for flow in above))
+        timed_in = all(flow.timed_out for flow in above)
+        operator = node.supplier() if isinstance(node.supplier, OperatorSupplier) else None
+        flows[node.name] = _Flow(
+            node=node,
+            operator=operator,
+            sources=frozenset(read).union(*(flow.sources for flow in above)),
+            keys_in=keys_in,
+            keys_out=_keys_out(node, operator, keys_in),
+            timed_in=timed_in,
+            timed_out=timed_in and operator is not None and operator.keeps_times,
+        )
+    return list(flows.values())
+
+
+def _keys_out(
+    node: ProcessorSpec, operator: Operator | None, keys_in: frozenset[str]
+) -> frozenset[str]:
+    if operator is None:
+        return keys_in if makes_a(FixedKeyProcessor, node.supplier) else frozenset((_ANY,))
+    if operator.keys_out == _OWN:
+        return keys_in
+    # A window of any key is a row of any key, and a window of a window is of no kind that others use.
+    return frozenset((operator.keys_out,)) if keys_in == frozenset((_OWN,)) else frozenset((_ANY,))
+
+
+def _reasons(subtopology: SubtopologySpec, flows: Sequence[_Flow]) -> Iterator[str]:
+    """Yield what speaks against cutting."""
+    stores = {store.name: store for store in subtopology.stores}
+    sources = {source.name: source for source in subtopology.sources}
+    for flow in flows:
+        for reason in _of_node(flow, stores, sources):
+            yield f"{flow.node.name}: {reason}"
+    yield from _of_times(_timed(flows))
+    for name, store in stores.items():
+        users = [flow for flow in flows if name in flow.node.stores]
+        for reason in _of_store(store, users, sources):
+            yield f"store {name} {reason}"
+
+
+def _of_node(
+    flow: _Flow, stores: Mapping[str, StoreSpec], sources: Mapping[str, SourceSpec]
+) -> Iterator[str]:
+    operator = flow.operator
+    used = [
+        stores[name]
+        for name in flow.node.stores
+        if name in stores and stores[name].kind is not StoreKind.CUSTOM
+    ]
+    if operator is None:
+        if not says_keyed(flow.node.supplier):
+            yield NOT_SAID_KEYED
+    elif operator.needs_whole_task:
+        yield operator.needs_whole_task
+    elif flow.node.wrap is not None:
+        yield "processor_wrapper_class has put code around it, which may look anywhere"
+    for store in used if flow.is_users else ():
+        if _expires(store):
+            yield f"it may look into {store.name} at any time, whose rows end with the time of all keys"
+        for name in sorted(flow.sources):
+            if store.key_serde is not sources[name].key_serde:
+                yield f"its store {store.name} has keys by another serde ({_named(store.key_serde)}) than {name}"
+    if used and _ANY in flow.rows:
+        yield f"it uses store {used[0].name} by keys that were changed after the records were read"
+
+
+def _of_store(
+    store: StoreSpec, users: Sequence[_Flow], sources: Mapping[str, SourceSpec]
+) -> Iterator[str]:
+    if store.kind is StoreKind.CUSTOM:
+        yield "is a custom one, which may have rows of any key"
+    if store.kind is StoreKind.VERSIONED:
+        yield "is versioned, and its versions end with the time of all keys"
+    if store.max_entries is not None:
+        yield "keeps the keys of the whole task that were used last"
+    if store.ttl_ms is not None:
+        yield "has a ttl, and one sweep at commits deletes the ended rows of all keys"
+    if store.source_topic is not None:
+        yield (
+            f"is restored from its topic {store.source_topic}, up to one offset for all keys; with a changelog of its own "
+            "(topology_optimization without reuse_ktable_source_topics) it may be cut"
+        )
+    if len(frozenset[str]().union(*(flow.rows for flow in users))) > 1:
+        names = " and ".join(flow.node.name for flow in users)
+        yield f"is used by different keys: {names}"
+    read = sorted(frozenset[str]().union(*(flow.sources for flow in users)))
+    yield from _of_serdes([sources[name] for name in read])
+
+
+def _timed(flows: Sequence[_Flow]) -> list[_Flow]:
+    """Return the nodes of the DSL that go by time."""
+    return [flow for flow in flows if flow.operator is not None and flow.operator.observes_time]
+
+
+def _counted(flow: _Flow) -> Counted:
+    assert flow.operator is not None, "nodes of the DSL have one"
+    return Counted(flow.sources, null_values=flow.operator.times_null_values)
+
+
+def _of_times(timed: Sequence[_Flow]) -> Iterator[str]:
+    """Yield why the time of a node may not be that of the record's position: there is one time for all nodes."""
+    for flow in timed:
+        name = flow.node.name
+        if not flow.timed_in:
+            yield f"{name}: it goes by the time of the records that reach it, and some may be left out before"
+        if _counted(flow) != _counted(timed[0]):
+            yield f"{name}: it goes by the time of other records than {timed[0].node.name}"
+
+
+def _of_serdes(read: Sequence[SourceSpec]) -> Iterator[str]:
+    """Yield why keys that are equal may have different bytes, and so be in different ranges."""
+    for source in read:
+        if not source.key_serde.canonical:
+            yield f"has keys whose bytes in {source.name} may differ for equal keys ({_named(source.key_serde)})"
+        if source.key_serde is not read[0].key_serde:
+            yield (
+                f"has keys by different serdes: {_named(read[0].key_serde)} in {read[0].name}, "
+                f"{_named(source.key_serde)} in {source.name}"
+            )
+
+
+def _expires(store: StoreSpec) -> bool:
+    return store.kind in SEGMENTED_KINDS or store.ttl_ms is not None
+
+
+def _named(serde: SerdePort) -> str:
+    return str(getattr(serde, "name", serde))

@@ -1,0 +1,61 @@
+"""How two cuts of the same keys are told as one in a commit, and which of them a task begins with. Pure."""
+
+from collections.abc import Sequence
+
+from tasks.key_ranges.key_ranges import KeyRanges
+from tasks.key_ranges.progress_vector import RangeProgress
+
+
+def first_cut(
+    wanted: KeyRanges, before: Sequence[KeyRanges], fitting: int, *, as_before: bool
+) -> KeyRanges:
+    """Return how a task's keys are cut at its begin: as is wanted, or as they were where ranges are unevenly far.
+
+    Args:
+        wanted: How they are to be cut.
+        before: How they were cut at the last commit, of each input where they were unevenly far.
+        fitting: The progress of so many ranges fits into a commit, which tells it of both cuts together.
+        as_before: Whether the ranges are to stay until they are level, because something was done up to a time for some
+            keys and not for others.
+
+    >>> halves, thirds = KeyRanges((0, 1 << 31)), KeyRanges((0, 7, 9))
+    >>> first_cut(thirds, [], 10, as_before=True) == first_cut(thirds, [halves], 10, as_before=False) == thirds
+    True
+    >>> first_cut(thirds, [halves], 10, as_before=True) == first_cut(thirds, [halves], 3, as_before=False) == halves
+    True
+    """
+    for each in before:
+        if len({*wanted.first_hashes, *each.first_hashes}) > fitting:
+            return each
+    if not before or not as_before:
+        return wanted
+    return KeyRanges(tuple(sorted({hash_ for each in before for hash_ in each.first_hashes})))
+
+
+def level(vector: tuple[RangeProgress, ...]) -> tuple[RangeProgress, ...]:
+    """Return how far ranges are, as one if they are equally far.
+
+    >>> level((RangeProgress(0, 7), RangeProgress(1 << 31, 7)))
+    (RangeProgress(first_hash=0, offset=7),)
+    """
+    offset = vector[0].offset
+    return (RangeProgress(0, offset),) if all(each.offset == offset for each in vector) else vector
+
+
+def together(
+    one: Sequence[RangeProgress], other: Sequence[RangeProgress]
+) -> tuple[RangeProgress, ...]:
+    """Return what is done by two cuts of the same keys: for each key what the further one of its two ranges has done.
+
+    >>> together((RangeProgress(0, 7),), (RangeProgress(0, 5), RangeProgress(1 << 31, 9)))
+    (RangeProgress(first_hash=0, offset=7), RangeProgress(first_hash=2147483648, offset=9))
+    """
+    bounds = sorted({entry.first_hash for entry in (*one, *other)})
+    offsets = [
+        max(_offset_at(one, first_hash), _offset_at(other, first_hash)) for first_hash in bounds
+    ]
+    return tuple(map(RangeProgress, bounds, offsets))
+
+
+def _offset_at(vector: Sequence[RangeProgress], hash_: int) -> int:
+    return next(entry.offset for entry in reversed(vector) if entry.first_hash <= hash_)

@@ -1,0 +1,319 @@
+"""How far a task has come in one partition, as the metadata text of the committed offset. Pure.
+
+The text is base64 of: magic, format version, task epoch, transactional id, topic id, topology hash, the name of the key
+hash, one (first hash, offset) per key-range worker, the partition's stream time at the lowest offset, operators' stream
+times, and facts that change with the topology or its topics only (`tasks.commit_facts`). Numbers are varints, offsets are
+differences to the committed one, so the size depends on the number of ranges, not on lag. The checksum covers the committed
+offset, so a text beside another offset than it was written for is not ours. Text without our magic, of an unknown version
+or damaged decodes to None. Version 1 had no facts, and a checksum without the offset.
+"""
+
+import base64
+import binascii
+import zlib
+from typing import Self
+
+import msgspec
+
+from rebalance.model import EPOCH_MAX
+from tasks.key_ranges.key_ranges import HASH_END, KEY_HASH, RANGES_MAX
+
+_MAGIC = 0xE7
+_VERSION = 2
+_FIRST_VERSION = 1
+_TOPIC_ID_BYTES = 16
+TOPOLOGY_HASH_BYTES = 8
+_CHECKSUM_BYTES = 4
+_OFFSETS_END = 1 << 63
+#: A number has at most 64 bits.
+_SHIFTS_MAX = 63
+
+#: What Kafka Streams' text begins with.
+_THEIR_VERSIONS = (1, 2)
+_THEIR_BYTES = 9
+_THEIR_CHARACTERS = 12
+
+#: Kafka's default offset.metadata.max.bytes is 4,096; some room is left to other versions.
+METADATA_CHARACTERS_MAX = 3_300
+
+#: No more records are handed out while the fastest key range of a partition is as far ahead of the slowest: their
+#: difference has room for twice as much, because records are handed out many at once.
+AHEAD_MAX = 1 << 27
+
+#: What the parts of the text take at most, in bytes: everything of a fixed length and the numbers beside the ranges; one
+#: operator's time; one range (a width, of which 16 may take a byte more, and an offset).
+_FRAME_BYTES = (
+    2 + 6 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + 2 + _CHECKSUM_BYTES
+)
+_TIME_BYTES = 7
+_RANGE_BYTES = 8
+_WIDE_RANGES = 16
+
+
+def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int = 0) -> int:
+    """Return how many key ranges a commit's text has room for, at least 1 and at most `RANGES_MAX`.
+
+    Args:
+        transactional_id: The producer's.
+        operator_times: As many stream times of operators are committed at most.
+        facts_bytes: Bytes that `Progress.facts` takes at most.
+
+    >>> ranges_that_fit("shop-fixed-0", 32)
+    256
+    >>> ranges_that_fit("shop" * 60, 32)
+    241
+    """
+    room = METADATA_CHARACTERS_MAX // 4 * 3 - _FRAME_BYTES - _WIDE_RANGES
+    room -= len(transactional_id.encode()) + operator_times * _TIME_BYTES + facts_bytes
+    return max(1, min(room // _RANGE_BYTES, RANGES_MAX))
+
+
+class RangeProgress(msgspec.Struct, frozen=True):
+    """One key-range worker: the first hash of its range and the next offset it will process."""
+
+    first_hash: int
+    offset: int
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """What a commit says of one input partition. The committed offset is the lowest of the ranges' offsets, or before it.
+
+    Attributes:
+        task_epoch: Ownership count of the task; 0 under fixed assignment.
+        transactional_id: Id of the producer that committed, so that a successor can fence it.
+        topic_id: The topic's 16-byte id, so that a recreated topic of the same name is noticed.
+        topology_hash: First 8 bytes of the topology's hash; operator times are used only where it agrees.
+        ranges: Progress per key-range worker, by ascending first hash; the first one starts at hash 0.
+        stream_time_ms: Largest timestamp below the lowest offset, -1 for none.
+        operator_times_ms: Observed stream time per windowed operator, in topology order.
+        key_hash: Name of the hash that `ranges` cuts.
+        sequence: Count of the producer's commits, so that no two commits carry the same text and a transaction of
+            unknown outcome can be told from the one before it.
+        read_from: Where reading begins if that is before all ranges' offsets, else None: a task's inputs are read from one
+            moment, to be merged as they were, and ranges of a former life may have been further in one of them.
+        facts: What changes with the topology or its topics only (`tasks.commit_facts`); empty in version 1.
+    """
+
+    task_epoch: int
+    transactional_id: str
+    topic_id: bytes
+    topology_hash: bytes
+    ranges: tuple[RangeProgress, ...]
+    stream_time_ms: int = -1
+    operator_times_ms: tuple[int, ...] = ()
+    key_hash: str = KEY_HASH
+    sequence: int = 0
+    read_from: int | None = None
+    facts: bytes = b""
+
+    @property
+    def committed_offset(self) -> int:
+        """Return what the group commits: the lowest offset, or where reading begins."""
+        if self.read_from is not None:
+            return self.read_from
+        return min(entry.offset for entry in self.ranges)
+
+    @property
+    def highest_offset(self) -> int:
+        """Return the offset up to which the fastest range has processed."""
+        return max(entry.offset for entry in self.ranges)
+
+    @property
+    def is_absurd(self) -> bool:
+        """Return whether a number is out of all bounds: no worker has written it."""
+        hashes = [entry.first_hash for entry in self.ranges]
+        return (
+            self.task_epoch > EPOCH_MAX
+            or len(hashes) > RANGES_MAX
+            or hashes != sorted(set(hashes))
+            or hashes[-1] >= HASH_END
+            or self.highest_offset >= _OFFSETS_END
+        )
+
+    def encode(self) -> str:
+        """Return the metadata text; raises ValueError if it would be too long for a broker.
+
+        >>> progress = Progress(task_epoch=0, transactional_id="app-fixed-0", topic_id=bytes(16),
+        ...     topology_hash=bytes(8), ranges=(RangeProgress(0, 42),))
+        >>> Progress.decode(progress.encode(), committed_offset=42) == progress
+        True
+        """
+        base = self.committed_offset
+        body = bytearray((_MAGIC, _VERSION))
+        _put(body, self.sequence)
+        _put(body, self.task_epoch)
+        _put_text(body, self.transactional_id)
+        body += self.topic_id
+        body += self.topology_hash
+        _put_text(body, self.key_hash)
+        _put(body, len(self.ranges))
+        previous = 0
+        for entry in self.ranges:
+            _put(body, entry.first_hash - previous)
+            _put(body, entry.offset - base)
+            previous = entry.first_hash
+        _put(body, self.stream_time_ms + 1)
+        _put(body, len(self.operator_times_ms))
+        for time_ms in self.operator_times_ms:
+            _put(body, time_ms + 1)
+        _put(body, len(self.facts))
+        body += self.facts
+        body += _checksum(body, base).to_bytes(_CHECKSUM_BYTES, "big")
+        text = base64.b64encode(body).decode("ascii")
+        if len(text) > METADATA_CHARACTERS_MAX:
+            raise ValueError(
+                f"progress metadata has {len(text)} characters, the limit is {METADATA_CHARACTERS_MAX}"
+            )
+        return text
+
+    @classmethod
+    def decode(cls, text: str, *, committed_offset: int) -> Self | None:
+        """Return the content of a metadata text.
+
+        None if it is not ours, of an unknown version, damaged, or was written for another offset.
+        """
+        content = _checked(text, committed_offset)
+        if content is None:
+            return None
+        has_facts = content[1] == _VERSION
+        reader = _Reader(content, 2)
+        try:
+            progress = cls._read(reader, committed_offset, has_facts=has_facts)
+        except (IndexError, UnicodeDecodeError):
+            return None
+        ranges = progress.ranges
+        if not ranges or ranges[0].first_hash != 0 or not reader.at_end or progress.is_absurd:
+            return None
+        further = progress.committed_offset != committed_offset
+        return msgspec.structs.replace(progress, read_from=committed_offset if further else None)
+
+    @classmethod
+    def _read(cls, reader: "_Reader", committed_offset: int, *, has_facts: bool) -> Self:
+        sequence = reader.number()
+        task_epoch = reader.number()
+        transactional_id = reader.text()
+        topic_id = reader.take(_TOPIC_ID_BYTES)
+        topology_hash = reader.take(TOPOLOGY_HASH_BYTES)
+        key_hash = reader.text()
+        ranges: list[RangeProgress] = []
+        first_hash = 0
+        for _ in range(reader.number()):
+            first_hash += reader.number()
+            ranges.append(RangeProgress(first_hash, committed_offset + reader.number()))
+        stream_time_ms = reader.number() - 1
+        operator_times_ms = tuple(reader.number() - 1 for _ in range(reader.number()))
+        return cls(
+            task_epoch=task_epoch,
+            transactional_id=transactional_id,
+            topic_id=topic_id,
+            topology_hash=topology_hash,
+            ranges=tuple(ranges),
+            stream_time_ms=stream_time_ms,
+            operator_times_ms=operator_times_ms,
+            key_hash=key_hash,
+            sequence=sequence,
+            facts=reader.take(reader.number()) if has_facts else b"",
+        )
+
+
+def partition_time_of_kafka_streams(text: str) -> int | None:
+    """Return the partition's stream time (ms, -1 for none) in metadata that Kafka Streams committed; None if it is no such.
+
+    Its text begins with version (1 byte) and time (8 bytes); what follows, times of punctuating processors, is for
+    Kafka Streams alone (TopicPartitionMetadata).
+
+    >>> partition_time_of_kafka_streams("AgAAAAAAAAPo")
+    1000
+    """
+    try:
+        head = base64.b64decode(text[:_THEIR_CHARACTERS], validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if len(head) != _THEIR_BYTES or head[0] not in _THEIR_VERSIONS:
+        return None
+    return max(int.from_bytes(head[1:], "big", signed=True), -1)
+
+
+def is_foreign(text: str, committed_offset: int, prefix: str) -> bool:
+    """Return whether somebody else committed an offset: the text beside it is of no application whose ids begin so.
+
+    What Kafka Streams left behind is not foreign: the first commit after a move from there replaces it.
+
+    >>> is_foreign("", 3, "shop-"), is_foreign("AgAAAAAAAAPo", 3, "shop-")
+    (True, False)
+    """
+    progress = Progress.decode(text, committed_offset=committed_offset)
+    if progress is None:
+        return partition_time_of_kafka_streams(text) is None
+    return not progress.transactional_id.startswith(prefix)
+
+
+def _checked(text: str, committed_offset: int) -> bytes | None:
+    """Return the bytes of a text without their checksum; None if it is not ours, or the checksum is wrong."""
+    try:
+        body = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if len(body) < 2 + _CHECKSUM_BYTES or body[0] != _MAGIC or committed_offset < 0:
+        return None
+    content, written = body[:-_CHECKSUM_BYTES], int.from_bytes(body[-_CHECKSUM_BYTES:], "big")
+    expected = {
+        _FIRST_VERSION: zlib.crc32(content),
+        _VERSION: _checksum(content, committed_offset),
+    }.get(body[1])
+    return content if written == expected else None
+
+
+def _checksum(body: bytes | bytearray, committed_offset: int) -> int:
+    """Return the checksum of a text's content and of the offset it is committed beside."""
+    return zlib.crc32(body, zlib.crc32(committed_offset.to_bytes(8, "big")))
+
+
+def _put(body: bytearray, number: int) -> None:
+    """Append an unsigned varint (LEB128)."""
+    assert number >= 0, "only differences to a minimum are written"
+    while number > 0x7F:  # noqa: PLR2004 - seven bits a byte
+        body.append(number & 0x7F | 0x80)
+        number >>= 7
+    body.append(number)
+
+
+def _put_text(body: bytearray, text: str) -> None:
+    data = text.encode()
+    _put(body, len(data))
+    body += data
+
+
+class _Reader:
+    """Reads varints, texts and bytes; IndexError past the end."""
+
+    def __init__(self, body: bytes, position: int) -> None:
+        self._body = body
+        self._position = position
+
+    @property
+    def at_end(self) -> bool:
+        return self._position == len(self._body)
+
+    def number(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._body[self._position]
+            self._position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more follows
+                return value
+            shift += 7
+            if shift > _SHIFTS_MAX:
+                raise IndexError(shift)
+
+    def take(self, count: int) -> bytes:
+        end = self._position + count
+        if end > len(self._body):
+            raise IndexError(count)
+        data = self._body[self._position : end]
+        self._position = end
+        return data
+
+    def text(self) -> str:
+        return self.take(self.number()).decode()

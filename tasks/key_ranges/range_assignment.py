@@ -1,0 +1,456 @@
+"""Which thread works on which keys of which task: iterative, fair, sticky. Pure, and the same for the same input.
+
+A thread that has a task to itself shares no store with another one, so **first whole tasks** are given out, the heaviest
+first, each to the idlest thread. Then, only **while the load is uneven**, the busiest thread gives to the idlest one: a
+whole task or range if that evens it out, else a part of its heaviest task, as many of its keys as the idlest one lacks to
+the mean. So with T threads at most T - 1 cuts are made where the factor allows them, and concurrent access to one store is
+the exception. A task is never cut into more ranges than its factor. A thread whose load nothing can make smaller (one
+task that may not be cut) is left alone, and the others are evened out among themselves.
+
+For example, on four threads, with factor 4 for each task:
+
+    task  load      whole tasks first          then the uneven rest
+    A     6         thread 0: A          6     thread 0: A, lower half of its keys   3
+    B     3         thread 1: B          3     thread 1: B                           3
+    C     3         thread 2: C          3     thread 2: C                           3
+                    thread 3: nothing    0     thread 3: A, upper half of its keys   3
+
+The answer before is kept as long as it is as even as a fresh one but for `TOLERANCE` and no cut in it has become needless,
+so small changes of load move nothing. What has to change is changed from there on, unless a fresh answer makes do with fewer ranges. Within
+a range the load counts as spread evenly over its hashes; if that is wrong (one hot key), the next look at the measured load
+of the new ranges says so.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from rebalance.model import TaskId
+from tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
+
+#: Threads differ by at most this part of their mean load; the answer then stands as it is. A new answer, which costs a
+#: pause of the tasks that it cuts, is made twice as even.
+TOLERANCE: Final = 1 / 4
+
+#: A move is made only if the busier of two threads becomes idler by this part of the mean load.
+_GAIN: Final = TOLERANCE / 16
+
+#: What a task that was idle counts for at least, as a part of the mean: its records may come any moment.
+_IDLE_SHARE: Final = 16
+
+#: So much of what all threads can do counts as spread evenly, as a part of it.
+_EVEN_SHARE: Final = 4
+
+#: Loads are counted in units so small that those of all hashes can be told apart by whole numbers.
+_UNITS: Final = 1 << 20
+
+
+class RangeLoad(msgspec.Struct, frozen=True):
+    """How busy one range was: any measure, the same for all ranges (time at work since the last look)."""
+
+    first_hash: int
+    load: int = 0
+
+
+class TaskLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """One task as it is.
+
+    Attributes:
+        task: Its id.
+        ranges: Its ranges and their loads, by ascending first hash; the first one begins at 0.
+        ranges_max: How many it may have: the parallelising factor, or 1 where it may not be cut.
+        fixed: Its ranges must stay as they are for now; they may go to other threads.
+    """
+
+    task: TaskId
+    ranges: tuple[RangeLoad, ...] = (RangeLoad(0),)
+    ranges_max: int = 1
+    fixed: bool = False
+
+
+class PlacedRange(msgspec.Struct, frozen=True, order=True):
+    """One range of a task and the thread that works on it, counted from 0."""
+
+    first_hash: int
+    thread: int
+
+
+#: The ranges of each task, by ascending first hash.
+Placement = Mapping[TaskId, tuple[PlacedRange, ...]]
+
+
+def assign_ranges(
+    tasks: Sequence[TaskLoad],
+    threads: int,
+    previous: Placement | None = None,
+    *,
+    capacity: int = 0,
+) -> dict[TaskId, tuple[PlacedRange, ...]]:
+    """Return the ranges of each task and their threads.
+
+    Args:
+        tasks: The tasks, in any order.
+        threads: How many threads there are, from 1.
+        previous: The answer before; it may name tasks and threads that are no more.
+        capacity: The load that one thread could have had, 0 if the measure has no most. A quarter of what all threads
+            could have had counts as spread evenly over all tasks, so that chance differences between threads that have
+            little to do move nothing.
+
+    >>> task = TaskLoad(task=TaskId(0, 0), ranges_max=4)
+    >>> assign_ranges([task], 2)
+    {TaskId(subtopology=0, partition=0): (PlacedRange(first_hash=0, thread=0), PlacedRange(first_hash=2147483648, thread=1))}
+    """
+    if not tasks:
+        return {}
+    loads = _weighted(sorted(tasks, key=lambda each: each.task), threads * capacity)
+    fresh = _Draft(loads, threads)
+    fresh.place_rest()
+    fresh.even_out(TOLERANCE / 2)
+    if previous is None:
+        return fresh.answer()
+    kept = _Draft(loads, threads)
+    kept.take_over(previous)
+    changed = kept.place_rest()
+    if not changed and kept.is_as_good_as(fresh):
+        return kept.answer()
+    changed = kept.even_out(TOLERANCE) or changed
+    if changed:
+        kept.even_out(TOLERANCE / 2)
+    if kept.is_as_good_as(fresh):
+        return kept.answer()
+    fresh.rename_threads(previous)
+    return fresh.answer()
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+class _Weights:
+    """How the load of one task lies on its hashes; a step function of whole numbers, so parts add up to the whole."""
+
+    def __init__(self, task: TaskLoad, floor: int) -> None:
+        self.task = task
+        self._firsts = [each.first_hash for each in task.ranges]
+        self._ends = [*self._firsts[1:], HASH_END]
+        self._below: list[int] = []
+        self._inside: list[int] = []
+        below = 0
+        for each, end in zip(task.ranges, self._ends, strict=True):
+            self._below.append(below)
+            width = end - each.first_hash
+            self._inside.append(each.load * _UNITS + max(floor * width // HASH_END, 1))
+            below += self._inside[-1]
+        self.total = below
+
+    def below(self, hash_: int) -> int:
+        """Return the weight of all hashes below one, 0 to 2**32."""
+        if hash_ == HASH_END:
+            return self.total
+        index = bisect_right(self._firsts, hash_) - 1
+        first, end = self._firsts[index], self._ends[index]
+        return self._below[index] + self._inside[index] * (hash_ - first) // (end - first)
+
+    def between(self, first: int, end: int) -> int:
+        """Return the weight of first <= hash < end."""
+        return self.below(end) - self.below(first)
+
+
+def _weighted(tasks: Sequence[TaskLoad], capacity: int) -> dict[TaskId, _Weights]:
+    total = sum(each.load for task in tasks for each in task.ranges)
+    evenly = max(total // _IDLE_SHARE, capacity // _EVEN_SHARE, 1)
+    floor = evenly * _UNITS // len(tasks)
+    return {task.task: _Weights(task, floor) for task in tasks}
+
+
+# -- drafts ------------------------------------------------------------------------------------------------------------
+
+_NOWHERE: Final = -1
+
+
+class _Piece(msgspec.Struct):
+    """Some hashes of a task, first <= hash < end, and the thread that works on them."""
+
+    task: TaskId
+    first: int
+    end: int
+    thread: int = _NOWHERE
+
+
+def _index_of(pieces: Sequence[_Piece], first: int) -> int:
+    """Return where the piece is that begins at a hash; a task's pieces lie in the order of their hashes, without gaps."""
+    return bisect_left(pieces, first, key=attrgetter("first"))
+
+
+class _Draft:
+    """An answer in the making."""
+
+    def __init__(self, weights: Mapping[TaskId, _Weights], threads: int) -> None:
+        self._weights = weights
+        self._threads = range(threads)
+        self._busy = [0] * threads
+        #: The ranges of each thread, until one changes.
+        self._by_thread: dict[int, list[_Piece]] | None = None
+        self._pieces = {
+            name: _pieces_of(name, [each.first_hash for each in of.task.ranges])
+            if of.task.fixed
+            else _pieces_of(name, [0])
+            for name, of in weights.items()
+        }
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Return how many ranges there are."""
+        return sum(map(len, self._pieces.values()))
+
+    @property
+    def mean(self) -> float:
+        """Return the mean weight of a thread."""
+        return sum(self._busy) / len(self._busy)
+
+    @property
+    def gap(self) -> int:
+        """Return how much the busiest thread has more than the idlest."""
+        return max(self._busy) - min(self._busy)
+
+    def is_as_good_as(self, other: "_Draft") -> bool:
+        """Return whether nothing is worth a change to another draft: it needs as many ranges, and is not much more even."""
+        return self.count <= other.count and self.gap <= other.gap + other.mean * TOLERANCE
+
+    def answer(self) -> dict[TaskId, tuple[PlacedRange, ...]]:
+        """Return the ranges and their threads."""
+        return {
+            name: tuple(PlacedRange(piece.first, piece.thread) for piece in pieces)
+            for name, pieces in self._pieces.items()
+        }
+
+    def _all(self) -> Iterator[_Piece]:
+        return chain.from_iterable(self._pieces.values())
+
+    def _weight(self, piece: _Piece) -> int:
+        return self._weights[piece.task].between(piece.first, piece.end)
+
+    # -- a first answer ------------------------------------------------------------------------------------------------
+
+    def take_over(self, previous: Placement) -> None:
+        """Give the ranges of an answer before to the threads they had, as far as both are still there."""
+        for name, pieces in self._pieces.items():
+            before = {each.first_hash: each.thread for each in previous.get(name, ())}
+            if not self._weights[name].task.fixed and before:
+                pieces[:] = _pieces_of(name, sorted(before))
+            for piece in pieces:
+                thread = before.get(piece.first, _NOWHERE)
+                if thread in self._threads:
+                    self._place(piece, thread)
+            self._join(name)
+            self._limit(name)
+
+    def place_rest(self) -> bool:
+        """Give every range without a thread to the idlest one, the heaviest first; return whether there was any."""
+        rest = [piece for piece in self._all() if piece.thread == _NOWHERE]
+        for piece in sorted(rest, key=lambda each: (-self._weight(each), each.task, each.first)):
+            self._place(piece, self._idlest(self._threads))
+        for name in self._pieces:
+            self._join(name)
+        return bool(rest)
+
+    def rename_threads(self, previous: Placement) -> None:
+        """Call the threads so that as much as possible stays where it was; that changes nothing else."""
+        common: Counter[tuple[int, int]] = Counter()
+        for piece in self._all():
+            weights = self._weights[piece.task]
+            before = previous.get(piece.task, ())
+            ends = [*(each.first_hash for each in before[1:]), HASH_END]
+            for each, upper in zip(before, ends, strict=False):
+                first, end = max(each.first_hash, piece.first), min(upper, piece.end)
+                if first < end and each.thread in self._threads:
+                    common[piece.thread, each.thread] += weights.between(first, end)
+        names: dict[int, int] = {}
+        for now, then in sorted(common, key=lambda pair: (-common[pair], pair)):
+            if now not in names and then not in names.values():
+                names[now] = then
+        free = sorted(set(self._threads).difference(names.values()))
+        for now in self._threads:
+            if now not in names:
+                names[now] = free.pop(0)
+        for piece in self._all():
+            piece.thread = names[piece.thread]
+
+    # -- evening out ---------------------------------------------------------------------------------------------------
+
+    def even_out(self, tolerance: float) -> bool:
+        """Let the busiest thread give to the idlest one until they are even, or nothing more can be given.
+
+        Even is a difference of `tolerance` times the mean. Returns whether anything was given.
+        """
+        changed = False
+        #: Weight and number of each thread, the idlest first, without those that can't give anything.
+        active = self._ranked()
+        total = sum(self._busy)
+        while len(active) > 1:
+            mean = total / len(active)
+            most, (least, taker) = active[-1][0], active[0]
+            if most - least <= mean * tolerance:
+                break
+            at = bisect_left(active, (most, 0))
+            giver = active[at][1]
+            gain = max(int(mean * _GAIN), 1)
+            if self._gives_whole(giver, taker, gain) or self._gives_part(giver, taker, mean, gain):
+                active = self._ranked()
+                total = sum(self._busy)
+                changed = True
+            else:
+                del active[at]
+                total -= most
+        return changed
+
+    def _ranked(self) -> list[tuple[int, int]]:
+        return sorted(zip(self._busy, self._threads, strict=True))
+
+    def _gives_whole(self, giver: int, taker: int, gain: int) -> bool:
+        """Move the range that evens out two threads best, if one does; return whether it does."""
+        busy, idle = self._busy[giver], self._busy[taker]
+        best: tuple[tuple[int, bool, TaskId, int], _Piece] | None = None
+        for piece in self._of(giver):
+            weight = self._weight(piece)
+            after = max(busy - weight, idle + weight)
+            rank = (after, not self._neighbours(piece, taker), piece.task, piece.first)
+            if after <= busy - gain and (best is None or rank < best[0]):
+                best = (rank, piece)
+        if best is None:
+            return False
+        self._place(best[1], taker)
+        self._join(best[1].task)
+        return True
+
+    def _gives_part(self, giver: int, taker: int, mean: float, gain: int) -> bool:
+        """Move a part of the heaviest range that may be cut; return whether there is one."""
+        busy, idle = self._busy[giver], self._busy[taker]
+        wanted = int(min(busy - mean, mean - idle))
+        if wanted < gain:
+            wanted = (busy - idle) // 2
+        candidates = sorted(
+            (not self._neighbours(piece, taker), -self._weight(piece), piece.task, piece.first)
+            for piece in self._of(giver)
+            if not self._weights[piece.task].task.fixed
+        )
+        for needs_cut, _, task, first in candidates:
+            pieces = self._pieces[task]
+            cuts_left = self._limit_of(task) - len(pieces)
+            if needs_cut and cuts_left <= 0:
+                continue
+            piece = pieces[_index_of(pieces, first)]
+            # With few cuts left not everybody gets up to the mean, so each part has to be larger.
+            part = self._weight(piece) // (max(cuts_left, 0) + 1)
+            if self._part_goes(piece, taker, max(wanted, min(part, (busy - idle) // 2))):
+                return True
+        return False
+
+    def _part_goes(self, piece: _Piece, taker: int, wanted: int) -> bool:
+        """Move hashes of a range that weigh `wanted` at most, from the end where the taker's own begin, if there."""
+        below = self._weights[piece.task].below
+        inner = range(piece.first + 1, piece.end)
+        if taker in (each.thread for each in self._neighbours_of(piece, below_it=True)):
+            count = bisect_right(inner, below(piece.first) + wanted, key=below)
+            cut = inner[count - 1] if count else piece.first
+            taken = _Piece(piece.task, piece.first, cut, piece.thread)
+            left = _Piece(piece.task, cut, piece.end, piece.thread)
+        else:
+            count = bisect_left(inner, below(piece.end) - wanted, key=below)
+            cut = inner[count] if count < len(inner) else piece.end
+            left = _Piece(piece.task, piece.first, cut, piece.thread)
+            taken = _Piece(piece.task, cut, piece.end, piece.thread)
+        if taken.first >= taken.end or self._weight(taken) == 0:
+            return False
+        pieces = self._pieces[piece.task]
+        at = _index_of(pieces, piece.first)
+        pieces[at : at + 1] = sorted((left, taken), key=lambda each: each.first)
+        self._place(taken, taker)
+        self._join(piece.task)
+        return True
+
+    # -- ranges --------------------------------------------------------------------------------------------------------
+
+    def _of(self, thread: int) -> list[_Piece]:
+        if self._by_thread is None:
+            self._by_thread = {}
+            for piece in self._all():
+                self._by_thread.setdefault(piece.thread, []).append(piece)
+        return self._by_thread.get(thread, [])
+
+    def _idlest(self, threads: Iterable[int]) -> int:
+        return min(threads, key=lambda each: (self._busy[each], each))
+
+    def _place(self, piece: _Piece, thread: int) -> None:
+        weight = self._weight(piece)
+        if piece.thread != _NOWHERE:
+            self._busy[piece.thread] -= weight
+        self._busy[thread] += weight
+        piece.thread = thread
+        self._by_thread = None
+
+    def _neighbours_of(self, piece: _Piece, *, below_it: bool) -> list[_Piece]:
+        pieces = self._pieces[piece.task]
+        at = _index_of(pieces, piece.first) + (-1 if below_it else 1)
+        return pieces[at : at + 1] if at >= 0 else []
+
+    def _neighbours(self, piece: _Piece, thread: int) -> bool:
+        """Return whether a thread works on the hashes next to a range's."""
+        return any(
+            each.thread == thread
+            for below_it in (True, False)
+            for each in self._neighbours_of(piece, below_it=below_it)
+        )
+
+    def _join(self, task: TaskId) -> None:
+        """Make one range of neighbours that one thread works on."""
+        if self._weights[task].task.fixed:
+            return
+        joined: list[_Piece] = []
+        for piece in self._pieces[task]:
+            if joined and joined[-1].thread == piece.thread:
+                joined[-1].end = piece.end
+            else:
+                joined.append(piece)
+        self._pieces[task][:] = joined
+        self._by_thread = None
+
+    def _limit_of(self, task: TaskId) -> int:
+        return min(self._weights[task].task.ranges_max, RANGES_MAX)
+
+    def _limit(self, task: TaskId) -> None:
+        """Join the lightest neighbours until there are no more ranges than there may be."""
+        pieces = self._pieces[task]
+        while len(pieces) > self._limit_of(task) and not self._weights[task].task.fixed:
+            pairs = [
+                (self._weight(low) + self._weight(high), low.first)
+                for low, high in pairwise(pieces)
+            ]
+            first = min(pairs)[1]
+            at = next(index for index, piece in enumerate(pieces) if piece.first == first)
+            low, high = pieces[at], pieces[at + 1]
+            stays, goes = sorted((low, high), key=self._weight, reverse=True)
+            if _NOWHERE not in {goes.thread, stays.thread}:
+                self._place(goes, stays.thread)
+            else:
+                self._leave(low)
+                self._leave(high)
+            low.thread, low.end = stays.thread, high.end
+            del pieces[at + 1]
+            self._join(task)
+
+    def _leave(self, piece: _Piece) -> None:
+        if piece.thread != _NOWHERE:
+            self._busy[piece.thread] -= self._weight(piece)
+            piece.thread = _NOWHERE
+
+
+def _pieces_of(task: TaskId, firsts: Sequence[int]) -> list[_Piece]:
+    ends = [*firsts[1:], HASH_END]
+    return [_Piece(task, first, end) for first, end in zip(firsts, ends, strict=True)]

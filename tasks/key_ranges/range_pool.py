@@ -1,0 +1,355 @@
+"""The threads that key ranges run in. One lock gives ranges to threads; a turn of work is some milliseconds.
+
+A thread takes the range that has waited longest; where no range has to wait, it keeps the one that it had before, whose objects are warm. A range whose
+call does not return keeps its thread; if its task lets go of it, another thread takes the place of that one. How many
+ranges work at a time is what `width.py` says: few where they compute, as many as there are threads where they wait. A call that takes
+long gives up its place among them, so one that never returns, though it computes, keeps no other from working.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from heapq import nlargest
+from typing import Final, NamedTuple
+
+from tasks.key_ranges.concurrency import NARROWEST, Width
+from tasks.key_ranges.range_worker import RangeWorker, Scheduling
+from tasks.key_ranges.run_queue import waited_s
+from tasks.key_ranges.shared_loop import Shared, SharedLoop
+
+#: How often it is seen whether more ranges are to work at a time, or fewer.
+_WINDOW_S: Final = 0.05
+#: A call that takes longer gives up its place: another range may work beside it.
+_LONG_S: Final = 1.0
+#: Of so many threads, those that use most, it is seen how long they wait for a processor; the others wait as long for what they use.
+_SAMPLE: Final = 4
+
+
+class _Seen(NamedTuple):
+    """What threads had used at some time.
+
+    Attributes:
+        at_s: When.
+        used_s: For how long each had used a processor, by the number of its clock.
+        waited_s: For how long some had waited for one, where the system tells.
+        at_work: How many of them worked.
+    """
+
+    at_s: float
+    used_s: Mapping[int, float]
+    waited_s: Mapping[threading.Thread, float]
+    at_work: int
+
+
+class RangePool:
+    """Threads for the ranges of one worker's tasks. Made by the thread of the worker's loop.
+
+    Args:
+        threads: How many.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._ready: deque[RangeWorker] = deque()
+        self._waiting = 0
+        self._closed = False
+        self._running: dict[RangeWorker, threading.Thread] = {}
+        #: Threads whose range was let go while its call still ran: they end when it returns.
+        self._left_behind: set[threading.Thread] = set()
+        #: Where ranges take their turns that only await; made with the first one.
+        self._shared: SharedLoop | None = None
+        self._loops: list[SharedLoop] = []
+        self._started = 0
+        self._width = Width(threads)
+        #: Told when there are ranges that `_width` may keep from working, or that work though they should not.
+        self._crowded = threading.Condition(self._lock)
+        self._looks = True
+        #: The clocks of the threads' processor time.
+        self._clocks: dict[threading.Thread, int] = {}
+        #: Ranges in a call that takes long, with their threads, which take no place. None of them is left behind.
+        self._long: dict[RangeWorker, threading.Thread] = {}
+        self._loop_clock = 0
+        if threads > NARROWEST and hasattr(time, "pthread_getcpuclockid"):
+            self._loop_clock = time.pthread_getcpuclockid(threading.get_ident())
+            threading.Thread(target=self._set_width, name="tidewheel-width", daemon=True).start()
+        else:  # nobody could see that calls wait
+            self._width.limit = threads
+        for _ in range(threads):
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        self._started += 1
+        threading.Thread(
+            target=self._run, name=f"tidewheel-range-{self._started}", daemon=True
+        ).start()
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def wake(self, ranges: Iterable[RangeWorker]) -> None:
+        """Have ranges worked on that have something to do."""
+        with self._lock:
+            for each in ranges:
+                if each.scheduling is Scheduling.IDLE and each.has_work and self._queue(each):
+                    self._call()
+
+    def _queue(self, each: RangeWorker) -> bool:
+        """Have a range worked on where that is to be; return whether a thread is to. The lock is held."""
+        each.scheduling = Scheduling.QUEUED
+        if each.awaits and isinstance(each.waiting, Shared):
+            each.waiting.turns.begin(each)
+            return False
+        self._ready.append(each)
+        return True
+
+    def _call(self) -> None:
+        """Have a thread that waits take a range, if one more may work. The lock is held."""
+        if self._has_place:
+            self._work.notify()
+        else:
+            self._look_soon()
+
+    def share(self) -> Shared:
+        """Return a part in the loop that ranges share, for a new one. Called from the ranges' threads."""
+        with self._lock:
+            if self._shared is None:
+                self._shared = SharedLoop(self._turned)
+                self._loops.append(self._shared)
+            return Shared(self._shared)
+
+    def leave_behind(self, each: RangeWorker) -> None:
+        """Give up the thread of a range that was closed, if it is still in a call; another takes its place."""
+        if isinstance(each.waiting, Shared):
+            self._leave_loop(each.waiting)
+        with self._lock:
+            thread = self._running.get(each)
+            if thread is None or thread in self._left_behind:
+                return
+            self._left_behind.add(thread)
+            self._long.pop(each, None)
+        if not self._closed:
+            self._start_thread()
+
+    def is_blocked(self, each: RangeWorker) -> bool:
+        """Return whether a range is to take a turn on a loop that a coroutine has blocked."""
+        waiting = each.waiting
+        if not isinstance(waiting, Shared) or each.scheduling is Scheduling.IDLE:
+            return False
+        return not waiting.turns.is_turning()
+
+    def watch(self, now_s: float) -> None:
+        """See which step the loops are at that ranges share, should one of them be blocked."""
+        for each in list(self._loops):
+            each.watch.look(now_s)
+
+    def _leave_loop(self, waiting: Shared) -> None:
+        """Cancel a coroutine; if one has blocked the loop, what comes later gets another loop."""
+        waiting.cancel()
+        if waiting.turns is self._shared and not waiting.turns.is_turning():
+            self._shared = None  # whose ranges go on there when it turns again
+
+    @property
+    def has_free_threads(self) -> bool:
+        """Return whether some thread waits for work, and may do it."""
+        return self._free > len(self._ready)
+
+    @property
+    def may_soon_be_free(self) -> bool:
+        """Return whether a thread is free, or in a unit of fast records."""
+        return self.has_free_threads or any(not each.slow for each in list(self._running))
+
+    def close(self) -> None:
+        """Have the threads end, those in a call when it returns. Waits for nothing."""
+        with self._lock:
+            self._closed = True
+            self._work.notify_all()
+            self._crowded.notify_all()
+            for each in self._loops:
+                each.close()
+
+    # -- the threads -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        clock = time.pthread_getcpuclockid(threading.get_ident()) if self._loop_clock else 0
+        me = threading.current_thread()
+        with self._lock:
+            self._clocks[me] = clock
+        self._work_on(me)
+        with self._lock:
+            del self._clocks[me]
+
+    def _work_on(self, me: threading.Thread) -> None:
+        before: RangeWorker | None = None
+        while True:
+            with self._lock:
+                while not self._ready or not self._has_place:
+                    if not self._ready and (self._closed or me in self._left_behind):
+                        return
+                    self._waiting += 1
+                    self._work.wait()
+                    self._waiting -= 1
+                mine = self._next(before)
+                mine.scheduling = Scheduling.RUNNING
+                self._running[mine] = me
+                if self._is_crowded:
+                    self._look_soon()
+            mine.turn(others_wait=self._others_wait, alone=self._is_alone)
+            before = None if mine.ended else mine
+            with self._lock:
+                del self._running[mine]
+                self._long.pop(mine, None)
+                left_behind = me in self._left_behind
+                self._left_behind.discard(me)
+                if self._goes_on(mine) and left_behind:
+                    self._call()  # else it is this thread that takes the next one
+            if left_behind:
+                return
+
+    def _turned(self, mine: RangeWorker) -> None:
+        """Take back a range that has ended a turn on the loop. Called on that."""
+        with self._lock:
+            if self._goes_on(mine):
+                self._call()
+
+    def _goes_on(self, mine: RangeWorker) -> bool:
+        """Queue a range that has ended a turn, if something is left to do; return whether a thread is to do that."""
+        mine.scheduling = Scheduling.IDLE
+        return mine.has_work and self._queue(mine)
+
+    def _next(self, before: RangeWorker | None) -> RangeWorker:
+        """Take the range that has waited longest; the one before, if there are threads for all the others. The lock is held."""
+        others = min(self._waiting, self._width.limit - self._at_work - 1)
+        if before is not None and len(self._ready) - 1 <= others:
+            with suppress(ValueError):  # it has no work
+                self._ready.remove(before)
+                return before
+        return self._ready.popleft()
+
+    def _others_wait(self) -> bool:
+        return len(self._ready) > self._free
+
+    def _is_alone(self) -> bool:
+        return self._free <= 0
+
+    # -- how many at a time ----------------------------------------------------------------------------------------
+
+    @property
+    def _at_work(self) -> int:
+        return len(self._running) - len(self._left_behind) - len(self._long)
+
+    @property
+    def _has_place(self) -> bool:
+        """Return whether one more range may work."""
+        return self._closed or self._at_work < self._width.limit
+
+    @property
+    def _free(self) -> int:
+        """Return how many of the threads that wait may work."""
+        return min(self._waiting, self._width.limit - self._at_work)
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self._at_work > NARROWEST or (len(self._ready) > 0 and not self._has_place)
+
+    def _look_soon(self) -> None:
+        if not self._looks:
+            self._crowded.notify()
+
+    def _set_width(self) -> None:
+        """Set how many ranges work at a time, while there are more than few."""
+        seen: _Seen | None = None
+        with self._lock:
+            while not self._closed:
+                if not self._is_crowded:
+                    self._looks, seen = False, None
+                    self._crowded.wait()
+                    self._looks = True
+                    continue
+                if seen is None:
+                    in_queue_s = _waited_s(self._some_running)
+                    seen = _Seen(time.monotonic(), self._used_s(), in_queue_s, self._at_work)
+                self._crowded.wait(_WINDOW_S)
+                seen = self._look_at_width(seen)
+
+    def long_turns(self) -> list[int]:
+        """Return the idents of the threads whose range begins, or has been at one unit of work for long."""
+        now_s = time.monotonic()
+        return [
+            thread.ident or 0
+            for each, thread in list(self._running.items())
+            if each.processing is None
+            or (each.unit_since_s is not None and now_s - each.unit_since_s >= _LONG_S)
+        ]
+
+    def is_inside(self) -> bool:
+        """Return whether the calling thread is one of these, or that of a loop that ranges share."""
+        me = threading.current_thread()
+        return me in self._clocks or any(each.watch.thread is me for each in self._loops)
+
+    @property
+    def _some_running(self) -> list[threading.Thread]:
+        return list(self._running.values())[:_SAMPLE]
+
+    def _used_s(self) -> dict[int, float]:
+        """Return for how long each thread has used a processor, by the number of its clock."""
+        used_s: dict[int, float] = {}
+        for clock in (*self._clocks.values(), self._loop_clock):
+            with suppress(OSError):  # its thread has ended
+                used_s[clock] = time.clock_gettime(clock)
+        return used_s
+
+    def _look_at_width(self, before: _Seen) -> _Seen:
+        """Set how many work at a time by what was used since; return what was seen. The lock is held."""
+        self._note_long()
+        at_s, used_s = time.monotonic(), self._used_s()
+        elapsed_s = at_s - before.at_s
+        share = {
+            clock: (used - before.used_s[clock]) / elapsed_s
+            for clock, used in used_s.items()
+            if clock in before.used_s
+        }
+        loop = share.pop(self._loop_clock, 0.0)
+        for thread in (*self._left_behind, *self._long.values()):
+            share.pop(self._clocks[thread], None)
+        of_thread = {
+            thread: share[clock] for thread, clock in self._clocks.items() if share.get(clock)
+        }
+        sample = nlargest(_SAMPLE, of_thread, key=of_thread.__getitem__) or self._some_running
+        in_queue_s = _waited_s({*before.waited_s, *sample})
+        waited = {
+            thread: (in_queue_s[thread] - since_s) / elapsed_s
+            for thread, since_s in before.waited_s.items()
+            if thread in of_thread and thread in in_queue_s
+        }
+        ranges, sampled = sum(share.values()), sum(of_thread[thread] for thread in waited)
+        self._width.note(
+            elapsed_s,
+            ranges=ranges,
+            waited=sum(waited.values()) * ranges / sampled if sampled else 0.0,
+            loop=loop,
+            at_work=max(before.at_work, self._at_work),
+            more_wait=len(self._ready) > self._free,
+        )
+        self._work.notify(min(len(self._ready), max(self._free, 0)))
+        of_sample_s = {each: in_queue_s[each] for each in sample if each in in_queue_s}
+        return _Seen(at_s, used_s, of_sample_s, self._at_work)
+
+    def _note_long(self) -> None:
+        """Note which calls take long. The lock is held."""
+        since_s = time.monotonic() - _LONG_S
+        self._long = {
+            each: thread
+            for each, thread in self._running.items()
+            if thread not in self._left_behind
+            and (begun_s := each.unit_since_s) is not None
+            and begun_s < since_s
+        }
+
+
+def _waited_s(threads: Iterable[threading.Thread]) -> dict[threading.Thread, float]:
+    """Return for how long these threads have waited for a processor, of which the system tells."""
+    known = ((each, waited_s(each.native_id)) for each in threads if each.native_id)
+    return {each: seconds for each, seconds in known if seconds is not None}

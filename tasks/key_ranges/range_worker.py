@@ -1,0 +1,612 @@
+"""One key range of one task at work: a graph and stores of its own, and a queue of decoded records.
+
+The loop's thread puts work into the queue and asks for cuts; whichever thread of the pool has the range does the work, in
+units of a few milliseconds, and **seals** it between units. What passes from one to the other are immutable objects in
+deques, and single numbers: nothing on the path of a record takes a lock.
+"""
+
+import asyncio
+import time
+from asyncio import CancelledError
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from enum import Enum
+from typing import Final, Protocol
+
+import msgspec
+
+from state_stores.buffers.commit_buffer import CommitBuffer, Drained
+from state_stores.buffers.queried import UncommittedRows, not_running
+from state_stores.stores.factory import Store
+from tasks.erasure import Erasure
+from tasks.key_ranges.batch_size import UNIT_S, BatchPace, Pace
+from tasks.key_ranges.key_ranges import key_hash
+from tasks.key_ranges.seal_barrier import Cut
+from tasks.key_ranges.sealed_work import Seal
+from tasks.key_ranges.shared_loop import Shared
+from tasks.key_ranges.staged_database import StagedDatabase
+from tasks.key_ranges.work_item import AtHand, WorkItem
+from tasks.processing.api.coroutines import PrivateLoop, Waiting
+from tasks.processing.engine.output import OutputColumns, OutputRuns
+from tasks.processing.engine.record_batch import RecordBatch
+from tasks.processing.engine.steps import Steps, await_steps, run_steps
+from tasks.processing.engine.task_processing import TaskProcessing
+from tasks.question import Question
+
+#: After so much work since a seal comes the next one where records wait that may not return: that much of its own range's
+#: work a call that hangs can hold back. Half of it costs a tenth more per record where each takes 10 ms.
+_SEAL_S: Final = 0.1
+#: A record may keep the loop that ranges share to itself for so long; one that takes longer does not await but block.
+_KEPT_S: Final = 0.002
+#: What a staged output costs in memory beside its bytes.
+_STAGED_OVERHEAD_BYTES: Final = 150
+
+
+class Scheduling(Enum):
+    """Where a range stands with the pool. Changed only by the pool, under its lock."""
+
+    IDLE = "idle"
+    QUEUED = "queued"
+    RUNNING = "running"
+
+
+class RangeCollector:
+    """Keeps the outputs of a range until they are sealed; a `tasks.processing.engine.sink.Collector`."""
+
+    def __init__(self, partition_count: Callable[[str], int]) -> None:
+        self._partition_count = partition_count
+        self._staged = OutputRuns()
+        self.staged_bytes = 0
+
+    def add(self, columns: OutputColumns, *, internal: bool) -> None:
+        """Keep records."""
+        if len(columns):
+            columns.internal = internal
+            self._staged.add(columns)
+            payload = sum(map(len, filter(None, columns.keys)))
+            payload += sum(map(len, filter(None, columns.values)))
+            self.staged_bytes += payload + len(columns) * _STAGED_OVERHEAD_BYTES
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        return self._partition_count(topic)
+
+    def take(self) -> list[OutputColumns]:
+        """Remove and return what is kept, that of each topic in order."""
+        self.staged_bytes = 0
+        return self._staged.take()
+
+
+class RangeParts(Protocol):
+    """Makes what a range works with, in the range's thread: suppliers of users run there."""
+
+    def __call__(
+        self, collector: RangeCollector, /
+    ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]:
+        """Return the graph, not begun, the stores and the databases they stand on."""
+        ...
+
+
+class RangeSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a range is told at its making.
+
+    Attributes:
+        task: The task's id.
+        index: Which of the task's ranges it is.
+        first_hash: The first hash of its keys.
+        end_hash: The first hash behind them.
+        cache_bytes: How much its caches may hold back from downstream.
+        stream_time_ms: The task's stream time where it begins.
+        operator_times_ms: Those of operators and stores there.
+    """
+
+    task: str
+    index: int
+    first_hash: int
+    end_hash: int
+    cache_bytes: int
+    stream_time_ms: int
+    operator_times_ms: tuple[int, ...]
+
+
+class RangeWorker:
+    """One key range. `turn` is called by one thread at a time; the rest by the loop's thread, unless it says otherwise.
+
+    Attributes:
+        setting: What it was told at its making.
+        scheduling: Where it stands with the pool.
+        queue: The work that waits.
+        seals: What is sealed and not taken yet.
+        error: What ended it.
+        ended: Whether its processors are closed.
+        closing_error: What went wrong in that.
+        processing: Its graph, None before it has begun.
+        rows_done: How many rows are done.
+        passes_done: How many of them were no records, but stood for those of other ranges.
+        bytes_done: The memory of those rows.
+        items_done: How many pieces of work are done.
+        dirty: Whether something is done that is not sealed.
+        commit_requested: A processor asked for a commit; what it did before is sealed.
+        next_wall_clock_ms: When the next callback by the wall clock is due; None for none.
+        busy_s: For how long it was at work.
+        busy_percent: Which part of the time between the last two looks of `Placing` it was at work, the unit in hand included.
+        unsealed_bytes: About how much memory the changes hold that are not sealed.
+        sealed_bytes: Sum of the sizes of all seals.
+        waiting: What waits for its coroutines: its own loop, or its part in one that ranges share.
+        kept_s: For how long its coroutines have kept that one from others, beyond what is due.
+        cancelled: Its last record was cancelled when it was halted, so it is over, with what it had sealed before.
+        unit_since_s: Since when (`time.monotonic`) the present unit has run; None between units.
+    """
+
+    kept_s = 0.0
+    busy_percent = 0
+    items_done = 0
+    _given_up = False
+
+    def __init__(
+        self,
+        setting: RangeSetting,
+        make_parts: RangeParts,
+        *,
+        collector: RangeCollector,
+        trusted: Callable[[], AbstractContextManager[None]],
+        share: Callable[[], Shared],
+    ) -> None:
+        self.setting = setting
+        self.scheduling = Scheduling.IDLE
+        self.queue: deque[WorkItem] = deque()
+        self.seals: deque[Seal] = deque()
+        self.error: BaseException | None = None
+        self.rows_done = 0
+        self.passes_done = 0
+        self.bytes_done = 0
+        self.dirty = False
+        self.commit_requested = False
+        self.next_wall_clock_ms: int | None = None
+        self.busy_s = 0.0
+        self.unsealed_bytes = 0
+        self.sealed_bytes = 0
+        self.unit_since_s: float | None = None
+        self.cancelled = False
+        self.processing: TaskProcessing | None = None
+        self.ended = False
+        self.closing_error: Exception | None = None
+        self._make_parts = make_parts
+        self._collector = collector
+        self._trusted = trusted
+        self.waiting: Waiting = PrivateLoop()
+        self._share = share
+        self._shared: Shared | None = None
+        self._stores: Mapping[str, Store] = {}
+        self._databases: Sequence[StagedDatabase] = ()
+        self._item: WorkItem | None = None
+        #: Rows of `_item` that are done.
+        self._begun = 0
+        #: The times of the run in hand, and its row from which on they have not been looked at.
+        self._run_times: Sequence[int] = ()
+        self._timed = 0
+        self._pace = Pace()
+        self._sealed = 0
+        #: What `busy_s` was at the last seal.
+        self._sealed_busy_s = -_SEAL_S
+        # Orders of the loop.
+        self._cut: Cut | None = None
+        self._punctuate_ms: int | None = None
+        self._halted = False
+        self._closing = False
+        self._over = Cut(())
+        self._asked: deque[Question | Erasure] = deque()
+
+    # -- what the loop asks ----------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a thread has something to do here. Also asked by the pool."""
+        if self._closing:
+            return not self.ended
+        if self.error is not None:
+            return False
+        if self._cut is not None or self.processing is None or self._asked:
+            return True
+        waits = self._item is not None or bool(self.queue)
+        return not self._halted and (waits or self._punctuate_ms is not None)
+
+    @property
+    def slow(self) -> bool:
+        """Return whether its units may take long: records of a millisecond or more each, or calls for whole batches."""
+        return self._pace.slow
+
+    @property
+    def mean_s(self) -> float:
+        """Return how long a record takes, about."""
+        return self._pace.mean_s
+
+    @property
+    def awaits(self) -> bool:
+        """Return whether what it does next is for the loop that ranges share: no function in it blocks."""
+        if self._shared is None or self._closing or self._punctuate_ms is not None:
+            return False
+        return self.processing is not None and not len(self.processing.stream_schedules)
+
+    @property
+    def expired_puts(self) -> int:
+        """Return how many puts its stores have dropped because their time was over."""
+        return sum(store.expired_puts for store in self._stores.values())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether nothing waits or is in hand."""
+        waits = self._item is not None or bool(self.queue) or bool(self._asked)
+        return self.scheduling is Scheduling.IDLE and not waits
+
+    @property
+    def goes_by_time(self) -> bool:
+        """Return whether it is to hear of the time of records that are not its own."""
+        return self.processing is None or len(self.processing.stream_schedules) > 0
+
+    def cut(self, cut: Cut) -> None:
+        """Ask for a seal, after the present unit."""
+        self._cut = cut
+
+    def ask(self, question: Question) -> None:
+        """Ask about its uncommitted rows, which it answers between units of work."""
+        self._asked.append(question)
+        if self._closing or self.error is not None:
+            self._refuse()
+
+    def erase(self, erasure: Erasure) -> None:
+        """Have it delete a key's rows between units of work, also while it rests."""
+        self._asked.append(erasure)
+
+    def _refuse(self) -> None:
+        """Fail the questions; an order to erase comes again."""
+        while self._asked:
+            asked = self._asked.popleft()
+            if isinstance(asked, Question):
+                asked.fail(not_running(asked.store))
+
+    def punctuate(self, now_ms: int) -> None:
+        """Have it call what is due by the wall clock."""
+        self.next_wall_clock_ms = None
+        self._punctuate_ms = now_ms
+
+    def halt(self) -> None:
+        """Have it stop after the record at hand, sealed."""
+        self._halted = True
+
+    def cancel(self) -> None:
+        """Cancel the coroutine that is waited for, if one is, of a range that was halted: its record is not done."""
+        self._given_up = True
+        self.waiting.cancel()
+
+    def resume(self) -> None:
+        """Have it go on after `halt`."""
+        self._halted = False
+
+    def close(self, over: Cut) -> None:
+        """Have it close its processors as its last work, and say so; what it does from now on counts for nothing."""
+        self._over = over
+        self._closing = True
+        for database in self._databases:
+            database.close()
+        self._refuse()
+
+    def applied(self, number: int) -> None:
+        """Tell that the changes of a seal, and of those before, are in the database."""
+        for database in self._databases:
+            database.applied = number
+
+    def at_hand(self) -> AtHand | None:
+        """Return the record at hand or the first one that waits, None for none."""
+        item = self._item
+        if item is None or item.batch is None or item.batch.source is None:
+            return None
+        index = min(self._begun, len(item.batch) - 1)
+        source, row = item.batch.source, item.batch.rows[index]
+        offset = source.offsets[row]
+        return AtHand(
+            key_hash(source.raw_keys[row], offset), offset, source.topic, source.partition
+        )
+
+    # -- the range's thread ----------------------------------------------------------------------------------------
+
+    def turn(self, *, others_wait: Callable[[], bool], alone: Callable[[], bool]) -> None:
+        """Work until nothing is left, or until others wait for the thread. Never raises.
+
+        Args:
+            others_wait: Whether other ranges wait for a thread.
+            alone: Whether no other thread is free, so that nobody may be there for a cut that is asked for later.
+        """
+        with self._ending(), self._trusted(), self.waiting:
+            run_steps(self._turn(others_wait, alone, on_loop=False))
+        if self._closing:
+            self._end()
+
+    async def turn_on_loop(self) -> None:
+        """Work on the loop that ranges share, until nothing is left that is for it. Never raises."""
+        with self._ending(), self._trusted():
+            assert self._shared is not None, "it shares the loop that calls it"
+            await await_steps(self._turn(_nobody, _nobody, on_loop=True), self._shared)
+
+    @contextmanager
+    def _ending(self) -> Generator[None]:
+        """End a turn: with an error, if it had one."""
+        try:
+            yield
+        except CancelledError as error:
+            self.error = None if self._closing else error
+            self.cancelled = self._halted
+        except BaseException as error:  # noqa: BLE001 - raised in the loop's thread, as the loop's own
+            self.error = None if self._closing else error
+        finally:
+            self.unit_since_s = None
+            if self._cut is not None and not self._closing:
+                cut, self._cut = self._cut, None
+                cut.made(self)
+
+    def _turn(
+        self, others_wait: Callable[[], bool], alone: Callable[[], bool], *, on_loop: bool
+    ) -> Steps[None]:
+        yield from self._work(others_wait, on_loop=on_loop)
+        waits = self.has_work  # and others wait for the thread
+        if self._can_seal and (
+            self._should_seal(_SEAL_S if waits else 0.0) or (not waits and alone())
+        ):
+            self._seal()
+
+    @property
+    def _can_seal(self) -> bool:
+        return self.dirty and not self._closing and self.error is None
+
+    def _should_seal(self, after_s: float) -> bool:
+        """Return whether what is done is to be sealed, because what comes next may not return.
+
+        That is after `after_s` seconds of work since the last seal where records are slow, or where users' objects run, which may
+        call something at any time. Seals of whole batches of fast records, which cost more, wait for a cut.
+        """
+        if self._cut is not None or self.processing is None:
+            return True
+        careful = self.slow or not self.processing.graph.batched
+        return careful and self.busy_s - self._sealed_busy_s >= after_s
+
+    def _work(self, others_wait: Callable[[], bool], *, on_loop: bool) -> Steps[None]:
+        while self.has_work and not self._closing and self.awaits is on_loop:
+            if self.processing is None:
+                self._begin()
+                if self._shared is not None:
+                    break  # it waits elsewhere from now on
+            elif self._cut is not None:
+                if self.dirty:
+                    self._seal()
+                cut, self._cut = self._cut, None
+                cut.made(self)
+            elif self._asked:
+                self._answer(self.processing, self._asked.popleft())
+            else:
+                waited = 0 if self._shared is None else self._shared.waits
+                yield from self._next(self.processing)
+                if on_loop and self._shared is not None and self._shared.waits == waited:
+                    yield asyncio.sleep(0)  # so that others go on
+            if others_wait():
+                break
+        if self._halted and self._can_seal:
+            self._seal()
+
+    def _answer(self, processing: TaskProcessing, asked: Question | Erasure) -> None:
+        if isinstance(asked, Erasure):
+            self._erase(processing, asked)
+            return
+        (database,) = (each for each in self._databases if asked.store in each.families)
+        buffer = self._stores[asked.store].buffer
+        assert isinstance(buffer, CommitBuffer), (
+            "custom stores are refused where there are key ranges"
+        )
+        asked.answer(UncommittedRows(buffer, database))
+
+    def _erase(self, processing: TaskProcessing, erasure: Erasure) -> None:
+        """Delete a key's rows, sealed before the erasure is over: the next commit has them."""
+        inner = Erasure(erasure.store, erasure.key, erasure.tail)
+        processing.erase(inner)
+        self.dirty = True
+        self._seal()
+        erasure.end(rows=inner.rows, problem=inner.problem)
+
+    def _next(self, processing: TaskProcessing) -> Steps[None]:
+        if self.dirty and self._should_seal(_SEAL_S):
+            self._seal()
+        yield from self._unit(processing)
+        if processing.commit_requested and not self._closing:
+            processing.commit_requested = False
+            self._seal()
+            self.commit_requested = True
+
+    def _begin(self) -> None:
+        processing, self._stores, self._databases = self._make_parts(self._collector)
+        if self._closing:  # too late to be told
+            return
+        processing.begin(self.setting.stream_time_ms, self.setting.operator_times_ms)
+        self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
+        self.processing = processing
+        if processing.graph.calls_batches:
+            self._pace = BatchPace()
+        self._shared = self._share() if processing.graph.awaits else None
+        if self._shared is not None:
+            self.waiting = self._shared
+            if self._given_up:
+                self.waiting.cancel()
+
+    def _unit(self, processing: TaskProcessing) -> Steps[None]:
+        self.dirty = True
+        self.unit_since_s = begin_s = time.monotonic()
+        now_ms, self._punctuate_ms = self._punctuate_ms, None
+        if now_ms is not None:
+            processing.punctuate_wall_clock(now_ms)
+        else:
+            done = yield from self._records(processing, begin_s + UNIT_S)
+            elapsed_s = time.monotonic() - begin_s
+            self.busy_s += elapsed_s
+            self._pace.note(done, elapsed_s)
+            if self._shared is not None:
+                self._note_kept(self._shared, done)
+        self.unit_since_s = None
+        if len(processing.wall_clock_schedules):
+            self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
+        held_back = processing.graph.held_back_bytes()
+        if held_back > self.setting.cache_bytes:
+            processing.graph.shrink(held_back - self.setting.cache_bytes)
+        if not self.slow:  # else the next seal, which is soon, tells
+            self.unsealed_bytes = self._collector.staged_bytes + sum(
+                store.buffer.uncommitted_bytes for store in self._stores.values()
+            )
+
+    def _note_kept(self, shared: Shared, done: int) -> None:
+        """Note how much longer than a coroutine that awaits these records have kept the shared loop to themselves."""
+        kept_s, shared.worked_s = shared.worked_s, 0.0
+        self.kept_s = max(0.0, self.kept_s + kept_s - done * _KEPT_S)
+
+    def _records(self, processing: TaskProcessing, until_s: float) -> Steps[int]:
+        """Do the next records; return how many."""
+        item = self._item
+        if item is None:
+            item = self._item = self.queue.popleft()
+            self._begun = 0
+            if item.times_ms is not self._run_times:
+                self._run_times, self._timed = item.times_ms, 0
+        if item.batch is None:
+            for letter in item.letters:
+                self._collector.add(letter, internal=letter.internal)
+            done = len(item.rows)
+            self._begun = done
+        elif processing.graph.batched:
+            done = yield from self._batch(processing, item, item.batch)
+        else:
+            done = yield from self._singly(processing, item, item.batch, until_s)
+        if item.only_time:
+            self.passes_done += done
+        self.rows_done += done
+        if self._begun >= len(item.rows):
+            if len(processing.stream_schedules):
+                self._pass_time(processing, item, self._timed, item.end)
+            self._timed = item.end
+            self.bytes_done += item.size_bytes
+            self._item = None
+            self.items_done += 1
+        return 0 if item.only_time else done
+
+    def _batch(self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch) -> Steps[int]:
+        begin = self._begun
+        stop = min(begin + self._pace.records, len(batch))
+        part = batch if stop - begin == len(batch) else batch.take(range(begin, stop))
+        processing.stream_time_ms = item.times_ms[item.rows[stop - 1]]
+        if processing.graph.awaits:
+            yield from processing.graph.steps(item.source, part)
+        else:
+            processing.graph.run(item.source, part)
+        self._begun = stop
+        processing.counters.processed += stop - begin
+        return stop - begin
+
+    def _singly(
+        self, processing: TaskProcessing, item: WorkItem, batch: RecordBatch, until_s: float
+    ) -> Steps[int]:
+        done = 0
+        while self._begun < len(batch):
+            index = self._begun
+            row = item.rows[index]
+            if len(processing.stream_schedules):
+                self._pass_time(processing, item, self._timed, row)
+            processing.stream_time_ms = item.times_ms[row]
+            record = batch if len(batch) == 1 else batch.single(index)
+            if processing.graph.awaits:
+                yield from processing.graph.steps(item.source, record)
+            else:
+                processing.graph.run(item.source, record)
+            processing.punctuate_stream_time()
+            self._timed = row + 1
+            self._begun += 1
+            done += 1
+            processing.counters.processed += 1
+            if (
+                processing.commit_requested
+                or self._halted
+                or self._closing
+                or done >= self._pace.records
+                or time.monotonic() > until_s
+            ):
+                break
+        return done
+
+    @staticmethod
+    def _pass_time(processing: TaskProcessing, item: WorkItem, start: int, stop: int) -> None:
+        """Call what became due at records of other ranges, those of rows from `start` to before `stop`."""
+        schedules = processing.stream_schedules
+        passed = min(max(item.passed, start), stop)
+        for now_ms in schedules.due_times(item.times_ms, start, passed):
+            schedules.take_due(now_ms)
+        for now_ms in schedules.due_times(item.times_ms, passed, stop):
+            processing.stream_time_ms = now_ms
+            processing.punctuate_stream_time()
+
+    # -- seals -----------------------------------------------------------------------------------------------------
+
+    def _seal(self) -> None:
+        """Hand over what is done, and go on as if it were committed."""
+        processing = self.processing
+        assert processing is not None, "what has not begun has done nothing"
+        processing.graph.flush()
+        number = self._sealed + 1
+        drained = {
+            name: store.buffer.drain()
+            for name, store in self._stores.items()
+            if store.buffer.has_changes()
+        }
+        size = self._collector.staged_bytes + sum(
+            self._stores[name].buffer.uncommitted_bytes for name in drained
+        )
+        self._stage(number, drained)
+        for name, store in self._stores.items():
+            if name in drained or not store.buffer.dirty:
+                store.buffer.applied()
+        self._sealed = number
+        self._sealed_busy_s = self.busy_s
+        self.sealed_bytes += size
+        self.unsealed_bytes = 0
+        self.seals.append(
+            Seal(
+                number=number,
+                rows_done=self.rows_done,
+                outputs=self._collector.take(),
+                drained=drained,
+                operator_times_ms=processing.operator_times_ms(),
+                size_bytes=size,
+            )
+        )
+        self.dirty = False
+
+    def _stage(self, number: int, drained: Mapping[str, Drained]) -> None:
+        for database in self._databases:
+            mine = {name: each for name, each in drained.items() if name in database.families}
+            notes = {key: note for each in mine.values() for key, note in each.notes.items()}
+            if mine:
+                database.stage(number, {name: each.stored for name, each in mine.items()}, notes)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        if self.ended:
+            return
+        try:
+            if self.processing is not None:
+                with self.waiting:
+                    self.processing.graph.close()
+            self.waiting.close()
+        except Exception as error:  # noqa: BLE001 - raised by whoever closes the task
+            self.closing_error = error
+        finally:
+            self.ended = True
+            self._over.made(self)
+
+
+def _nobody() -> bool:
+    return False

@@ -1,0 +1,1 @@
+"""The worker's loop: orders, poll, processing in slices, commits."""

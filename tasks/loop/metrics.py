@@ -1,0 +1,55 @@
+"""What a worker counts of its own work."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rebalance.model import TaskId
+from tasks.task.active_task import ActiveTask
+
+
+class CommitTimes(NamedTuple):
+    """What the commits of one worker took. A value of its own, so that who reads it has all three of the same moment."""
+
+    number: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+
+    def and_one(self, took_s: float) -> "CommitTimes":
+        """Return these with one more."""
+        return CommitTimes(self.number + 1, self.total_s + took_s, max(self.longest_s, took_s))
+
+
+class WorkerMetrics:
+    """Counters of one worker. Written by the loop thread, read by anybody."""
+
+    def __init__(self) -> None:
+        self.consumed = 0
+        self.processed = 0
+        self.commit_times = CommitTimes()
+        self.rolled_back = 0
+
+    @property
+    def commits(self) -> int:
+        """How many commits there were."""
+        return self.commit_times.number
+
+
+class ProcessingRates:
+    """Records per second of each task since the last call."""
+
+    def __init__(self) -> None:
+        #: Records processed by each task, and when that was counted.
+        self._counts: dict[TaskId, tuple[int, float]] = {}
+
+    def of(self, tasks: Mapping[TaskId, ActiveTask], now_s: float) -> dict[TaskId, float]:
+        """Return the rates of some tasks; one that is new, or counts from 0 again, has none."""
+        rates: dict[TaskId, float] = {}
+        counts: dict[TaskId, tuple[int, float]] = {}
+        for task_id, task in tasks.items():
+            count = task.counters.processed
+            before, then_s = self._counts.get(task_id, (count, now_s))
+            if count >= before and now_s > then_s:
+                rates[task_id] = (count - before) / (now_s - then_s)
+            counts[task_id] = (count, now_s)
+        self._counts = counts
+        return rates

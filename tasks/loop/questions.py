@@ -1,0 +1,131 @@
+"""Questions about uncommitted rows: any thread asks, the threads that own the rows answer between batches.
+
+Uncommitted rows are in buffers that only their owner may read: the worker's loop, or the thread that has a key range. A question
+waits in a queue until its owner has nothing in hand. Whoever asks waits for the answer, up to a deadline.
+"""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TypeVar, cast
+
+from rebalance.model import TaskId
+from state_stores.buffers.queried import UncommittedRows, not_running
+from state_stores.errors import InvalidStateStoreError, QueryTimeoutError
+from tasks.key_ranges.range_pool import RangePool
+from tasks.long_calls import call_of
+from tasks.question import Question
+
+#: Whoever has asked asks again: for so long the loop waits less for input.
+_LATELY_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+class AnswersQuestions(Protocol):
+    """A running task."""
+
+    def answer(self, question: Question) -> None:
+        """Answer a question, now or in other threads."""
+        ...
+
+
+class Questions:
+    """The questions that wait for one worker's loop.
+
+    Args:
+        wake: Wakes the loop.
+        pool: Returns the threads of key ranges, if there are any.
+    """
+
+    def __init__(self, wake: Callable[[], None], *, pool: Callable[[], RangePool | None]) -> None:
+        self._wake = wake
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._closed = False
+        self._loop = 0
+        self._came_s = -math.inf
+        #: Emptied by the loop only.
+        self.waiting: deque[tuple[TaskId, Question]] = deque()
+
+    def ask(
+        self,
+        task_id: TaskId,
+        store: str,
+        timeout_s: float,
+        function: Callable[[UncommittedRows], T],
+        /,
+    ) -> Callable[[], list[T]]:
+        """Have a function called with the uncommitted rows of a task's store.
+
+        Returns:
+            A function that waits for the answers. It raises `QueryTimeoutError` when `timeout_s` have passed since the
+            call of `ask`, and `InvalidStateStoreError` if the task does not run here any more.
+        """
+        pool = self._pool()
+        if threading.get_ident() == self._loop or (pool is not None and pool.is_inside()):
+            raise InvalidStateStoreError(
+                f"store {store}: a thread of the worker can't wait for its own uncommitted rows; use "
+                "context.get_state_store() in a processor, or ask with isolation_level='read_committed'"
+            )
+        question = Question(store, function)
+        with self._lock:
+            if self._closed:
+                raise not_running(store)
+            self.waiting.append((task_id, question))
+        self._wake()
+        until_s = time.monotonic() + timeout_s
+
+        def answers() -> list[T]:
+            parts = question.wait(until_s)
+            if parts is None:
+                raise self._late(store, timeout_s)
+            return cast("list[T]", parts)
+
+        return answers
+
+    def _late(self, store: str, timeout_s: float) -> QueryTimeoutError:
+        pool = self._pool()
+        others = [] if pool is None else pool.long_turns()
+        calls = [call_of(thread) for thread in (*others, self._loop)]
+        call = next((each for each in calls if each is not None), None)
+        busy = (
+            "it waits for a commit or for the brokers" if call is None else f"it is in {call.text}"
+        )
+        return QueryTimeoutError(
+            f"store {store}: the worker did not give its uncommitted rows within {timeout_s * 1000:,.0f} ms "
+            f"(interactive_query_timeout_ms); {busy}; ask again, raise the setting, or ask with "
+            "isolation_level='read_committed', which waits for no worker"
+        )
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Note that the calling thread is the loop's."""
+        self._loop = threading.get_ident()
+
+    @property
+    def come_often(self) -> bool:
+        """Return whether one came lately, so that the next one may."""
+        return time.monotonic() - self._came_s < _LATELY_S
+
+    def pass_on(self, running: Mapping[TaskId, AnswersQuestions]) -> None:
+        """Have the tasks answer what waits, if anything does; nothing is in hand."""
+        if not self.waiting:
+            return
+        self._came_s = time.monotonic()
+        while self.waiting:
+            task_id, question = self.waiting.popleft()
+            task = running.get(task_id)
+            if task is None:
+                question.fail(not_running(question.store))
+            elif not question.is_over:
+                task.answer(question)
+
+    def close(self) -> None:
+        """Answer nothing more: what waits fails, as does what is asked from now on."""
+        with self._lock:
+            self._closed = True
+        self.pass_on({})

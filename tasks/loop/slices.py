@@ -1,0 +1,108 @@
+"""Slices of processing: how many records a task processes before the loop turns, and which one is in hand.
+
+A function that takes a batch is called once per slice, and a call may cost the same for one value as for a thousand. So
+tasks with such a function have a pace of their own, as their key ranges have, which grows where that makes a record cheaper.
+
+What kills a process (a signal, an exit past Python) leaves no error that names a record. So the worker after one that died
+so goes record by record for a while: it tells which one is in hand before it processes it, and that none is once its
+slice is over. If it dies as well, it has said enough.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from rebalance.model import TopicPartition
+from tasks.key_ranges.batch_size import BatchPace
+from tasks.ports import Clock, OnRecord
+from tasks.task.active_task import ActiveTask
+
+_log = logging.getLogger(__name__)
+
+#: A slice of processing aims at this long, so that commits and orders are never far away.
+_SLICE_S = 0.02
+_SLICE_RECORDS_MAX = 10_000
+
+#: So long a worker goes record by record, from its first record on.
+_CAREFUL_S: Final = 60.0
+
+
+class Slices:
+    """Runs slices of tasks.
+
+    Args:
+        clock: Time.
+        is_restoring: Whether other threads work on tasks, so that a death may be theirs.
+        on_record: Told which record is in hand, for a while; None goes in batches.
+
+    Attributes:
+        records: How many the next slice of a task has at most that calls no function with a batch.
+    """
+
+    def __init__(
+        self, clock: Clock, is_restoring: Callable[[], bool], on_record: OnRecord | None
+    ) -> None:
+        self.records = 64
+        self._clock = clock
+        self._is_restoring = is_restoring
+        self._on_record = on_record
+        self._careful_until_s: float | None = None
+        #: Of tasks that call functions with batches.
+        self._paces: WeakKeyDictionary[ActiveTask, BatchPace] = WeakKeyDictionary()
+
+    def process(self, task: ActiveTask) -> int:
+        """Process a slice of a task's buffered records; return how many."""
+        begin_s = self._clock.monotonic_s()
+        until_s = begin_s + 2 * _SLICE_S
+        late = lambda: self._clock.monotonic_s() > until_s  # noqa: E731 - handed on by every branch
+        with task.stores.trusted():
+            if self._on_record is not None and self._goes_carefully(begin_s):
+                done = self._carefully(task, late, self._on_record)
+            elif task.graph.calls_batches:
+                return self._in_batches(task, begin_s, late)
+            else:
+                done = task.process(self.records, late)
+        elapsed_s = max(self._clock.monotonic_s() - begin_s, 1e-6)
+        # Grow at most twofold at a time, shrink at once: the next records may be slower than these.
+        fitting = int(done / elapsed_s * _SLICE_S) + 1
+        self.records = max(1, min(fitting, self.records * 2, _SLICE_RECORDS_MAX))
+        return done
+
+    def _in_batches(self, task: ActiveTask, begin_s: float, late: Callable[[], bool]) -> int:
+        pace = self._paces.setdefault(task, BatchPace())
+        done = task.process(pace.records, late)
+        if done:
+            pace.note(done, self._clock.monotonic_s() - begin_s)
+        return done
+
+    def _goes_carefully(self, now_s: float) -> bool:
+        if self._is_restoring():
+            return False
+        if self._careful_until_s is None:
+            _log.warning("the worker before died without a word: record by record for a while")
+            self._careful_until_s = now_s + _CAREFUL_S
+        if now_s < self._careful_until_s:
+            return True
+        _log.info("no record has ended this worker for %.0f s: in batches again", _CAREFUL_S)
+        self._on_record = None
+        return False
+
+    def _carefully(self, task: ActiveTask, late: Callable[[], bool], tell: OnRecord) -> int:
+        done = 0
+        # Where inputs are merged, records of all of them may be decoded before one is chosen.
+        merges = len(task.inputs) > 1
+        try:
+            while done < self.records and task.ready(self._clock.now_ms()):
+                if merges and done:
+                    tell(None, -1)
+                records = task.group.take(1)
+                if records is None:
+                    break
+                tell(TopicPartition(records.topic, records.partition), records.offsets[0])
+                done += task.process_taken(records)
+                if task.commit_requested or late():
+                    break
+        finally:
+            tell(None, -1)
+        return done

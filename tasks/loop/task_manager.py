@@ -1,0 +1,613 @@
+"""Carries out what a worker is told to do with tasks: run them, keep copies, let go. The others go on meanwhile.
+
+Under fixed assignment all tasks are there from the beginning; in a group they come and go by orders
+(`rebalance.protocol.orders`), each answered by a report. What takes time is done by the updater's thread.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from itertools import groupby
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from rebalance.model import TaskId, TopicPartition, parse_position_key, position_key
+from rebalance.protocol.orders import (
+    AnyOrder,
+    AnyReport,
+    DropCopy,
+    EraseRows,
+    KeepCopy,
+    ReleaseTask,
+    RowsErased,
+    RunTask,
+    TaskBroken,
+    TaskReleased,
+    TaskRunning,
+)
+from rebalance.protocol.task_status import TaskStatus
+from state_stores.errors import StreamsError
+from tasks.commit.commit_round import CommitRound, changelog_positions
+from tasks.errors import OutdatedGrantError
+from tasks.internal_topics import ApplicationPlan
+from tasks.loop.erasures import Erasures
+from tasks.processing.engine.drops import most_frequent
+from tasks.restore.restore_results import Broken, Closed, Refused, Restored
+from tasks.restore.start_positions import Grant, StartPosition, old_maps, operator_times
+from tasks.restore.state_updater import StateUpdater
+from tasks.task.active_task import ActiveTask
+from tasks.task.learner_task import LearnerTask
+from tasks.task.lifecycle import TaskState
+from tasks.task.range_status import blocking, busiest, long_in_hand, range_count
+from tasks.task.state_manager import StateManager
+from tasks.task.worker_input import WorkerInput
+from tasks.worker_settings import WorkerSettings
+
+_log = logging.getLogger(__name__)
+
+#: How long calls in hand of tasks that are let go are waited for. By the machine's clock: threads run.
+_IN_HAND_S: Final = 0.1
+
+
+class HeldTasks(msgspec.Struct):
+    """What the group has given to this incarnation; outlives a new beginning of the tasks.
+
+    Attributes:
+        owned: Tasks it may commit for.
+        copies: Tasks it keeps a copy of.
+        releasing: Orders to let go that were not carried out yet.
+        released: The answers to those that were, in case they are asked for again.
+        erased: The last answers to orders to delete a key, by request, for the same reason.
+    """
+
+    owned: dict[TaskId, Grant] = msgspec.field(default_factory=dict[TaskId, Grant])
+    copies: dict[TaskId, KeepCopy] = msgspec.field(default_factory=dict[TaskId, KeepCopy])
+    releasing: dict[TaskId, ReleaseTask] = msgspec.field(default_factory=dict[TaskId, ReleaseTask])
+    released: dict[TaskId, TaskReleased] = msgspec.field(default_factory=dict[TaskId, TaskReleased])
+    erased: dict[str, RowsErased] = msgspec.field(default_factory=dict[str, RowsErased])
+
+    def keep_inputs_of(self, plan: ApplicationPlan) -> None:
+        """Forget where last owners left inputs that a plan does not have: if they come back, they are others."""
+        for task_id, grant in self.owned.items():
+            inputs = plan.inputs(task_id)
+            kept = {each: offset for each, offset in grant.input.items() if each in inputs}
+            self.owned[task_id] = msgspec.structs.replace(grant, input=kept)
+
+
+class TaskManager:
+    """The tasks of one worker, in all roles. Its loop calls it.
+
+    Args:
+        settings: The worker's.
+        held: What the group has given, or what is assigned.
+        known: Whether this program has such a task.
+        make_task: Makes a task, over open stores if some are given.
+        updater: Restores and follows.
+        work: The input.
+        commits: What the running tasks commit.
+        commit: Commits the running tasks' work now.
+        say: Sends a report to the group; None under fixed assignment.
+        on_running: Told whether all owned tasks run, when that changes.
+        before_start: Told of a task that is about to begin to run.
+
+    Attributes:
+        tasks: Owned tasks, also those that restore.
+        running: Those that process.
+        copies: The copies.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        held: HeldTasks,
+        *,
+        known: Callable[[TaskId], bool],
+        make_task: Callable[[TaskId, StateManager | None], ActiveTask],
+        updater: StateUpdater,
+        work: WorkerInput,
+        commits: CommitRound,
+        commit: Callable[[], None],
+        say: Callable[[AnyReport], None] | None,
+        on_running: Callable[[bool], None],
+        before_start: Callable[[ActiveTask], None] = lambda _task: None,
+    ) -> None:
+        self._settings = settings
+        self._held = held
+        self._known = known
+        self._make_task = make_task
+        self._updater = updater
+        self._work = work
+        self._commits = commits
+        self._commit = commit
+        self._say = say
+        self._on_running = on_running
+        self._before_start = before_start
+        self._told: bool | None = None
+        #: Whether a task has run since the tasks began.
+        self._has_run = False
+        self.tasks: dict[TaskId, ActiveTask] = {}
+        self.running: dict[TaskId, ActiveTask] = {}
+        self.copies: dict[TaskId, LearnerTask] = {}
+        #: Tasks that are over; the updater closes their databases.
+        self._leaving: dict[ActiveTask, None] = {}
+        self._erasures = Erasures(held.erased, self.running, commits, commit, self._report)
+
+    @property
+    def is_restoring(self) -> bool:
+        """Return whether some owned task does not process yet."""
+        return len(self.running) < len(self.tasks)
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        starts: Mapping[TopicPartition, StartPosition] | None = None,
+        topic_ids: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Begin with what is held; where inputs begin is found out unless it is given.
+
+        Tasks whose topics are gone are not held any more: the group takes them back as soon as nobody sees them.
+        """
+        self._forget_unknown()
+        created = {
+            task_id: (self._create(task_id), grant)
+            for task_id, grant in sorted(self._held.owned.items())
+        }
+        self.tasks.update({task_id: task for task_id, (task, _) in created.items()})
+        self._tell_running()
+        if created:
+            self._updater.restore(created, starts, topic_ids)
+        self._follow(
+            [(self._create(task_id), order) for task_id, order in sorted(self._held.copies.items())]
+        )
+
+    def _forget_unknown(self) -> None:
+        held = self._held
+        for task_id in [each for each in (*held.owned, *held.copies) if not self._known(each)]:
+            held.owned.pop(task_id, None)
+            held.releasing.pop(task_id, None)
+            held.copies.pop(task_id, None)
+
+    def _create(self, task_id: TaskId, stores: StateManager | None = None) -> ActiveTask:
+        task = self._make_task(task_id, stores)
+        task.move_to(TaskState.RESTORING)
+        return task
+
+    def _tell_running(self) -> None:
+        running = not self.is_restoring
+        if running is not self._told:
+            self._told = running
+            self._on_running(running)
+
+    def close(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Close all tasks, whatever fails; what ended them tells more than what goes wrong in closing them.
+
+        The updater is closed before.
+        """
+        if self._say is not None:
+            self._hold_what_runs()
+        self.running.clear()
+        failed: Exception | None = None
+        copies = [copy.task for copy in self.copies.values()]
+        for task in (*self.tasks.values(), *copies, *self._leaving):
+            try:
+                task.close()
+                task.stores.close()  # also of one that was retired
+            except Exception as error:  # noqa: BLE001 - logged; raised below unless something else ended the tasks
+                _log.exception("task %s could not be closed in order", task.task_id)
+                failed = failed or error
+        if failed is not None and kind is None:
+            raise failed
+
+    def _hold_what_runs(self) -> None:
+        """Note where tasks begin that begin anew: what they were granted with is past.
+
+        Nobody else has written meanwhile; but the cluster may tell of ends before it has written the markers of our last
+        transaction, so our own positions are kept.
+        """
+        commits = self._commits
+        for task_id, task in self.running.items():
+            held = self._held.owned[task_id]
+            committed = commits.offsets_of(task)
+            reached = {
+                each: commits.reached[each]
+                for each in task.stores.changelogs
+                if each in commits.reached
+            }
+            self._held.owned[task_id] = Grant(
+                task_epoch=held.task_epoch,
+                input={**held.input, **committed},
+                changelog_end=_without(commits.unknown, {**held.changelog_end, **reached}),
+            )
+
+    # -- what the updater has done ---------------------------------------------------------------------------------
+
+    def admit(self) -> list[ActiveTask]:
+        """Begin to run the tasks that are restored, and return them.
+
+        Raises the cause where the worker can't continue. A task that may not start is reported to the group, and ends the
+        worker only where it has nothing else to do.
+        """
+        admitted: list[ActiveTask] = []
+        refusal: StreamsError | None = None
+        for result in self._updater.take():
+            match result:
+                case Restored():
+                    if self._is_current(result.task, result.grant):
+                        self._start(result)
+                        admitted.append(result.task)
+                case Broken():
+                    self._broke(result)
+                case Refused():
+                    refusal = self._refuse(result) or refusal
+                case Closed():
+                    self._leaving.pop(result.task, None)
+        if refusal is not None and not (self._has_run or self.tasks or self.copies):
+            raise refusal
+        if admitted:
+            self._tell_running()
+            self._release([*self._held.releasing.values()])
+        return admitted
+
+    def _is_current(self, task: ActiveTask, grant: Grant) -> bool:
+        """Return whether a task is still held under the grant of a result; it may have been revoked and granted again."""
+        held = self._held.owned.get(task.task_id)
+        return (
+            self.tasks.get(task.task_id) is task
+            and held is not None
+            and held.task_epoch == grant.task_epoch
+        )
+
+    def _start(self, result: Restored) -> None:
+        task, starts = result.task, result.starts
+        offsets = {partition: start.offset for partition, start in starts.items()}
+        self._before_start(task)
+        task.start(
+            offsets,
+            {partition: start.partition_time_ms for partition, start in starts.items()},
+            operator_times(starts, self._settings.topology_hash),
+            old_maps(starts),
+        )
+        grant = self._held.owned[task.task_id]
+        self.running[task.task_id] = task
+        self._has_run = True
+        self._commits.begins(task, grant.task_epoch, starts, result.topic_ids)
+        self._work.add(task, offsets)
+        _log.info(
+            "task %s RUNNING at %s",
+            task.task_id,
+            ", ".join(f"{p}@{o}" for p, o in sorted(offsets.items())),
+        )
+        self._report(
+            TaskRunning(
+                task=str(task.task_id),
+                task_epoch=grant.task_epoch,
+                input=_keyed(offsets),
+                restored=result.restored,
+            )
+        )
+
+    def _report(self, report: AnyReport) -> None:
+        if self._say is not None:
+            self._say(report)
+
+    def _broke(self, result: Broken) -> None:
+        """Tell the group of a task or copy that can't be had here; without one, it ends the worker."""
+        task_id = result.task.task_id
+        if self._say is None:
+            raise result.error
+        copy = self.copies.get(task_id)
+        if result.grant is None and copy is not None and copy.task is result.task:
+            del self.copies[task_id]
+            del self._held.copies[task_id]
+            self._say_broken(task_id, copy.learn_epoch, copy.role, result.error)
+        elif result.grant is not None and self._is_current(result.task, result.grant):
+            del self.tasks[task_id]
+            self._held.releasing.pop(task_id, None)
+            grant = self._held.owned.pop(task_id)
+            self._say_broken(task_id, grant.task_epoch, "active", result.error)
+            self._tell_running()
+
+    def _refuse(self, result: Refused) -> StreamsError | None:
+        """Give up a task that may not start; return why, if the reason outlasts this grant.
+
+        Nothing happens where the grant was revoked or replaced meanwhile.
+        """
+        if self._say is None:
+            raise result.error
+        task, task_id = result.task, result.task.task_id
+        if not self._is_current(task, result.grant):
+            _log.debug("task %s may not start, and was revoked: %s", task_id, result.error)
+            return None
+        del self.tasks[task_id]
+        self._held.releasing.pop(task_id, None)
+        grant = self._held.owned.pop(task_id)
+        self._say_broken(task_id, grant.task_epoch, "active", result.error)
+        self._leaving[task] = None
+        self._updater.remove(task)
+        self._tell_running()
+        return None if isinstance(result.error, OutdatedGrantError) else result.error
+
+    def _say_broken(self, task_id: TaskId, epoch: int, role: str, error: StreamsError) -> None:
+        _log.error("task %s (%s) can't be had here: %s", task_id, role, error)
+        detail = f"{type(error).__name__}: {error}"
+        self._report(TaskBroken(task=str(task_id), epoch=epoch, role=role, detail=detail))
+
+    # -- orders ----------------------------------------------------------------------------------------------------
+
+    def carry_out(self, orders: Sequence[AnyOrder]) -> None:
+        """Carry out what orders say of tasks, in their order; other orders are left to others."""
+        for kind, group in groupby(orders, type):
+            for_tasks = list(group)
+            if kind is RunTask:
+                self._run([order for order in for_tasks if isinstance(order, RunTask)])
+            elif kind is ReleaseTask:
+                self._release([order for order in for_tasks if isinstance(order, ReleaseTask)])
+            elif kind is KeepCopy:
+                self._copy([order for order in for_tasks if isinstance(order, KeepCopy)])
+            elif kind is EraseRows:
+                self._erasures.begin([each for each in for_tasks if isinstance(each, EraseRows)])
+            else:
+                for order in for_tasks:
+                    if isinstance(order, DropCopy):
+                        self._drop(TaskId.parse(order.task))
+
+    def end_erasures(self) -> None:
+        """Commit the deletions that key ranges have done meanwhile, and answer."""
+        self._erasures.end()
+
+    def _run(self, orders: Iterable[RunTask]) -> None:
+        created: dict[TaskId, tuple[ActiveTask, Grant]] = {}
+        for order in orders:
+            task_id = TaskId.parse(order.task)
+            if not self._is_new(order, task_id):
+                continue
+            grant = Grant(
+                task_epoch=order.task_epoch,
+                input=_partitions(order.input),
+                changelog_end=_partitions(order.changelog_end),
+            )
+            self._held.owned[task_id] = grant
+            self._held.released.pop(task_id, None)
+            self._held.copies.pop(task_id, None)
+            copy = self.copies.pop(task_id, None)
+            if copy is None:
+                self.tasks[task_id] = self._create(task_id)
+                created[task_id] = (self.tasks[task_id], grant)
+            else:
+                self.tasks[task_id] = copy.task
+                self._updater.promote(copy.task, grant)
+        if created:
+            self._updater.restore(created)
+        self._tell_running()
+
+    def _is_new(self, order: RunTask, task_id: TaskId) -> bool:
+        """Return whether an order to run a task is one to carry out; one that came again is answered again."""
+        held = self._held.owned.get(task_id)
+        released = self._held.released.get(task_id)
+        if held is None:
+            if released is not None and order.task_epoch <= released.task_epoch:
+                # A watchdog that reads the log anew may know of the grant and not yet of its end.
+                self._report(released)
+                return False
+            if self._known(task_id):
+                return True
+            error = StreamsError(f"this program has no task {task_id} on its cluster")
+            self._say_broken(task_id, order.task_epoch, "active", error)
+            return False
+        if order.task_epoch < held.task_epoch:
+            return False
+        if order.task_epoch > held.task_epoch:
+            _log.warning("task %s is granted anew, and was not let go", task_id)
+            if task_id not in self.running:
+                # Its restore may end or be refused under the earlier grant.
+                restoring = self.tasks.pop(task_id)
+                self._leaving[restoring] = None
+                self._updater.remove(restoring)
+                return True
+            self._held.owned[task_id] = Grant(task_epoch=order.task_epoch)
+        task = self.running.get(task_id)
+        if task is not None:
+            self._commits.epochs[task_id] = order.task_epoch
+            self._report(
+                TaskRunning(
+                    task=order.task, task_epoch=order.task_epoch, input=_keyed(task.next_offsets)
+                )
+            )
+        return False
+
+    def _release(self, orders: Iterable[ReleaseTask]) -> None:
+        """Let go of tasks: one commit for all of them, then each is answered."""
+        running: list[tuple[ReleaseTask, ActiveTask]] = []
+        for order in orders:
+            task_id = TaskId.parse(order.task)
+            grant = self._held.owned.get(task_id)
+            if grant is None or grant.task_epoch != order.task_epoch:
+                self._answer_again(order, task_id)
+            elif task_id in self.running:
+                self._held.releasing[task_id] = order
+                running.append((order, self.running[task_id]))
+            elif task_id in self.tasks:
+                self._release_restoring(order, self.tasks.pop(task_id), grant)
+        if running:
+            until_s = time.monotonic() + _IN_HAND_S
+            for _, task in running:
+                task.settle(until_s, lambda: None)
+            self._commit()
+        for order, task in running:
+            self._release_running(order, task)
+        self._tell_running()
+
+    def _answer_again(self, order: ReleaseTask, task_id: TaskId) -> None:
+        answer = self._held.released.get(task_id)
+        if answer is not None and answer.task_epoch == order.task_epoch:
+            self._report(answer)
+        elif task_id not in self._held.owned:
+            # It was granted and never arrived here, so nothing was written under this epoch.
+            self._report(
+                TaskReleased(
+                    task=order.task, task_epoch=order.task_epoch, input={}, changelog_end={}
+                )
+            )
+
+    def _release_running(self, order: ReleaseTask, task: ActiveTask) -> None:
+        """Let go of a task whose work is committed."""
+        task_id = task.task_id
+        del self.running[task_id], self.tasks[task_id]
+        # Where the position is not known, the next owner reads to the end of the log.
+        ends = _without(self._commits.unknown, changelog_positions(task))
+        self._released(order, task_id, input_=self._commits.ends(task), ends=ends)
+        self._work.remove(task)
+        try:
+            task.retire()
+        except Exception:  # noqa: BLE001 - logged; the task is over, and others run
+            _log.exception("task %s could not be closed in order", task_id)
+        if order.keep:
+            self._follow([(self._create(task_id, task.stores), _copy_of(order))])
+        else:
+            self._leaving[task] = None
+            self._updater.close_stores(task)
+
+    def _release_restoring(self, order: ReleaseTask, task: ActiveTask, grant: Grant) -> None:
+        """Let go of a task that has not begun: its positions are those it was granted with."""
+        self._released(order, task.task_id, input_=grant.input, ends=grant.changelog_end)
+        if order.keep:
+            self._follow([(task, _copy_of(order))])
+        else:
+            self._leaving[task] = None
+            self._updater.remove(task)
+
+    def _released(
+        self,
+        order: ReleaseTask,
+        task_id: TaskId,
+        *,
+        input_: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
+        answer = TaskReleased(
+            task=order.task,
+            task_epoch=order.task_epoch,
+            input=_keyed(input_),
+            changelog_end=_keyed(ends),
+            kept=order.keep > 0,
+        )
+        self._held.owned.pop(task_id)
+        self._held.releasing.pop(task_id, None)
+        self._held.released[task_id] = answer
+        self._report(answer)
+
+    # -- copies ----------------------------------------------------------------------------------------------------
+
+    def _copy(self, orders: Iterable[KeepCopy]) -> None:
+        created: list[tuple[ActiveTask, KeepCopy]] = []
+        for order in orders:
+            task_id = TaskId.parse(order.task)
+            held = self._held.copies.get(task_id)
+            if task_id in self._held.owned:
+                _log.warning("task %s is to be copied here, where it runs", task_id)
+            elif not self._known(task_id):
+                error = StreamsError(f"this program has no task {task_id} on its cluster")
+                self._say_broken(task_id, order.learn_epoch, order.role, error)
+            elif held is None:
+                self._held.copies[task_id] = order
+                created.append((self._create(task_id), order))
+            else:
+                self._held.copies[task_id] = order
+                if task_id in self.copies:  # else it is about to be made
+                    self._updater.appoint(self.copies[task_id], order.role, order.learn_epoch)
+        self._follow(created)
+
+    def _follow(self, copies: Sequence[tuple[ActiveTask, KeepCopy]]) -> None:
+        """Keep tasks in state RESTORING as copies."""
+        found = [
+            LearnerTask(
+                task,
+                role=order.role,
+                learn_epoch=order.learn_epoch,
+                acceptable_recovery_lag=self._settings.acceptable_recovery_lag,
+            )
+            for task, order in copies
+        ]
+        if not found:
+            return
+        self.copies.update({copy.task_id: copy for copy in found})
+        self._held.copies.update({task.task_id: order for task, order in copies})
+        self._updater.follow(found)
+        topics = {each.topic for copy in found for each in copy.task.inputs}
+        unknown = sorted(topics - {partition.topic for partition in self._work.owners})
+        if unknown:
+            self._updater.do(partial(self._work.source.prepare, unknown))
+
+    def _drop(self, task_id: TaskId) -> None:
+        copy = self.copies.pop(task_id, None)
+        self._held.copies.pop(task_id, None)
+        if copy is not None:
+            self._leaving[copy.task] = None
+            self._updater.remove(copy.task)
+
+    # -- how far they are ------------------------------------------------------------------------------------------
+
+    def status(
+        self, lags: Mapping[TopicPartition, int], rates: Mapping[TaskId, float]
+    ) -> tuple[TaskStatus, ...]:
+        """Return how far all tasks are, in all roles; `lags` per input partition, `rates` in records per second."""
+        rows: list[TaskStatus] = []
+        for task_id, task in sorted(self.tasks.items()):
+            known = [lags[each] for each in task.inputs if each in lags]
+            is_restoring = task.state is TaskState.RESTORING
+            counters = task.counters
+            rows.append(
+                TaskStatus(
+                    task=str(task_id),
+                    role="active",
+                    epoch=self._held.owned[task_id].task_epoch,
+                    state=task.state.value,
+                    input=_keyed(task.next_offsets),
+                    committed=_keyed(self._commits.offsets_of(task)),
+                    changelog=_keyed(self._updater.reached(task_id)) if is_restoring else {},
+                    lag=sum(known) if len(known) == len(task.inputs) else -1,
+                    rate=round(rates.get(task_id, 0.0), 1),
+                    ranges=long_in_hand(task),
+                    range_count=range_count(task),
+                    busiest=busiest(task),
+                    blocking=blocking(task),
+                    waits=self._updater.waits.get(task_id, "") if is_restoring else "",
+                    dropped=counters.dropped + task.expired_puts,
+                    drop=most_frequent(counters.drops),
+                    skipped=task.skipped,
+                    misplaced=self._work.findings(task),
+                )
+            )
+        waits = self._updater.waits
+        return (
+            *rows,
+            *(copy.status(waits.get(each, "")) for each, copy in sorted(self.copies.items())),
+        )
+
+
+def _copy_of(order: ReleaseTask) -> KeepCopy:
+    return KeepCopy(task=order.task, role="standby", learn_epoch=order.keep)
+
+
+def _without(
+    unknown: AbstractSet[TopicPartition], offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    return {each: offset for each, offset in offsets.items() if each not in unknown}
+
+
+def _keyed(offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
+    return {position_key(partition): offset for partition, offset in offsets.items()}
+
+
+def _partitions(offsets: Mapping[str, int]) -> dict[TopicPartition, int]:
+    return {parse_position_key(text): offset for text, offset in offsets.items()}

@@ -1,0 +1,1 @@
+"""The Processor API: processors, contexts and records."""

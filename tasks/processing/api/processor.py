@@ -1,0 +1,290 @@
+"""The Processor API: nodes that users write themselves, record by record.
+
+Semantics are those of Kafka Streams' `Processor`, `ProcessorContext` and `Punctuator`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from tasks.processing.api.app_configs import AppConfigs
+from tasks.processing.api.record import FixedKeyRecord, Headers, Record, RecordMetadata
+
+KIn = TypeVar("KIn")
+VIn = TypeVar("VIn")
+KOut = TypeVar("KOut")
+VOut = TypeVar("VOut")
+
+
+class PunctuationType(StrEnum):
+    """The clock of a schedule.
+
+    STREAM_TIME follows the timestamps of the task's records (aligned at 0, fires once for each step of the grid that
+    was reached, gaps collapse); WALL_CLOCK_TIME follows the worker's clock (first after one interval).
+
+    >>> PunctuationType("stream_time")
+    <PunctuationType.STREAM_TIME: 'stream_time'>
+    """
+
+    STREAM_TIME = "stream_time"
+    WALL_CLOCK_TIME = "wall_clock_time"
+
+
+class Cancellable(ABC):
+    """A schedule that can be ended.
+
+    >>> class Once(Processor[str, str, str, str]):
+    ...     def init(self, context: ProcessorContext[str, str]) -> None:
+    ...         self.timer = context.schedule(1_000, PunctuationType.STREAM_TIME, self.fire)
+    ...     def fire(self, now_ms: int) -> None:
+    ...         self.timer.cancel()
+    """
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End the schedule; idempotent."""
+
+
+class ProcessingContext(ABC):
+    """What processors of both kinds may ask of the task that runs them (Kafka Streams' ProcessingContext).
+
+    All of it belongs to the task's thread: nothing of it may be called from another one.
+
+    >>> from streams import StreamsBuilder, StreamsConfig
+    >>> from streams.testing import TopologyTestDriver
+    >>> class Show(FixedKeyProcessor[str, str, str]):
+    ...     def process(self, record: FixedKeyRecord[str, str]) -> None:
+    ...         context = self.context
+    ...         print(context.application_id, context.task_id, context.current_system_time_ms(), context.state_dir.name)
+    ...         print(context.app_configs()["commit_interval_ms"], context.app_configs_with_prefix("consumer."))
+    >>> builder = StreamsBuilder()
+    >>> _ = builder.stream("in", key_serde=str, value_serde=str).process_values(Show)
+    >>> config = StreamsConfig(application_id="shop", bootstrap_servers="unused:9092", consumer={"fetch.min.bytes": 64})
+    >>> with TopologyTestDriver(builder.build(), config, initial_wall_clock_ms=7) as driver:
+    ...     driver.create_input_topic("in", key_serde=str, value_serde=str).pipe_input("k", "v")
+    shop 0_0 7 0_0
+    100 AppConfigs({'fetch.min.bytes': 64})
+    """
+
+    @property
+    @abstractmethod
+    def application_id(self) -> str:
+        """Return the application's id."""
+
+    @property
+    @abstractmethod
+    def task_id(self) -> str:
+        """Return the task's id, as "0_1"."""
+
+    @property
+    @abstractmethod
+    def state_dir(self) -> Path:
+        """Return the directory of this task's state."""
+
+    @abstractmethod
+    def app_configs(self) -> AppConfigs:
+        """Return the application's settings by name, keys of tables behind a dot (`consumer.fetch.min.bytes`).
+
+        They are those it runs with. Printing the mapping shows no secret; printing one of its values does.
+        """
+
+    @abstractmethod
+    def app_configs_with_prefix(self, prefix: str) -> AppConfigs:
+        """Return the settings whose names begin with a prefix, without it: `"consumer."` gives the consumers' own."""
+
+    @property
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """Return the task's figures so far."""
+
+    @property
+    @abstractmethod
+    def record_metadata(self) -> RecordMetadata | None:
+        """Return topic, partition and offset of the input record that is processed; None in a punctuation."""
+
+    @abstractmethod
+    def get_state_store(self, name: str) -> Any:
+        """Return a store connected to this processor, or a global one, which is only read.
+
+        A name of `add_state_store` comes as the store that its builder makes, one of `add_read_only_state_store` without
+        its writes. It may be asked for in `init` and kept.
+
+        Raises:
+            StreamsError: It is neither; the message says what to connect.
+        """
+
+    @abstractmethod
+    def schedule(
+        self,
+        interval: timedelta | int,
+        clock: PunctuationType,
+        callback: Callable[[int], None],
+        start: int | None = None,
+    ) -> Cancellable:
+        """Call `callback(timestamp_ms)` every `interval` of a clock.
+
+        Steps that were missed collapse into one call. Without `start` the grid of stream time goes through 0 and its
+        first call comes with the first record; that of the wall clock begins one interval from now (Kafka Streams'
+        PunctuationSchedule).
+
+        Args:
+            interval: From 1 ms.
+            clock: Whose time the callback follows and is told.
+            callback: A plain function of the time (ms since the epoch).
+            start: Anchors the grid (ms since the epoch): the first call is at `start`, or if that is past, at the next
+                `start + n * interval` (KIP-1146).
+
+        Raises:
+            TypeError: `interval` is no number of ms and no timedelta, `start` no int, `callback` no plain function.
+            ValueError: `interval` is below 1 ms, `start` below 0, or there is no such clock.
+        """
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Ask for a commit soon, after the current record; returns before it is done (it is the whole worker's)."""
+
+    @abstractmethod
+    def current_stream_time_ms(self) -> int:
+        """Return the task's stream time: the largest timestamp seen, -1 before the first record."""
+
+    @abstractmethod
+    def current_system_time_ms(self) -> int:
+        """Return the worker's wall clock (ms since the epoch)."""
+
+
+class ProcessorContext(ProcessingContext, Generic[KOut, VOut]):
+    """What a processor may ask of the task that runs it (Kafka Streams' ProcessorContext).
+
+    >>> class Stamp(Processor[str, str, str, int]):
+    ...     def process(self, record: Record[str, str]) -> None:
+    ...         self.context.forward(record.replace(value=self.context.current_stream_time_ms()))
+
+    With a store and a timer, run by a test driver:
+
+    >>> from streams import Stores, StreamsBuilder
+    >>> from streams.testing import TopologyTestDriver
+    >>> class PerMinute(Processor[str, str, str, int]):
+    ...     def init(self, context: ProcessorContext[str, int]) -> None:
+    ...         super().init(context)
+    ...         self.counts = context.get_state_store("counts")
+    ...         context.schedule(60_000, PunctuationType.STREAM_TIME, self.emit)
+    ...     def process(self, record: Record[str, str]) -> None:
+    ...         self.counts.put(record.key, self.counts.get(record.key, 0) + 1)
+    ...         print(self.context.task_id, self.context.record_metadata, self.context.current_stream_time_ms())
+    ...     def emit(self, now_ms: int) -> None:
+    ...         for key, count in list(self.counts.all()):
+    ...             self.context.forward(Record(key, count, now_ms))
+    ...             self.counts.delete(key)
+    ...         self.context.commit()
+    >>> builder = StreamsBuilder()
+    >>> _ = builder.add_state_store(Stores.key_value("counts", key_serde=str, value_serde=int))
+    >>> lines = builder.stream("in", key_serde=str, value_serde=str)
+    >>> lines.process(PerMinute, stores=["counts"]).foreach(lambda key, count: print(key, count))
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     source = driver.create_input_topic("in", key_serde=str, value_serde=str)
+    ...     source.pipe_input("k", "v", timestamp=1_000)
+    ...     source.pipe_key_values([("k", "w")])
+    ...     source.pipe_input("k", "x", timestamp=61_000)
+    0_0 RecordMetadata(topic='in', partition=0, offset=0) 1000
+    k 1
+    0_0 RecordMetadata(topic='in', partition=0, offset=1) 1000
+    0_0 RecordMetadata(topic='in', partition=0, offset=2) 61000
+    k 2
+    """
+
+    @abstractmethod
+    def forward(self, record: Record[KOut, VOut], child: str | None = None) -> None:
+        """Pass a record to all children, or to the one named `child`, at once.
+
+        From an `async` processor it goes when the coroutine has ended, in the order of the calls.
+
+        Raises:
+            TypeError: This is no `Record`, or its headers are no (name, bytes) pairs.
+            ValueError: Its timestamp is no int of ms since the epoch from 0 on, or there is no such child.
+            Exception: What failed below for good; it passes also through code that catches it.
+        """
+
+
+class FixedKeyProcessorContext(ProcessingContext, Generic[KOut, VOut]):
+    """What a fixed-key processor may ask: the same, but it forwards `FixedKeyRecord`s.
+
+    >>> class Age(FixedKeyProcessor[str, str, int]):
+    ...     def process(self, record: FixedKeyRecord[str, str]) -> None:
+    ...         age_ms = self.context.current_stream_time_ms() - record.timestamp
+    ...         self.context.forward(record.replace(value=age_ms))
+    """
+
+    @abstractmethod
+    def forward(self, record: FixedKeyRecord[KOut, VOut], child: str | None = None) -> None:
+        """Pass a record to all children, or to the one named `child`, at once; see `ProcessorContext.forward`."""
+
+
+class Processor(Generic[KIn, VIn, KOut, VOut]):
+    """A node that handles one record at a time; subclass it and override `process`.
+
+    `process` may be `async def`: records are then handled one at a time, each to its end. A class attribute (or class
+    method) `stores` may give builders of stores to connect, as in Kafka Streams' ConnectedStoreProvider.
+
+    >>> class Upper(Processor[str, str, str, str]):
+    ...     def process(self, record: Record[str, str]) -> None:
+    ...         self.context.forward(record.replace(value=record.value.upper()))
+    """
+
+    #: Say True if every row it reads or writes is that of the record's key, or of the callback's: then a task may have
+    #: one of it per key range (`parallelising_factor`), each with the rows of its own keys only.
+    keyed: ClassVar[bool] = False
+
+    context: ProcessorContext[KOut, VOut]
+
+    def init(self, context: ProcessorContext[KOut, VOut]) -> None:
+        """Called once before the first record; the default keeps the context as `self.context`."""
+        self.context = context
+
+    def process(self, record: Record[KIn, VIn]) -> Awaitable[None] | None:
+        """Handle one record."""
+        raise NotImplementedError(f"{type(self).__name__} must override process(record)")
+
+    def close(self) -> None:
+        """Called once when the task closes."""
+
+
+class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
+    """A processor that can't change keys, so that nothing below has to be repartitioned; for `process_values`.
+
+    Subclass it and override `process`, as with `Processor`. Records are `FixedKeyRecord`s.
+
+    >>> class Upper(FixedKeyProcessor[str, str, str]):
+    ...     def process(self, record: FixedKeyRecord[str, str]) -> None:
+    ...         self.context.forward(record.replace(value=record.value.upper()))
+    """
+
+    #: See `Processor.keyed`.
+    keyed: ClassVar[bool] = False
+
+    context: FixedKeyProcessorContext[KIn, VOut]
+
+    def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
+        """Called once before the first record; the default keeps the context as `self.context`."""
+        self.context = context
+
+    def process(self, record: FixedKeyRecord[KIn, VIn]) -> Awaitable[None] | None:
+        """Handle one record."""
+        raise NotImplementedError(f"{type(self).__name__} must override process(record)")
+
+    def close(self) -> None:
+        """Called once when the task closes."""
+
+
+__all__ = [
+    "Cancellable",
+    "FixedKeyProcessor",
+    "FixedKeyProcessorContext",
+    "Headers",
+    "ProcessingContext",
+    "Processor",
+    "ProcessorContext",
+    "PunctuationType",
+]

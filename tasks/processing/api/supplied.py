@@ -1,0 +1,128 @@
+"""What users' suppliers make, checked when it is given, and when a task makes its nodes."""
+
+import inspect
+from collections.abc import Callable
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from types import FunctionType
+from typing import Any, Final, cast
+
+from state_stores.errors import StreamsError
+from tasks.processing.api.processor import FixedKeyProcessor, Processor
+from tasks.processing.api.topology_spec import ProcessorSpec
+
+#: Why a task with a user's object is not cut into key ranges.
+NOT_SAID_KEYED: Final = "it doesn't say `keyed = True`"
+
+#: A processor of the user's own, of either kind.
+AnyProcessor = Processor[Any, Any, Any, Any] | FixedKeyProcessor[Any, Any, Any]
+
+#: What a generator function should have been; also of an asynchronous one.
+_GENERATOR_STEPS: Final = {
+    "process": "call self.context.forward(record) instead of yielding",
+    "transform": "return the value instead of yielding",
+}
+
+
+def fault_of(made: object, base: type[Any], method: str, arguments: tuple[str, ...]) -> str | None:
+    """Return what keeps a user's object, or the objects of a user's class, from doing its work; None if nothing.
+
+    Args:
+        made: The object or the class.
+        base: The class of ours that it derives from.
+        method: What is called for each record; only `process` may be a coroutine function.
+        arguments: What that is called with.
+    """
+    kind: type[Any] = made if inspect.isclass(made) else type(made)
+    for name in ("init", "close", method):
+        function = _function_of(made, name)
+        called = f"{kind.__name__}.{name}"
+        if isgeneratorfunction(function) or isasyncgenfunction(function):
+            step = _GENERATOR_STEPS.get(name, "give a plain function")
+            return f"{called} is a generator, which would never run; {step}"
+        if iscoroutinefunction(function) and name != "process":
+            return f"{called} is an async function; give a plain one"
+    wanted = f"{method}({', '.join(arguments)})"
+    if kind is not base and _is_of(made, method, base):
+        return f"{kind.__name__} has no {method} of its own; override {wanted}"
+    function = _function_of(made, method)
+    if function is not None and not can_take(function, len(arguments)):
+        return f"{kind.__name__}.{method} can't be called as {wanted}; make that its parameters"
+    return None
+
+
+def _function_of(made: object, name: str) -> Callable[..., Any] | None:
+    """Return a method as it is called, without `self`; of a class, as its objects would; None if nobody can tell."""
+    if not inspect.isclass(made):
+        function: Any = getattr(made, name, None)
+        return function if callable(function) else None
+    attribute: Any = inspect.getattr_static(made, name, None)
+    if isinstance(attribute, FunctionType | staticmethod | classmethod):
+        bound: Callable[..., Any] = cast("Any", attribute).__get__(object(), made)
+        return bound
+    return None
+
+
+def _is_of(made: object, method: str, base: type[Any]) -> bool:
+    attribute: Any = inspect.getattr_static(made, method, None)
+    return attribute is inspect.getattr_static(base, method)
+
+
+def can_take(function: Callable[..., Any], arguments: int) -> bool:
+    """Return whether a callable can be called with so many positional arguments (True if nobody can tell).
+
+    >>> can_take(lambda record: None, 1), can_take(lambda key, value: None, 1)
+    (True, False)
+    """
+    try:
+        # What a wrapper takes counts, not what it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (ValueError, TypeError):  # a C function that does not say
+        return True
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def says_keyed(supplier: Callable[[], object]) -> bool:
+    """Return whether a user's class, or what a user's function makes, says `keyed = True`.
+
+    A class is only looked at. A function is called, as it was when it was given; what it makes is thrown away.
+    """
+    return getattr(_class_of(supplier), "keyed", False) is True
+
+
+def makes_a(kind: type[Any], supplier: Callable[[], object]) -> bool:
+    """Return whether a supplier, seen as `says_keyed` sees it, makes objects of a class."""
+    return issubclass(_class_of(supplier), kind)
+
+
+def awaits(supplier: Callable[[], object]) -> bool:
+    """Return whether the `process` of what a supplier makes, seen as `says_keyed` sees it, is a coroutine function."""
+    return iscoroutinefunction(getattr(_class_of(supplier), "process", None))
+
+
+def _class_of(supplier: Callable[[], object]) -> type[Any]:
+    return supplier if inspect.isclass(supplier) else type(supplier())
+
+
+def checked_processor(made: object, spec: ProcessorSpec) -> AnyProcessor:
+    """Return what a supplier made, if it is a processor that can run; raises `StreamsError` otherwise."""
+    where = f"{spec.name} ({spec.location})" if spec.location else spec.name
+    if not isinstance(made, Processor | FixedKeyProcessor):
+        raise StreamsError(
+            f"{where}: the supplier made an object of type {type(made).__name__}; it must make a Processor"
+        )
+    processor: AnyProcessor = cast("Any", made)
+    base = FixedKeyProcessor if isinstance(processor, FixedKeyProcessor) else Processor
+    fault = fault_of(processor, base, "process", ("record",))
+    if fault is not None:
+        raise StreamsError(f"{where}: {fault}")
+    return processor
+
+
+def process_of(processor: AnyProcessor) -> tuple[Callable[[Any], Any], bool]:
+    """Return a processor's `process` to be called for each record, and whether it is a coroutine function."""
+    process: Callable[[Any], Any] = processor.process
+    return process, iscoroutinefunction(process)

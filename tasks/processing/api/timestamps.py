@@ -1,0 +1,95 @@
+"""Kafka Streams' timestamp extractors, for `timestamp_extractor=` of a source and `default_timestamp_extractor`.
+
+Each is called as (record, partition time) and returns milliseconds since the epoch; a negative answer drops the record.
+A class may stand for its object: `timestamp_extractor=WallclockTimestampExtractor`.
+"""
+
+import logging
+import time
+from typing import Any, Final
+
+from state_stores.errors import StreamsError
+from tasks.processing.api.record import ConsumedRecord
+
+_log = logging.getLogger(__name__)
+
+
+class FailOnInvalidTimestamp:
+    """The record's own timestamp; a negative one stops the worker. This is the default.
+
+    >>> record = ConsumedRecord("orders", 0, 41, "k", 1, 1_000, ())
+    >>> FailOnInvalidTimestamp()(record, -1)
+    1000
+    """
+
+    def __call__(self, record: ConsumedRecord, partition_time_ms: int) -> int:  # noqa: ARG002 - an extractor's signature
+        """Return the record's timestamp; raises `StreamsError` for a negative one."""
+        if record.timestamp < 0:
+            raise StreamsError(
+                f"{_place(record)} has no valid timestamp ({record.timestamp}); give the source another timestamp_extractor, "
+                "such as LogAndSkipOnInvalidTimestamp()"
+            )
+        return record.timestamp
+
+
+class LogAndSkipOnInvalidTimestamp:
+    """The record's own timestamp; a record with a negative one is logged and dropped.
+
+    >>> LogAndSkipOnInvalidTimestamp()(ConsumedRecord("orders", 0, 41, "k", 1, 1_000, ()), -1)
+    1000
+    """
+
+    def __call__(self, record: ConsumedRecord, partition_time_ms: int) -> int:  # noqa: ARG002 - an extractor's signature
+        """Return the record's timestamp, also a negative one."""
+        if record.timestamp < 0:
+            _log.warning(
+                "%s is dropped: it has no valid timestamp (%d)", _place(record), record.timestamp
+            )
+        return record.timestamp
+
+
+class UsePartitionTimeOnInvalidTimestamp:
+    """The record's own timestamp; in place of a negative one, the largest of the partition so far.
+
+    >>> UsePartitionTimeOnInvalidTimestamp()(ConsumedRecord("orders", 0, 41, "k", 1, -1, ()), 5_000)
+    5000
+    """
+
+    def __call__(self, record: ConsumedRecord, partition_time_ms: int) -> int:
+        """Return the timestamp; raises `StreamsError` if the partition has no time yet."""
+        if record.timestamp >= 0:
+            return record.timestamp
+        if partition_time_ms < 0:
+            raise StreamsError(
+                f"{_place(record)} has no valid timestamp ({record.timestamp}), and no record of its partition before it "
+                "had one to take instead"
+            )
+        return partition_time_ms
+
+
+class WallclockTimestampExtractor:
+    """The time at which the record is processed, by the clock of the machine.
+
+    >>> WallclockTimestampExtractor()(ConsumedRecord("orders", 0, 41, "k", 1, 1_000, ()), -1) > 1_000
+    True
+    """
+
+    def __call__(self, record: ConsumedRecord, partition_time_ms: int) -> int:  # noqa: ARG002 - an extractor's signature
+        """Return now."""
+        return time.time_ns() // 1_000_000
+
+
+def _place(record: ConsumedRecord) -> str:
+    return f"{record.topic}-{record.partition} offset {record.offset}"
+
+
+#: By the names of Kafka Streams, for settings that are text.
+NAMED_EXTRACTORS: Final[dict[str, type[Any]]] = {
+    kind.__name__: kind
+    for kind in (
+        FailOnInvalidTimestamp,
+        LogAndSkipOnInvalidTimestamp,
+        UsePartitionTimeOnInvalidTimestamp,
+        WallclockTimestampExtractor,
+    )
+}

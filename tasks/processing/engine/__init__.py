@@ -1,0 +1,1 @@
+"""The executable graph: batches, sources, operators, sinks, error policy."""

@@ -1,0 +1,399 @@
+"""What happens to a record that can't be read, processed or produced: asks the handlers, writes dead letters.
+
+Stages, answers and dead-letter headers are Kafka Streams' (KIP-161, KIP-1033, KIP-1034). A handler that fails itself
+counts as "fail"; nothing is swallowed.
+"""
+
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from state_stores.errors import StoredRowError
+from state_stores.layout.headers import as_headers
+from tasks.errors import LateRecordError, RecordFailedError, SchemaRegistryError
+from tasks.processing.api.handlers import (
+    FAILURES,
+    DeadLetter,
+    ErrorAction,
+    ErrorContext,
+    ErrorHandler,
+    ErrorHandlerSetting,
+    ErrorResponse,
+    ErrorStage,
+)
+from tasks.processing.api.record import Headers, Record
+from tasks.processing.engine.drops import DropLog
+from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+
+_log = logging.getLogger(__name__)
+
+#: Names of the headers of a dead letter, as `ExceptionHandlerUtils` of Kafka Streams 4.2 writes them.
+_PREFIX = "__streams.errors."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorHandlers:
+    """The three handlers of an application, and where their dead letters go (None: nowhere).
+
+    `processing_global` says that the processing handler is asked about processors that fill global stores, too;
+    `late_records` that records which come too late are dead letters, about which no handler is asked.
+    """
+
+    deserialization: ErrorHandlerSetting = "fail"
+    processing: ErrorHandlerSetting = "fail"
+    production: ErrorHandlerSetting = "fail"
+    processing_global: bool = True
+    dead_letter_topic: str | None = None
+    late_records: bool = False
+
+
+class ErrorPolicy:
+    """Applies the handlers for one worker.
+
+    `emit` stages a dead letter. Counts are read by the metrics.
+    """
+
+    def __init__(
+        self,
+        handlers: ErrorHandlers,
+        emit: Callable[[OutputColumns], None],
+        drops: DropLog | None = None,
+    ) -> None:
+        #: Warns of records that rules drop, for all tasks of the worker.
+        self.drops = DropLog() if drops is None else drops
+        self._handlers = handlers
+        self._emit = emit
+        self.skipped = 0
+        self.dead_letters = 0
+        #: Outputs that were skipped after their task had handed them over, by task id.
+        self.skipped_outputs: Counter[str] = Counter()
+
+    def looks_at_input(self, *, dead_letter: bool) -> bool:
+        """Return whether somebody looks at the raw input record behind a failed output: a function, or a dead letter."""
+        handlers = self._handlers
+        writes = handlers.dead_letter_topic is not None and not dead_letter
+        return writes or callable(handlers.production)
+
+    @property
+    def keeps_late_records(self) -> bool:
+        """Return whether records that come too late are written to the dead-letter topic."""
+        return self._handlers.late_records and self._handlers.dead_letter_topic is not None
+
+    def late(self, context: ErrorContext, why: str) -> None:
+        """Write the input record behind one that came too late to the dead-letter topic."""
+        topic = self._handlers.dead_letter_topic
+        assert topic is not None, "asked only if late records are kept"
+        raw = (context.raw_key, context.raw_value)
+        self._emit(_columns(dead_letter(topic, context, LateRecordError(why), raw), context))
+        self.dead_letters += 1
+
+    def without_dead_letters(self) -> "ErrorPolicy":
+        """Return a policy with the same handlers that writes nothing, for records that are processed again."""
+        return ErrorPolicy(self._handlers, lambda _columns: None, self.drops)
+
+    def emitting(self, emit: Callable[[OutputColumns], None]) -> "ErrorPolicy":
+        """Return a policy with the same handlers that stages dead letters elsewhere, for a key range."""
+        return ErrorPolicy(self._handlers, emit, self.drops)
+
+    def apply(
+        self,
+        context: ErrorContext,
+        record: Record[Any, Any],
+        error: Exception,
+        *,
+        raw: tuple[bytes | None, bytes | None],
+        internal: bool = False,
+        retriable: bool = False,
+        dead_letter: bool = False,
+    ) -> str:
+        """Return "continue" (skipped) or "retry", or raise `RecordFailedError`.
+
+        `raw` is the key and value for a dead letter: the input record's, or those of a failed output whose input is not
+        to be had.
+        An `internal` record belongs to the application's own state and never passes as skipped. "retry" counts only
+        where it may help (`retriable`). For a `dead_letter` no other one is written, which would fail the same way.
+        A `SchemaRegistryError` and a `StoredRowError` are raised as they are.
+        """
+        if isinstance(error, SystemExit):
+            error = exited(error)
+        if isinstance(error, SchemaRegistryError | StoredRowError):
+            raise error  # the record is as good as the others, and skipping it would lose it
+        setting = (
+            self._handlers.production
+            if context.stage == "production"
+            else self._setting(context.stage)
+        )
+        response = self._ask(setting, context, record, error, raw)
+        for letter in () if dead_letter else response.dead_letter_records:
+            self._emit(_columns(letter, context))
+            self.dead_letters += 1
+        if response.action == "retry" and retriable:
+            return "retry"
+        if response.action == "continue" and not internal:
+            self.skipped += 1
+            verb = "a dead letter is lost: it failed" if dead_letter else "skipped"
+            _log.warning("%s", describe(context, error, verb), extra=_fields(context))
+            return "continue"
+        step = _next_step(context.stage, response.action, internal=internal)
+        raise _failure(context, describe(context, error, "failed") + step) from error
+
+    def _setting(self, stage: ErrorStage) -> ErrorHandlerSetting:
+        return (
+            self._handlers.deserialization
+            if stage == "deserialization"
+            else self._handlers.processing
+        )
+
+    def _ask(
+        self,
+        setting: ErrorHandlerSetting,
+        context: ErrorContext,
+        record: Record[Any, Any],
+        error: Exception,
+        raw: tuple[bytes | None, bytes | None],
+    ) -> ErrorResponse:
+        if callable(setting):
+            return _answer(setting, context, record, error)
+        topic = self._handlers.dead_letter_topic
+        letters = () if topic is None else (dead_letter(topic, context, error, raw),)
+        return ErrorResponse(action=setting, dead_letter_records=letters)
+
+
+def _answer(
+    handler: ErrorHandler, context: ErrorContext, record: Record[Any, Any], error: Exception
+) -> ErrorResponse:
+    """Return what a user's handler says; one that fails, or says nothing of use, counts as "fail"."""
+    failed = describe(context, error, "failed")
+    try:
+        response = handler(context, record, error)
+    except FAILURES as handler_error:
+        raise _failure(
+            context,
+            f"{failed}; and the {context.stage}_exception_handler failed on it: {_class_name(handler_error)}: "
+            f"{_message(handler_error)}",
+        ) from handler_error
+    if not isinstance(response, ErrorResponse):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+        raise _failure(
+            context,
+            f"{failed}; and the {context.stage}_exception_handler returned {type(response).__name__}: make it return "
+            'ErrorResponse(action="fail" or "continue")',
+        ) from error
+    fault = _fault_of(response)
+    if fault:
+        raise _failure(
+            context,
+            f"{failed}; and the {context.stage}_exception_handler ({_named(handler)}) returned an ErrorResponse {fault}",
+        ) from error
+    return response
+
+
+def _fault_of(response: ErrorResponse) -> str:
+    """Return what is wrong with a handler's answer, and what is right; empty if nothing is. Users may be untyped."""
+    if response.action not in get_args(ErrorAction):
+        return f'with action={response.action!r}: answer "fail", "continue", or "retry" (for outputs only)'
+    letters = cast("object", response.dead_letter_records)
+    if not isinstance(letters, tuple | list):
+        return f"with dead_letter_records of {type(letters).__name__}: give a tuple of DeadLetter"
+    for number, letter in enumerate(cast("Sequence[object]", letters)):
+        fault = _fault_of_letter(letter, f"dead_letter_records[{number}]")
+        if fault:
+            return fault
+    return ""
+
+
+def _fault_of_letter(letter: object, place: str) -> str:
+    if not isinstance(letter, DeadLetter):
+        return (
+            f"with {place} of {type(letter).__name__}: "
+            "each must be a DeadLetter(topic=..., key=..., value=...)"
+        )
+    topic = cast("object", letter.topic)
+    if not isinstance(topic, str) or not topic:
+        return f"whose {place} has topic={topic!r}: name the topic"
+    given: dict[str, object] = {"key": letter.key, "value": letter.value}
+    for name, data in given.items():
+        if not isinstance(data, bytes | None):
+            return f"whose {place} has a {name} of {type(data).__name__}: give bytes, or None"
+    try:
+        as_headers(letter.headers)
+    except TypeError as error:
+        return f"whose {place} is wrong: {error}"
+    return ""
+
+
+def _named(handler: ErrorHandler) -> str:
+    name = getattr(handler, "__qualname__", None) or type(handler).__qualname__
+    return f"{getattr(handler, '__module__', '')}.{name}"
+
+
+def exited(error: SystemExit) -> Exception:
+    """Return what a `SystemExit` that a user's code raised on a record is to its handler.
+
+    >>> exited(SystemExit(3))
+    RuntimeError('it raised SystemExit(3), which ends no worker; raise an exception of your own')
+    """
+    made = RuntimeError(
+        f"it raised {error!r}, which ends no worker; raise an exception of your own"
+    )
+    made.__cause__ = error
+    return made
+
+
+def not_asked(context: ErrorContext, error: Exception, why: str) -> RecordFailedError:
+    """Return the failure of a record about which no handler is asked; `why`, and what changes that, ends the message."""
+    return _failure(context, f"{describe(context, error, 'failed')}. {why}")
+
+
+def _failure(context: ErrorContext, message: str) -> RecordFailedError:
+    return RecordFailedError(
+        message, topic=context.topic, partition=context.partition, offset=context.offset
+    )
+
+
+def input_failure(
+    records: SourceRecords, row: int, *, node: str, task_id: str
+) -> tuple[ErrorContext, Record[Any, Any]]:
+    """Return what a handler is told of an input record that can't be read: the record is the raw one."""
+    raw = (records.raw_keys[row], records.raw_values[row])
+    headers = () if records.headers is None else records.headers[row]
+    context = ErrorContext(
+        stage="deserialization",
+        node=node,
+        task_id=task_id,
+        topic=records.topic,
+        partition=records.partition,
+        offset=records.offsets[row],
+        timestamp=records.timestamps[row],
+        headers=headers,
+        raw_key=raw[0],
+        raw_value=raw[1],
+    )
+    return context, Record(*raw, records.timestamps[row], headers)
+
+
+def node_failure(
+    batch: RecordBatch, index: int, *, node: str, task_id: str, stage: ErrorStage = "processing"
+) -> tuple[ErrorContext, Record[Any, Any]]:
+    """Return what a handler is told of a record that failed in a node, with the input record behind it."""
+    metadata = batch.metadata_of(index)
+    source, row = batch.source, batch.rows[index]
+    context = ErrorContext(
+        stage=stage,
+        node=node,
+        task_id=task_id,
+        topic=None if metadata is None else metadata.topic,
+        partition=None if metadata is None else metadata.partition,
+        offset=None if metadata is None else metadata.offset,
+        timestamp=batch.timestamps[index],
+        headers=() if source is None or source.headers is None else source.headers[row],
+        raw_key=None if source is None else source.raw_keys[row],
+        raw_value=None if source is None else source.raw_values[row],
+    )
+    return context, Record(
+        batch.keys[index], batch.values[index], batch.timestamps[index], batch.headers_of(index)
+    )
+
+
+def dead_letter(
+    topic: str, context: ErrorContext, error: Exception, raw: tuple[bytes | None, bytes | None]
+) -> DeadLetter:
+    """Return the dead letter for a failed record: raw key and value, Kafka Streams' headers added."""
+    stack = "".join(traceback.format_exception(error))
+    added: Headers = (
+        (_PREFIX + "exception", _class_name(error).encode()),
+        (_PREFIX + "message", _encoded(_message(error))),
+        (_PREFIX + "stacktrace", _encoded(stack)),
+        (_PREFIX + "topic", None if context.topic is None else context.topic.encode()),
+        (
+            _PREFIX + "partition",
+            None if context.partition is None else str(context.partition).encode(),
+        ),
+        (_PREFIX + "offset", None if context.offset is None else str(context.offset).encode()),
+    )
+    return DeadLetter(
+        topic=topic,
+        key=raw[0],
+        value=raw[1],
+        headers=context.headers + added,
+        timestamp=context.timestamp,
+    )
+
+
+def describe(context: ErrorContext, error: Exception, verb: str) -> str:
+    """Return one sentence on a failed record: stage, node, place, error (never the payload)."""
+    place = (
+        "a record without an input (a punctuation or a cache flush)"
+        if context.topic is None
+        else f"{context.topic}-{context.partition} offset {context.offset}"
+    )
+    return f"{verb} in {context.stage} at {context.node} (task {context.task_id}), {place}: {_class_name(error)}: {_printable(_message(error))}"
+
+
+def _class_name(error: Exception) -> str:
+    kind = type(error)
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _message(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the error is a user's object; reporting it must not hide it
+        return "(its text can't be made)"
+
+
+def _encoded(text: str) -> bytes:
+    # Texts of errors quote bad input, lone surrogates too.
+    return text.encode(errors="backslashreplace")
+
+
+def _printable(text: str) -> str:
+    """Return a text that every log can write."""
+    return _encoded(text).decode()
+
+
+def _next_step(stage: ErrorStage, action: ErrorAction, *, internal: bool) -> str:
+    if internal:
+        return (
+            ". The record belongs to the application's own state and is never skipped; mend what the error names, or raise "
+            "the topic's limits if it is too large"
+        )
+    if action == "retry":
+        return f'. The {stage}_exception_handler answered "retry", which is for outputs that a time-out kept back'
+    return (
+        f'. To go on past such records set {stage}_exception_handler="continue"'
+        " (and dead_letter_queue_topic to keep them)"
+    )
+
+
+def _fields(context: ErrorContext) -> dict[str, Any]:
+    return {
+        "topic": context.topic,
+        "partition": context.partition,
+        "offset": context.offset,
+        "node": context.node,
+    }
+
+
+def _columns(letter: DeadLetter, context: ErrorContext) -> OutputColumns:
+    return OutputColumns(
+        topic=letter.topic,
+        partitions=ANY_PARTITION,
+        keys=[letter.key],
+        values=[letter.value],
+        timestamps=[letter.timestamp],
+        headers=[letter.headers],
+        node=context.node,
+        task_id=context.task_id,
+        source_topic=context.topic,
+        source_partition=context.partition,
+        source_offsets=None if context.offset is None else [context.offset],
+        dead_letter=True,
+    )

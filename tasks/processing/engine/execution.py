@@ -1,0 +1,53 @@
+"""Whether a sub-topology runs on whole batches or record by record. Pure; `describe(execution=True)` prints it."""
+
+from dataclasses import dataclass
+
+from tasks.processing.api.topology_spec import ProcessorSpec, SubtopologySpec
+from tasks.processing.engine.operator import OperatorSupplier
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionMode:
+    """How a sub-topology runs, and why when it is not in batches."""
+
+    batch: bool
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return "batch" if self.batch else f"record by record: {self.reason}"
+
+
+def execution_mode(subtopology: SubtopologySpec) -> ExecutionMode:
+    """Decide how a sub-topology runs.
+
+    Batches give the same result as long as no node can see how far another one has come. Processors of the user's own
+    may forward, schedule and commit at any moment. And below one source no two nodes may use a store that one of them
+    writes: the second would see what the first did to the whole batch. Below different sources they may (joins,
+    cogroup), because a batch comes from one partition, and the next one only when all nodes are done with it; nodes that take
+    batches of several (`Operator.takes_joint`) keep to the order of the records among themselves.
+    """
+    processors = [node for node in subtopology.nodes if isinstance(node, ProcessorSpec)]
+    for node in processors:
+        if not isinstance(node.supplier, OperatorSupplier):
+            return ExecutionMode(
+                batch=False, reason=f"{node.name} is a processor of the Processor API"
+            )
+        if node.supplier.operator.runs_users_object:
+            return ExecutionMode(batch=False, reason=f"{node.name} runs a transformer of values")
+    for source in subtopology.sources:
+        reached = {source.name}
+        users: dict[str, list[ProcessorSpec]] = {}
+        for node in processors:  # parents stand before their children
+            if reached.isdisjoint(node.parents):
+                continue
+            reached.add(node.name)
+            for store in node.stores:
+                users.setdefault(store, []).append(node)
+        for store, nodes in sorted(users.items()):
+            if len(nodes) > 1 and any(store not in node.reads for node in nodes):
+                names = " and ".join(node.name for node in nodes)
+                return ExecutionMode(
+                    batch=False,
+                    reason=f"{names} share the store {store}, and one batch of {source.name} reaches them",
+                )
+    return ExecutionMode(batch=True)

@@ -1,0 +1,140 @@
+"""Records on their way out, as columns of raw bytes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tasks.processing.api.record import Headers, RecordMetadata
+
+#: Partition number that lets the client choose by Kafka's murmur2 of the key (random for null keys).
+ANY_PARTITION = -1
+
+#: As many records in one piece are not worth a copy.
+_MANY: Final = 256
+
+
+@dataclass(slots=True, kw_only=True)
+class OutputColumns:
+    """Records for one topic, in order, as the engine stages them until they are produced.
+
+    `partitions` is one number for all records, or one per record; `ANY_PARTITION` leaves it to the client.
+    `source_topic`, `source_partition` and `source_offsets` say which input each record came from (for the production
+    exception handler); `source_offsets` is None for records without one. Where they came from several partitions, `inputs`
+    says it of a record by its index instead. `internal` records belong to the application's
+    own state and are never skipped; for a `dead_letter` that fails no other dead letter is written.
+    """
+
+    topic: str
+    partitions: int | list[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    timestamps: Sequence[int]
+    headers: Sequence[Headers] | None = None
+    node: str = ""
+    task_id: str = ""
+    source_topic: str | None = None
+    source_partition: int | None = None
+    source_offsets: Sequence[int] | None = None
+    inputs: Callable[[int], RecordMetadata] | None = None
+    internal: bool = False
+    dead_letter: bool = False
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def input_of(self, index: int) -> tuple[str | None, int | None, int | None]:
+        """Return topic, partition and offset of the input behind a record, as far as there is one."""
+        if self.inputs is not None:
+            return self.inputs(index)
+        offset = None if self.source_offsets is None else self.source_offsets[index]
+        return self.source_topic, self.source_partition, offset
+
+    def own(self) -> "OutputColumns":
+        """Return the same records in lists of their own, which `take_in` may add to."""
+        return replace(
+            self,
+            keys=list(self.keys),
+            values=list(self.values),
+            timestamps=list(self.timestamps),
+            headers=None if self.headers is None else list(self.headers),
+            source_offsets=None if self.source_offsets is None else list(self.source_offsets),
+        )
+
+    def take_in(self, more: "OutputColumns") -> bool:
+        """Add records behind these, if all that is told once for all of them is the same; return whether it is.
+
+        Only for what `own` has returned.
+        """
+        if (
+            self.topic != more.topic
+            or self.node != more.node
+            or self.task_id != more.task_id
+            or self.partitions != more.partitions
+            or self.source_partition != more.source_partition
+            or self.source_topic != more.source_topic
+            or self.inputs is not None
+            or more.inputs is not None
+            or self.internal is not more.internal
+            or self.dead_letter is not more.dead_letter
+            or (self.headers is None) is not (more.headers is None)
+            or (self.source_offsets is None) is not (more.source_offsets is None)
+        ):
+            return False
+        _extend(self.keys, more.keys)
+        _extend(self.values, more.values)
+        _extend(self.timestamps, more.timestamps)
+        _extend(self.headers, more.headers)
+        _extend(self.source_offsets, more.source_offsets)
+        return True
+
+
+def _extend(column: Sequence[Any] | None, more: Sequence[Any] | None) -> None:
+    if more is not None:
+        assert isinstance(column, list), "a list of its own"
+        column.extend(more)
+
+
+class OutputRuns:
+    """Outputs in few columns: what comes record by record is put together, in its order within each topic.
+
+    >>> runs = OutputRuns()
+    >>> for value in (b"1", b"2"):
+    ...     runs.add(OutputColumns(topic="out", partitions=0, keys=[b"k"], values=[value], timestamps=[0]))
+    >>> [columns.values for columns in runs.take()]
+    [[b'1', b'2']]
+    """
+
+    def __init__(self) -> None:
+        self._columns: list[OutputColumns] = []
+        #: The last ones of each topic, where records may be added to them.
+        self._last: dict[str, OutputColumns] = {}
+
+    def add(self, columns: OutputColumns) -> None:
+        """Add records behind those of the same topic."""
+        last = self._last.get(columns.topic)
+        few = len(columns) < _MANY and not isinstance(columns.partitions, list)
+        if few and last is not None and last.take_in(columns):
+            return
+        if few:
+            self._last[columns.topic] = columns = columns.own()
+        elif last is not None:
+            del self._last[columns.topic]
+        self._columns.append(columns)
+
+    def take(self) -> list[OutputColumns]:
+        """Remove and return what was added."""
+        columns, self._columns, self._last = self._columns, [], {}
+        return columns
+
+
+def headers_of_changelog(
+    count: int, every: Headers, own: Sequence[Headers] | None
+) -> Sequence[Headers] | None:
+    """Return the headers of so many changelog records: their own, or those of every one; None if none has any.
+
+    >>> headers_of_changelog(2, (("v", b"2"),), None)
+    [(('v', b'2'),), (('v', b'2'),)]
+    """
+    if own is not None:
+        return own
+    return [every] * count if every else None

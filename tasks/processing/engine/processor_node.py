@@ -1,0 +1,459 @@
+"""Runs a user's `Processor` as a node: record by record, forwards go downstream at once."""
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from inspect import iscoroutine, iscoroutinefunction, isgeneratorfunction
+from pathlib import Path
+from typing import Any, Protocol
+
+from state_stores.errors import StateStoreError, StreamsError
+from state_stores.layout.headers import as_headers
+from tasks.processing.api.app_configs import AppConfigs
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.api.processor import (
+    Cancellable,
+    FixedKeyProcessor,
+    FixedKeyProcessorContext,
+    ProcessingContext,
+    ProcessorContext,
+    PunctuationType,
+)
+from tasks.processing.api.read_only_store import ReadOnlyStore
+from tasks.processing.api.record import (
+    TIMESTAMP_MAX_MS,
+    FixedKeyRecord,
+    Headers,
+    Record,
+    RecordMetadata,
+)
+from tasks.processing.api.supplied import AnyProcessor, can_take, process_of
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.punctuation import Schedule, first_due_ms
+from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tasks.processing.engine.steps import Steps, run_steps
+
+
+class ProcessorHost(Protocol):
+    """What the task offers to its processors beyond `NodeContext`."""
+
+    @property
+    def application_id(self) -> str: ...  # noqa: D102 - see ProcessorContext
+    @property
+    def state_dir(self) -> Path: ...  # noqa: D102 - see ProcessorContext
+    @property
+    def app_configs(self) -> AppConfigs: ...  # noqa: D102 - see ProcessorContext
+    @property
+    def stream_time_ms(self) -> int: ...  # noqa: D102 - see ProcessorContext
+    @property
+    def global_stores(self) -> Mapping[str, Any]:
+        """Return the global stores by name, for reading."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Return the task's figures."""
+        ...
+
+    def now_ms(self) -> int:
+        """Return the wall clock."""
+        ...
+
+    def request_commit(self) -> None:
+        """Ask for a commit after the current record."""
+        ...
+
+    def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:
+        """Keep a schedule."""
+        ...
+
+    def at_record(self, timestamp: int) -> None:
+        """Tell the stores the timestamp of the record being processed."""
+        ...
+
+
+#: Where a processor stands: the input record (its source and row; None in a punctuation), and the time of that.
+_Place = tuple[SourceRecords | None, int, int]
+_NOWHERE: _Place = (None, 0, -1)
+
+#: Pushes a batch of one record into the children of a node, or into the named one.
+Push = Callable[[RecordBatch, str | None], None]
+#: Does the same, and stops at each coroutine of those.
+PushSteps = Callable[[RecordBatch, str | None], Steps[None]]
+
+
+class ProcessorNode(Operator):
+    """One user processor in one task."""
+
+    def __init__(
+        self,
+        processor: AnyProcessor,
+        host: ProcessorHost,
+        stores: Collection[str],
+        reads: Collection[str] = (),
+    ) -> None:
+        self._processor = processor
+        self._fixed_key = isinstance(processor, FixedKeyProcessor)
+        self._process, self._async = process_of(processor)
+        self._host = host
+        #: The stores it may use, and whether it may write them.
+        self._stores = {name: name not in reads for name in stores}
+        self._push: Push | None = None
+
+    def connect(self, push: Push) -> None:
+        """Say where forwards go; called before `init`."""
+        self._push = push
+
+    def open(self, push: Push, push_steps: PushSteps) -> None:
+        """Say where forwards go from now on, because all nodes below are initialised."""
+        self.user_context.push = push
+        self.user_context.push_steps = push_steps
+
+    def awaits(self) -> bool:
+        """Return whether `process` is a coroutine function."""
+        return self._async
+
+    def blocks(self) -> bool:
+        """Return whether `process` is a plain function."""
+        return not self._async
+
+    def init(self, context: NodeContext) -> None:
+        """Initialise the user's processor."""
+        self.context = context
+        assert self._push is not None, "connect comes first"
+        made = _FixedKeyContext if self._fixed_key else _RecordContext
+        self.user_context = made(context, self._host, self._stores, self._push)
+        users: Any = self.user_context
+        self._processor.init(users)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Give each record to the processor; what it forwards has gone downstream when this returns."""
+        context = self.user_context
+        for index in range(len(batch)):
+            before = context.current
+            record = self._stand_at(batch, index)
+            try:
+                result = self._process(record)
+                if result is not None:
+                    run_steps(self._awaited(result))
+                context.raise_failed_below(None)
+            except FAILURES as error:
+                self._failed(batch, index, error)
+            finally:
+                context.current = before
+        return None
+
+    def steps(self, batch: RecordBatch) -> Steps[None]:
+        """Do the same for a coroutine function, and stop at each coroutine."""
+        context = self.user_context
+        for index in range(len(batch)):
+            before = context.current
+            record = self._stand_at(batch, index)
+            try:
+                yield from self._awaited(self._process(record))
+                context.raise_failed_below(None)
+            except FAILURES as error:
+                self._failed(batch, index, error)
+            finally:
+                context.current = before
+
+    @property
+    def is_at_work(self) -> bool:
+        """Return whether the processor is at a record or a callback. Asked by any thread."""
+        return self.user_context.current is not _NOWHERE
+
+    def _stand_at(self, batch: RecordBatch, index: int) -> Any:
+        record: Record[Any, Any] = Record(
+            batch.keys[index],
+            batch.values[index],
+            batch.timestamps[index],
+            batch.headers_of(index),
+        )
+        row = batch.rows[index] if batch.source is not None else 0
+        self.user_context.stand_at((batch.source, row, record.timestamp))
+        return FixedKeyRecord.of(record) if self._fixed_key else record
+
+    def _failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
+        self.user_context.raise_failed_below(error)
+        if isinstance(error, _PASSING):
+            raise error
+        self.context.failed(batch, index, error)
+
+    def _awaited(self, result: object) -> Steps[None]:
+        """Run what a function has left to be awaited; anything else is lost, so it is an error."""
+        context = self.user_context
+        while iscoroutine(result):
+            context.collect_forwards()
+            try:
+                result = yield result
+            finally:
+                # Also those before an error, as of a plain processor. Here, because what is below may wait itself.
+                yield from context.push_collected()
+        if result is None:
+            return
+        raise TypeError(
+            f"process of {type(self._processor).__name__} returned an object of type {type(result).__name__}, which goes "
+            "nowhere; use context.forward(record) and return nothing"
+        )
+
+    def punctuate(self, schedule: Schedule, now_ms: int) -> None:
+        """Call a scheduled callback; records it forwards have no input record."""
+        context = self.user_context
+        context.stand_at((None, 0, now_ms))
+        try:
+            schedule.callback(now_ms)
+            context.raise_failed_below(None)
+        except FAILURES as error:
+            context.raise_failed_below(error)
+            if isinstance(error, _PASSING):
+                raise
+            nothing = RecordBatch([None], [None], [now_ms], None, (0,), None)
+            self.context.failed(nothing, 0, error)
+        finally:
+            context.current = _NOWHERE
+
+    def close(self) -> None:
+        """Close the user's processor."""
+        self._processor.close()
+
+
+class _Context(ProcessingContext):
+    """What both kinds of processors get; `forward` differs between them."""
+
+    def __init__(
+        self, node: NodeContext, host: ProcessorHost, stores: Mapping[str, bool], push: Push
+    ) -> None:
+        self._node = node
+        self._host = host
+        self._stores = stores
+        #: Where forwards go.
+        self.push = push
+        self.push_steps: PushSteps | None = None
+        #: Where the processor stands.
+        self.current = _NOWHERE
+        #: Set when something below failed for good in a `forward`.
+        self._failed_below: DownstreamError | None = None
+        #: What a coroutine has forwarded so far; None while no coroutine runs.
+        self._collected: list[tuple[RecordBatch, str | None]] | None = None
+
+    def stand_at(self, place: "_Place") -> None:
+        """Begin a record or a punctuation."""
+        self.current = place
+        self._failed_below = None
+        self._host.at_record(place[2])
+
+    def raise_failed_below(self, error: Exception | None) -> None:
+        """Raise what failed for good below, also if the user's code caught it or made another error of it."""
+        if self._failed_below is not None and error is not self._failed_below:
+            raise self._failed_below from error
+
+    @property
+    def application_id(self) -> str:
+        return self._host.application_id
+
+    @property
+    def task_id(self) -> str:
+        return self._node.task_id
+
+    @property
+    def state_dir(self) -> Path:
+        return self._host.state_dir
+
+    def app_configs(self) -> AppConfigs:
+        return self._host.app_configs
+
+    def app_configs_with_prefix(self, prefix: str) -> AppConfigs:
+        return self._host.app_configs.with_prefix(prefix)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self._host.metrics()
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        source, row, _ = self.current
+        return None if source is None else source.metadata(row)
+
+    def pass_on(self, record: Record[Any, Any], child: str | None) -> None:
+        """Give a record to all children, or to the one named `child`."""
+        if type(record) is not Record:
+            _check_record(record, self._node.node_name)
+        if type(record.timestamp) is not int or not 0 <= record.timestamp <= TIMESTAMP_MAX_MS:
+            raise ValueError(
+                f"{self._node.node_name} forwarded a record with timestamp {record.timestamp!r}; it must be an int of "
+                "milliseconds since the epoch, 0 or more"
+            )
+        source, row, _ = self.current
+        headers: list[Headers] | None = None
+        if record.headers:
+            # Those of the input record need no check.
+            inputs = None if source is None else source.headers
+            if inputs is not None and inputs[row] is record.headers:
+                headers = [record.headers]
+            else:
+                headers = [_checked_headers(record.headers, self._node.node_name)]
+        batch = RecordBatch(
+            [record.key], [record.value], [record.timestamp], headers, (row,), source
+        )
+        if self._collected is None:
+            self._pushed(batch, child)
+        else:
+            self._collected.append((batch, child))
+
+    def _pushed(self, batch: RecordBatch, child: str | None) -> None:
+        try:
+            self.push(batch, child)
+        except DownstreamError as error:
+            self._failed_below = error
+            raise
+        finally:
+            # What is below stood at records of its own; from here on it is this processor's again.
+            self._host.at_record(self.current[2])
+
+    def collect_forwards(self) -> None:
+        """Keep what is forwarded from now on, until `push_collected`."""
+        self._collected = []
+
+    def push_collected(self) -> Steps[None]:
+        """Pass on what was kept, in order, and stop at each coroutine below."""
+        collected, self._collected = self._collected or [], None
+        assert self.push_steps is not None, "records are processed once all nodes are open"
+        for batch, child in collected:
+            try:
+                yield from self.push_steps(batch, child)
+            except DownstreamError as error:
+                self._failed_below = error
+                raise
+            finally:
+                self._host.at_record(self.current[2])
+
+    def get_state_store(self, name: str) -> Any:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise StreamsError(
+                f"processor {self._node.node_name}: a store's name is a str, not {type(name).__name__}"
+            )
+        if name in self._stores:
+            store = self._node.store(name)
+            writes = self._stores[name]
+            return store if writes else ReadOnlyStore(store, name, self._node.node_name)
+        if name in self._host.global_stores:
+            return self._host.global_stores[name]
+        connected = ", ".join(sorted(self._stores)) or "none"
+        raise StreamsError(
+            f"processor {self._node.node_name} has no access to store {name!r} (connected: {connected}): name it in "
+            "stores=[...] of process() or process_values(), give it in the supplier's `stores`, or connect it with "
+            "connect_processor_and_state_stores()"
+        )
+
+    def schedule(
+        self,
+        interval: timedelta | int,
+        clock: PunctuationType,
+        callback: Callable[[int], None],
+        start: int | None = None,
+    ) -> Cancellable:
+        if type(interval) is not int and not isinstance(interval, timedelta):
+            raise TypeError(
+                f"{self._node.node_name}: a schedule's interval is int milliseconds or a timedelta, not "
+                f"{type(interval).__name__}"
+            )
+        interval_ms = (
+            interval if isinstance(interval, int) else interval // timedelta(milliseconds=1)
+        )
+        if interval_ms < 1:
+            raise ValueError(
+                f"{self._node.node_name}: a schedule's interval is at least 1 ms, not {interval_ms}; give int "
+                "milliseconds or a timedelta"
+            )
+        _check_callback(callback, self._node.node_name)
+        if start is not None and type(start) is not int:
+            raise TypeError(
+                f"{self._node.node_name}: a schedule's start must be an int of milliseconds since the epoch, not "
+                f"{type(start).__name__}"
+            )
+        if start is not None and start < 0:
+            raise ValueError(
+                f"{self._node.node_name}: a schedule's start is a time from 0 (ms since the epoch), not {start}; leave it "
+                "out to begin now"
+            )
+        # A tuple, not a set: untyped code may give what can't be hashed, and may spell a clock as text.
+        if clock not in tuple(PunctuationType):
+            raise ValueError(
+                f"{self._node.node_name}: a schedule has no clock {clock!r}; give PunctuationType.STREAM_TIME or "
+                "PunctuationType.WALL_CLOCK_TIME"
+            )
+        clock = PunctuationType(clock)
+        stream = clock is PunctuationType.STREAM_TIME
+        now_ms = self._host.stream_time_ms if stream else self._host.now_ms()
+        due_ms = first_due_ms(interval_ms, now_ms, start, aligned_at_zero=stream)
+        schedule = Schedule(interval_ms, callback, due_ms, self._node.node_name)
+        self._host.add_schedule(schedule, clock)
+        return schedule
+
+    def commit(self) -> None:
+        self._host.request_commit()
+
+    def current_stream_time_ms(self) -> int:
+        return self._host.stream_time_ms
+
+    def current_system_time_ms(self) -> int:
+        return self._host.now_ms()
+
+
+def _check_record(record: object, node: str) -> None:
+    if not isinstance(record, Record):
+        raise TypeError(
+            f"{node}: forward takes a Record(key, value, timestamp), not an object of type {type(record).__name__}"
+        )
+
+
+def _checked_headers(headers: object, node: str) -> Headers:
+    try:
+        return as_headers(headers)
+    except TypeError as error:
+        raise TypeError(f"{node} forwarded a record whose {error}") from None
+
+
+def _check_callback(callback: object, node: str) -> None:
+    if not callable(callback):
+        kind = f"of type {type(callback).__name__}"
+    elif iscoroutinefunction(callback):
+        kind = "an async function"
+    elif isgeneratorfunction(callback):
+        kind = "a generator"
+    elif not can_take(callback, 1):
+        name = getattr(callback, "__qualname__", type(callback).__qualname__)
+        kind = f"{name}, which can't be called with one timestamp"
+    else:
+        return
+    raise TypeError(
+        f"{node}: a schedule's callback must be a plain function of the time in ms, but it is {kind}"
+    )
+
+
+class _RecordContext(_Context, ProcessorContext[Any, Any]):
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        self.pass_on(record, child)
+
+
+class _FixedKeyContext(_Context, FixedKeyProcessorContext[Any, Any]):
+    def forward(self, record: FixedKeyRecord[Any, Any], child: str | None = None) -> None:
+        if not isinstance(record, FixedKeyRecord):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise TypeError(
+                f"a fixed-key processor forwards the records it gets, changed with record.replace(value=...), not a "
+                f"{type(record).__name__}"
+            )
+        self.pass_on(record.thawed(), child)
+
+
+class DownstreamError(Exception):
+    """Carries an error of a node further down through the `process` of the nodes above it, which did not fail.
+
+    `cause` is the error that stops the worker.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+#: Errors that are not of the record being processed, so that no handler is asked about it.
+_PASSING = (DownstreamError, StateStoreError)

@@ -1,0 +1,123 @@
+"""When a scheduled callback is due. Pure: time comes in, callbacks to call come out.
+
+The rules are Kafka Streams' (PunctuationQueue, PunctuationSchedule): stream time is aligned at 0 and fires once for
+each time the grid was passed, however many steps; wall-clock time fires first after one interval. What is due at the same
+time goes in the order of Java's `PriorityQueue`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from tasks.processing.api.processor import Cancellable
+from tasks.processing.engine.java_queue import JavaQueue
+
+
+class Schedule(Cancellable):
+    """One scheduled callback. `next_ms` is when it is due; None until the clock is known."""
+
+    def __init__(
+        self, interval_ms: int, callback: Callable[[int], None], next_ms: int, node: str
+    ) -> None:
+        self.interval_ms = interval_ms
+        self.callback = callback
+        self.next_ms = next_ms
+        self.node = node
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """End the schedule; idempotent."""
+        self.cancelled = True
+
+
+@runtime_checkable
+class Punctuated(Protocol):
+    """A node whose user's object may have schedules."""
+
+    def punctuate(self, schedule: Schedule, now_ms: int) -> None:
+        """Call a scheduled callback."""
+        ...
+
+
+def first_due_ms(
+    interval_ms: int, now_ms: int, start_ms: int | None, *, aligned_at_zero: bool
+) -> int:
+    """Return when a new schedule is due first.
+
+    With `start_ms` the grid goes through it (KIP-1146), and nothing is due before it: a start that is past gives the
+    first step after now. Without, stream time is due at once on its first record (the grid goes through 0) and
+    wall-clock time after one interval.
+
+    >>> first_due_ms(10, 25, None, aligned_at_zero=False)
+    35
+    >>> first_due_ms(10, 25, 3, aligned_at_zero=False)
+    33
+    """
+    if start_ms is not None:
+        if start_ms >= now_ms:
+            return start_ms
+        return start_ms + ((now_ms - start_ms) // interval_ms + 1) * interval_ms
+    return 0 if aligned_at_zero else now_ms + interval_ms
+
+
+class PunctuationQueue:
+    """The schedules of one clock."""
+
+    def __init__(self) -> None:
+        self._schedules = _by_due_time(())
+
+    def __len__(self) -> int:
+        return len(self._schedules)
+
+    def add(self, schedule: Schedule) -> None:
+        """Keep a schedule until it is cancelled."""
+        self._schedules.offer(schedule)
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next callback is due, or None if there is none."""
+        self._forget_cancelled()
+        return self._schedules.peek().next_ms if len(self._schedules) else None
+
+    def due_times(self, times: Sequence[int], start: int, stop: int) -> Iterator[int]:
+        """Yield each of the times between two rows at which something becomes due; the caller calls it before it goes on.
+
+        A key range sees its own records only, but its callbacks are called at the times that the whole task's are: when
+        any record passes the grid.
+
+        Args:
+            times: The stream time behind each row of some records (ms), never falling.
+            start: The first row to look at.
+            stop: The row behind the last one.
+
+        >>> queue = PunctuationQueue()
+        >>> queue.add(Schedule(10, print, 0, "node"))
+        >>> [len(queue.take_due(now)) and now for now in queue.due_times([3, 7, 12, 15, 31], 0, 5)]
+        [3, 12, 31]
+        """
+        while start < stop and (due := self.next_due_ms()) is not None and due <= times[stop - 1]:
+            start = bisect_left(times, due, start, stop)
+            yield times[start]
+            start += 1
+
+    def take_due(self, now_ms: int) -> list[Schedule]:
+        """Return the schedules that are due, the earliest first, each moved to its next step after now."""
+        self._forget_cancelled()
+        due: list[Schedule] = []
+        while len(self._schedules) and self._schedules.peek().next_ms <= now_ms:
+            schedule = self._schedules.poll()
+            steps = (now_ms - schedule.next_ms) // schedule.interval_ms + 1
+            schedule.next_ms += steps * schedule.interval_ms
+            self._schedules.offer(schedule)
+            due.append(schedule)
+        return due
+
+    def _forget_cancelled(self) -> None:
+        if any(schedule.cancelled for schedule in self._schedules):
+            self._schedules = _by_due_time(each for each in self._schedules if not each.cancelled)
+
+
+def _by_due_time(schedules: Iterable[Schedule]) -> JavaQueue[Schedule]:
+    queue: JavaQueue[Schedule] = JavaQueue(lambda schedule: schedule.next_ms)
+    for schedule in schedules:
+        queue.offer(schedule)
+    return queue

@@ -1,0 +1,360 @@
+"""Records as columns: what operators take and return.
+
+A batch is a run of records of one source partition (or of one cache flush), in order. All columns have the same
+length. Columns are shared between batches, so nobody changes a column in place after passing it on.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, compress, repeat
+from operator import is_
+from typing import Any
+
+from state_stores.buffers.rows import column_bytes
+from tasks.processing.api.record import Headers, RecordContext, RecordMetadata
+
+
+def has_none(column: Iterable[Any]) -> bool:
+    """Return whether any value is None, by identity (`in` would ask each value's own `==`).
+
+    >>> has_none([1, None]), has_none([0, ""])
+    (True, False)
+    """
+    return any(map(is_, column, repeat(None)))
+
+
+def first_none(column: Iterable[Any]) -> int:
+    """Return the place of the first None; one is there.
+
+    >>> first_none([1, None, None])
+    1
+    """
+    return next(place for place, value in enumerate(column) if value is None)
+
+
+class SourceRecords:
+    """The raw records a batch came from: for error contexts, dead letters and dynamic topic names.
+
+    One row per consumed record; `RecordBatch.rows` points into it.
+
+    Attributes:
+        position_times: Per row the highest timestamp of the task's accepted records up to and with it, in milliseconds
+            (-1 before the first): what lateness is judged by where several key ranges share a task, so that it doesn't
+            matter which of them was faster. None where one range has the whole task: its operators observe time.
+    """
+
+    __slots__ = (
+        "headers", "offsets", "partition", "position_times", "raw_keys", "raw_values", "timestamps", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offsets: Sequence[int],
+        raw_keys: Sequence[bytes | None],
+        raw_values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+        headers: Sequence[Headers] | None,
+        *,
+        position_times: Sequence[int] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offsets = offsets
+        self.raw_keys = raw_keys
+        self.raw_values = raw_values
+        self.timestamps = timestamps
+        #: None when no record has headers (the common case costs nothing).
+        self.headers = headers
+        self.position_times = position_times
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def metadata(self, row: int) -> RecordMetadata:
+        """Return where the record of one row stands in its topic."""
+        return RecordMetadata(self.topic, self.partition, self.offsets[row])
+
+    def slice(self, start: int, stop: int) -> "SourceRecords":
+        """Return rows start..stop as records of their own."""
+        if start == 0 and stop >= len(self.offsets):
+            return self
+        return SourceRecords(
+            self.topic,
+            self.partition,
+            self.offsets[start:stop],
+            self.raw_keys[start:stop],
+            self.raw_values[start:stop],
+            self.timestamps[start:stop],
+            self.headers[start:stop] if self.headers is not None else None,
+            position_times=None if self.position_times is None else self.position_times[start:stop],
+        )
+
+    def take(self, rows: Sequence[int]) -> "SourceRecords":
+        """Return some rows, in that order, as records of their own."""
+        headers, times = self.headers, self.position_times
+        return SourceRecords(
+            self.topic,
+            self.partition,
+            list(map(self.offsets.__getitem__, rows)),
+            list(map(self.raw_keys.__getitem__, rows)),
+            list(map(self.raw_values.__getitem__, rows)),
+            list(map(self.timestamps.__getitem__, rows)),
+            None if headers is None else list(map(headers.__getitem__, rows)),
+            position_times=None if times is None else list(map(times.__getitem__, rows)),
+        )
+
+
+class JointRecords(SourceRecords):
+    """The raw records of several partitions that go through a graph together; each partition's rows are side by side.
+
+    A batch with this source has an `order`, whose first numbers are the places of the records in the order in which their
+    task takes them.
+
+    Attributes:
+        starts: The first row of each part.
+        notes: What operators leave for others that see the same records, by the store that it is about.
+    """
+
+    __slots__ = ("_parts", "notes", "starts")
+
+    def __init__(self, parts: Sequence[SourceRecords]) -> None:
+        with_headers = any(part.headers is not None for part in parts)
+        super().__init__(
+            "",
+            -1,
+            list(chain.from_iterable(part.offsets for part in parts)),
+            list(chain.from_iterable(part.raw_keys for part in parts)),
+            list(chain.from_iterable(part.raw_values for part in parts)),
+            list(chain.from_iterable(part.timestamps for part in parts)),
+            list(chain.from_iterable(part.headers or [()] * len(part) for part in parts))
+            if with_headers
+            else None,
+        )
+        self._parts = parts
+        self.notes: dict[str, Any] = {}
+        self.starts = list(accumulate(map(len, parts[:-1]), initial=0))
+
+    def metadata(self, row: int) -> RecordMetadata:
+        """Return where the record of one row stands in its topic."""
+        part = self._parts[bisect_right(self.starts, row) - 1]
+        return RecordMetadata(part.topic, part.partition, self.offsets[row])
+
+
+class RecordBatch:
+    """Columns of records on their way between two nodes.
+
+    Attributes:
+        keys: Deserialised keys.
+        values: Deserialised values; in a table's stream the new values.
+        timestamps: Milliseconds since the epoch.
+        headers: Headers per record, or None when no record has any.
+        rows: Row of each record in `source`; several records may share one (flat_map), some rows may be gone (filter).
+        source: The raw input, or None for a cache flush or a punctuation.
+        old_values: In a table's stream the value before each change; None elsewhere or where nobody asked for it.
+        latest: In a versioned table's stream whether each change is the newest version of its row; None if all are.
+        order: Position of each record in the order of record-at-a-time processing, where `rows` alone does not tell it
+            (sub-topologies that merge what they fanned out); else None.
+        key_bytes: Serialised keys by `key_serde`, kept while the key is unchanged and the serde is canonical, so
+            that stores and sinks with the same serde need not serialise again.
+        key_serde: The serde that `key_bytes` belongs to.
+    """
+
+    __slots__ = (
+        "headers", "key_bytes", "key_serde", "keys", "latest", "old_values", "order", "rows", "source", "timestamps",
+        "values",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        keys: list[Any],
+        values: list[Any],
+        timestamps: list[int],
+        headers: list[Headers] | None,
+        rows: Sequence[int],
+        source: SourceRecords | None,
+        *,
+        old_values: list[Any] | None = None,
+        latest: list[bool] | None = None,
+        order: list[Any] | None = None,
+        key_bytes: list[bytes | None] | None = None,
+        key_serde: Any = None,
+    ) -> None:
+        self.keys = keys
+        self.values = values
+        self.timestamps = timestamps
+        self.headers = headers
+        self.rows = rows
+        self.source = source
+        self.old_values = old_values
+        self.latest = latest
+        self.order = order
+        self.key_bytes = key_bytes
+        self.key_serde = key_serde
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def with_values(self, values: list[Any], old_values: list[Any] | None = None) -> "RecordBatch":
+        """Return the same records with other values; keys and everything else are shared."""
+        return RecordBatch(
+            self.keys, values, self.timestamps, self.headers, self.rows, self.source,
+            old_values=old_values, latest=self.latest, order=self.order, key_bytes=self.key_bytes,
+            key_serde=self.key_serde,
+        )  # fmt: skip
+
+    def with_keys(self, keys: list[Any], values: list[Any] | None = None) -> "RecordBatch":
+        """Return the same records with other keys (and perhaps values); serialised keys are dropped."""
+        return RecordBatch(
+            keys, self.values if values is None else values, self.timestamps, self.headers, self.rows, self.source,
+            order=self.order,
+        )  # fmt: skip
+
+    def select(self, flags: Sequence[Any]) -> "RecordBatch":
+        """Return the records whose flag is true, in order."""
+        return RecordBatch(
+            list(compress(self.keys, flags)),
+            list(compress(self.values, flags)),
+            list(compress(self.timestamps, flags)),
+            None if self.headers is None else list(compress(self.headers, flags)),
+            list(compress(self.rows, flags)),
+            self.source,
+            old_values=None if self.old_values is None else list(compress(self.old_values, flags)),
+            latest=None if self.latest is None else list(compress(self.latest, flags)),
+            order=None if self.order is None else list(compress(self.order, flags)),
+            key_bytes=None if self.key_bytes is None else list(compress(self.key_bytes, flags)),
+            key_serde=self.key_serde,
+        )
+
+    def take(self, indices: Sequence[int]) -> "RecordBatch":
+        """Return the records at `indices`, in that order; an index may come more than once."""
+        return RecordBatch(
+            [self.keys[i] for i in indices],
+            [self.values[i] for i in indices],
+            [self.timestamps[i] for i in indices],
+            None if self.headers is None else [self.headers[i] for i in indices],
+            [self.rows[i] for i in indices],
+            self.source,
+            old_values=None if self.old_values is None else [self.old_values[i] for i in indices],
+            latest=None if self.latest is None else [self.latest[i] for i in indices],
+            order=None if self.order is None else [self.order[i] for i in indices],
+            key_bytes=None if self.key_bytes is None else [self.key_bytes[i] for i in indices],
+            key_serde=self.key_serde,
+        )
+
+    def apart(self, parts: Sequence[Sequence[int]]) -> Iterator["RecordBatch"]:
+        """Yield the records at the indices of each part, with a source of their own: they keep no others in memory."""
+        every = self.take(list(chain.from_iterable(parts)))
+        source = None if every.source is None else every.source.take(every.rows)
+        stop = 0
+        for part in parts:
+            start, stop = stop, stop + len(part)
+            yield RecordBatch(
+                every.keys[start:stop],
+                every.values[start:stop],
+                every.timestamps[start:stop],
+                None if every.headers is None else every.headers[start:stop],
+                range(len(part)),
+                None if source is None else source.slice(start, stop),
+                old_values=None if every.old_values is None else every.old_values[start:stop],
+                latest=None if every.latest is None else every.latest[start:stop],
+                order=None if every.order is None else every.order[start:stop],
+                key_bytes=None if every.key_bytes is None else every.key_bytes[start:stop],
+                key_serde=every.key_serde,
+            )
+
+    def single(self, index: int) -> "RecordBatch":
+        """Return one record as a batch of its own."""
+        if len(self.values) == 1:
+            return self
+        return RecordBatch(
+            [self.keys[index]],
+            [self.values[index]],
+            [self.timestamps[index]],
+            None if self.headers is None else [self.headers[index]],
+            (self.rows[index],),
+            self.source,
+            old_values=None if self.old_values is None else [self.old_values[index]],
+            latest=None if self.latest is None else [self.latest[index]],
+            order=None if self.order is None else [self.order[index]],
+            key_bytes=None if self.key_bytes is None else [self.key_bytes[index]],
+            key_serde=self.key_serde,
+        )
+
+    def headers_of(self, index: int) -> Headers:
+        """Return the headers of one record."""
+        return () if self.headers is None else self.headers[index]
+
+    def metadata_of(self, index: int) -> RecordMetadata | None:
+        """Return where the input record behind one record stands, or None if there is none."""
+        return None if self.source is None else self.source.metadata(self.rows[index])
+
+    def position_times(self) -> list[int] | None:
+        """Return the time at the position of each record, or None where operators observe it themselves."""
+        source = self.source
+        if source is None or source.position_times is None:
+            return None
+        return list(map(source.position_times.__getitem__, self.rows))
+
+    def context_of(self, index: int) -> RecordContext:
+        """Return the record context of one record."""
+        metadata = self.metadata_of(index)
+        topic, partition, offset = metadata if metadata is not None else (None, None, None)
+        return RecordContext(
+            topic, partition, offset, self.timestamps[index], self.headers_of(index)
+        )
+
+
+def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
+    """Return the records of several batches of one source as record-at-a-time processing would have met them.
+
+    Every batch carries `order`; equal positions cannot come from different batches.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    orders = list(chain.from_iterable(batch.order or () for batch in batches))
+    assert len(orders) == sum(map(len, batches)), "batches that meet carry their order"
+    first = batches[0]
+    with_headers = any(batch.headers is not None for batch in batches)
+    with_old = any(batch.old_values is not None for batch in batches)
+    with_latest = any(batch.latest is not None for batch in batches)
+    shared_keys = first.key_bytes is not None and all(
+        batch.key_bytes is not None and batch.key_serde is first.key_serde for batch in batches
+    )
+    joined = RecordBatch(
+        list(chain.from_iterable(batch.keys for batch in batches)),
+        list(chain.from_iterable(batch.values for batch in batches)),
+        list(chain.from_iterable(batch.timestamps for batch in batches)),
+        list(chain.from_iterable(batch.headers or [()] * len(batch) for batch in batches))
+        if with_headers
+        else None,
+        list(chain.from_iterable(batch.rows for batch in batches)),
+        first.source,
+        old_values=(
+            list(chain.from_iterable(batch.old_values or [None] * len(batch) for batch in batches))
+            if with_old
+            else None
+        ),
+        latest=(
+            list(chain.from_iterable(batch.latest or [True] * len(batch) for batch in batches))
+            if with_latest
+            else None
+        ),
+        order=orders,
+        key_bytes=list(chain.from_iterable(batch.key_bytes or () for batch in batches))
+        if shared_keys
+        else None,
+        key_serde=first.key_serde if shared_keys else None,
+    )
+    return joined.take(sorted(range(len(orders)), key=orders.__getitem__))
+
+
+#: What a buffered record costs in memory beside its key and value.
+_RECORD_OVERHEAD_BYTES = 160
+
+
+def memory_bytes(chunk: SourceRecords) -> int:
+    """Return about how much memory some records hold."""
+    payload = column_bytes(chunk.raw_keys) + column_bytes(chunk.raw_values)
+    return payload + len(chunk) * _RECORD_OVERHEAD_BYTES

@@ -1,0 +1,279 @@
+"""From a batch to staged output columns: topic names, partitions, serialisation."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import index as index_of
+from typing import Any, Protocol, overload, runtime_checkable
+
+from state_stores.names import check_topic_name
+from state_stores.ports import SerdePort
+from tasks.errors import MissingOutputTopicError
+from tasks.processing.api.coroutines import refuse_awaitable
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.api.record import RecordMetadata
+from tasks.processing.api.topology_spec import SinkSpec
+from tasks.processing.engine.operator import Operator, Output
+from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
+
+
+class Collector(Protocol):
+    """Takes the outputs of a task until they are produced."""
+
+    def add(self, columns: OutputColumns, *, internal: bool) -> None:
+        """Stage records; `internal` ones (repartition topics) are transactional in both guarantees."""
+        ...
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has; raises `MissingOutputTopicError` if it does not exist."""
+        ...
+
+
+@runtime_checkable
+class BatchPartitioner(Protocol):
+    """A partitioner of ours that chooses for whole batches; it fails for none."""
+
+    def for_all(
+        self, keys: Sequence[bytes | None], values: Sequence[Any], partitions: int
+    ) -> list[int] | None:
+        """Return the partition of each record, given its key as it is written and its value; None: ask for each."""
+        ...
+
+
+#: Told of a record that can't be produced (it does not serialise, its topic or partition does not exist): (sink, batch, index, error). Returns to skip it, raises to stop.
+OnUnserializable = Callable[[str, RecordBatch, int, Exception], None]
+
+
+class Sink(Operator):
+    """Serialises batches for one topic, or for the topics a function names."""
+
+    takes_joint = True
+
+    def __init__(
+        self,
+        spec: SinkSpec,
+        topic_prefix: str,
+        collector: Collector,
+        on_unserializable: OnUnserializable,
+    ) -> None:
+        self.spec = spec
+        self._prefix = topic_prefix if spec.internal else ""
+        self._collector = collector
+        self._on_unserializable = on_unserializable
+        partitioner: object = spec.partitioner
+        #: The partitioner, if it is one of ours that chooses for whole batches.
+        self._for_all = partitioner if isinstance(partitioner, BatchPartitioner) else None
+
+    def blocks(self) -> bool:
+        """Return whether a function of the user's chooses where records go."""
+        return self.spec.partitioner is not None or not isinstance(self.spec.topic, str)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Stage the batch; nothing goes to children, a sink has none."""
+        if isinstance(self.spec.topic, str):
+            self._send(self._prefix + self.spec.topic, batch)
+            return None
+        for topic, indices in self._topics(batch, self.spec.topic).items():
+            part = batch if len(indices) == len(batch) else batch.take(indices)
+            if self._exists(topic, part):
+                self._send(topic, part)
+        return None
+
+    def _exists(self, topic: str, batch: RecordBatch) -> bool:
+        """Return whether a topic that a function named can be written to; if not, its records go to the handler."""
+        try:
+            check_topic_name(topic)
+            self._collector.partition_count(topic)
+        except (ValueError, MissingOutputTopicError) as error:
+            for index in range(len(batch)):
+                self._on_unserializable(self.spec.name, batch, index, error)
+            return False
+        return True
+
+    def _topics(self, batch: RecordBatch, choose: Callable[..., str]) -> Mapping[str, list[int]]:
+        topics: dict[str, list[int]] = {}
+        for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+            try:
+                topic = self._topic_name(choose(key, value, batch.context_of(index)))
+            except FAILURES as error:  # user code: the processing handler decides
+                self.context.failed(batch, index, error)
+            else:
+                topics.setdefault(topic, []).append(index)
+        return topics
+
+    def _send(self, topic: str, batch: RecordBatch) -> None:
+        failed: dict[int, Exception] = {}
+        if batch.key_bytes is not None and batch.key_serde == self.spec.key_serde:
+            keys: list[bytes | None] = batch.key_bytes
+        else:
+            keys = _serialize(self.spec.key_serde, topic, batch.keys, failed)
+        values = _serialize(self.spec.value_serde, topic, batch.values, failed)
+        if failed:
+            for index in sorted(failed):
+                self._on_unserializable(self.spec.name, batch, index, failed[index])
+            kept = [index for index in range(len(batch)) if index not in failed]
+            keys, values = [keys[i] for i in kept], [values[i] for i in kept]
+            batch = batch.take(kept)
+        if not values:
+            return
+        if self.spec.partitioner is not None:
+            self._partitioned(topic, batch, keys, values)
+        else:
+            self._add(topic, batch, keys, values, ANY_PARTITION)
+
+    def _partitioned(
+        self,
+        topic: str,
+        batch: RecordBatch,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+    ) -> None:
+        assert self.spec.partitioner is not None
+        count = self._collector.partition_count(topic)
+        if self._for_all is not None:
+            chosen_for_all = self._for_all.for_all(keys, batch.values, count)
+            if chosen_for_all is not None:
+                self._add(topic, batch, keys, values, chosen_for_all)
+                return
+        indices: list[int] = []
+        partitions: list[int] = []
+        for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+            try:
+                answer = self.spec.partitioner(topic, key, value, count)
+                chosen = self._partitions(answer, count)
+            except FAILURES as error:  # user code: the production handler decides
+                self._on_unserializable(self.spec.name, batch, index, error)
+                continue
+            if not chosen:
+                self.context.dropped(1, "the partitioner chose no partition", batch, index)
+            indices.extend([index] * len(chosen))
+            partitions.extend(chosen)
+        if indices:
+            rows = batch.take(indices)
+            self._add(
+                topic, rows, [keys[i] for i in indices], [values[i] for i in indices], partitions
+            )
+
+    def _add(
+        self,
+        topic: str,
+        batch: RecordBatch,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        partitions: int | list[int],
+    ) -> None:
+        source = batch.source
+        joint: JointRecords | None = None
+        if isinstance(source, JointRecords):
+            source, joint = None, source
+        self._collector.add(
+            OutputColumns(
+                topic=topic,
+                partitions=partitions,
+                keys=keys,
+                values=values,
+                timestamps=batch.timestamps,
+                headers=batch.headers,
+                node=self.spec.name,
+                task_id=self.context.task_id,
+                source_topic=None if source is None else source.topic,
+                source_partition=None if source is None else source.partition,
+                source_offsets=None if source is None else _Offsets(source.offsets, batch.rows),
+                inputs=None if joint is None else partial(_input_of, joint, batch.rows),
+            ),
+            internal=self.spec.internal,
+        )
+
+    def _topic_name(self, chosen: object) -> str:
+        if not isinstance(chosen, str) or not chosen:
+            refuse_awaitable(chosen, f"the topic function of {self._named()}")
+            raise TypeError(
+                f"the topic function of {self._named()} must return the name of a topic, not "
+                + ("an empty text" if chosen == "" else type(chosen).__name__)
+            )
+        return chosen
+
+    def _partitions(self, chosen: int | Iterable[int] | None, count: int) -> Sequence[int]:
+        if chosen is None:
+            return (ANY_PARTITION,)
+        if not isinstance(chosen, int):
+            refuse_awaitable(chosen, f"the partitioner of {self._named()}")
+        several = chosen if isinstance(chosen, Iterable) else (chosen,)
+        # Each once, as of Kafka Streams' sets.
+        try:
+            partitions = list(dict.fromkeys(map(index_of, several)))
+        except TypeError:
+            raise TypeError(
+                f"the partitioner of {self._named()} returned an object of type {type(chosen).__name__}; return a partition's "
+                "number, several of them, [] to drop the record, or None for Kafka's own choice"
+            ) from None
+        for partition in partitions:
+            if not 0 <= partition < count:
+                raise ValueError(
+                    f"the partitioner of {self._named()} chose partition {partition}; the topic has 0 to {count - 1}"
+                )
+        return partitions
+
+    def _named(self) -> str:
+        location = f" ({self.spec.location})" if self.spec.location else ""
+        return f"{self.spec.name}{location}"
+
+
+def _input_of(source: JointRecords, rows: Sequence[int], index: int) -> RecordMetadata:
+    return source.metadata(rows[index])
+
+
+class _Offsets(Sequence[int]):
+    """Offsets of output records, looked up only for a record that failed."""
+
+    __slots__ = ("_offsets", "_rows")
+
+    def __init__(self, offsets: Sequence[int], rows: Sequence[int]) -> None:
+        self._offsets = offsets
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self._offsets.__getitem__, self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            return [self._offsets[row] for row in self._rows[index]]
+        return self._offsets[self._rows[index]]
+
+
+def _serialize(
+    serde: SerdePort, topic: str, values: Sequence[Any], failed: dict[int, Exception]
+) -> list[bytes | None]:
+    """Return the column as bytes; indices that fail get None and stand in `failed`."""
+    with_nulls = has_none(values)
+    present = [value for value in values if value is not None] if with_nulls else values
+    if len(present) > 1:
+        try:
+            made = serde.serialize_batch(topic, present)
+        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
+            return _serialize_singly(serde, topic, values, failed)
+        each = iter(made)
+        return [None if value is None else next(each) for value in values] if with_nulls else made
+    return _serialize_singly(serde, topic, values, failed)
+
+
+def _serialize_singly(
+    serde: SerdePort, topic: str, values: Sequence[Any], failed: dict[int, Exception]
+) -> list[bytes | None]:
+    column: list[bytes | None] = []
+    for index, value in enumerate(values):
+        data = None
+        if value is not None:
+            try:
+                data = serde.serialize(topic, value)
+            except FAILURES as error:  # the production handler decides
+                failed.setdefault(index, error)
+        column.append(data)
+    return column

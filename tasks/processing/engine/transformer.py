@@ -1,0 +1,108 @@
+"""A user's object that makes the values of a table: one call per row, and the same questions to the task as a processor.
+
+Semantics are those of Kafka Streams' `ValueTransformerWithKey`.
+"""
+
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+
+from tasks.processing.api.processor import (
+    FixedKeyProcessor,
+    FixedKeyProcessorContext,
+    ProcessingContext,
+)
+from tasks.processing.engine.operator import NodeContext, Operator
+from tasks.processing.engine.processor_node import ProcessorHost, ProcessorNode
+from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+
+K = TypeVar("K")
+VIn = TypeVar("VIn")
+VOut = TypeVar("VOut")
+
+
+class ValueTransformerWithKey(Generic[K, VIn, VOut]):
+    """Makes each row's value, perhaps with stores; subclass it and override `transform`. For `KTable.transform_values`.
+
+    >>> class Shout(ValueTransformerWithKey[str, str, str]):
+    ...     def transform(self, key: str, value: str | None) -> str | None:
+    ...         return None if value is None else value.upper()
+    """
+
+    #: See `Processor.keyed`.
+    keyed: ClassVar[bool] = False
+
+    context: ProcessingContext
+
+    def init(self, context: ProcessingContext) -> None:
+        """Called once before the first row; the default keeps the context as `self.context`."""
+        self.context = context
+
+    def transform(self, key: K, value: VIn | None) -> VOut | None:
+        """Return the value a row becomes. Also called for deleted rows, whose value is None; None deletes."""
+        raise NotImplementedError(f"{type(self).__name__} must override transform(key, value)")
+
+    def close(self) -> None:
+        """Called once when the task closes."""
+
+
+@runtime_checkable
+class HostingContext(Protocol):
+    """What the context of a node offers where users' objects run; see `NodeContext`."""
+
+    @property
+    def host(self) -> ProcessorHost:
+        """Return what the task offers to users' objects."""
+        ...
+
+    def operator(self, node: str) -> Operator | None:
+        """Return the operator of another node of the task."""
+        ...
+
+
+class RunningTransformer:
+    """A user's transformer in one task."""
+
+    def __init__(
+        self,
+        transformer: ValueTransformerWithKey[Any, Any, Any],
+        context: NodeContext,
+        stores: frozenset[str],
+    ) -> None:
+        assert isinstance(context, HostingContext), "users' objects run in tasks"
+        self._transformer = transformer
+        # A processor's node has the context that users see; there are no records to process here.
+        self._node = ProcessorNode(_Transforms(transformer), context.host, stores)
+        self._node.connect(_refuse_forward)
+        self._node.init(context)
+        self.punctuate = self._node.punctuate
+        self.close = self._node.close
+
+    def transform(
+        self, key: Any, value: Any, timestamp: int, source: SourceRecords | None, row: int
+    ) -> Any:
+        """Return what the transformer makes of a row; raises what it raises."""
+        context = self._node.user_context
+        before = context.current
+        context.stand_at((source, row, timestamp))
+        try:
+            return self._transformer.transform(key, value)
+        finally:
+            context.current = before
+
+
+class _Transforms(FixedKeyProcessor[Any, Any, Any]):
+    """Takes a processor's place, for init and close."""
+
+    def __init__(self, transformer: ValueTransformerWithKey[Any, Any, Any]) -> None:
+        self._transformer = transformer
+
+    def init(self, context: FixedKeyProcessorContext[Any, Any]) -> None:
+        self._transformer.init(context)
+
+    def close(self) -> None:
+        self._transformer.close()
+
+
+def _refuse_forward(batch: RecordBatch, child: str | None) -> None:
+    raise TypeError(
+        f"a transformer of values can't forward records ({len(batch)} to {child or 'all children'}): return the value"
+    )

@@ -1,0 +1,1 @@
+"""Restoring and following state, where tasks begin to read, and global stores."""

@@ -1,0 +1,448 @@
+"""The global stores of one process: every partition of their topics, applied in order, positions kept with the data.
+
+One thread applies records (`GlobalStores.apply`): the updater's in a worker, the caller's in the test driver. Rows and
+the position behind them go to the database in one write, so a crash leaves both or neither. Any thread reads
+(`GlobalStoreView`): straight from the database, so a look-up sees whole runs of records or nothing of them.
+
+A table's rows are written as they came, once they are known to deserialise. Every other store is written by a
+processor of the user's, and restored by giving it the records again.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from rebalance.model import TaskId, TopicPartition
+from state_stores.errors import StoreCorruptedError, StreamsError
+from state_stores.layout.envelope import unseal
+from state_stores.layout.position import Position
+from state_stores.layout.stored_values import StoredValues
+from state_stores.ports import Database
+from state_stores.restore import fold, position_name
+from state_stores.stores.key_value_store import CommittedKeyValueStore
+from tasks.errors import GlobalStoreDamagedError
+from tasks.processing.api.app_configs import NO_CONFIGS, AppConfigs
+from tasks.processing.api.coroutines import close_loop
+from tasks.processing.api.handlers import FAILURES, ErrorContext
+from tasks.processing.api.processor import PunctuationType
+from tasks.processing.api.record import Record, RecordMetadata
+from tasks.processing.api.supplied import checked_processor
+from tasks.processing.api.topology_spec import GlobalStoreSpec
+from tasks.processing.engine.drops import Drop
+from tasks.processing.engine.error_policy import (
+    ErrorHandlers,
+    ErrorPolicy,
+    input_failure,
+    node_failure,
+    not_asked,
+)
+from tasks.processing.engine.output import OutputColumns
+from tasks.processing.engine.processor_node import ProcessorNode
+from tasks.processing.engine.punctuation import Schedule
+from tasks.processing.engine.record_batch import RecordBatch, SourceRecords, first_none, has_none
+from tasks.processing.engine.source import SourceNode
+from tasks.task.state_manager import StateManager, StateSettings
+
+_log = logging.getLogger(__name__)
+
+#: What messages and handlers are told instead of a task's id.
+GLOBAL: Final = "global"
+#: How the user gets a global store whose rows can't be found.
+_READ_AGAIN: Final = (
+    "delete the directory `global` of the application's state, and the topic is read again, or keep the order with "
+    "sort_keys=False of the key serde (docs/adr/0014-equal-keys-have-equal-bytes.md)"
+)
+
+_NOT_ASKED: Final = (
+    "The processing_exception_handler is not asked about processors of global stores; set "
+    "processing_exception_handler_global_enabled=True to have it asked"
+)
+
+#: Clean entries that the store of a user's processor keeps in memory.
+_KEEP_BYTES: Final = 8 * 1024 * 1024
+
+
+class GlobalCounters:
+    """What became of the records of global topics since the start; read by the metrics."""
+
+    __slots__ = ("applied", "dropped", "skipped")
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.dropped = 0
+        self.skipped = 0
+
+
+class GlobalStateManager(StateManager):
+    """The stores' databases: without changelogs, but with a position for each partition of their topics."""
+
+    def __init__(
+        self,
+        stores: Sequence[GlobalStoreSpec],
+        partitions: Mapping[str, int],
+        *,
+        application_id: str,
+        open_persistent: Callable[[list[str]], Database],
+        open_in_memory: Callable[[list[str]], Database],
+        now: Callable[[], int],
+    ) -> None:
+        super().__init__(
+            TaskId(-1, -1),
+            tuple(each.store for each in stores),
+            StateSettings(
+                application_id=application_id, cache_enabled=False, keep_bytes_per_store=_KEEP_BYTES
+            ),
+            open_persistent=open_persistent,
+            open_in_memory=open_in_memory,
+            now=now,
+        )
+        self._topics = {each.store.name: each.topic for each in stores}
+        self._partitions = partitions
+
+    def serde_topic(self, store: str) -> str:
+        """Return the topic that the store is read from."""
+        return self._topics[store]
+
+    @property
+    def changelogs(self) -> dict[TopicPartition, str]:
+        """Return the store of each partition of the global topics."""
+        return {
+            TopicPartition(topic, partition): store
+            for store, topic in self._topics.items()
+            for partition in range(self._partitions[topic])
+        }
+
+    def position_of(self, partition: TopicPartition) -> Position | None:
+        """Return how far a store's data on disk has come in one partition, or None if that is not known."""
+        database = self.database(self.changelogs[partition])
+        return Position.decode(database.position(position_name(*partition)))
+
+    def forget(self, store: str) -> None:
+        """Empty a store that is restored from the beginning; its positions go first, so that they never lead."""
+        mine = [partition for partition, name in self.changelogs.items() if name == store]
+        self.database(store).write({}, {position_name(*each): b"" for each in mine})
+        self.stores[store].buffer.discard()
+        self.database(store).clear(store)
+
+    def open_databases(self, store: str) -> list[Database]:
+        """Return the database of a store, or nothing while it is closed."""
+        database = self._databases.get(self.specs[store].persistent)
+        return [] if database is None else [database]
+
+
+class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
+    """A global store as tasks and queries read it: what is committed, from any thread, never a write.
+
+    Damage found here is the global store's and no task's, so it is raised as `GlobalStoreDamagedError`.
+    """
+
+    def __init__(self, manager: GlobalStateManager, name: str) -> None:
+        super().__init__(
+            manager.specs[name], manager.serde_topic(name), lambda: manager.open_databases(name)
+        )
+
+    def _get(self, key: bytes) -> Any:
+        with _watched(self.name):
+            return super()._get(key)
+
+    def _iterate(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, Any]]:
+        with _watched(self.name):
+            yield from super()._iterate(lower, upper, reverse=reverse)
+
+    def key_bytes(self, key: Any) -> bytes:
+        """Return the bytes of a key, as `plain_values` takes them."""
+        return self._key_bytes(key)
+
+    def plain_values(self, keys: Sequence[bytes]) -> list[Any]:
+        """Return the values of serialised keys in one look-up, without their timestamps; None where absent."""
+        with _watched(self.name):
+            (database,) = self._opened()
+            found = database.get_many(self.name, keys)
+            decode = StoredValues(self._spec.value_serde, self.name).deserialize
+            topic = self._topic
+            return [None if data is None else decode(topic, unseal(data)[0]) for data in found]
+
+    def _refuse(self, *_arguments: Any) -> NoReturn:
+        raise StreamsError(
+            f"store {self.name} is global: processors of tasks read it, only its own topic changes it; write a record to "
+            f"topic {self._topic} instead"
+        )
+
+    put = put_all = put_if_absent = delete = __setitem__ = __delitem__ = _refuse
+
+
+@contextmanager
+def _watched(store: str) -> Generator[None]:
+    """Tell damage of a global store from damage of a task."""
+    try:
+        yield
+    except StoreCorruptedError as error:
+        raise GlobalStoreDamagedError(f"global store {store}: {error}") from error
+
+
+class GlobalStores:
+    """All global stores of one process. `apply` and `commit` belong to one thread; `views` are for everybody."""
+
+    def __init__(
+        self,
+        stores: Sequence[GlobalStoreSpec],
+        partitions: Mapping[str, int],
+        handlers: ErrorHandlers,
+        *,
+        application_id: str,
+        state_dir: Path,
+        open_persistent: Callable[[list[str]], Database],
+        open_in_memory: Callable[[list[str]], Database],
+        now_ms: Callable[[], int],
+        app_configs: AppConfigs = NO_CONFIGS,
+    ) -> None:
+        self.specs = {each.topic: each for each in stores}
+        self.counters = GlobalCounters()
+        self.manager = GlobalStateManager(
+            stores,
+            partitions,
+            application_id=application_id,
+            open_persistent=open_persistent,
+            open_in_memory=open_in_memory,
+            now=lambda: max(self._timestamp, 0),
+        )
+        self.views = {
+            each.store.name: GlobalStoreView(self.manager, each.store.name) for each in stores
+        }
+        self.application_id = application_id
+        self.state_dir = state_dir
+        self.app_configs = app_configs
+        self.now_ms = now_ms
+        # Dead letters would need a producer of their own, and Kafka Streams writes none either (KIP-1034).
+        self._asks = handlers.processing_global
+        self._policy = ErrorPolicy(replace(handlers, dead_letter_topic=None), _not_written)
+        self._timestamp = -1
+        self._sources = {
+            each.topic: SourceNode(each.source, self._corrupt, self._dropped) for each in stores
+        }
+        self._processors: dict[str, ProcessorNode] = {}
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the databases; raises `StoreCorruptedError` or `StoreLockedError`."""
+        self.manager.open()
+
+    def start(self) -> None:
+        """Initialise the users' processors; the stores are open, and restored by what comes next.
+
+        Raises:
+            StoredRowError: A store's rows are under other bytes than their keys have now.
+        """
+        self.manager.refuse_unsorted_keys(_READ_AGAIN)
+        for spec in self.specs.values():
+            if not spec.table:
+                made = checked_processor(spec.processor.supplier(), spec.processor)
+                node = ProcessorNode(made, _Host(self, spec.processor.name), {spec.store.name})
+                node.connect(partial(_forwarded, spec.processor.name))
+                node.init(_NodeContext(self, spec.processor.name))
+                self._processors[spec.topic] = node
+
+    def stop(self) -> None:
+        """Close the users' processors, in the thread that ran them; idempotent. Views still read."""
+        with ExitStack() as closing:
+            closing.callback(close_loop)
+            for node in self._processors.values():
+                closing.callback(node.close)
+            self._processors = {}
+
+    def close(self) -> None:
+        """Close the databases, after `stop`; what was not written is forgotten. Idempotent."""
+        self.manager.close()
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of the global stores."""
+        return {
+            "update-total": float(self.counters.applied),
+            "dropped-records-total": float(self.counters.dropped),
+            "skipped-records-total": float(self.counters.skipped),
+        }
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def apply(self, records: SourceRecords, *, known_ms: int, position: bool = True) -> None:
+        """Apply a run of one partition and write it, with the position behind it.
+
+        Args:
+            records: The run.
+            known_ms: When it was known that nothing before these records was missing (see `Position`).
+            position: False leaves the position out: a table that is restored has none before it is complete. The store
+                of a processor always gets one, because a record must not be given to it twice.
+        """
+        spec = self.specs[records.topic]
+        partition = TopicPartition(records.topic, records.partition)
+        positions = {partition: records.offsets[-1] + 1} if position or not spec.table else {}
+        # Global tables take the records' own timestamps, so the partition's time is of no interest.
+        batch = self._sources[records.topic].decode(records, -1)
+        with _watched(spec.store.name):
+            if spec.table:
+                rows = self._rows(spec, records, batch)
+                # What a test changed through the store comes first, and what it read there may be out of date now.
+                self.commit(known_ms=known_ms)
+                self.manager.stores[spec.store.name].buffer.discard()
+                self.manager.write_restored({spec.store.name: rows}, positions, now_ms=known_ms)
+            else:
+                if len(batch):
+                    self._processors[records.topic].process(batch)
+                self.commit(positions, known_ms=known_ms)
+        self.counters.applied += len(batch)
+        self._policy.drops.report()
+
+    def _rows(
+        self, spec: GlobalStoreSpec, records: SourceRecords, batch: RecordBatch
+    ) -> list[tuple[bytes, bytes | None]]:
+        """Return what the records of a table do to its rows: values as they came, keys as look-ups spell them."""
+        if has_none(batch.keys):
+            before = batch
+            batch = batch.select([key is not None for key in batch.keys])
+            first = before.metadata_of(first_none(before.keys))
+            node = self._sources[records.topic].spec.name
+            self._dropped(node, len(before) - len(batch), "null key of a table", first)
+        keys = batch.key_bytes
+        if keys is None:
+            keys, kept = self._serialized(spec, records, batch)
+            batch = batch.take(kept)
+        values = [records.raw_values[row] for row in batch.rows]
+        return fold(spec.store, keys, values, batch.timestamps)
+
+    def _serialized(
+        self, spec: GlobalStoreSpec, records: SourceRecords, batch: RecordBatch
+    ) -> tuple[list[bytes | None], list[int]]:
+        keys: list[bytes | None] = []
+        kept: list[int] = []
+        for index, key in enumerate(batch.keys):
+            try:
+                keys.append(spec.store.key_serde.serialize(spec.topic, key))
+            except FAILURES as error:  # whatever a serde raises, the handler decides
+                self._corrupt(records, batch.rows[index], error)
+            else:
+                kept.append(index)
+        return keys, kept
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int] | None = None, *, known_ms: int
+    ) -> None:
+        """Write what processors (or a test) changed, with these positions."""
+        drained = self.manager.drain()
+        if drained or positions:
+            self.manager.apply(drained, positions or {}, now_ms=known_ms)
+
+    # -- what sources and nodes ask --------------------------------------------------------------------------------
+
+    def at_record(self, timestamp: int) -> None:
+        """Remember the timestamp of the record being processed, for the stores."""
+        self._timestamp = timestamp
+
+    def failed(self, node: str, batch: RecordBatch, index: int, error: Exception) -> None:
+        """Give a record that failed in a user's processor to its handler, if that is to be asked; returns if it is skipped."""
+        context, record = node_failure(batch, index, node=node, task_id=GLOBAL)
+        if not self._asks:
+            raise not_asked(context, error, _NOT_ASKED) from error
+        self._skip(context, record, error)
+
+    def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
+        node = self.specs[records.topic].source.name
+        context, record = input_failure(records, row, node=node, task_id=GLOBAL)
+        self._skip(context, record, error)
+
+    def _skip(self, context: ErrorContext, record: Record[Any, Any], error: Exception) -> None:
+        self._policy.apply(context, record, error, raw=(context.raw_key, context.raw_value))
+        self.counters.skipped += 1
+
+    def _dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+        self.counters.dropped += count
+        self.note_drop(node, count, reason, first)
+
+    def note_drop(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+        """Report dropped records that are counted elsewhere."""
+        self._policy.drops.add(node, reason, Drop(count, first))
+
+
+class _NodeContext:
+    """`NodeContext` of a global store's processor."""
+
+    def __init__(self, stores: GlobalStores, node: str) -> None:
+        self._stores = stores
+        self.node_name = node
+        self.task_id = GLOBAL
+        self.emit_interval_ms = 0
+
+    def now_ms(self) -> int:
+        return self._stores.now_ms()
+
+    def internal_topic(self, name: str) -> str:
+        return f"{self._stores.application_id}-{name}"
+
+    def store(self, name: str) -> Any:
+        return self._stores.manager.stores[name]
+
+    def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
+        self._stores.failed(self.node_name, batch, index, error)
+
+    def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
+        self._stores.counters.dropped += count
+        self._stores.note_drop(self.node_name, count, reason, batch.metadata_of(first))
+
+    def expired(self, reason: str, batch: RecordBatch, index: int) -> None:
+        self._stores.note_drop(self.node_name, 1, reason, batch.metadata_of(index))
+
+    @property
+    def late_letter(self) -> None:
+        return None
+
+
+class _Host:
+    """`ProcessorHost` of a global store's processor: no task, so no stream time and nothing to schedule."""
+
+    def __init__(self, stores: GlobalStores, node: str) -> None:
+        self._stores = stores
+        self._node = node
+        self.application_id = stores.application_id
+        self.state_dir = stores.state_dir
+        self.app_configs = stores.app_configs
+        self.global_stores: Mapping[str, Any] = {}
+
+    @property
+    def stream_time_ms(self) -> int:
+        raise self._unknown("stream time")
+
+    def metrics(self) -> dict[str, float]:
+        return self._stores.figures()
+
+    def now_ms(self) -> int:
+        return self._stores.now_ms()
+
+    def request_commit(self) -> None:
+        """Do nothing: every run of records is written at once."""
+
+    def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:  # noqa: ARG002 - the protocol's signature
+        raise self._unknown("schedule")
+
+    def at_record(self, timestamp: int) -> None:
+        self._stores.at_record(timestamp)
+
+    def _unknown(self, what: str) -> StreamsError:
+        return StreamsError(
+            f"{self._node} fills a global store: it runs in no task and has no {what}; use a processor of a stream for that"
+        )
+
+
+def _forwarded(node: str, _batch: RecordBatch, _child: str | None) -> NoReturn:
+    raise StreamsError(
+        f"{node} fills a global store and has no children, so it can't forward; write to its store only"
+    )
+
+
+def _not_written(columns: OutputColumns) -> None:
+    _log.warning("a dead letter of global topic %s is not written", columns.source_topic)

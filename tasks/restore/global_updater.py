@@ -1,0 +1,287 @@
+"""Fills the global stores of one process in a thread of its own: restores them before any task runs, then follows.
+
+As `tasks.restore.state_updater`: the ends are fixed before reading begins, "done" is judged by position, and a position is
+followed only if nothing can have been compacted away behind it. One reader serves all partitions from the first record
+to the end of the process, so restoring goes over into following without a gap. Whatever stops the thread is raised by
+`check`; what can't be trusted any more is `GlobalStoreDamagedError`, and whoever runs the process wipes and restarts.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from rebalance.model import TopicPartition
+from state_stores.errors import StoreCorruptedError
+from state_stores.restore import StartFrom, restore_start
+from tasks.call_watch import GLOBAL, CallWatch, Limits
+from tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
+from tasks.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
+from tasks.restore.global_stores import GlobalStores
+from tasks.restore.stalls import Reach, Stalls, explained
+from tasks.restore.store_restore import DELETE_RETENTION_MS, EventKind, RestoreEvent
+
+_log = logging.getLogger(__name__)
+
+#: Records of one poll; each run of them is written at once.
+_POLL_RECORDS = 10_000
+_POLL_S = 0.1
+#: Between two polls that brought nothing (the real reader has waited already).
+_IDLE_S = 0.001
+#: Positions of quiet topics are written anew this often, so that they never grow too old to be followed.
+_REFRESH_S = 3_600.0
+#: How often it is checked whether restoring goes on.
+_STALLS_EVERY_S = 1.0
+
+
+class _Restoring(msgspec.Struct):
+    """One partition on its way to the end that was fixed before reading began."""
+
+    store: str
+    start: int
+    end: int
+    restored: int = 0
+
+    def event(self, kind: EventKind, partition: TopicPartition) -> RestoreEvent:
+        return RestoreEvent(
+            kind=kind,
+            store=self.store,
+            topic=partition.topic,
+            partition=partition.partition,
+            start=self.start,
+            end=self.end,
+            restored=self.restored,
+        )
+
+
+class GlobalUpdater:
+    """The thread behind the global stores of one process; `close` also closes the stores."""
+
+    def __init__(
+        self,
+        stores: GlobalStores,
+        *,
+        admin: Admin,
+        make_reader: Callable[[], ChangelogReader],
+        clock: Clock,
+        wipe: Callable[[], None],
+        on_event: Callable[[RestoreEvent], None],
+        limits: Limits,
+    ) -> None:
+        self._stores = stores
+        self._limits = limits
+        self._turns = 0
+        #: Sees which calls of user code take long, while the thread runs.
+        self.watch: CallWatch | None = None
+        self._admin = admin
+        self._make_reader = make_reader
+        self._clock = clock
+        self._wipe = wipe
+        self._on_event = on_event
+        self._error: BaseException | None = None
+        self._stop = threading.Event()
+        self._settled = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="tidewheel-global-updater", daemon=True
+        )
+        self._wanted: dict[TopicPartition, _Restoring] = {}
+        #: Of each partition: when it was last known that nothing before its position is missing.
+        self._known_ms: dict[TopicPartition, int] = {}
+        self._next_refresh_s = 0.0
+        self._next_stalls_s = 0.0
+        self._stalls = Stalls()
+        #: Records still to read before tasks may run; for the metrics.
+        self.remaining_records = 0
+
+    def start(self) -> None:
+        """Begin to restore; returns at once."""
+        self._thread.start()
+
+    def wait(self, stopped: threading.Event) -> bool:
+        """Wait until everything is restored; returns False if `stopped` was set first, raises what went wrong."""
+        while not self._settled.wait(0.05):
+            if stopped.is_set():
+                return False
+        self.check()
+        return not stopped.is_set()
+
+    def check(self) -> None:
+        """Raise what stopped the thread, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Stop the thread and close the stores; idempotent."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        # Not by the thread: tasks that still run when it fails are to hear of its error, not of a closed store.
+        self._stores.close()
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self.watch = watch = CallWatch(
+            lambda: self._turns,
+            others=lambda: (),
+            shows=None,
+            limits=self._limits,
+            effect=GLOBAL,
+        )
+        watch.start()
+        try:
+            try:
+                self._open()
+                self._work()
+            finally:
+                self._stores.stop()  # in this thread, to which its processors and their event loop belong
+        except StoreCorruptedError as error:
+            self._error = GlobalStoreDamagedError(f"a global store is damaged: {error}")
+        except BaseException as error:  # noqa: BLE001 - raised again in the worker's thread by check
+            self._error = error
+        finally:
+            self._settled.set()
+            watch.close()
+
+    def _open(self) -> None:
+        try:
+            self._stores.open()
+        except StoreCorruptedError as error:
+            _log.warning("global stores: %s; wiping them and reading their topics again", error)
+            self._wipe()
+            self._stores.open()
+
+    def _work(self) -> None:
+        starts = self._plan()
+        self._stores.start()
+        reader = self._make_reader()
+        try:
+            reader.assign(starts)
+            for partition, entry in self._wanted.items():
+                self._on_event(entry.event("start", partition))
+            while not self._stop.is_set():
+                if not self._wanted and not self._settled.is_set():
+                    self._settled.set()
+                self._turn(reader)
+        except OffsetOutOfRangeError as error:
+            raise GlobalStoreDamagedError(
+                f"records of a global topic are gone before they were read: {error}"
+            ) from error
+        finally:
+            for partition, entry in self._wanted.items():
+                self._on_event(entry.event("suspended", partition))
+            self.remaining_records = 0
+            reader.close()
+
+    def _plan(self) -> dict[TopicPartition, int]:
+        """Decide where to begin in each partition, and empty the stores that begin anew."""
+        manager = self._stores.manager
+        partitions = manager.changelogs
+        topics = self._admin.describe_topics(
+            sorted(self._stores.specs), config=["delete.retention.ms"]
+        )
+        logs = self._admin.beginning_offsets(list(partitions))
+        ends = self._admin.end_offsets(list(partitions))
+        now_ms = self._clock.now_ms()
+        starts: dict[TopicPartition, int] = {}
+        anew: set[str] = set()
+        for partition, store in partitions.items():
+            topic = topics.get(partition.topic)
+            if topic is None:
+                raise MissingSourceTopicError(
+                    f"global topic {partition.topic} does not exist (any more); create it again"
+                )
+            manager.topic_ids[partition.topic] = topic.topic_id
+            position = manager.position_of(partition)
+            begin, reason = restore_start(
+                position,
+                topic_id=topic.topic_id,
+                log_start=logs[partition],
+                log_end=ends[partition],
+                tombstone_retention_ms=int(
+                    topic.config.get("delete.retention.ms", DELETE_RETENTION_MS)
+                ),
+                now_ms=now_ms,
+            )
+            _log.info("global store %s, %s: from %s: %s", store, partition, begin.value, reason)
+            starts[partition] = 0 if position is None else position.offset
+            if begin is StartFrom.BEGINNING:
+                anew.add(store)  # all of it: rows don't tell which partition they came from
+        for store in sorted(anew):
+            manager.forget(store)
+        for partition, store in partitions.items():
+            if store in anew:
+                starts[partition] = logs[partition]
+            self._known_ms[partition] = now_ms
+            if starts[partition] < ends[partition]:
+                self._wanted[partition] = _Restoring(store, starts[partition], ends[partition])
+            else:
+                self._stores.commit({partition: starts[partition]}, known_ms=now_ms)
+        self._next_refresh_s = self._clock.monotonic_s() + _REFRESH_S
+        return starts
+
+    def _turn(self, reader: ChangelogReader) -> None:
+        """Apply one poll; see which partitions have reached their end."""
+        self._turns += 1
+        runs = reader.poll(_POLL_RECORDS, _POLL_S)
+        for run in runs:
+            partition = TopicPartition(run.topic, run.partition)
+            entry = self._wanted.get(partition)
+            self._stores.apply(run, known_ms=self._known_ms[partition], position=entry is None)
+            if entry is not None:
+                entry.restored += len(run)
+                self._on_event(entry.event("batch", partition))
+        if self._wanted:
+            self._finish(reader.positions())
+            self._look_for_stalls(reader.positions())
+        elif not runs:
+            self._stop.wait(_IDLE_S)
+        if self._clock.monotonic_s() >= self._next_refresh_s:
+            self._refresh(reader.positions())
+
+    def _finish(self, positions: dict[TopicPartition, int]) -> None:
+        done = [
+            partition
+            for partition, entry in self._wanted.items()
+            if positions.get(partition, 0) >= entry.end
+        ]
+        for partition in done:
+            entry = self._wanted.pop(partition)
+            self._stores.commit(
+                {partition: positions[partition]}, known_ms=self._known_ms[partition]
+            )
+            self._on_event(entry.event("end", partition))
+        self.remaining_records = sum(
+            max(entry.end - positions.get(partition, entry.start), 0)
+            for partition, entry in self._wanted.items()
+        )
+
+    def _look_for_stalls(self, positions: dict[TopicPartition, int]) -> None:
+        """Report partitions whose restore does not go on, with the reason: no task begins meanwhile."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_stalls_s:
+            return
+        self._next_stalls_s = now_s + _STALLS_EVERY_S
+        reaches = {
+            partition: Reach(positions.get(partition, entry.start), entry.end)
+            for partition, entry in self._wanted.items()
+        }
+        stalls = self._stalls.look(reaches, now_s)
+        for stall, text in zip(stalls, explained(stalls, self._admin), strict=True):
+            store = self._wanted[stall.partition].store
+            _log.warning("global store %s: restoring has made %s", store, text)
+
+    def _refresh(self, positions: dict[TopicPartition, int]) -> None:
+        """Note that the positions of partitions read to their end are as good as new."""
+        self._next_refresh_s = self._clock.monotonic_s() + _REFRESH_S
+        now_ms = self._clock.now_ms()
+        ends = self._admin.stable_offsets(list(positions))  # beyond them nothing is compacted
+        current = {
+            partition: position
+            for partition, position in positions.items()
+            if position >= ends[partition] and partition not in self._wanted
+        }
+        self._known_ms |= dict.fromkeys(current, now_ms)
+        if current:
+            self._stores.commit(current, known_ms=now_ms)

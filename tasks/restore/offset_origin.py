@@ -1,0 +1,306 @@
+"""Origin of an input's committed offset: ours, set by another program, lost, or never there. Pure.
+
+An offset that this application did not commit would skip or repeat records, and a lost one would count all input again on top
+of the state that is there. Both are refused unless `accept_offsets` is set. A partition that appeared after the application's
+first start has no offset either; it is read from its beginning, whatever `auto_offset_reset` says (KIP-1327).
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import msgspec
+
+from rebalance.model import TaskId, TopicPartition
+from tasks.commit_facts import (
+    CommitFacts,
+    NamedOperator,
+    decode_details,
+    decode_operators,
+    inputs_digest,
+    name_digest,
+)
+from tasks.errors import StartRefusedError
+from tasks.internal_topics import ApplicationPlan, internal_prefix, is_matched
+from tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
+from tasks.ports import CommittedOffset
+from tasks.worker_settings import WorkerSettings
+
+#: What ends a refusal.
+_WAYS_OUT: Final = (
+    "To start there all the same, run once with --accept-offsets (or accept_offsets=True); to process the input again, stop "
+    "all workers and run `tidewheel reset`"
+)
+
+
+class StartRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that decide where inputs begin.
+
+    Attributes:
+        group_id: The group that offsets are committed to: the application's id.
+        auto_offset_reset: Where inputs begin without an offset at the application's first start.
+        accept_offsets: Offsets of other origin are followed, and lost ones count as never there.
+        operators: Operator of each generated name of a store or repartition topic.
+    """
+
+    group_id: str
+    auto_offset_reset: str = "earliest"
+    accept_offsets: bool = False
+    operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
+
+    def own(self, found: CommittedOffset | None) -> Progress | None:
+        """Return the progress beside an offset; None if nothing is committed, or not by this application."""
+        if found is None or found.offset < 0:
+            return None
+        progress = Progress.decode(found.metadata, committed_offset=found.offset)
+        prefix = internal_prefix(self.group_id)
+        ours = progress is not None and progress.transactional_id.startswith(prefix)
+        return progress if ours else None
+
+
+def start_rules(settings: WorkerSettings) -> StartRules:
+    """Return the settings that decide where inputs begin."""
+    return StartRules(
+        group_id=settings.application_id,
+        auto_offset_reset=settings.auto_offset_reset,
+        accept_offsets=settings.accept_offsets,
+        operators=settings.operators,
+    )
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Origin of one input's offset.
+
+    Attributes:
+        facts: Facts to commit from now on.
+        has_past: This application has committed for the task. Otherwise state of the task means that offsets were lost.
+        is_new: The partition appeared after the application's first start.
+        is_accepted: The offset is of other origin, or missing, and `accept_offsets` is set.
+    """
+
+    facts: CommitFacts = CommitFacts()
+    has_past: bool = False
+    is_new: bool = False
+    is_accepted: bool = False
+
+
+class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets that this application has committed, of all its inputs.
+
+    Attributes:
+        plan: The application on its cluster.
+        facts: Facts of each partition with an offset of ours.
+        appeared: Partitions that this process has seen appear.
+    """
+
+    plan: ApplicationPlan
+    facts: Mapping[TopicPartition, CommitFacts]
+    appeared: AbstractSet[TopicPartition] = frozenset()
+
+    def is_new(self, partition: TopicPartition) -> bool:
+        """Return whether a partition without an offset appeared after the application's first start."""
+        if partition in self.appeared:
+            return True
+        first = self.first_partitions(partition.topic)
+        if first >= 0:
+            return partition.partition >= first
+        return self._is_new_topic(partition.topic)
+
+    def first_partitions(self, topic: str) -> int:
+        """Return how many partitions a topic had when the application first read it; -1 if no commit tells."""
+        known = [
+            facts.first_partitions
+            for partition, facts in self.facts.items()
+            if partition.topic == topic and facts.first_partitions >= 0
+        ]
+        return min(known, default=-1)
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions an input topic has now."""
+        counts = (each.topic_partitions for each in self.plan.subtopologies.values())
+        return max(found.get(topic, 0) for found in counts)
+
+    def _is_new_topic(self, topic: str) -> bool:
+        """Return whether a pattern matched a topic later than others.
+
+        The first task of a sub-topology reads partition 0 of all its topics, and commits them together.
+        """
+        if not is_matched(self.plan, topic) or any(each.topic == topic for each in self.facts):
+            return False
+        return any(
+            TopicPartition(other, 0) in self.facts
+            for subtopology in self.plan.subtopologies.values()
+            for topics in subtopology.source_topics.values()
+            if topic in topics
+            for other in topics
+        )
+
+
+def origin_without_offset(
+    partition: TopicPartition,
+    inputs: AbstractSet[TopicPartition],
+    offsets: GroupOffsets,
+    rules: StartRules,
+) -> Origin:
+    """Return the origin of an input without an offset; raises `StartRefusedError` if it must have had one.
+
+    Args:
+        partition: The input.
+        inputs: All inputs of its task.
+        offsets: Offsets of ours.
+        rules: The settings.
+    """
+    digest = inputs_digest(each.topic for each in inputs)
+    others = {each: offsets.facts[each] for each in sorted(inputs) if each in offsets.facts}
+    together = next((each for each, facts in others.items() if facts.inputs == digest), None)
+    if together is not None and not rules.accept_offsets:
+        raise StartRefusedError(
+            f"nothing is committed for {partition}, but {together}, which the same task reads, was committed together with it: "
+            f"the offset of {partition} was deleted, or has expired. {_WAYS_OUT}"
+        )
+    is_new = together is None and offsets.is_new(partition)
+    first = offsets.first_partitions(partition.topic)
+    if first < 0 and not is_new:
+        first = offsets.partitions(partition.topic)
+    elif first < 0:
+        seen = [each.partition for each in offsets.appeared if each.topic == partition.topic]
+        first = min(seen, default=0)
+    return Origin(
+        facts=CommitFacts(first_partitions=first, inputs=digest, accepted=rules.accept_offsets),
+        has_past=bool(others),
+        is_new=is_new,
+        is_accepted=rules.accept_offsets,
+    )
+
+
+def origin_of_foreign(
+    partition: TopicPartition,
+    found: CommittedOffset,
+    inputs: AbstractSet[TopicPartition],
+    offsets: GroupOffsets,
+    rules: StartRules,
+    floor: int | None,
+) -> Origin:
+    """Return the origin of an offset that is not ours; raises `StartRefusedError` unless it may be followed.
+
+    It may if `accept_offsets` is set, if it is where the last owner left the partition, or if Kafka Streams committed it and
+    this application never ran.
+    """
+    is_accepted = rules.accept_offsets and found.offset != floor
+    theirs = partition_time_of_kafka_streams(found.metadata) is not None
+    migrates = theirs and floor is None and not offsets.facts
+    if not (is_accepted or found.offset == floor or migrates):
+        left = "" if floor is None else f", and the last owner left it at offset {floor}"
+        whose = "Kafka Streams committed it" if theirs else "another program or tool set it"
+        raise StartRefusedError(
+            f"offset {found.offset} of {partition} was not committed by application {rules.group_id} ({whose}){left}: starting "
+            f"there would skip or repeat records. {_WAYS_OUT}"
+        )
+    first = offsets.first_partitions(partition.topic)
+    return Origin(
+        facts=CommitFacts(
+            first_partitions=offsets.partitions(partition.topic) if first < 0 else first,
+            inputs=inputs_digest(each.topic for each in inputs),
+            accepted=is_accepted,
+        ),
+        has_past=not migrates,
+        is_accepted=is_accepted,
+    )
+
+
+def origin_of_own(
+    partition: TopicPartition,
+    progress: Progress,
+    inputs: AbstractSet[TopicPartition],
+    offsets: GroupOffsets,
+) -> Origin:
+    """Return the origin of an offset of ours."""
+    facts = CommitFacts.decode(progress.facts)
+    first = facts.first_partitions
+    if first < 0:  # an earlier version, or a bulk load
+        first = offsets.partitions(partition.topic)
+    digest = inputs_digest(each.topic for each in inputs)
+    return Origin(
+        facts=msgspec.structs.replace(facts, first_partitions=first, inputs=digest), has_past=True
+    )
+
+
+def check_names(committed: CommitFacts, operators: Mapping[str, NamedOperator]) -> None:
+    """Raise `StartRefusedError` if an operator has another generated name than when the last commit was made.
+
+    An operator that was changed in place keeps its name and its rows. Operators whose fingerprints are equal are not told apart.
+    """
+    names = {name_digest(name): name for name in operators}
+    for before, now in (
+        (
+            decode_operators(committed.operators),
+            {name: each.fingerprint for name, each in operators.items()},
+        ),
+        (decode_details(committed), {name: each.details for name, each in operators.items()}),
+    ):
+        moved = _moved(before, {name_digest(name): each for name, each in sorted(now.items())})
+        if moved is not None:
+            to, left = moved
+            old = names.get(left, "another generated name")
+            name, place = names[to], operators[names[to]].location
+            line = f" ({place})" if place else ""
+            raise StartRefusedError(
+                f"{name}: its operator{line} had {old} at the last commit. Generated names count the calls of a program, so this "
+                "operator would get the rows or records of another one, or lose its own. Name it (store=... for a store, name=... "
+                "for a repartition topic); the name that it had keeps what it has. Or put the calls back into their order, or "
+                "stop all workers and run `tidewheel reset`"
+            )
+
+
+def _moved(before: Mapping[int, int], now: Mapping[int, int]) -> tuple[int, int] | None:
+    """Return the first name with the fingerprint of another name, and that name.
+
+    >>> _moved({1: 10, 2: 20}, {1: 20, 2: 10}), _moved({1: 10, 2: 20}, {1: 30, 2: 20})
+    ((1, 2), None)
+    """
+    for name, found in now.items():
+        if before.get(name) != found:
+            for other, known in before.items():
+                if known == found and now.get(other) != found:
+                    return name, other
+    return None
+
+
+def check_state(
+    task: TaskId,
+    origins: Mapping[TopicPartition, Origin],
+    committed: AbstractSet[TopicPartition],
+    *,
+    on_disk: str,
+    in_changelogs: Mapping[TopicPartition, int],
+) -> None:
+    """Raise `StartRefusedError` if a task without an offset of ours has state: its offsets were lost.
+
+    Args:
+        task: The task.
+        origins: Origins of its inputs' offsets.
+        committed: Inputs with an offset; those without one of ours were committed by Kafka Streams, with its changelogs.
+        on_disk: Why the local disk counts as state of this application; empty if it does not.
+        in_changelogs: End of each changelog partition of the task.
+    """
+    if any(each.has_past or each.is_accepted for each in origins.values()):
+        return
+    if committed:
+        if on_disk:
+            raise StartRefusedError(
+                f"the offset of {min(committed)} was committed by Kafka Streams, but this application has run here ({on_disk}): "
+                f"starting there would skip or repeat records. {_WAYS_OUT}"
+            )
+        return
+    written = [f"changelog {each}" for each, end in sorted(in_changelogs.items()) if end > 0]
+    evidence = on_disk or (f"{written[0]} has records" if written else "")
+    if evidence:
+        raise StartRefusedError(lost_text(min(origins), f"task {task} has state ({evidence})"))
+
+
+def lost_text(partition: TopicPartition, evidence: str) -> str:
+    """Return the text of a refusal where offsets were lost."""
+    return (
+        f"nothing is committed for {partition}, but {evidence}: its offsets were deleted or have expired "
+        "(offsets.retention.minutes), so all input would count again. " + _WAYS_OUT
+    )

@@ -1,0 +1,383 @@
+"""Asks the cluster what restoring a task needs to know: where its inputs and changelogs begin and end."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from rebalance.model import TaskId, TopicPartition
+from state_stores.errors import StreamsError
+from state_stores.layout.position import Position
+from tasks.errors import StartRefusedError
+from tasks.internal_topics import ApplicationPlan
+from tasks.ports import Admin, Clock, CommittedOffset, TopicDescription, UnsettledOffsetsError
+from tasks.restore.offset_origin import StartRules, check_state
+from tasks.restore.stalls import Stall, explained
+from tasks.restore.start_positions import (
+    Grant,
+    StartPosition,
+    find_granted_starts,
+    inputs_of,
+    progress_of,
+    slowest_position_ms,
+    topic_ids_of,
+)
+from tasks.restore.store_restore import RESTORE_SETTINGS, LogFacts, StoreRestore, start_of
+from tasks.task.active_task import ActiveTask
+
+_log = logging.getLogger(__name__)
+
+#: Ids of topics that were asked for longer ago count no more: a topic may have been made anew.
+_TOPIC_IDS_AGE_S: Final = 15.0
+
+#: An end below a store's position is asked for so often, and with this pause, before it is believed.
+_ENDS_ASKED: Final = 20
+_ENDS_PAUSE_S: Final = 0.5
+
+
+class RestorePlanner:
+    """Questions about the tasks of one application. Its answers are those of the moment.
+
+    Args:
+        plan: Returns the application as it runs on its cluster now.
+        admin: Who is asked.
+        clock: Time.
+        rules: Settings that decide where inputs begin.
+        appeared: Returns the input partitions that this process has seen appear.
+        topology_hash: Tells this topology from others, in commits.
+        pause: Waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        plan: Callable[[], ApplicationPlan],
+        admin: Admin,
+        clock: Clock,
+        *,
+        rules: StartRules,
+        topology_hash: bytes,
+        pause: Callable[[float], object] = time.sleep,
+        appeared: Callable[[], frozenset[TopicPartition]] = frozenset,
+    ) -> None:
+        self._pause = pause
+        self._plan = plan
+        self._admin = admin
+        self._clock = clock
+        self._rules = rules
+        self._group_id = rules.group_id
+        self._appeared = appeared
+        self._topology_hash = topology_hash
+        self._topic_ids: dict[str, bytes] = {}
+        self._learned_s = 0.0
+
+    def find_starts(
+        self, grants: Mapping[TaskId, Grant]
+    ) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes], dict[TaskId, StreamsError]]:
+        """Return the start of each input of granted tasks, the topics' ids, and why tasks may not start."""
+        refused: dict[TaskId, StreamsError] = {}
+        try:
+            starts = self._starts_of(grants)
+        except (StartRefusedError, UnsettledOffsetsError) as error:
+            if len(grants) == 1:
+                return {}, dict(self._topic_ids), dict.fromkeys(grants, error)
+            # One task is refused; one by one, the others are not refused with it.
+            starts = dict[TopicPartition, StartPosition]()
+            for task_id, grant in grants.items():
+                try:
+                    starts |= self._starts_of({task_id: grant})
+                except (StartRefusedError, UnsettledOffsetsError) as its_own:
+                    refused[task_id] = its_own
+        return starts, dict(self._topic_ids), refused
+
+    def _starts_of(self, grants: Mapping[TaskId, Grant]) -> dict[TopicPartition, StartPosition]:
+        plan = self._plan()
+        inputs = inputs_of(plan, grants)
+        too_old = self._clock.monotonic_s() - self._learned_s > _TOPIC_IDS_AGE_S
+        if too_old or any(each.topic not in self._topic_ids for each in inputs):
+            self.learn_topics(inputs)
+        return find_granted_starts(
+            plan,
+            grants,
+            admin=self._admin,
+            rules=self._rules,
+            appeared=self._appeared(),
+            topic_ids=self._topic_ids,
+        )
+
+    def learn_topics(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Ask for the ids of the topics of these partitions, and again of those that are known.
+
+        They are asked for ahead, so that a promotion need not wait for them.
+        """
+        known = [TopicPartition(topic, 0) for topic in self._topic_ids]
+        learned_s = self._clock.monotonic_s()
+        self._topic_ids = topic_ids_of([*known, *partitions], self._admin)
+        self._learned_s = learned_s
+
+    def get_ready(self, copies: Iterable[ActiveTask]) -> None:
+        """Ask ahead what a promotion asks of these tasks: a first question has to find the group's coordinator.
+
+        What is committed by now says how far their slowest key ranges are.
+        """
+        copies = list(copies)
+        inputs = [partition for task in copies for partition in task.inputs]
+        self.learn_topics(inputs)
+        self._admin.reach_group(self._group_id)
+        self._place(copies, self._admin.committed(self._group_id, inputs, stable=False))
+
+    def look_at_ranges(self, copies: Iterable[ActiveTask]) -> None:
+        """Find out how far the slowest key ranges are of tasks that others run, in several ranges perhaps."""
+        cut = [task for task in copies if _may_part(task)]
+        inputs = [partition for task in cut for partition in task.inputs]
+        if inputs:
+            self._place(cut, self._admin.committed(self._group_id, inputs, stable=False))
+
+    def lose_sight(self, task: ActiveTask) -> None:
+        """Count no more on what was committed of a task, which somebody else runs from now on: its ranges may part."""
+        if task.stores.slowest_position_ms is None and _may_part(task):
+            task.stores.slowest_position_ms = -1
+
+    def _place(
+        self, copies: Iterable[ActiveTask], committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        for task in copies:
+            task.stores.slowest_position_ms = slowest_position_ms(
+                [progress_of(committed.get(partition)) for partition in task.inputs],
+                self._topology_hash,
+                may_part=_may_part(task),
+            )
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the committed offsets of inputs, where there are any."""
+        found = self._admin.committed(self._group_id, partitions, stable=False)
+        return {partition: offset.offset for partition, offset in found.items()}
+
+    def look(self, tasks: Iterable[ActiveTask]) -> dict[TopicPartition, LogFacts]:
+        """Return what the cluster says of everything that stores of these tasks are restored from."""
+        tasks = list(tasks)
+        partitions = [partition for task in tasks for partition in _backups(task)]
+        if not partitions:
+            return {}
+        topics = self._admin.describe_topics(
+            sorted({partition.topic for partition in partitions}), config=RESTORE_SETTINGS
+        )
+        starts = self._admin.beginning_offsets(partitions)
+        # In this order: the stable offset of a moment is never beyond a later end.
+        stable = self._admin.stable_offsets(partitions)
+        ends = self._confirmed_ends(tasks, topics)
+        now_ms = self._clock.now_ms()
+        return {
+            partition: LogFacts(
+                topic=topics[partition.topic],
+                start=starts[partition],
+                end=ends[partition],
+                stable=stable[partition],
+                now_ms=now_ms,
+            )
+            for partition in partitions
+        }
+
+    def _confirmed_ends(
+        self, tasks: Sequence[ActiveTask], topics: Mapping[str, TopicDescription]
+    ) -> dict[TopicPartition, int]:
+        """Return the ends of the logs; one below the position of a store is asked for again, for some seconds.
+
+        A store whose position is beyond the end is wiped. A broker that has lost the leadership without knowing it answers with an
+        end that is too low.
+        """
+        positions = {
+            partition: position.offset
+            for task in tasks
+            for partition, store in task.stores.changelogs.items()
+            if (position := task.stores.position(store)) is not None
+            and position.topic_id == topics[partition.topic].topic_id
+        }
+        ends = self._admin.end_offsets([each for task in tasks for each in _backups(task)])
+        for _ in range(_ENDS_ASKED):
+            short = [each for each, offset in positions.items() if offset > ends[each]]
+            if not short:
+                return ends
+            self._pause(_ENDS_PAUSE_S)
+            ends |= self._admin.end_offsets(short)
+        for each, offset in positions.items():
+            if offset > ends[each]:
+                _log.warning(
+                    "%s ends at %d, but this worker's store had come to %d: the brokers have lost records that they had "
+                    "acknowledged (an unclean leader election, or a disk). The store is restored from what is left; compare it "
+                    "with its input, and see unclean.leader.election.enable and min.insync.replicas",
+                    each,
+                    ends[each],
+                    offset,
+                )
+        return ends
+
+    def check_state(
+        self,
+        task: ActiveTask,
+        ends: Mapping[TopicPartition, int],
+        starts: Mapping[TopicPartition, StartPosition],
+    ) -> None:
+        """Raise `StartRefusedError` if a task that begins as a new application's has state; its stores are open.
+
+        `ends` are those of its changelogs.
+        """
+        mine = {each: starts[each] for each in task.inputs}
+        if not mine or any(each.origin.has_past for each in mine.values()):
+            return
+        check_state(
+            task.task_id,
+            {each: start.origin for each, start in mine.items()},
+            {each for each, start in mine.items() if start.committed},
+            on_disk=_state_on_disk(task),
+            in_changelogs={each: ends[each] for each in task.stores.changelogs if each in ends},
+        )
+
+    def restores(
+        self,
+        task: ActiveTask,
+        facts: Mapping[TopicPartition, LogFacts],
+        *,
+        starts: Mapping[TopicPartition, StartPosition] | None,
+        grant: Grant | None,
+        complete: bool,
+    ) -> list[StoreRestore]:
+        """Return the restores of a task whose stores are open.
+
+        Args:
+            task: The task.
+            facts: See `look`.
+            starts: Where its inputs begin, if it is to run.
+            grant: With what it is owned, if it is to run; None for a copy.
+            complete: Its stores were open until now, and are what their positions say.
+        """
+        self._start_at(task, starts)
+        found: list[StoreRestore] = []
+        limits = self._limits(task, starts)
+        for partition, store in _backups(task).items():
+            about = facts[partition]
+            task.stores.topic_ids[partition.topic] = about.topic.topic_id
+            source = task.source_restore(partition) if partition in limits else None
+            limit = limits.get(partition)
+            if source is not None and grant is None:
+                limit = _limit_of_copy(task.stores.position(store), limit, about)
+            end = about.end if limit is None else limit
+            if partition in limits and limit is None:
+                # Nobody has processed anything of the input yet, so the table has no rows.
+                with task.stores.trusted():
+                    task.stores.forget(store)
+                limit = end = about.start
+            elif grant is not None and limit is None:
+                end = grant.changelog_end.get(partition, end)
+            start, reason = start_of(
+                task,
+                store,
+                about,
+                end=max(end, about.end) if limit is None else end,
+                extracts=source is not None and source.extracts,
+                follows=grant is None,
+                open_before=complete,
+            )
+            _log.info("task %s store %s: restoring from %s: %s", task.task_id, store, start, reason)
+            found.append(
+                StoreRestore(
+                    task=task,
+                    store=store,
+                    partition=partition,
+                    start=start,
+                    position=start,
+                    end=None if grant is None else end,
+                    known_ms=about.now_ms,
+                    # Beyond the stable offset nothing is compacted, so a position there is as good as one at the end.
+                    milestone=min(start, end) if complete else min(end, max(about.stable, start)),
+                    limit=limit,
+                    source=source,
+                )
+            )
+        return found
+
+    def explain(self, stalls: Sequence[Stall]) -> list[str]:
+        """Return why restores do not go on."""
+        return explained(stalls, self._admin)
+
+    def fix_ends(
+        self,
+        task: ActiveTask,
+        entries: Iterable[StoreRestore],
+        starts: Mapping[TopicPartition, StartPosition],
+        grant: Grant,
+    ) -> None:
+        """Set where the restores of a copy that is promoted are done."""
+        self._start_at(task, starts)
+        entries = list(entries)
+        limits = self._limits(task, starts)
+        unknown = [
+            each.partition
+            for each in entries
+            if each.source is None and each.partition not in grant.changelog_end
+        ]
+        ends = self._admin.end_offsets(unknown) if unknown else {}
+        now_ms = self._clock.now_ms()
+        for entry in entries:
+            if entry.source is not None:
+                limit = limits[entry.partition]
+                entry.end = entry.position if limit is None else limit
+            else:
+                entry.end = {**ends, **grant.changelog_end}[entry.partition]
+                entry.milestone, entry.known_ms = entry.end, now_ms
+
+    def _start_at(
+        self, task: ActiveTask, starts: Mapping[TopicPartition, StartPosition] | None
+    ) -> None:
+        """Note how far the slowest key range is of a task that is to run: what is restored is that of the same commit."""
+        if starts is not None:
+            task.stores.slowest_position_ms = slowest_position_ms(
+                [starts[partition].progress for partition in task.inputs],
+                self._topology_hash,
+                may_part=False,
+            )
+
+    def _limits(
+        self, task: ActiveTask, starts: Mapping[TopicPartition, StartPosition] | None
+    ) -> dict[TopicPartition, int | None]:
+        """Return how far each input that a table is restored from is committed; None where it is not."""
+        sources = list(task.source_stores)
+        if starts is not None:
+            known = {each: starts[each] for each in sources}
+            return {
+                each: start.offset if start.committed else None for each, start in known.items()
+            }
+        committed = self.committed(sources) if sources else {}
+        return {each: committed.get(each) for each in sources}
+
+
+def _state_on_disk(task: ActiveTask) -> str:
+    """Return what the local disk has of a task that only its commits can have left there; empty if nothing."""
+    for partition, store in task.source_stores.items():
+        position = task.stores.position(store)
+        if position is not None and position.offset > 0:
+            return f"store {store} on this disk is at offset {position.offset} of {partition}"
+    for store in task.stores.specs:
+        if task.stores.has_rows_of_its_own(store):
+            return f"store {store}, which has no changelog, has rows on this disk"
+    return ""
+
+
+def _may_part(task: ActiveTask) -> bool:
+    """Return whether a task has stores whose rows expire, and may run in key ranges."""
+    return any(spec.kept_longer_ms for spec in task.stores.specs.values())
+
+
+def _backups(task: ActiveTask) -> dict[TopicPartition, str]:
+    """Return the store of each partition that one is restored from."""
+    return task.stores.changelogs | task.source_stores
+
+
+def _limit_of_copy(position: Position | None, committed: int | None, about: LogFacts) -> int | None:
+    """Return up to where a copy may apply records of an input; None where nothing has been processed of it.
+
+    The committed offset that is asked for here may be an older one, while a later commit is undecided. A store has come to
+    its position by a commit, so that is never beyond the limit.
+    """
+    if position is None or position.topic_id != about.topic.topic_id:
+        return committed
+    return max(position.offset, about.start if committed is None else committed)

@@ -1,0 +1,547 @@
+"""Where tasks begin to read, from what is committed and what the log still has."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import timedelta
+from typing import Final, TypeGuard
+
+import msgspec
+
+from rebalance.model import TaskId, TopicPartition
+from rebalance.producer_ids import own_ids, own_ids_outside_groups
+from state_stores.errors import StreamsError
+from tasks.commit_facts import CommitFacts
+from tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
+from tasks.internal_topics import ApplicationPlan
+from tasks.key_ranges.done_ranges import OldMap
+from tasks.key_ranges.key_ranges import KEY_HASH
+from tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
+from tasks.ports import Admin, CommittedOffset
+from tasks.processing.api.topology_spec import OffsetReset
+from tasks.restore.offset_origin import (
+    GroupOffsets,
+    Origin,
+    StartRules,
+    check_names,
+    lost_text,
+    origin_of_foreign,
+    origin_of_own,
+    origin_without_offset,
+)
+
+_log = logging.getLogger(__name__)
+
+#: As many partitions are named in a line of the log.
+_NAMED: Final = 5
+
+
+class StartPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one input partition begins: the offset, and the stream time known there (-1 for none)."""
+
+    offset: int
+    partition_time_ms: int = -1
+    #: Whether it is where a commit left off.
+    committed: bool = False
+    #: What the last commit said, or None if nothing (of ours) is committed.
+    progress: Progress | None = None
+    #: Whether Kafka Streams has committed it.
+    by_kafka_streams: bool = False
+    #: Origin of the committed offset.
+    origin: Origin = Origin()
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """With what a task is owned.
+
+    Attributes:
+        task_epoch: Count of the task's owners; 0 under fixed assignment.
+        input: Committed offsets that an owner named last: nobody begins below.
+        changelog_end: Positions to restore to; where one is missing, the end of the changelog as it is read then.
+    """
+
+    task_epoch: int = 0
+    input: Mapping[TopicPartition, int] = msgspec.field(default_factory=dict[TopicPartition, int])
+    changelog_end: Mapping[TopicPartition, int] = msgspec.field(
+        default_factory=dict[TopicPartition, int]
+    )
+
+
+def find_starts(
+    plan: ApplicationPlan,
+    assigned: Iterable[TaskId],
+    *,
+    admin: Admin,
+    rules: StartRules,
+    transactional_id: str,
+    appeared: AbstractSet[TopicPartition] = frozenset(),
+) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes]]:
+    """Fence whoever committed for these tasks' inputs before; return where each input begins, and its topics' ids.
+
+    Raises `StreamsError` if the group has subscribed members, and `StartRefusedError` where an input must not start.
+    """
+    group_id = rules.group_id
+    members = admin.group_members(group_id)
+    if members:
+        raise StreamsError(
+            f"consumer group {group_id} has {members} subscribed members; the group belongs to this application: "
+            "stop those consumers, or choose another application_id. Instances of Kafka Streams that were stopped stay "
+            "members until their session.timeout.ms (45 s) is over, unless they were closed with LEAVE_GROUP"
+        )
+    assigned = list(assigned)
+    inputs = inputs_of(plan, assigned)
+    foreign = earlier_transactional_ids(
+        group_id, admin.committed(group_id, inputs, stable=False), {transactional_id}
+    )
+    if foreign:
+        _log.info("fencing earlier producers of these partitions: %s", ", ".join(foreign))
+        admin.fence(foreign)
+    committed = admin.committed(group_id, inputs, stable=True)
+    starts, ends = admin.beginning_offsets(inputs), admin.end_offsets(inputs)
+    topic_ids = topic_ids_of(inputs, admin)
+    tasks = dict.fromkeys(assigned, Grant())
+    origins = _origins(plan, tasks, committed, admin=admin, rules=rules, appeared=appeared)
+    positions = _positions(
+        plan, inputs, committed, starts, ends, topic_ids, origins, rules=rules, admin=admin
+    )
+    return positions, topic_ids
+
+
+def topic_ids_of(partitions: Iterable[TopicPartition], admin: Admin) -> dict[str, bytes]:
+    """Return the ids of the partitions' topics, of those that exist."""
+    topics = admin.describe_topics(sorted({partition.topic for partition in partitions}))
+    return {name: topic.topic_id for name, topic in topics.items()}
+
+
+def find_granted_starts(
+    plan: ApplicationPlan,
+    grants: Mapping[TaskId, Grant],
+    *,
+    admin: Admin,
+    rules: StartRules,
+    topic_ids: Mapping[str, bytes],
+    appeared: AbstractSet[TopicPartition] = frozenset(),
+) -> dict[TopicPartition, StartPosition]:
+    """Return where each input of tasks begins that the group has granted; `topic_ids` are those of all inputs.
+
+    The group has fenced or heard whoever had them before. Only producers of fixed assignment are not in its books:
+    they are fenced here (their commits say epoch 0). The cluster is asked as little as possible, because a task stands
+    still meanwhile: that a committed offset is in the log is found out by reading. What reading does not find out is asked:
+    whether the log still has what key ranges ahead of the lowest offset have done. Raises
+    `StartRefusedError` where a committed offset is below what the last owner left (nobody goes back, H15), and what
+    `start_position` raises.
+    """
+    inputs = inputs_of(plan, grants)
+    missing = sorted({each.topic for each in inputs}.difference(topic_ids))
+    if missing:
+        raise MissingSourceTopicError(
+            f"source topics {', '.join(missing)} do not exist (any more); create them again and run `tidewheel reset`"
+        )
+    committed = admin.committed(rules.group_id, inputs, stable=True)
+    fixed = own_ids_outside_groups(
+        rules.group_id,
+        (
+            progress.transactional_id
+            for progress in map(rules.own, committed.values())
+            if progress is not None and not progress.task_epoch
+        ),
+    )
+    if fixed:
+        _log.info("fencing producers of fixed assignment: %s", ", ".join(fixed))
+        admin.fence(fixed)
+        committed = admin.committed(rules.group_id, inputs, stable=True)
+    for task, grant in grants.items():
+        _check_grant(grant, plan.inputs(task), committed, rules)
+    origins = _origins(plan, grants, committed, admin=admin, rules=rules, appeared=appeared)
+    fresh = [each for each in inputs if not is_committed(committed.get(each))]
+    known = {each: offset.offset for each, offset in committed.items()}
+    starts = admin.beginning_offsets(fresh) if fresh else {}
+    asked = [*fresh, *(each for each in inputs if _is_uneven(committed.get(each)))]
+    ends = admin.end_offsets(asked) if asked else {}
+    return _positions(
+        plan,
+        inputs,
+        committed,
+        {**known, **starts},
+        {**known, **ends},
+        topic_ids,
+        origins,
+        rules=rules,
+        admin=admin,
+    )
+
+
+def _origins(
+    plan: ApplicationPlan,
+    grants: Mapping[TaskId, Grant],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    *,
+    admin: Admin,
+    rules: StartRules,
+    appeared: AbstractSet[TopicPartition],
+) -> dict[TopicPartition, Origin]:
+    """Return the origin of the offset of each input; raises `StartRefusedError` where that is no place to start."""
+    inputs = inputs_of(plan, grants)
+    own = {each: rules.own(committed.get(each)) for each in inputs}
+    any_committed = any(map(is_committed, committed.values()))
+    if not all(own.values()):
+        # The rest of the application tells whether it has run before. Asked only where something is missing.
+        rest = sorted({*inputs_of(plan, plan.tasks)}.difference(inputs))
+        others = admin.committed(rules.group_id, rest, stable=False)
+        own |= {each: rules.own(offset) for each, offset in others.items()}
+        any_committed = any_committed or any(map(is_committed, others.values()))
+    offsets = GroupOffsets(
+        plan=plan,
+        facts={each: CommitFacts.decode(found.facts) for each, found in own.items() if found},
+        appeared=appeared,
+    )
+    lost = [each for each in inputs if not is_committed(committed.get(each))]
+    if lost and not any_committed and not rules.accept_offsets:
+        _check_changelogs(plan, lost[0], admin)
+    origins: dict[TopicPartition, Origin] = {}
+    for each in inputs:
+        if each in offsets.facts:
+            check_names(offsets.facts[each], rules.operators)
+    for task, grant in grants.items():
+        beside = plan.inputs(task)
+        for partition in sorted(beside):
+            found = committed.get(partition)
+            progress = own[partition]
+            if progress is not None:
+                origins[partition] = origin_of_own(partition, progress, beside, offsets)
+            elif is_committed(found):
+                floor = grant.input.get(partition)
+                origins[partition] = origin_of_foreign(
+                    partition, found, beside, offsets, rules, floor
+                )
+            else:
+                origins[partition] = origin_without_offset(partition, beside, offsets, rules)
+    return origins
+
+
+def _check_changelogs(plan: ApplicationPlan, lost: TopicPartition, admin: Admin) -> None:
+    """Raise `StartRefusedError` if a changelog has records although this application has no offset at all.
+
+    Its tasks would start together: one without state would write the input of those with state again.
+    """
+    partitions = [
+        TopicPartition(topic.name, partition)
+        for topic in plan.changelog_topics
+        for partition in range(topic.partitions)
+    ]
+    ends = admin.end_offsets(partitions) if partitions else {}
+    written = next((each for each in partitions if ends[each] > 0), None)
+    if written is not None:
+        raise StartRefusedError(lost_text(lost, f"changelog {written} has records"))
+
+
+def appeared_in(plan: ApplicationPlan, before: ApplicationPlan) -> set[TopicPartition]:
+    """Return the input partitions of a plan that an earlier one did not have."""
+    return {*inputs_of(plan, plan.tasks)}.difference(inputs_of(before, before.tasks))
+
+
+def inputs_of(plan: ApplicationPlan, tasks: Iterable[TaskId]) -> list[TopicPartition]:
+    """Return the partitions that tasks read, in order."""
+    return sorted(partition for task in tasks for partition in plan.inputs(task))
+
+
+def _check_grant(
+    grant: Grant,
+    inputs: Iterable[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    rules: StartRules,
+) -> None:
+    """Raise `StartRefusedError` where less is committed than an owner left, or under a later epoch.
+
+    Inputs that the task had in an earlier topology have no effect.
+    """
+    for partition in sorted(inputs):
+        floor = grant.input.get(partition)
+        if floor is None:
+            continue
+        found = committed.get(partition)
+        progress = rules.own(found)
+        if progress is not None and progress.task_epoch > grant.task_epoch:
+            raise OutdatedGrantError(
+                f"{partition}: was committed under epoch {progress.task_epoch} of its task, which is granted here under "
+                f"epoch {grant.task_epoch}: the group's log was lost or made anew. Run `tidewheel group recover`"
+            )
+        is_accepted = progress is not None and CommitFacts.decode(progress.facts).accepted
+        if is_accepted or rules.accept_offsets:
+            continue
+        if not is_committed(found) or found.offset < floor:
+            what = f"offset {found.offset}" if is_committed(found) else "nothing"
+            raise StartRefusedError(
+                f"{partition}: the last owner left it at offset {floor}, but {what} is committed; somebody has changed "
+                "the offsets of this group, the topic was deleted, or the offsets expired while the group was stopped. No "
+                f"worker starts there, however often it is started: set the offset again to what it was, {floor}; or run once "
+                "with --accept-offsets (or accept_offsets=True) to start there all the same; or stop all workers and run "
+                "`tidewheel reset` to process the input again"
+            )
+
+
+def progress_of(found: CommittedOffset | None) -> Progress | None:
+    """Return what a commit says beside its offset; None if nothing is committed, or nothing of ours."""
+    if not is_committed(found):
+        return None
+    return Progress.decode(found.metadata, committed_offset=found.offset)
+
+
+def _is_uneven(found: CommittedOffset | None) -> bool:
+    """Return whether some key range had done records behind the committed offset."""
+    progress = progress_of(found)
+    return progress is not None and progress.highest_offset > progress.committed_offset
+
+
+def _positions(
+    plan: ApplicationPlan,
+    inputs: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    topic_ids: Mapping[str, bytes],
+    origins: Mapping[TopicPartition, Origin],
+    *,
+    rules: StartRules,
+    admin: Admin,
+) -> dict[TopicPartition, StartPosition]:
+    resets = _resets(plan, inputs, committed, origins, rules.auto_offset_reset, admin)
+    positions = {
+        partition: msgspec.structs.replace(
+            start_position(
+                partition,
+                committed=committed.get(partition),
+                log_start=starts[partition],
+                log_end=ends[partition],
+                topic_id=topic_ids[partition.topic],
+                reset=resets[partition],
+            ),
+            origin=origins[partition],
+        )
+        for partition in inputs
+    }
+    _log_kafka_streams(positions)
+    _log_accepted(positions)
+    return positions
+
+
+def _log_accepted(positions: Mapping[TopicPartition, StartPosition]) -> None:
+    accepted = {each: start for each, start in positions.items() if start.origin.is_accepted}
+    if accepted:
+        _log.warning(
+            "accept_offsets: starting at offsets that this application did not commit: %s%s. Remove the option after this start",
+            ", ".join(f"{each}@{start.offset}" for each, start in [*accepted.items()][:_NAMED]),
+            f" and {len(accepted) - _NAMED} more" if len(accepted) > _NAMED else "",
+        )
+
+
+def _log_kafka_streams(positions: Mapping[TopicPartition, StartPosition]) -> None:
+    """Log which offsets are those of Kafka Streams: its commits hold less than ours."""
+    found = [partition for partition, start in positions.items() if start.by_kafka_streams]
+    if found:
+        _log.info(
+            "going on where Kafka Streams left off, in %s%s: it commits the time of each partition, but not those of "
+            "windows and joins, so records may count as on time there that were late before",
+            ", ".join(map(str, found[:_NAMED])),
+            f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "",
+        )
+
+
+def _resets(
+    plan: ApplicationPlan,
+    inputs: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    origins: Mapping[TopicPartition, Origin],
+    auto_offset_reset: str,
+    admin: Admin,
+) -> dict[TopicPartition, str | int]:
+    """Return how each input begins without a committed offset: by name, or at an offset.
+
+    One that appeared after the first start begins at its beginning, unless its source demands an offset.
+    """
+    resets: dict[TopicPartition, str | int] = {}
+    ages_ms: dict[TopicPartition, int] = {}
+    latest: list[TopicPartition] = []
+    for partition in inputs:
+        reset = _reset_of(plan, partition.topic) or auto_offset_reset
+        if origins[partition].is_new and reset != "none":
+            resets[partition] = "earliest"
+        elif is_committed(committed.get(partition)):
+            resets[partition] = "none"  # nobody will ask
+        elif isinstance(reset, timedelta):
+            ages_ms[partition] = reset // timedelta(milliseconds=1)
+        elif reset == "latest":
+            latest.append(partition)
+        else:
+            resets[partition] = reset
+    # Records that are undecided now are of later: "latest" is not the end of the log.
+    stable = admin.stable_offsets(latest) if latest else {}
+    return {**resets, **admin.offsets_of_age(ages_ms), **stable}
+
+
+def is_committed(found: CommittedOffset | None) -> TypeGuard[CommittedOffset]:
+    """Return whether an offset is committed; clients tell of one that isn't by none, or by one below 0."""
+    return found is not None and found.offset >= 0
+
+
+def _reset_of(plan: ApplicationPlan, topic: str) -> OffsetReset | None:
+    """Return where a topic's source begins without a committed offset; None where it does not say."""
+    for subtopology in plan.subtopologies.values():
+        for source in subtopology.spec.sources:
+            if topic in subtopology.source_topics[source.name]:
+                return "earliest" if source.internal else source.offset_reset
+    raise AssertionError(f"{topic} belongs to no source")
+
+
+def start_position(
+    partition: TopicPartition,
+    *,
+    committed: CommittedOffset | None,
+    log_start: int,
+    log_end: int,
+    topic_id: bytes,
+    reset: str | int,
+) -> StartPosition:
+    """Return where to begin in one input partition; `reset` is a name, or the offset to begin at if none is committed.
+
+    Raises `StartRefusedError` where going on would lose or repeat records silently: the committed offset is outside the
+    log or the fastest key range was beyond its end, or the topic is not the one that was committed for.
+    """
+    if not is_committed(committed):
+        if reset == "none":
+            raise StartRefusedError(
+                f'nothing is committed for {partition}, and its source has offset_reset="none": commit an offset for the '
+                "group first, or choose another offset_reset"
+            )
+        if isinstance(reset, int):
+            return StartPosition(offset=reset)
+        return StartPosition(offset=log_end if reset == "latest" else log_start)
+    progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
+    if progress is not None and progress.topic_id != topic_id:
+        raise StartRefusedError(
+            f"topic {partition.topic} was deleted and created again since offset {committed.offset} of partition "
+            f"{partition.partition} was committed; run `tidewheel reset` if its new content is to be processed"
+        )
+    if not log_start <= committed.offset <= log_end:
+        raise StartRefusedError(
+            f"the committed offset {committed.offset} of {partition} is outside the log, which has {log_start} to "
+            f"{log_end}: records were deleted before they were processed. Run `tidewheel reset` to accept the gap, or "
+            "raise the topic's retention"
+        )
+    if progress is not None and progress.highest_offset > log_end:
+        raise StartRefusedError(
+            f"key ranges of {partition} had processed up to offset {progress.highest_offset}, but its log ends at {log_end}: "
+            "records were deleted, and new ones with their offsets would count as done. Run `tidewheel reset` to accept "
+            "the gap"
+        )
+    theirs = partition_time_of_kafka_streams(committed.metadata) if progress is None else None
+    known = theirs if progress is None else progress.stream_time_ms
+    return StartPosition(
+        offset=committed.offset,
+        committed=True,
+        partition_time_ms=-1 if known is None else known,
+        progress=progress,
+        by_kafka_streams=theirs is not None,
+    )
+
+
+def earlier_transactional_ids(
+    application_id: str,
+    committed: Mapping[TopicPartition, CommittedOffset],
+    known: AbstractSet[str],
+) -> list[str]:
+    """Return this application's ids in commit metadata beside the known ones: producers to fence before starting.
+
+    Their open transactions could otherwise still commit after we began. `known` are our own id and those of live
+    siblings, which have fenced their predecessors themselves. Anybody may have committed: ids of other applications are
+    left out.
+    """
+    found = (
+        Progress.decode(offset.metadata, committed_offset=offset.offset)
+        for offset in committed.values()
+        if offset.offset >= 0
+    )
+    named = {progress.transactional_id for progress in found if progress is not None}
+    own = own_ids(application_id, named)
+    if len(own) < len(named):
+        _log.warning(
+            "the committed offsets of group %s name %d transactional ids that this application does not use; they are not fenced",
+            application_id,
+            len(named) - len(own),
+        )
+    return [each for each in own if each not in known]
+
+
+def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, OldMap]:
+    """Return how far the key ranges of each input were at its last commit, of those that have some.
+
+    Ranges by a hash of another version are not used: their records are processed from the lowest offset on.
+    """
+    found: dict[TopicPartition, OldMap] = {}
+    for partition, start in sorted(starts.items()):
+        progress = start.progress
+        if progress is None or progress.highest_offset == progress.committed_offset:
+            continue
+        if progress.key_hash != KEY_HASH:
+            _log.warning(
+                "%s was committed with key ranges by the hash %s, which this version does not know: what faster ranges "
+                "had done is done again",
+                partition,
+                progress.key_hash,
+            )
+            continue
+        found[partition] = OldMap(progress.ranges)
+    return found
+
+
+def slowest_position_ms(
+    committed: Iterable[Progress | None], topology_hash: bytes, *, may_part: bool
+) -> int | None:
+    """Return the stream time of the position that the slowest key range of a task has come to, by what was committed.
+
+    Rows of ranges that are ahead of it tell of later times than it needs. None where no range is ahead; -1 where that
+    time is not known: nothing is committed, or by another version of the topology, whose time may be that of other records.
+
+    Args:
+        committed: What the last commit said, per input; None for nothing.
+        topology_hash: Of the version that runs.
+        may_part: Ranges that are level by now may be apart when it matters.
+    """
+    known = [progress for progress in committed if progress is not None]
+    level = all(progress.highest_offset == progress.committed_offset for progress in known)
+    if level and not may_part:
+        return None
+    if any(progress.topology_hash != topology_hash for progress in known):
+        return -1
+    # Operators of a task that is cut all have the time of the position, and nothing else has any (`OperatorTimes`).
+    return max((time for progress in known for time in progress.operator_times_ms), default=-1)
+
+
+def operator_times(
+    starts: Mapping[TopicPartition, StartPosition], topology_hash: bytes
+) -> tuple[int, ...]:
+    """Return the stream times that a task's operators had when its inputs were committed, () if none are known.
+
+    Every input carries the same times; after a crash between commits of different owners the later ones count. Times of
+    another topology say nothing about the operators of this one: they are left out, with a warning.
+    """
+    found: dict[TopicPartition, tuple[int, ...]] = {}
+    for partition, start in sorted(starts.items()):
+        if start.progress is None or not start.progress.operator_times_ms:
+            continue
+        if start.progress.topology_hash != topology_hash:
+            _log.warning(
+                "%s was committed by another version of the topology: its operators' stream times are not used, so "
+                "records may count as on time that were late before",
+                partition,
+            )
+            continue
+        found[partition] = start.progress.operator_times_ms
+    if len({len(times) for times in found.values()}) > 1:
+        _log.warning(
+            "%s were committed with different numbers of operators' stream times; none is used, so records may count "
+            "as on time that were late before",
+            ", ".join(map(str, found)),
+        )
+        return ()
+    return tuple(map(max, zip(*found.values(), strict=True)))

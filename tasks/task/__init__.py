@@ -1,0 +1,1 @@
+"""Tasks: active, parallel, learners; their state, input and life cycle."""

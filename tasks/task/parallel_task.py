@@ -1,0 +1,630 @@
+"""A task whose records are processed by key ranges, in the threads of a pool; the loop's thread hands out and commits.
+
+The loop decodes the records in their order, asks the handlers about those that can't be read, and gives each range those
+of its keys. At a commit it takes what the ranges have sealed by then. From the loop's point of view it is an `ActiveTask`
+that is never in the middle of a record.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final
+
+from rebalance.model import TopicPartition
+from state_stores.buffers.commit_buffer import Drained
+from state_stores.buffers.expiry import StoreExpiry
+from state_stores.buffers.joined_changes import joined
+from state_stores.ports import Database
+from state_stores.spec import SEGMENTED_KINDS
+from state_stores.stores.factory import Store
+from tasks.erasure import Erasure
+from tasks.key_ranges.bounds import RangeBounds
+from tasks.key_ranges.dealer import Dealer, Share, noting_passed, time_passes
+from tasks.key_ranges.key_ranges import KeyRanges, key_hash
+from tasks.key_ranges.keyed_analysis import counted, cutting, runs_users_objects, scanned_stores
+from tasks.key_ranges.ledger import Chunk, Ledger, first_open, offsets_of
+from tasks.key_ranges.own_keys import OwnKeys
+from tasks.key_ranges.progress_merge import first_cut, level, together
+from tasks.key_ranges.progress_vector import AHEAD_MAX, RangeProgress
+from tasks.key_ranges.range_pool import RangePool
+from tasks.key_ranges.range_worker import RangeCollector, RangeSetting, RangeWorker, Scheduling
+from tasks.key_ranges.repartitioning import Recut
+from tasks.key_ranges.run_memory import RunMemory
+from tasks.key_ranges.seal_barrier import Cut
+from tasks.key_ranges.sealed_work import Seal, by_store
+from tasks.key_ranges.shared_loop import Shared
+from tasks.key_ranges.staged_database import StagedDatabase
+from tasks.processing.api.record import RecordMetadata
+from tasks.processing.engine.output import OutputColumns, OutputRuns
+from tasks.processing.engine.position_clock import Counted, PositionClock
+from tasks.processing.engine.record_batch import SourceRecords
+from tasks.processing.engine.task_processing import TaskCounters, TaskProcessing
+from tasks.question import Question
+from tasks.task.active_task import ActiveTask
+
+_log = logging.getLogger(__name__)
+
+#: A unit of work that takes longer than this is not waited for by a commit.
+_UNIT_MAX_S: Final = 0.02
+#: How long closing waits for calls in hand, and for what users' processors do when they are closed.
+_IN_HAND_S: Final = 0.1
+_CLOSING_S: Final = 10.0
+#: A range that is at one unit of work for longer is not waited for by another cut.
+_HANGS_S: Final = 1.0
+#: So long coroutines may keep their loop from other ranges, all together, before somebody is told.
+_KEPT_S: Final = 1.0
+#: How often somebody is told while calls in hand are waited for.
+_TICK_S: Final = 0.01
+
+
+class ParallelTask(ActiveTask):
+    """One sub-topology on one partition, processing in key ranges.
+
+    Made as an `ActiveTask`; `bounds` and `join` come before `start`.
+    """
+
+    def __init__(self, *arguments: Any, bounds: RangeBounds, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.bounds = bounds
+        self.ranges: list[RangeWorker] = []
+        self._ledgers: list[Ledger] = []
+        self._wanted = KeyRanges()
+        self._fitting = 1
+        self._recut = Recut()
+        self._pool: RangePool | None = None
+        self._dealer = Dealer(KeyRanges(), None, -1)
+        self._own_counters = TaskCounters()
+        #: What was done by ranges that are over.
+        self._past = TaskCounters()
+        #: Next offset to hand out, per input.
+        self._handed_out: dict[TopicPartition, int] = {}
+        self._vectors: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
+        self._letters: dict[int, list[OutputColumns]] = {}
+        self._bytes_given = 0
+        self._runs = RunMemory(0)
+        #: Number of the last seal that was taken of each range, and the sum of the sizes of all taken.
+        self._taken: list[int] = []
+        self._bytes_taken = 0
+        self._operator_times: tuple[int, ...] = ()
+        self._expiries: dict[str, StoreExpiry] = {}
+        #: Some rows on disk may be those of faster ranges, of this life or of a former one.
+        self._divided = False
+        #: Which records make the time, until there is a clock for it.
+        self._counted: Counted | None = None
+        self.told_of_blocking = False
+
+    @cached_property
+    def ranges_max(self) -> int:
+        """Return how many ranges it may have: one, if its keys may not be cut."""
+        if self.bounds.factor == 1:
+            return 1
+        return self.bounds.factor if cutting(self.plan.spec).keyed else 1
+
+    @cached_property
+    def _by_time(self) -> bool:
+        """Whether users' objects may have callbacks that are called as time passes."""
+        return runs_users_objects(self.plan.spec)
+
+    def join(self, pool: RangePool, cut: KeyRanges, fitting: int) -> None:
+        """Run in the threads of a pool from now on, cut like this; the progress of `fitting` ranges fits into a commit."""
+        self._pool = pool
+        self._wanted = cut
+        self._fitting = fitting
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, stream_time_ms: int, operator_times_ms: tuple[int, ...]) -> None:
+        self._handed_out = dict(self.next_offsets)
+        self._operator_times = operator_times_ms
+        before = [each.cut for each in self._old_maps.values()]
+        cut = first_cut(self._wanted, before, self._fitting, as_before=self._by_time)
+        self._make_ranges(cut, stream_time_ms, operator_times_ms)
+
+    def _make_ranges(
+        self, cut: KeyRanges, stream_time_ms: int, operator_times_ms: tuple[int, ...]
+    ) -> None:
+        self._dealer = Dealer(cut, None, stream_time_ms)
+        # A task in one piece has operators that note the time themselves, but not that of records done before.
+        self._divided = len(cut) > 1 or bool(self._old_maps)
+        self._counted = counted(self.plan.spec) if self._divided else None
+        self.ranges = [
+            self._make_range(cut, index, stream_time_ms, operator_times_ms)
+            for index in range(len(cut))
+        ]
+        self._ledgers = [Ledger(by_time=self._by_time) for _ in self.ranges]
+        self._taken = [0] * len(self.ranges)
+        self._bytes_given = self._bytes_taken = 0
+        self._runs = RunMemory(len(self.ranges))
+        self._expiries = {
+            name: StoreExpiry(spec, self.stores.database(name))
+            for name, spec in self.stores.specs.items()
+            if self._divided and spec.kind in SEGMENTED_KINDS
+        }
+        self._wake(self.ranges)
+
+    def _has_clock(self) -> bool:
+        """Return whether times of positions can be told, if anybody goes by them: the operators know the first one."""
+        if self._counted is None:
+            return True
+        processing = self.ranges[0].processing
+        if processing is None:
+            return False
+        begin_ms = processing.position_time_ms(self._dealer.stream_time_ms)
+        self._dealer.clock = PositionClock(self._counted, begin_ms)
+        self._counted = None
+        return True
+
+    def _make_range(
+        self, cut: KeyRanges, index: int, stream_time_ms: int, operator_times_ms: tuple[int, ...]
+    ) -> RangeWorker:
+        divided = self._divided
+        return RangeWorker(
+            RangeSetting(
+                task=str(self.task_id),
+                index=index,
+                first_hash=cut.first_hashes[index],
+                end_hash=cut.end_of(index),
+                cache_bytes=self.bounds.cache_bytes,
+                stream_time_ms=stream_time_ms,
+                operator_times_ms=operator_times_ms,
+            ),
+            lambda collector: self._parts(collector, cut, index, divided=divided),
+            collector=RangeCollector(self._collector.partition_count),
+            trusted=self.stores.trusted,
+            share=self._share,
+        )
+
+    def _parts(
+        self, collector: RangeCollector, cut: KeyRanges, index: int, *, divided: bool
+    ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]:
+        """Make what one range works with. Called in its thread."""
+        databases: list[StagedDatabase] = []
+        own = None
+        if len(cut) > 1 and (users := scanned_stores(self.plan.spec)):
+            own = OwnKeys(cut.first_hashes[index], cut.end_of(index), users)
+
+        def over(database: Database, families: Sequence[str]) -> Database:
+            databases.append(StagedDatabase(database, families, own))
+            return databases[-1]
+
+        stores = self.stores.stores_of_range(
+            over,
+            lambda: processing.record_timestamp(),  # noqa: PLW0108 - made below
+            ranges=len(cut),
+            divided=divided,
+        )
+        processing = TaskProcessing(
+            self.task_id,
+            self.plan.spec,
+            self.setting,
+            stores=stores,
+            collector=collector,
+            policy=self._policy.emitting(lambda columns: collector.add(columns, internal=False)),
+            figures=self.metrics,
+        )
+        return processing, stores, databases
+
+    def _share(self) -> Shared:
+        assert self._pool is not None, "a task joins a pool before it starts"
+        return self._pool.share()
+
+    def _wake(self, ranges: Sequence[RangeWorker]) -> None:
+        assert self._pool is not None, "a task joins a pool before it starts"
+        self._pool.wake(ranges)
+
+    def _end(self) -> None:
+        """Close the ranges: those in a call that does not return are left behind."""
+        pool = self._pool
+        assert pool is not None, "it has started"
+        over = Cut(self.ranges)
+        for each in self.ranges:
+            each.close(over)
+        self._wake(self.ranges)
+        if not over.wait(_IN_HAND_S):
+            for each in self.ranges:
+                if not each.ended and (each.unit_since_s is not None or pool.is_blocked(each)):
+                    pool.leave_behind(each)
+                    over.made(each)
+            over.wait(_CLOSING_S)
+        for each in self.ranges:
+            if each.closing_error is not None:
+                raise each.closing_error
+
+    def settle(self, until_s: float, tick: Callable[[], None]) -> None:
+        """Stop working, after the records at hand; coroutines that don't end by then are cancelled.
+
+        Args:
+            until_s: When to wait no longer for calls in hand (`time.monotonic`).
+            tick: Called now and then while it waits.
+        """
+        for each in self.ranges:
+            each.halt()
+        working = [
+            each
+            for each in self.ranges
+            if each.error is None and (each.dirty or each.scheduling is not Scheduling.IDLE)
+        ]
+        cut = Cut(working)
+        for each in working:
+            each.cut(cut)
+        self._wake(working)
+        while not cut.wait(min(_TICK_S, until_s - time.monotonic())):
+            tick()
+            if time.monotonic() >= until_s:
+                break
+        else:
+            return
+        for each in working:
+            each.cancel()
+        cut.wait(_IN_HAND_S)
+
+    # -- work ------------------------------------------------------------------------------------------------------
+
+    def ready(self, now_ms: int) -> bool:
+        """Return whether records can be handed out: some are buffered, and the ranges have room for them."""
+        may = super().ready(now_ms) and not self._recut.holds
+        return may and self._has_room() and self._has_clock()
+
+    def _has_room(self) -> bool:
+        waiting = sum(self._waiting())
+        used = max(waiting / self.bounds.records, self._bytes_held() / self.bounds.bytes)
+        full = self._recut.is_full(self._backlogs(), waiting, used, len(self.ranges))
+        return not full and self._is_near()
+
+    def _waiting(self) -> list[int]:
+        """Return how many rows of each range wait or are in hand."""
+        pairs = zip(self._ledgers, self.ranges, strict=True)
+        return [ledger.waiting(each.rows_done, each.passes_done) for ledger, each in pairs]
+
+    def _backlogs(self) -> Iterator[tuple[int, float]]:
+        """Yield per range how many rows wait or are in hand, and how many seconds one takes."""
+        yield from zip(self._waiting(), (each.mean_s for each in self.ranges), strict=True)
+
+    def _bytes_held(self) -> int:
+        """Return about how much memory waits in the ranges."""
+        for index, each in enumerate(self.ranges):
+            self._runs.let_go(index, each.items_done)
+        own = self._bytes_given - sum(each.bytes_done for each in self.ranges)
+        return own + self._runs.bytes
+
+    def _is_near(self) -> bool:
+        """Return whether the fastest range is not too far ahead of the slowest for a commit to tell (one is stuck)."""
+        return all(
+            end - self.next_offsets[partition] < AHEAD_MAX
+            for partition, end in self._handed_out.items()
+        )
+
+    def rest(self, resting: bool) -> None:
+        """Rest after the records at hand, or go on."""
+        for each in self.ranges:
+            if resting:
+                each.halt()
+            else:
+                each.resume()
+        self._wake(self.ranges)
+
+    # -- another cut -----------------------------------------------------------------------------------------------
+
+    @property
+    def cannot_be_cut(self) -> bool:
+        """Return whether its ranges must stay as they are: something is done beyond others, or hangs."""
+        now_s = time.monotonic()
+        hangs = any(
+            (since_s := each.unit_since_s) is not None and now_s - since_s > _HANGS_S
+            for each in self.ranges
+        )
+        return bool(self._old_maps) or hangs
+
+    def wish(self, cut: KeyRanges) -> None:
+        """Have the keys cut like this, at a moment when nothing is in hand."""
+        self._tell_of_blocking()
+        self._recut.ask(None if cut == self._dealer.ranges else cut)
+
+    def _tell_of_blocking(self) -> None:
+        if not self.told_of_blocking and sum(each.kept_s for each in self.ranges) > _KEPT_S:
+            self.told_of_blocking = True
+            _log.warning(
+                "task %s: its coroutines block the event loop instead of awaiting, so its key ranges wait for each other; "
+                "await what takes long, give it to asyncio.to_thread(), or make the functions plain ones, which run in threads",
+                self.task_id,
+            )
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Return whether it waits for another cut, and nothing is in hand: all it needs is a commit."""
+        if self._recut.wish is None:
+            return False
+        if self.cannot_be_cut:
+            self._recut.ask(None)
+            return False
+        quiet = all(each.is_quiet for each in self.ranges)
+        return self._recut.is_due(self._backlogs(), quiet=quiet, now_s=time.monotonic())
+
+    def cut_anew(self) -> None:
+        """Cut the keys as was wished, if all that was done is committed."""
+        quiet = all(each.is_quiet and not each.dirty and not each.seals for each in self.ranges)
+        if self._recut.wish is None or not quiet:
+            return
+        times, stream_time_ms = self.operator_times_ms(), self.stream_time_ms
+        cut = self._recut.take()
+        _log.info("task %s: %d key ranges become %d", self.task_id, len(self.ranges), len(cut))
+        for each in self.ranges:
+            if each.processing is not None:
+                self._past.add(each.processing.counters)
+        self._end()
+        self._make_ranges(cut, stream_time_ms, times)
+
+    # -- handing out -----------------------------------------------------------------------------------------------
+
+    def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:  # noqa: ARG002 - handing out is fast
+        """Hand out the next run of at most `limit` records; return how many, 0 if nothing is buffered."""
+        waiting = sum(self._waiting())
+        records = self.group.take(self._recut.rows_max(limit, waiting, len(self.ranges)))
+        if records is None:
+            return 0
+        partition = TopicPartition(records.topic, records.partition)
+        source = self._sources[records.topic]
+        self._letters = {}
+        before_ms = self.partition_times_ms[partition]
+        batch = source.decode(records, before_ms)
+        chunk, shares, times_ms = self._dealer.deal(
+            source.spec.name,
+            records,
+            batch,
+            time_before_ms=before_ms,
+            old=self._old_maps.get(partition),
+            letters=self._letters,
+            others={
+                each: (offset, self.partition_times_ms[each])
+                for each, offset in self._handed_out.items()
+                if each != partition
+            },
+        )
+        self.partition_times_ms[partition] = chunk.partition_times_ms[-1]
+        self._handed_out[partition] = records.offsets[-1] + 1
+        self._give(chunk, shares, times_ms)
+        if self._recut.wish is not None:
+            waiting += len(records)
+            self._recut.given(len(records), waiting, full=not self._has_room())
+        return len(records)
+
+    def _give(self, chunk: Chunk, shares: Sequence[Share], times_ms: Sequence[int]) -> None:
+        old = self._old_maps.get(chunk.partition) if self._by_time else None
+        ends: dict[int, int] = {}
+        for share in shares:
+            index, each = share.index, self.ranges[share.index]
+            item = noting_passed(share.item, chunk, old, each.setting)
+            self._ledgers[index].give(chunk, item.rows, max(item.passed, ends.get(index, 0)))
+            ends[index] = item.end
+            self._bytes_given += item.size_bytes
+            each.queue.append(item)
+        passing = [
+            index
+            for index, each in enumerate(self.ranges)
+            if self._by_time and index not in ends and each.goes_by_time
+        ]
+        if passing:
+            time_only = time_passes(times_ms)
+            for index in passing:
+                each = self.ranges[index]
+                item = noting_passed(time_only, chunk, old, each.setting)
+                self._ledgers[index].give_time(chunk, item.passed)
+                each.queue.append(item)
+        self._runs.give(len(times_ms), [*(share.index for share in shares), *passing])
+        self._wake([self.ranges[index] for index in (*ends, *passing)])
+
+    def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
+        if self._old_maps and self._is_done(records, row):
+            return
+        letters: list[OutputColumns] = []
+        self._refuse(self._policy.emitting(letters.append), records, row, error)
+        self._letters[row] = letters
+        self._own_counters.skipped += 1
+
+    def _dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+        self._count_dropped(self._own_counters, node, count, reason, first)
+
+    def punctuate_wall_clock(self, now_ms: int) -> bool:
+        """Have the ranges call what is due by the wall clock; return whether anything is."""
+        due = [
+            each
+            for each in self.ranges
+            if each.next_wall_clock_ms is not None and each.next_wall_clock_ms <= now_ms
+        ]
+        for each in due:
+            each.punctuate(now_ms)
+        if due:
+            self._wake(due)
+        return bool(due)
+
+    def next_wall_clock_ms(self) -> int | None:
+        """Return when the next wall-clock callback is due."""
+        dues = [each.next_wall_clock_ms for each in self.ranges]
+        return min((due for due in dues if due is not None), default=None)
+
+    def check(self) -> None:
+        """Raise what has ended a range, if anything has."""
+        for each in self.ranges:
+            if each.error is not None and not each.cancelled:
+                raise each.error
+
+    def erase(self, erasure: Erasure) -> None:
+        """Have the range of a key delete its rows; what it did is sealed when the erasure is over."""
+        # Where a task is cut, the keys of its rows are those of the records.
+        index = self._dealer.ranges.index_of(key_hash(erasure.key, 0))
+        self.ranges[index].erase(erasure)
+        self._wake([self.ranges[index]])
+
+    # -- commits ---------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Return whether records wait or are being processed, or were and are not committed."""
+        return self.group.records > 0 or any(
+            each.scheduling is not Scheduling.IDLE or each.dirty or each.seals
+            for each in self.ranges
+        )
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Return about how much memory the uncommitted changes and outputs hold."""
+        made = sum(each.unsealed_bytes + each.sealed_bytes for each in self.ranges)
+        return made - self._bytes_taken
+
+    @property
+    def commit_requested(self) -> bool:
+        """Return whether a processor asked for a commit."""
+        return any(each.commit_requested for each in self.ranges)
+
+    @commit_requested.setter
+    def commit_requested(self, asked: bool) -> None:
+        for each in self.ranges:
+            each.commit_requested = asked
+
+    def held_back_bytes(self) -> int:
+        """Return 0: each range keeps its caches small itself."""
+        return 0
+
+    def flush_caches(self) -> None:
+        """Do nothing: a range flushes its caches when it seals."""
+
+    def answer(self, question: Question) -> None:
+        """Have each range answer a question about uncommitted rows, after its present unit."""
+        question.expect(len(self.ranges))
+        for each in self.ranges:
+            each.ask(question)
+        self._wake(self.ranges)
+
+    def ask_for_cut(self) -> Cut | None:
+        """Ask the ranges to seal what they have done; those that will soon are waited for."""
+        asked = [each for each in self.ranges if each.dirty and each.error is None]
+        now_s = time.monotonic()
+        cut = Cut(each for each in asked if self._seals_soon(each, now_s))
+        for each in asked:
+            each.cut(cut)
+        self._wake(asked)
+        return cut
+
+    def _seals_soon(self, each: RangeWorker, now_s: float) -> bool:
+        if each.scheduling is Scheduling.RUNNING:
+            since_s = each.unit_since_s
+            return each.mean_s < _UNIT_MAX_S and (since_s is None or now_s - since_s < _UNIT_MAX_S)
+        return each.awaits or (self._pool is not None and self._pool.may_soon_be_free)
+
+    def drain(self) -> dict[str, Drained]:
+        """Take what the ranges have sealed: outputs go to the collector, changes are returned by store."""
+        seals: list[Seal] = []
+        outputs = OutputRuns()
+        for index, each in enumerate(self.ranges):
+            while each.seals:
+                seal = each.seals.popleft()
+                seals.append(seal)
+                self._ledgers[index].seal(seal.rows_done)
+                self._taken[index] = seal.number
+                self._bytes_taken += seal.size_bytes
+                if len(self.ranges) == 1:
+                    self._operator_times = seal.operator_times_ms
+                for columns in seal.outputs:
+                    outputs.add(columns)
+        for columns in outputs.take():
+            self._collector.add(columns, internal=columns.internal)
+        return self._changes(by_store(seals))
+
+    def _changes(self, of_ranges: Mapping[str, Sequence[Drained]]) -> dict[str, Drained]:
+        """Return the changes of the ranges, and delete with them what has expired for the last of the ranges."""
+        changes = {store: joined(each) for store, each in of_ranges.items()}
+        for store, expiry in self._expiries.items():
+            if store in changes:
+                extras = expiry.extras(of_ranges[store], self._open_position_ms())
+                changes[store] = replace(
+                    changes[store], delete_range=extras.delete_range, notes=extras.notes
+                )
+        return changes
+
+    @property
+    def may_be_ahead(self) -> bool:
+        """Return False: ranges go on by themselves, and the loop has little to do that is not for a commit."""
+        return False
+
+    def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
+        """Do nothing: what a range has sealed it sees (`StagedDatabase`)."""
+
+    def applied(self) -> None:
+        """Tell the ranges that what was drained is in the databases."""
+        for each, number in zip(self.ranges, self._taken, strict=True):
+            each.applied(number)
+
+    def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
+        """Return the lowest offset that no range has sealed; see `ActiveTask.offset_to_commit`.
+
+        Ranges of a former life may have been further, all of them: it is where the inputs are to be read from, so that they
+        are merged as they were.
+        """
+        end = self._handed_out[partition]
+        offsets = offsets_of(self._ledgers, partition, end)
+        if min(offsets) == end and not self.group.buffers[partition].records:
+            end = self._handed_out[partition] = max(end, position)
+            offsets = [end] * len(offsets)
+        vector = tuple(map(RangeProgress, self._dealer.ranges.first_hashes, offsets))
+        self._vectors[partition] = self._with_old(partition, vector)
+        self.next_offsets[partition] = lowest = min(entry.offset for entry in vector)
+        return lowest
+
+    def _with_old(
+        self, partition: TopicPartition, vector: tuple[RangeProgress, ...]
+    ) -> tuple[RangeProgress, ...]:
+        """Return how far each range is, with what ranges of a former life had done."""
+        old = self._old_maps.get(partition)
+        if old is not None and min(entry.offset for entry in vector) < old.highest:
+            return together(vector, old.ranges)
+        self._old_maps.pop(partition, None)
+        return level(vector)
+
+    def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:  # noqa: ARG002 - it is known
+        """Return how far each key range is, when `offset_to_commit` has returned `offset`."""
+        return self._vectors[partition]
+
+    def committed_time_ms(self, partition: TopicPartition) -> int:
+        """Return the largest timestamp before the offset that `offset_to_commit` has returned."""
+        first = first_open(self._ledgers)
+        return self.partition_times_ms[partition] if first is None else first.time_ms_of(partition)
+
+    def operator_times_ms(self) -> tuple[int, ...]:
+        """Return the stream times of operators and stores at the first record that is not sealed."""
+        begun = next((each.processing for each in self.ranges if each.processing), None)
+        whole = len(self.ranges) == 1 and self._dealer.clock is None
+        if whole or begun is None or self._counted is not None:
+            return self._operator_times
+        return begun.operator_times_at(self._open_position_ms())
+
+    def _open_position_ms(self) -> int:
+        """Return the time of the position of the first record that is not sealed."""
+        first = first_open(self._ledgers)
+        return self._dealer.position_ms if first is None else first.position_ms
+
+    # -- what others ask -------------------------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> TaskCounters:
+        """Return what was done so far, by the loop and by all ranges."""
+        total = TaskCounters()
+        of_ranges = [each.processing.counters for each in self.ranges if each.processing]
+        for part in (self._own_counters, self._past, *of_ranges):
+            total.add(part)
+        return total
+
+    @property
+    def stream_time_ms(self) -> int:
+        """Return the largest timestamp handed out, -1 before the first record."""
+        return self._dealer.stream_time_ms
+
+    @property
+    def expired_puts(self) -> int:
+        """Return how many puts the stores have dropped because their time was over."""
+        return sum(each.expired_puts for each in self.ranges)
+
+    def record_timestamp(self) -> int:
+        """Return the timestamp for stores that the task itself would write to; it writes to none."""
+        return max(self.stream_time_ms, 0)

@@ -1,0 +1,160 @@
+"""Into how many key ranges the tasks of a worker are cut, looked at anew now and then: measures, and asks `assign_ranges`."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+from weakref import WeakKeyDictionary, WeakSet
+
+from rebalance.model import TaskId
+from rebalance.protocol.task_status import BlockingCoroutine
+from tasks.key_ranges.awaiting import only_awaits
+from tasks.key_ranges.key_ranges import KeyRanges
+from tasks.key_ranges.range_assignment import PlacedRange, RangeLoad, TaskLoad, assign_ranges
+from tasks.key_ranges.range_pool import RangePool
+from tasks.key_ranges.range_worker import RangeWorker
+from tasks.task.active_task import ActiveTask
+from tasks.task.parallel_task import ParallelTask
+from tasks.task.range_status import blocking
+
+_log = logging.getLogger(__name__)
+
+#: As many ranges all tasks together have at most that take up no threads; each has a graph and stores of its own.
+_AWAITING_MAX: Final = 1_024
+#: How often it is seen whether the loop turns that ranges share.
+_WATCH_S: Final = 0.25
+#: How often the load is looked at. By the machine's clock, which is that of the threads' work.
+_LOOK_S: Final = 5.0
+#: A look tells how busy ranges are if the one before it is as long ago.
+_TELLING_S: Final = 0.1
+#: Loads are counted in milliseconds at work.
+_UNITS_PER_S: Final = 1_000
+
+
+class Placing:
+    """Decides how the tasks of one worker are cut. Its loop calls it.
+
+    Args:
+        pool: The threads.
+        ranges_max: As many ranges of one task fit into what a commit may carry.
+    """
+
+    def __init__(self, pool: RangePool, ranges_max: int) -> None:
+        self._pool = pool
+        self._ranges_max = ranges_max
+        self._placed: dict[TaskId, tuple[PlacedRange, ...]] | None = None
+        #: Seconds at work of each range at the last look. One that is made by another cut begins at 0.
+        self._seen: dict[RangeWorker, float] = {}
+        #: The same, the unit in hand included, as it was told to those who look on.
+        self._told: WeakKeyDictionary[RangeWorker, float] = WeakKeyDictionary()
+        self._known: frozenset[TaskId] = frozenset()
+        self._looked_s = time.monotonic()
+        self._next_s = self._looked_s + _LOOK_S
+        self._watch_s = 0.0
+        #: Which tasks take up no threads.
+        self._awaits: WeakKeyDictionary[ParallelTask, bool] = WeakKeyDictionary()
+        #: Tasks of which a coroutine was named that blocks.
+        self._named: WeakSet[ParallelTask] = WeakSet()
+
+    def begins(self, task: ActiveTask, owned: Iterable[ActiveTask]) -> None:
+        """Have a task run in the pool, cut as is best with all tasks that are owned."""
+        assert isinstance(task, ParallelTask), "made with as many threads as the worker has"
+        self._place(owned)
+        task.join(self._pool, self._cut_of(task), self._ranges_max)
+
+    def look(self, owned: Iterable[ActiveTask]) -> None:
+        """Have tasks that run cut anew, if the load has become uneven, or if tasks have come or gone."""
+        tasks = [task for task in owned if isinstance(task, ParallelTask)]
+        known = frozenset(task.task_id for task in tasks)
+        now_s = time.monotonic()
+        if now_s >= self._watch_s:
+            self._watch_s = now_s + _WATCH_S
+            self._watch(tasks, now_s)
+        if now_s < self._next_s and known == self._known:
+            return
+        self._next_s, self._known = now_s + _LOOK_S, known
+        self._place(tasks)
+        for task in tasks:
+            if task.ranges:
+                task.wish(self._cut_of(task))
+
+    def _watch(self, tasks: Iterable[ParallelTask], now_s: float) -> None:
+        """Tell of a coroutine that blocks the loop which ranges share, once of each task."""
+        self._pool.watch(now_s)
+        for task in tasks:
+            found = None if task in self._named else blocking(task)
+            if found is not None:
+                self._named.add(task)
+                task.told_of_blocking = True
+                _log.warning("%s", _blocks(task.task_id, found))
+
+    def _cut_of(self, task: ParallelTask) -> KeyRanges:
+        assert self._placed is not None, "placed before"
+        return KeyRanges(tuple(each.first_hash for each in self._placed[task.task_id]))
+
+    def _place(self, tasks: Iterable[ActiveTask]) -> None:
+        seen, self._seen = self._seen, {}
+        now_s = time.monotonic()
+        since_s, self._looked_s = self._looked_s, now_s
+        loads: list[TaskLoad] = []
+        awaiting: list[TaskLoad] = []
+        for task in tasks:
+            if isinstance(task, ParallelTask):
+                self._note_busy(task, since_s, now_s)
+                (awaiting if self._only_awaits(task) else loads).append(self._load(task, seen))
+        self._placed = self._assigned(loads, awaiting)
+
+    def _assigned(
+        self, loads: Sequence[TaskLoad], awaiting: Sequence[TaskLoad]
+    ) -> dict[TaskId, tuple[PlacedRange, ...]]:
+        """Return how the tasks are cut: together for the threads, and each by itself that takes up none."""
+        capacity = int(_LOOK_S * _UNITS_PER_S)
+        placed = assign_ranges(loads, self._pool.threads, self._placed, capacity=capacity)
+        for each in awaiting:
+            most = max(min(each.ranges_max, _AWAITING_MAX // len(awaiting)), 1)
+            placed |= assign_ranges([each], most, self._placed, capacity=capacity)
+        return placed
+
+    def _only_awaits(self, task: ParallelTask) -> bool:
+        found = self._awaits.get(task)
+        if found is None:
+            found = self._awaits[task] = only_awaits(task.plan.spec)
+        return found
+
+    def _note_busy(self, task: ParallelTask, since_s: float, now_s: float) -> None:
+        """Note for those who look on how busy each range was; a look right after another one tells nothing."""
+        if now_s - since_s < _TELLING_S:
+            return
+        for each in task.ranges:
+            began_s = each.unit_since_s
+            # What is told of a unit in hand is not told again when it is done.
+            at_work_s = each.busy_s + (0.0 if began_s is None else now_s - began_s)
+            worked_s = at_work_s - self._told.get(each, 0.0)
+            self._told[each] = at_work_s
+            each.busy_percent = max(min(round(100 * worked_s / (now_s - since_s)), 100), 0)
+
+    def _load(self, task: ParallelTask, seen: Mapping[RangeWorker, float]) -> TaskLoad:
+        ranges: list[RangeLoad] = []
+        for each in task.ranges:
+            self._seen[each] = busy_s = each.busy_s
+            worked_s = busy_s - seen.get(each, 0.0)
+            ranges.append(RangeLoad(each.setting.first_hash, int(worked_s * _UNITS_PER_S)))
+        return TaskLoad(
+            task=task.task_id,
+            ranges=tuple(ranges) or (RangeLoad(0),),
+            ranges_max=min(task.ranges_max, self._ranges_max),
+            fixed=task.cannot_be_cut,
+        )
+
+
+def _blocks(task: TaskId, found: BlockingCoroutine) -> str:
+    record = "no record at hand"
+    if found.topic:
+        record = (
+            f"{found.topic}-{found.partition} offset {found.offset}, key hash {found.key_hash:08x}"
+        )
+    return (
+        f"task {task}: {found.function} has blocked the event loop that key ranges share for {found.ms / 1000:.1f} s, and they "
+        f"all wait for it (node {found.node or '-'}, {record}, range from {found.first_hash:08x}); await what takes long, give "
+        "it to asyncio.to_thread(), or make the function a plain one, which runs in a thread"
+    )

@@ -1,0 +1,88 @@
+"""What a task's key ranges have in hand and how busy they are, for those who look on: the status of a worker, `top`, `KafkaStreams.tasks`."""
+
+import time
+from typing import Final
+
+import msgspec
+
+from rebalance.protocol.task_status import BlockingCoroutine
+from tasks.key_ranges.loop_watch import LoopWatch, Step
+from tasks.key_ranges.range_worker import RangeWorker
+from tasks.key_ranges.shared_loop import Shared
+from tasks.task.active_task import ActiveTask
+from tasks.task.parallel_task import ParallelTask
+
+#: A record that a range has been at for as long is told.
+_LONG_S: Final = 1.0
+#: As many are told of a task: a beat has room for all of a worker's tasks.
+_TOLD_MAX: Final = 3
+_BUSIEST_MAX: Final = 16
+
+
+def range_count(task: ActiveTask) -> int:
+    """Return how many key ranges a task is cut into; 1 if it runs in the loop's thread, or in one piece."""
+    return max(len(task.ranges), 1) if isinstance(task, ParallelTask) else 1
+
+
+def busiest(task: ActiveTask) -> tuple[tuple[int, int], ...]:
+    """Return (first hash, percent of the last seconds at work) of the ranges that have worked, the busiest first."""
+    if not isinstance(task, ParallelTask):
+        return ()
+    at_work = [(each.setting.first_hash, each.busy_percent) for each in task.ranges]
+    told = sorted((each for each in at_work if each[1]), key=lambda each: (-each[1], each[0]))
+    return tuple(told[:_BUSIEST_MAX])
+
+
+def long_in_hand(task: ActiveTask) -> tuple[tuple[int, int, int], ...]:
+    """Return (key hash, offset, ms so far) of the records that a task's ranges have been at for long, the longest first."""
+    if not isinstance(task, ParallelTask):
+        return ()
+    now_s = time.monotonic()
+    found: list[tuple[int, int, int]] = []
+    for each in task.ranges:
+        since_s = each.unit_since_s
+        if since_s is None or now_s - since_s < _LONG_S:
+            continue
+        record = each.at_hand()
+        if record is not None:
+            found.append((record.key_hash, record.offset, int((now_s - since_s) * 1000)))
+    return tuple(sorted(found, key=lambda told: -told[2])[:_TOLD_MAX])
+
+
+def blocking(task: ActiveTask) -> BlockingCoroutine | None:
+    """Return the coroutine of a task that has long blocked the event loop that ranges share, None if none does."""
+    if not isinstance(task, ParallelTask):
+        return None
+    now_s = time.monotonic()
+    for each in task.ranges:
+        shared = each.waiting
+        if isinstance(shared, Shared):
+            step = shared.turns.watch.step()
+            if step is not None and now_s - step.since_s >= _LONG_S and shared.has(step.task):
+                return _coroutine(each, shared.turns.watch, step, now_s)
+    return None
+
+
+def _coroutine(
+    each: RangeWorker, watch: LoopWatch, step: Step, now_s: float
+) -> BlockingCoroutine | None:
+    record = None if each.unit_since_s is None else each.at_hand()
+    node = "" if each.processing is None else each.processing.graph.at_work()
+    function = watch.place(step)
+    if not function:
+        return None  # it has gone on while we looked
+    told = BlockingCoroutine(
+        function=function,
+        ms=int((now_s - step.since_s) * 1000),
+        first_hash=each.setting.first_hash,
+        node=node,
+    )
+    if record is None:
+        return told
+    return msgspec.structs.replace(
+        told,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key_hash=record.key_hash,
+    )

@@ -1,0 +1,157 @@
+"""What a worker reads: one source for the buffers of all running tasks, with back-pressure and lag."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from rebalance.model import TopicPartition
+from tasks.ports import Clock, RecordSource
+from tasks.task.active_task import ActiveTask
+from tasks.worker_settings import InputCheck, WorkerSettings
+
+#: Few records that have come are given this long to become more, where nobody sees a result before a commit: what is done once for
+#: a fetch and a slice then serves more of them, and what it would have cost is left to the brokers, whom the commit waits for.
+_GATHER_S: Final = 0.01
+_FEW: Final = 500
+
+
+class WorkerInput:
+    """The input of a worker. Its loop calls it.
+
+    Args:
+        source: The consumer.
+        settings: The worker's.
+        clock: Time.
+        gathers: Whether few records may wait for more.
+
+    Attributes:
+        check: Looks at the first records of each partition.
+        source: The consumer.
+        owners: The running task of each partition that is read.
+        keeps_up: Whether tasks had few records after the last fetch, so that they wait for input and not input for them.
+    """
+
+    def __init__(
+        self,
+        source: RecordSource,
+        settings: WorkerSettings,
+        clock: Clock,
+        *,
+        gathers: bool,
+    ) -> None:
+        self.check: InputCheck | None = None
+        self.source = source
+        self.owners: dict[TopicPartition, ActiveTask] = {}
+        self._settings = settings
+        self._clock = clock
+        self._gathers = gathers
+        self._gather_until_s = 0.0
+        self.keeps_up = False
+        self._throttled: set[TopicPartition] = set()
+        source.assign({})
+
+    def add(self, task: ActiveTask, offsets: Mapping[TopicPartition, int]) -> None:
+        """Read a task's inputs as well."""
+        self.owners.update(dict.fromkeys(task.inputs, task))
+        self.source.add(offsets)
+
+    def findings(self, task: ActiveTask) -> str:
+        """Return what is wrong with the keys of a task's inputs, empty if nothing was found."""
+        return (
+            "" if self.check is None else self.check.findings({each.topic for each in task.inputs})
+        )
+
+    def remove(self, task: ActiveTask) -> None:
+        """Read a task's inputs no more; the others' go on."""
+        self._drop(each for each in task.inputs if self.owners.get(each) is task)
+
+    def forget(self, topic: str) -> None:
+        """Read a topic no more, which is gone: its offsets can't be committed either."""
+        self._drop(each for each in self.owners if each.topic == topic)
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        dropped = sorted(partitions)
+        for partition in dropped:
+            del self.owners[partition]
+        self._throttled.difference_update(dropped)
+        self.source.remove(dropped)
+
+    def gather_s(self, ready: Iterable[ActiveTask]) -> float:
+        """Return for how many seconds the next fetch should wait for more to come; these tasks may have something to do."""
+        left_s = self._gather_until_s - self._clock.monotonic_s()
+        return 0.0 if left_s <= 0 or any(task.group.records for task in ready) else left_s
+
+    def fetch(self, ready: Iterable[ActiveTask], idle_s: Callable[[], float]) -> int:
+        """Take what has arrived, into the tasks' buffers; return how many records.
+
+        Waits for `idle_s()` seconds if none of the tasks has something to do. Records that wait for those of another
+        input are no reason not to fetch: that would wait for ever.
+        """
+        buffered = sum(task.group.records for task in ready)
+        if buffered >= self._settings.max_poll_records:
+            self.keeps_up = False
+            return 0
+        consumed = 0
+        timeout_s = 0.0 if buffered else idle_s()
+        for chunk in self.source.poll(self._settings.max_poll_records, timeout_s):
+            partition = TopicPartition(chunk.topic, chunk.partition)
+            task = self.owners.get(partition)
+            if task is None:
+                continue  # prefetched for a task that is gone
+            if self.check is not None and partition in self.check.waiting:
+                self.check.sample(chunk)
+            task.group.add(chunk)
+            consumed += len(chunk)
+            self._throttle(partition, task)
+        self.keeps_up = buffered + consumed < min(_FEW, self._settings.max_poll_records)
+        gathers = self._gathers and self.keeps_up and consumed > 0
+        self._gather_until_s = self._clock.monotonic_s() + _GATHER_S if gathers else 0.0
+        self._release()
+        return consumed
+
+    def _throttle(self, partition: TopicPartition, task: ActiveTask) -> None:
+        buffer = task.group.buffers[partition]
+        full = (
+            buffer.bytes >= self._settings.buffered_bytes_per_partition
+            or buffer.records >= self._settings.buffered_records_per_partition
+        )
+        if full and partition not in self._throttled:
+            self._throttled.add(partition)
+            self.source.pause([partition])
+
+    def _release(self) -> None:
+        drained = [
+            partition
+            for partition in self._throttled
+            if self.owners[partition].group.buffers[partition].bytes
+            <= self._settings.buffered_bytes_per_partition // 4
+            and self.owners[partition].group.buffers[partition].records
+            <= self._settings.buffered_records_per_partition // 4
+        ]
+        if drained:
+            self._throttled.difference_update(drained)
+            self.source.resume(drained)
+
+    def update_lags(self, tasks: Collection[ActiveTask]) -> None:
+        """Tell tasks that may have to wait for an input how much of it is on the brokers, as the client knows it."""
+        waiting = [task for task in tasks if task.group.waits]
+        if waiting:
+            # Waiting for what is undecided could take for ever: Kafka Streams doesn't, either.
+            positions, ends = self.source.positions(), self.source.stable_offsets()
+            lags = {each: max(end - positions[each], 0) for each, end in ends.items()}
+            for task in waiting:
+                task.group.update_lags(lags)
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Return what each running partition commits: past control records where everything was processed (H32)."""
+        positions = self.source.positions() if self.owners else {}
+        offsets: dict[TopicPartition, int] = {}
+        for partition, task in self.owners.items():
+            offsets[partition] = task.offset_to_commit(partition, positions.get(partition, -1))
+        return offsets
+
+    def lags(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return per partition how far the end of its log is from these offsets, where the client knows it."""
+        ends = self.source.end_offsets()
+        return {
+            each: max(ends[each] - offset, 0) for each, offset in offsets.items() if each in ends
+        }

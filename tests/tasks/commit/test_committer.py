@@ -1,0 +1,689 @@
+"""Commits: outputs, changelogs and offsets stand or fall together, whatever the cluster answers."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from rebalance.model import TopicPartition
+from state_stores.buffers.commit_buffer import Drained
+from streams import FencedError, RecordFailedError, StreamsError
+from tasks.commit.background import in_a_thread
+from tasks.commit.committer import Commit, Committer, RolledBackError, changed_offsets
+from tasks.ports import (
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    Positions,
+    TransactionAbortedError,
+    UnansweredError,
+    UnsettledOffsetsError,
+)
+from tasks.processing.api.handlers import ErrorResponse
+from tasks.processing.engine.error_policy import ErrorHandlers
+from tests.fakes.broker import CommitFate, FakeBroker
+from tests.fakes.clients import FakeClients, FakeTransactionalProducer
+from tests.fakes.clock import FakeClock
+from tests.tasks.task.outputs import collector_of, columns_of
+
+GROUP = "app"
+IN = TopicPartition("in", 0)
+LOG = TopicPartition("app-counts-changelog", 0)
+
+
+class Stage:
+    """A committer on a fake cluster, with one output, one changelog row and one offset to commit."""
+
+    def __init__(
+        self,
+        handlers: ErrorHandlers | None = None,
+        *,
+        at_least_once: bool = False,
+        make: Callable[[FakeBroker], FakeTransactionalProducer] | None = None,
+    ) -> None:
+        self.broker = FakeBroker()
+        for topic in ("in", "out", "app-r", "dead", LOG.topic):
+            self.broker.create_topic(topic)
+        clients = FakeClients(self.broker)
+        self.clock = FakeClock()
+        self.began_ms = self.clock.now_ms()
+        self.waits = 0
+        self.on_wait: Callable[[], None] = lambda: None
+        self.sinks = clients.sink_producer() if at_least_once else None
+        self.collector = collector_of(handlers, sinks=self.sinks)
+        make_one = make or (lambda broker: clients.transactional_producer("app-1"))
+        self.producers: list[FakeTransactionalProducer] = []
+
+        self.before_init: Callable[[], None] = lambda: None
+
+        def make_producer() -> FakeTransactionalProducer:
+            self.before_init()
+            self.producers.append(make_one(self.broker))
+            self.producers[-1].init()
+            return self.producers[-1]
+
+        self.committer = Committer(
+            group_id=GROUP,
+            make_producer=make_producer,
+            collector=self.collector,
+            admin=clients.admin(),
+            clock=self.clock,
+            wait=self.wait,
+        )
+
+    def wait(self, seconds: float) -> None:
+        """Let the clock run instead of waiting."""
+        self.waits += 1
+        self.clock.advance(int(seconds * 1000))
+        self.on_wait()
+
+    def commit(self, *, sequence: int = 1) -> Commit:
+        """Return what a slice of work leaves to commit."""
+        return Commit(
+            outputs=self.collector.take_staged(),
+            changelogs={LOG: [Drained([b"a", b"b"], [b"1", None], [5, 6])]},
+            offsets={IN: CommittedOffset(42, f"metadata {sequence}")},
+        )
+
+    def carry_out(self, commit: Commit | None = None, **changes: Any) -> Positions:
+        """Begin and end a commit, of what is there if none is given."""
+        self.committer.begin(self.commit(**changes) if commit is None else commit)
+        return self.committer.end()
+
+    def values(self, topic: str) -> list[bytes | None]:
+        """Return what a read_committed reader sees."""
+        return [record.value for record in self.broker.records(topic)]
+
+    @property
+    def committed(self) -> CommittedOffset | None:
+        """Return the group's offset."""
+        return self.broker.groups[GROUP].get(IN)
+
+    def assert_nothing_visible(self) -> None:
+        """Neither outputs nor changelog rows nor offsets."""
+        assert (self.values("out"), self.values(LOG.topic), self.committed) == ([], [], None)
+
+
+class AwayAtFirst:
+    """Raises what a call raises that gets no answer, so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def __call__(self) -> None:
+        """Raise, or be through."""
+        if self.left:
+            self.left -= 1
+            raise UnansweredError("no broker is there")
+
+    def put_before(self, admin: Any, name: str) -> None:
+        """Have a call of the admin's answer only after that."""
+        answers = getattr(admin, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            self()
+            return answers(*args, **options)
+
+        setattr(admin, name, call)
+
+
+def staged(stage: Stage, *values: bytes, topic: str = "out", internal: bool = False) -> None:
+    """Put outputs where processing puts them."""
+    stage.collector.add(columns_of(topic, *values), internal=internal)
+
+
+def test_a_commit_makes_outputs_changelog_and_offsets_visible() -> None:
+    """All of it, in order, with the positions that the changelogs have reached."""
+    stage = Stage()
+    staged(stage, b"1", b"2")
+    staged(stage, b"3")
+    assert stage.carry_out() == {LOG: 2}
+    assert stage.values("out") == [b"1", b"2", b"3"]
+    rows = [
+        (record.key, record.value, record.timestamp) for record in stage.broker.records(LOG.topic)
+    ]
+    assert rows == [(b"a", b"1", 5), (b"b", None, 6)]
+    assert stage.committed == CommittedOffset(42, "metadata 1")
+    assert stage.carry_out(sequence=2) == {LOG: 5}
+
+
+def test_an_aborted_transaction_is_sent_again() -> None:
+    """Nothing is lost and nothing is there twice, without a search for refused records that nobody refused."""
+    stage = Stage()
+    stage.broker.commit_fates.extend([CommitFate.ABORTS, CommitFate.ABORTS])
+    stage.committer.producer.find_refused = pytest.fail  # type: ignore[method-assign, assignment]
+    staged(stage, b"1")
+    stage.carry_out()
+    assert (stage.values("out"), stage.waits) == ([b"1"], 2)
+
+
+def test_a_transaction_that_is_always_aborted_ends_in_an_error() -> None:
+    """After five minutes, naming the producer; nothing of it is visible."""
+    stage = Stage()
+    stage.broker.commit_fates.extend([CommitFate.ABORTS] * 5_000)
+    staged(stage, b"1")
+    with pytest.raises(StreamsError, match=r"app-1 was aborted again and again for 300 s"):
+        stage.carry_out()
+    stage.assert_nothing_visible()
+
+
+def test_a_changelog_that_is_gone_ends_the_retries_at_once() -> None:
+    """A client that has heard of it waits for the topic in silence, and its time-out says nothing of why."""
+    stage = Stage()
+    stage.broker.commit_fates.extend([CommitFate.ABORTS] * 5_000)
+    stage.committer._admin.describe_topics = lambda *_: {}  # type: ignore[method-assign]
+    with pytest.raises(StreamsError, match=f"changelog {LOG.topic} does not exist any more"):
+        stage.carry_out()
+    assert (stage.waits, stage.committed) == (0, None)
+
+
+@pytest.mark.parametrize("with_changelog", [True, False])
+def test_an_unknown_outcome_that_committed_counts_as_committed(with_changelog: bool) -> None:
+    """The producer is replaced, the offsets are read back, and positions are those that were acknowledged."""
+    stage = Stage()
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    staged(stage, b"1")
+    commit = stage.commit()
+    if not with_changelog:
+        commit.changelogs.clear()
+    positions = stage.carry_out(commit)
+    assert positions == ({LOG: 2} if with_changelog else {})
+    assert stage.values("out") == [b"1"]
+    assert (len(stage.producers), stage.producers[0].closed) == (2, True)
+    assert stage.committer.producer is stage.producers[1]
+    stage.carry_out(sequence=2)
+
+
+def test_an_unknown_outcome_that_did_not_commit_rolls_back() -> None:
+    """The new producer fences the old one, which aborts what it left open; the tasks start again."""
+    stage = Stage()
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_OPEN)
+    staged(stage, b"1")
+    with pytest.raises(RolledBackError):
+        stage.carry_out()
+    stage.assert_nothing_visible()
+    assert len(stage.producers) == 2
+
+
+def test_an_unknown_outcome_is_not_mistaken_for_the_commit_before_it() -> None:
+    """The same offset committed twice differs in its metadata."""
+    stage = Stage()
+    stage.carry_out(sequence=1)
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_OPEN)
+    with pytest.raises(RolledBackError):
+        stage.carry_out(sequence=2)
+
+
+def test_an_unknown_outcome_is_asked_after_until_the_cluster_has_decided() -> None:
+    """Brokers that have just come back may take longer to end a transaction than one question waits."""
+    stage = Stage()
+    late = stage.broker.open_transaction("somebody slow")
+    late.offsets[GROUP] = {IN: CommittedOffset(1, "")}
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    staged(stage, b"1")
+
+    def decide() -> None:
+        if stage.waits == 3:
+            stage.broker.abort("somebody slow")
+
+    stage.on_wait = decide
+    assert stage.carry_out() == {LOG: 2}
+    assert (stage.values("out"), stage.waits) == ([b"1"], 3)
+
+
+def test_an_outcome_that_is_never_decided_is_given_up_and_named() -> None:
+    """Within the time that a transaction that aborts again and again has, too."""
+    stage = Stage()
+    late = stage.broker.open_transaction("somebody hung")
+    late.offsets[GROUP] = {IN: CommittedOffset(1, "")}
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    with pytest.raises(UnsettledOffsetsError, match=f"group {GROUP}"):
+        stage.carry_out()
+    assert 300_000 < stage.clock.now_ms() - stage.began_ms < 310_000
+
+
+@pytest.mark.parametrize("call", ["init", "committed"])
+def test_an_unknown_outcome_is_asked_after_while_no_broker_is_there(call: str) -> None:
+    """Whatever is under way when the brokers are away, and however often, is done again."""
+    stage = Stage()
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    away = AwayAtFirst(3)
+    if call == "init":
+        stage.before_init = away
+    else:
+        away.put_before(stage.committer._admin, call)
+    staged(stage, b"1")
+    assert stage.carry_out() == {LOG: 2}
+    assert (stage.values("out"), stage.waits, away.left) == ([b"1"], 3, 0)
+    assert stage.committer.producer is stage.producers[-1]
+
+
+def test_brokers_that_stay_away_are_given_up_in_the_end() -> None:
+    """With the error that names them; nobody has said that anything was committed."""
+    stage = Stage()
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    stage.before_init = AwayAtFirst(10_000)
+    with pytest.raises(UnansweredError, match="no broker is there"):
+        stage.carry_out()
+    assert 300_000 < stage.clock.now_ms() - stage.began_ms < 310_000
+
+
+def test_without_offsets_an_unknown_outcome_rolls_back() -> None:
+    """Nothing tells whether it committed, so nothing is taken for granted."""
+    stage = Stage()
+    stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
+    commit = stage.commit()
+    commit.offsets.clear()
+    with pytest.raises(RolledBackError):
+        stage.carry_out(commit)
+
+
+def test_a_fenced_producer_commits_nothing() -> None:
+    """Another worker has the id: the error goes up, nothing is retried."""
+    stage = Stage()
+    staged(stage, b"1")
+    stage.broker.init_producer("app-1")
+    with pytest.raises(FencedError):
+        stage.carry_out()
+    stage.assert_nothing_visible()
+    assert stage.waits == 0
+
+
+# -- while records are processed ---------------------------------------------------------------------------------------
+
+
+def begun(stage: Stage, commit: Commit) -> Future[Positions]:
+    """Begin a commit that nobody has carried out yet; return what holds its outcome."""
+    works: list[Callable[[], Positions]] = []
+    answer = Future[Positions]()
+
+    def later(work: Callable[[], Positions]) -> Future[Positions]:
+        works.append(work)
+        return answer
+
+    stage.committer.begin(commit, later)
+    assert not stage.committer.is_answered
+    stage.assert_nothing_visible()
+    (work,) = works
+    try:
+        answer.set_result(work())
+    except Exception as error:  # noqa: BLE001 - raised where the commit ends
+        answer.set_exception(error)
+    return answer
+
+
+def test_a_commit_is_begun_and_ended_apart() -> None:
+    """Whoever was asked to waits for the brokers; the end takes what that has brought."""
+    stage = Stage()
+    staged(stage, b"1")
+    begun(stage, stage.commit())
+    assert stage.committer.is_answered
+    assert stage.committer.end() == {LOG: 2}
+    assert not stage.committer.is_answered
+    assert (stage.values("out"), stage.committed) == ([b"1"], CommittedOffset(42, "metadata 1"))
+
+
+def test_what_was_processed_meanwhile_is_no_part_of_a_commit_that_is_sent_again() -> None:
+    """Only the dead letter of the record that was refused is: the others' offsets come with the next commit."""
+    stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
+    refuse(stage, "out", b"2")
+    staged(stage, b"1", b"2")
+    begun(stage, stage.commit())
+    staged(stage, b"3")
+    size = stage.collector.staged_bytes
+    stage.committer.end()
+    assert (stage.values("out"), stage.values("dead")) == ([b"1"], [b"2"])
+    assert stage.collector.staged_bytes == size
+    stage.carry_out(sequence=2)
+    assert stage.values("out") == [b"1", b"3"]
+
+
+@pytest.mark.parametrize(
+    ("fate", "committed"),
+    [
+        (None, True),
+        (CommitFate.ABORTS, False),
+        (CommitFate.UNKNOWN_COMMITTED, True),
+        (CommitFate.UNKNOWN_OPEN, False),
+    ],
+)
+def test_tasks_that_are_over_learn_what_became_of_their_commit(
+    fate: CommitFate | None, *, committed: bool
+) -> None:
+    """Nothing is sent again for them; and another commit may follow."""
+    stage = Stage()
+    if fate is not None:
+        stage.broker.commit_fates.append(fate)
+    staged(stage, b"1")
+    begun(stage, stage.commit())
+    assert (stage.committer.give_up(find_out=True) is not None) is committed
+    assert stage.values("out") == ([b"1"] if committed else [])
+    assert stage.committer.give_up(find_out=True) is None
+    stage.committer.use(stage.collector)
+    staged(stage, b"2")
+    stage.carry_out(sequence=2)
+    assert stage.values("out")[-1:] == [b"2"]
+
+
+@pytest.mark.parametrize("fate", [CommitFate.UNKNOWN_COMMITTED, CommitFate.UNKNOWN_OPEN])
+def test_nobody_asks_what_became_of_a_commit_that_nobody_goes_by(fate: CommitFate) -> None:
+    """Brokers may be away for long: what has ended the tasks is not kept waiting."""
+    stage = Stage()
+    stage.broker.commit_fates.append(fate)
+    begun(stage, stage.commit())
+    stage.before_init = pytest.fail
+    assert stage.committer.give_up(find_out=False) is None
+    assert len(stage.producers) == 1
+
+
+def test_an_answer_that_comes_as_a_wait_ends_is_taken() -> None:
+    """It is the commit's, whatever the wait said."""
+    stage = Stage()
+
+    class Late(Future[Positions]):
+        def result(self, timeout: float | None = None) -> Positions:
+            if not self.done():
+                self.set_result({LOG: 2})
+                raise TimeoutError
+            return super().result(timeout)
+
+    stage.committer.begin(stage.commit(), lambda _: Late())
+    assert stage.committer.end() == {LOG: 2}
+
+
+def test_a_client_that_is_stuck_in_a_commit_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop says that it waits for a while and no longer; then what is committed is read back."""
+    monkeypatch.setattr("tasks.commit.committer._TICK_S", 0.001)
+    monkeypatch.setattr("tasks.commit.committer._STUCK_S", 0.02)
+    stage = Stage()
+    told: list[int] = []
+    stage.committer._on_wait = lambda: told.append(1)
+    stage.committer.begin(stage.commit(), lambda _: Future())
+    with pytest.raises(RolledBackError, match="app-1 is stuck in the client"):
+        stage.committer.end()
+    assert len(told) == 20
+    assert (len(stage.producers), stage.producers[0].closed) == (2, True)
+    stage.carry_out(sequence=2)
+
+
+def test_whoever_waits_for_a_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watchdog sees that the loop waits for brokers, and does not hang."""
+    monkeypatch.setattr("tasks.commit.committer._TICK_S", 0.001)
+    stage = Stage()
+    go_on, told = threading.Event(), list[int]()
+    stage.committer._on_wait = lambda: (told.append(1), go_on.set())  # type: ignore[assignment,func-returns-value]
+
+    def slow(work: Callable[[], Positions]) -> Future[Positions]:
+        return in_a_thread(lambda: work() if go_on.wait(30) else {})
+
+    stage.committer.begin(stage.commit(), slow)
+    assert stage.committer.end() == {LOG: 2}
+    assert told
+
+
+# -- refused records --------------------------------------------------------------------------------------------------
+
+
+def refuse(stage: Stage, topic: str, *values: bytes) -> None:
+    """Let the broker refuse records with these values."""
+    stage.broker.refuse(topic, lambda record: record.value in values)
+
+
+def test_a_refused_record_stops_the_worker_by_default() -> None:
+    """With the place of its input; nothing of the transaction is visible."""
+    stage = Stage()
+    refuse(stage, "out", b"2")
+    staged(stage, b"1", b"2", b"3")
+    with pytest.raises(RecordFailedError, match="in-0 offset 101"):
+        stage.carry_out()
+    stage.assert_nothing_visible()
+
+
+def test_refused_records_are_left_out_if_the_handler_says_so() -> None:
+    """The others are committed once, in order, together with the dead letters of the refused ones."""
+    stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
+    refuse(stage, "out", b"2", b"4", b"6")
+    staged(stage, b"1", b"2", b"3")
+    staged(stage, b"4", b"5")
+    staged(stage, b"6")
+    assert stage.carry_out() == {LOG: stage.broker.topics[LOG.topic].logs[0].end - 1}
+    assert stage.values("out") == [b"1", b"3", b"5"]
+    assert stage.values("dead") == [b"2", b"4", b"6"]
+    assert stage.values(LOG.topic) == [b"1", None]
+    assert stage.committed is not None
+
+
+def test_a_refused_dead_letter_is_given_to_the_handler_and_left_out() -> None:
+    """It makes no dead letter of its own, so that the commit ends."""
+    stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
+    refuse(stage, "out", b"2")
+    refuse(stage, "dead", b"2")
+    staged(stage, b"1", b"2")
+    stage.carry_out()
+    assert (stage.values("out"), stage.values("dead")) == ([b"1"], [])
+
+
+def test_a_refused_changelog_row_is_named_with_the_input_of_its_commit() -> None:
+    """By the hash of its key; the whole input, as a row is known only as the last one of its key in the commit."""
+    stage = Stage()
+    refuse(stage, LOG.topic, b"1")
+    staged(stage, b"1")
+    with pytest.raises(
+        RecordFailedError,
+        match=rf"changelog {LOG} refuses a row \(key of 1 bytes, hash sha256:ca978112ca1b.*in-0 offsets 0 to 41",
+    ):
+        stage.carry_out()
+
+
+@pytest.mark.parametrize("topic", ["app-r", LOG.topic])
+def test_refused_records_of_the_application_itself_stop_it(topic: str) -> None:
+    """Neither a repartition record nor a changelog row is ever left out, whatever the handler says."""
+    stage = Stage(ErrorHandlers(production="continue"))
+    refuse(stage, topic, b"1")
+    staged(stage, b"1", topic="app-r", internal=True)
+    with pytest.raises(RecordFailedError, match="the application's own state"):
+        stage.carry_out()
+    assert stage.committed is None
+
+
+class Troubled(FakeTransactionalProducer):
+    """A producer whose search for refused records, or abort, fails as the test says."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        super().__init__(broker, "app-1")
+        self.search_errors: list[Exception] = []
+        self.abort_errors: list[Exception] = []
+
+    def find_refused(self, columns: Any) -> Any:
+        if self.search_errors:
+            raise self.search_errors.pop(0)
+        return super().find_refused(columns)
+
+    def abort(self) -> None:
+        if self.abort_errors:
+            raise self.abort_errors.pop(0)
+        super().abort()
+
+
+def test_a_search_that_finds_no_answer_is_made_again() -> None:
+    """The cluster may have been away just then."""
+    stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
+    refuse(stage, "out", b"2")
+    assert isinstance(stage.producers[0], Troubled)
+    stage.producers[0].search_errors += [TransactionAbortedError("can't tell now")] * 3
+    staged(stage, b"1", b"2")
+    stage.carry_out()
+    assert (stage.values("out"), stage.waits) == ([b"1"], 3)
+
+
+def test_a_search_without_an_answer_for_want_of_a_changelog_ends_the_retries() -> None:
+    """The broker's refusal may name no topic, and a search would wait for the topic that is gone as the commit did."""
+    stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
+    refuse(stage, "out", b"1")
+    assert isinstance(stage.producers[0], Troubled)
+    stage.producers[0].search_errors += [TransactionAbortedError("no answer")] * 5_000
+    stage.committer._admin.describe_topics = lambda *_: {}  # type: ignore[method-assign]
+    staged(stage, b"1")
+    with pytest.raises(StreamsError, match=f"changelog {LOG.topic} does not exist any more"):
+        stage.carry_out()
+    assert (stage.waits, stage.committed) == (0, None)
+    assert len(stage.producers[0].search_errors) == 5_000
+
+
+def test_a_changelog_that_goes_during_a_search_ends_the_next_try() -> None:
+    """It was there when the search began, which gets no answer."""
+    stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
+    refuse(stage, "out", b"1")
+    assert isinstance(stage.producers[0], Troubled)
+    stage.producers[0].search_errors += [TransactionAbortedError("no answer")] * 5_000
+    there = [stage.committer._admin.describe_topics([LOG.topic])]
+    stage.committer._admin.describe_topics = lambda *_: there.pop() if there else {}  # type: ignore[method-assign]
+    staged(stage, b"1")
+    with pytest.raises(StreamsError, match=f"changelog {LOG.topic} does not exist any more"):
+        stage.carry_out()
+    assert (stage.waits, stage.committed) == (1, None)
+
+
+@pytest.mark.parametrize("where", ["search_errors", "abort_errors"])
+def test_a_producer_that_ends_while_aborting_is_replaced(where: str) -> None:
+    """The offsets tell that nothing was committed: the tasks start again with the new producer."""
+    stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
+    refuse(stage, "out", b"2")
+    getattr(stage.producers[0], where).append(CommitOutcomeUnknownError("lost the coordinator"))
+    staged(stage, b"1", b"2")
+    with pytest.raises(RolledBackError):
+        stage.carry_out()
+    stage.assert_nothing_visible()
+    assert len(stage.producers) == 2
+
+
+# -- at_least_once ----------------------------------------------------------------------------------------------------
+
+
+def noted(stage: Stage) -> list[str]:
+    """Note the calls of both producers from now on."""
+    calls: list[str] = []
+    sinks, producer = stage.sinks, stage.committer.producer
+    assert sinks is not None
+
+    def note(target: Any, name: str) -> None:
+        inner = getattr(target, name)
+
+        def called(*given: Any) -> Any:
+            calls.append(name)
+            return inner(*given)
+
+        setattr(target, name, called)
+
+    note(sinks, "produce")
+    note(sinks, "flush")
+    note(producer, "commit")
+    return calls
+
+
+def assert_flushed(calls: list[str]) -> None:
+    """Every sink record was answered before the last commit was ordered, and none came after it."""
+    assert calls[-2:] == ["flush", "commit"]
+    assert "produce" in calls
+
+
+def test_sinks_are_flushed_before_the_transaction_begins() -> None:
+    """No offset is committed before every sink record is answered."""
+    stage = Stage(at_least_once=True)
+    calls = noted(stage)
+    staged(stage, b"1")
+    assert stage.values("out") == [b"1"]
+    stage.carry_out()
+    assert_flushed(calls)
+
+
+def test_a_sink_record_that_timed_out_is_sent_again_without_asking() -> None:
+    """Time-outs pass; the handler is for errors that don't."""
+    stage = Stage(at_least_once=True)
+    stage.broker.fail_sends("out", times=4)
+    staged(stage, b"1", b"2")
+    stage.carry_out()
+    assert sorted(value or b"" for value in stage.values("out")) == [b"1", b"2"]
+    assert stage.committed is not None
+
+
+def test_a_sink_record_that_times_out_for_long_goes_to_the_handler() -> None:
+    """After two minutes it is no passing trouble any more; no offset is committed over it."""
+    stage = Stage(at_least_once=True)
+    stage.broker.fail_sends("out", times=10_000)
+    assert stage.sinks is not None
+    inner = stage.sinks.flush
+
+    def slow_flush() -> Any:
+        stage.clock.advance(30_000)
+        return inner()
+
+    stage.sinks.flush = slow_flush  # type: ignore[method-assign]
+    staged(stage, b"1")
+    with pytest.raises(RecordFailedError, match="in-0 offset 100"):
+        stage.carry_out()
+    assert stage.committed is None
+
+
+@pytest.mark.parametrize("setting", ["fail", lambda *_: ErrorResponse(action="retry")])
+def test_a_refused_sink_record_stops_the_worker(setting: Any) -> None:
+    """Nothing is committed over it; "retry" does not help a record that is refused."""
+    stage = Stage(ErrorHandlers(production=setting), at_least_once=True)
+    refuse(stage, "out", b"1")
+    staged(stage, b"1")
+    with pytest.raises(RecordFailedError):
+        stage.carry_out()
+    assert stage.committed is None
+
+
+def test_dead_letters_of_sinks_are_flushed_before_offsets() -> None:
+    """A dead letter is written by the same producer, and answered before the commit."""
+    stage = Stage(
+        ErrorHandlers(production="continue", dead_letter_topic="dead"), at_least_once=True
+    )
+    calls = noted(stage)
+    refuse(stage, "out", b"2")
+    staged(stage, b"1", b"2")
+    stage.carry_out()
+    assert (stage.values("out"), stage.values("dead")) == ([b"1"], [b"2"])
+    assert_flushed(calls)
+
+
+def test_dead_letters_of_refused_outputs_are_flushed_before_offsets() -> None:
+    """What an aborted transaction left to the sink producer is answered before the next attempt commits."""
+    stage = Stage(at_least_once=True)
+    calls = noted(stage)
+    stage.broker.commit_fates.append(CommitFate.ABORTS)
+    inner = stage.committer._after_abort
+
+    def with_dead_letter(commit: Commit, error: TransactionAbortedError) -> None:
+        inner(commit, error)
+        staged(stage, b"late letter", topic="dead")
+
+    stage.committer._after_abort = with_dead_letter  # type: ignore[method-assign]
+    stage.broker.fail_sends("dead")
+    stage.carry_out()
+    assert stage.values("dead") == [b"late letter"]
+    assert_flushed(calls)
+
+
+def test_only_changed_offsets_are_told() -> None:
+    """New partitions and moved offsets or texts; equal ones are left out."""
+    before = {IN: CommittedOffset(1, "a"), LOG: CommittedOffset(2, "")}
+    now = {
+        IN: CommittedOffset(1, "b"),
+        LOG: CommittedOffset(2, ""),
+        TopicPartition("x", 1): CommittedOffset(0, ""),
+    }
+    assert changed_offsets(before, now) == {
+        IN: CommittedOffset(1, "b"),
+        TopicPartition("x", 1): CommittedOffset(0, ""),
+    }
+    assert changed_offsets(now, now) == {}
+
+
+def test_an_empty_commit_says_so() -> None:
+    """Nothing to make durable."""
+    assert Commit(outputs=[], changelogs={}, offsets={}).empty
+    assert not Commit(outputs=[], changelogs={}, offsets={IN: CommittedOffset(1, "")}).empty

@@ -1,0 +1,404 @@
+"""When commits begin early, and that nothing else about a worker's rounds changes with it."""
+
+import itertools
+import threading
+import time
+from collections import Counter
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from rebalance.model import TaskId
+from tasks.commit.background import in_a_thread
+from tasks.loop.stream_worker import StreamWorker
+from tasks.ports import Positions
+from tasks.task.active_task import ActiveTask
+from tests.fakes.clients import FakeTransactionalProducer
+from tests.tasks.loop.bench import Bench, Producer, Source
+from tests.tasks.loop.test_stream_worker import counting, counts_of, fill, outputs_of
+
+#: As many keys as there are records: none comes again.
+DIFFERENT = "".join(map(chr, range(0x4E00, 0x4E00 + 600)))
+
+#: Ten keys that come again and again.
+OFTEN = "abcdefghij" * 60
+
+
+def begins_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
+    """Feed a worker steadily; return (ms, "begin", "open" or "join") of each time at which a commit was handed over meanwhile."""
+    seen: list[tuple[int, str]] = []
+    keys = iter(records)
+
+    def watch(worker: StreamWorker, _: Source) -> None:
+        fill(bench, key := next(keys, ""))
+        committer = worker._commits.committer
+        if not key:
+            del committer.begin, committer.join
+            bench.at_poll.clear()
+        elif "begin" not in vars(committer):
+            begin, join = committer.begin, committer.join
+
+            def begun(commit: Any, beside: Any, *, opens: bool = False) -> None:
+                seen.append((bench.clock.now_ms(), "open" if opens else "begin"))
+                begin(commit, beside, opens=opens)
+
+            def joined(more: Any) -> bool:
+                seen.append((bench.clock.now_ms(), "join"))
+                return join(more)
+
+            vars(committer).update(begin=begun, join=joined)
+
+    bench.at_poll.append(watch)
+    bench.commit_turns = 12
+    with (
+        patch("tasks.commit.committer._JOIN_S", 0.0),
+        patch("tasks.task.worker_input._GATHER_S", 0.0),
+    ):
+        assert bench.live()
+    assert counts_of(bench) == Counter(records)
+    return seen
+
+
+def test_commits_of_a_worker_that_keeps_up_begin_early_and_are_due_as_ever() -> None:
+    """What is handed over then is with the brokers when it is due; the interval is what was asked for."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6)
+    (first, *seen) = begins_of(bench)[1:]
+    assert first[1] == "join"
+    assert [what for _, what in seen] == ["open", "join"] * (len(seen) // 2)
+    opened, whole = ([at_ms for at_ms, what in seen if what == each] for each in ("open", "join"))
+    assert len(whole) >= 4
+    assert all(4 <= due - at <= 8 for at, due in zip(opened, whole, strict=True)), seen
+    apart = [after - before for before, after in itertools.pairwise(whole)]
+    assert all(98 <= each <= 103 for each in apart), apart
+
+
+@pytest.mark.parametrize(("early_ms", "what"), [(12, "join"), (0, "begin")])
+def test_a_commit_that_begins_a_little_late_makes_none_rarer(early_ms: int, what: str) -> None:
+    """Turns of three milliseconds see that a commit is due up to two later; there is still one every 100."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=early_ms)
+    bench.at_poll.append(lambda *_: bench.clock.advance(2))
+    times = [at_ms for at_ms, each in begins_of(bench)[2:] if each == what]
+    assert len(times) >= 10
+    apart = [after - before for before, after in itertools.pairwise(times)]
+    assert set(apart) == {99, 102}, apart
+    assert abs(sum(apart) / len(apart) - 100) <= 0.3, apart
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"guarantee": "at_least_once"},
+        {"max_poll_records": 1},
+        {"early_ms": 0},
+        {"threads": 2},
+    ],
+)
+def test_commits_begin_when_they_are_due_where_nothing_is_gained(changes: dict[str, Any]) -> None:
+    """Results leave at once, records wait for the worker, or key ranges hand over in their own time."""
+    settings = {"commit_interval_ms": 100, "early_ms": 6, **changes}
+    seen = begins_of(Bench(counting(), {"in": 1, "out": 1}, **settings))
+    assert len(seen) >= 3
+    assert {what for _, what in seen} == {"begin"}
+
+
+def cached() -> Bench:
+    """Return a bench whose worker holds counts back between commits."""
+    return Bench(
+        counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6, cache_bytes=1_000_000
+    )
+
+
+def test_a_cache_whose_keys_do_not_come_again_is_flushed_early() -> None:
+    """Nothing is forwarded twice by that, and results come sooner."""
+    bench = cached()
+    seen = begins_of(bench, DIFFERENT)[2:]
+    assert [what for _, what in seen] == ["open", "join"] * (len(seen) // 2)
+    assert len(seen) >= 6
+    assert outputs_of(bench) == {key: [1] for key in DIFFERENT}
+
+
+def test_a_cache_whose_keys_come_again_is_flushed_when_a_commit_is_due() -> None:
+    """One commit shows that they do; each of the others has each key's last count alone."""
+    bench = cached()
+    seen = [what for _, what in begins_of(bench, OFTEN)]
+    assert seen[seen.index("join") :] == ["join"] + ["begin"] * (len(seen) - seen.index("join") - 1)
+    assert seen.count("begin") >= 4
+    # And one more, when the worker ends.
+    assert all(len(each) <= len(seen) + 1 for each in outputs_of(bench).values())
+
+
+def test_whether_keys_come_again_is_tried_now_and_then() -> None:
+    """They may not any more."""
+    with patch("tasks.commit.commit_schedule._COMMITS", 2):
+        seen = [what for _, what in begins_of(cached(), OFTEN[:200] + DIFFERENT[:400])]
+    assert "begin" in seen[seen.index("join") :]
+    assert seen[-4:] == ["open", "join"] * 2
+
+
+def test_a_cache_is_flushed_once_after_a_part_became_a_commit_of_its_own() -> None:
+    """Whatever comes late then was forwarded twice as well, so that is not tried at each commit."""
+    bench = cached()
+    bench.commit_turns = 60
+    keys = iter(DIFFERENT)
+    opened: list[int] = []
+
+    def close(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(keys, ""))
+        committer = worker._commits.committer
+        if worker._commits.awaits_more:
+            opened.append(worker._commits.sequence)
+            assert committer._under_way is not None
+            committer._under_way.attempt.result()  # nothing has joined it in time
+
+    bench.at_poll.append(close)
+    with (
+        patch("tasks.commit.committer._JOIN_S", 0.0),
+        patch("tasks.task.worker_input._GATHER_S", 0.0),
+    ):
+        assert bench.live()
+    assert len(set(opened)) == 1
+    assert outputs_of(bench) == {key: [1] for key in DIFFERENT}
+
+
+def test_without_a_cache_keys_may_come_again() -> None:
+    """Every update is an output, whenever it is sent."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6)
+    assert [what for _, what in begins_of(bench)[2:]][:6] == ["open", "join"] * 3
+
+
+def test_nothing_is_handed_over_early_where_there_are_repartition_topics() -> None:
+    """Transactions of many workers meet in them, and whoever reads them waits for the slowest."""
+    bench = Bench(
+        counting(repartition=True), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6
+    )
+    values = iter("a" * 600)
+    opened: list[bool] = []
+
+    def watch(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(values, ""), repartition=True)
+        opened.append(worker._commits.awaits_more)
+
+    bench.at_poll.append(watch)
+    assert bench.live()
+    assert not any(opened)
+    assert counts_of(bench) == {"a": 600}
+
+
+def test_a_commit_that_nothing_joins_in_time_is_followed_by_another() -> None:
+    """The loop was kept: what was begun is committed without it, what came late is a commit of its own, and each count is one."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
+    bench.commit_turns = 60
+    keys = iter("a" * 600)
+    late: list[bool] = []
+
+    def close(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(keys, ""))
+        committer = worker._commits.committer
+        left_s = worker._next_commit_s - bench.clock.monotonic_s()
+        if worker._commits.awaits_more and left_s < 0.0005:  # a turn is a millisecond here
+            assert committer._under_way is not None
+            committer._under_way.attempt.result()  # it has had to wait until now
+            late.append(not committer._under_way.is_open)
+
+    bench.at_poll.append(close)
+    with (
+        patch("tasks.commit.committer._JOIN_S", 0.0),
+        patch("tasks.task.worker_input._GATHER_S", 0.0),
+    ):
+        assert bench.live()
+    assert bench.worker is not None
+    number, total_s, _ = bench.worker.metrics.commit_times
+    assert number == bench.worker.metrics.commits > 0
+    assert total_s > 0
+    assert len(late) >= 2
+    assert all(late)
+    assert counts_of(bench) == {"a": 600}
+    assert outputs_of(bench) == {"a": list(range(1, 601))}
+
+
+class SlowOffsets:
+    """A bench whose brokers answer no offsets of an open commit until somebody says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answered = threading.Event()
+        send_offsets = FakeTransactionalProducer.send_offsets
+
+        def send(producer: FakeTransactionalProducer, group: str, offsets: Any) -> None:
+            assert self.answered.wait(30)
+            send_offsets(producer, group, offsets)
+
+        monkeypatch.setattr("tasks.commit.committer._JOIN_S", 60.0)
+        monkeypatch.setattr("tasks.task.worker_input._GATHER_S", 0.0)
+        monkeypatch.setattr(Producer, "send_offsets", send)
+        self.bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
+        self.bench.beside = in_a_thread
+        self.keys = iter("a" * 600)
+        self.bench.at_poll.append(lambda *_: fill(self.bench, next(self.keys, "")))
+
+    def late_ms(self, worker: StreamWorker) -> float:
+        """Return for how long an open commit has been due that can't be joined; 0 if none is."""
+        if not worker._commits.awaits_more or self.answered.is_set():
+            return 0.0
+        return 1000 * (self.bench.clock.monotonic_s() - worker._next_commit_s)
+
+
+def test_the_loop_does_not_wait_for_brokers_that_are_slow_with_the_offsets_of_an_open_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on, and what it does meanwhile joins as well."""
+    slow = SlowOffsets(monkeypatch)
+    done: list[int] = []
+    joined: list[bool] = []
+
+    def watch(worker: StreamWorker, _: Source) -> None:
+        committer = worker._commits.committer
+        if "join" not in vars(committer):
+            join = committer.join
+
+            def joining(more: Any) -> bool:
+                joined.append(join(more))
+                return joined[-1]
+
+            vars(committer).update(join=joining)
+        late_ms = slow.late_ms(worker)
+        if late_ms > 0:
+            done.append(worker.metrics.processed)
+        if late_ms > 30:
+            assert not joined
+            slow.answered.set()
+            while not committer.is_ready_for_more:
+                time.sleep(0.001)
+
+    slow.bench.at_poll.append(watch)
+    assert slow.bench.live()
+    assert done[-1] - done[0] >= 25
+    assert joined[0]
+    assert counts_of(slow.bench) == {"a": 600}
+    assert outputs_of(slow.bench) == {"a": list(range(1, 601))}
+
+
+def test_the_loop_is_no_further_ahead_of_an_open_commit_than_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for it an interval after it was begun, if the brokers have not answered the offsets by then."""
+    slow = SlowOffsets(monkeypatch)
+    opened_ms: list[int] = []
+    ended_ms: list[int] = []
+
+    def watch(worker: StreamWorker, _: Source) -> None:
+        committer = worker._commits.committer
+        if worker._commits.awaits_more:
+            opened_ms.append(slow.bench.clock.now_ms())
+        if opened_ms and "end" not in vars(committer):
+            end = committer.end
+
+            def ending() -> Positions:
+                ended_ms.append(slow.bench.clock.now_ms())
+                slow.answered.set()
+                return end()
+
+            vars(committer).update(end=ending)
+
+    slow.bench.at_poll.append(watch)
+    assert slow.bench.live()
+    assert 98 <= ended_ms[0] - opened_ms[0] <= 102
+    assert counts_of(slow.bench) == {"a": 600}
+    assert outputs_of(slow.bench) == {"a": list(range(1, 601))}
+
+
+def test_a_task_that_begins_to_run_beside_an_open_commit_joins_it_too() -> None:
+    """Its work is in the second part alone."""
+    bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=100, early_ms=20)
+    bench.commit_turns = 1_000_000
+    late: list[ActiveTask] = []
+
+    def hide(worker: StreamWorker, _: Source) -> None:
+        running = worker._manager.running
+        if worker._commits.awaits_more and late:
+            task = late.pop()
+            running[task.task_id] = task
+        elif worker.metrics.processed and not worker._commits.is_under_way and not seen:
+            seen.append(True)
+            late.append(running.pop(TaskId(0, 1)))
+
+    seen: list[bool] = []
+    keys = iter("abcdefgh" * 20)
+    bench.at_poll += [lambda *_: fill(bench, next(keys, "")), hide]
+    assert bench.live()
+    assert seen
+    assert not late
+    assert counts_of(bench) == dict.fromkeys("abcdefgh", 20)
+
+
+def test_an_idle_worker_rests_until_a_commit_is_due() -> None:
+    """Nothing has come, so there is nothing to begin early with; it is tried once an interval."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=1_000, early_ms=250)
+    bench.idle_polls = 400
+    waits: list[float] = []
+
+    def watch(_: StreamWorker, source: Source) -> None:
+        if "poll" not in vars(source):
+            poll = source.poll
+
+            def noted(max_records: int, timeout_s: float) -> Any:
+                waits.append(timeout_s)
+                return poll(max_records, timeout_s)
+
+            vars(source)["poll"] = noted
+
+    bench.at_poll.append(watch)
+    fill(bench, "a")
+    assert bench.live()
+    assert len(waits) > 300
+    assert sum(1 for each in waits if each <= 0) <= 2 * (len(waits) // 100 + 1)
+
+
+def test_a_store_of_the_users_own_joins_no_commit() -> None:
+    """It is told when all it was given is committed, so nothing is processed beside its commits."""
+    bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=100, early_ms=20)
+    bench.commit_turns = 1_000_000
+    keys = iter("abcdefgh" * 40)
+    under_way: list[bool] = []
+
+    def admit(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(keys, ""))
+        task = worker.tasks[TaskId(0, 1)]
+        if worker._commits.awaits_more and not under_way:
+            task.__class__ = OwnStores
+            under_way.append(True)
+        elif under_way:
+            under_way.append(worker._commits.is_under_way and not worker._commits.awaits_more)
+
+    bench.at_poll.append(admit)
+    assert bench.live()
+    assert len(under_way) > 50
+    assert not any(under_way[1:])
+    assert counts_of(bench) == dict.fromkeys("abcdefgh", 40)
+
+
+class OwnStores(ActiveTask):
+    """A task that nothing is processed for beside a commit."""
+
+    @property
+    def may_be_ahead(self) -> bool:
+        """Return False, as with a store of the user's own."""
+        return False
+
+
+def test_rows_that_cannot_be_put_together_are_read_back() -> None:
+    """The commit has happened, and the disk knows nothing of it: not the first part's rows with the positions of both."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
+    bench.commit_turns = 1_000_000
+    keys = iter("ab" * 100)
+    bench.at_poll.append(lambda *_: fill(bench, next(keys, "")))
+    with (
+        patch("tasks.commit.commit_round.joined", side_effect=MemoryError),
+        pytest.raises(MemoryError),
+    ):
+        bench.live()
+    assert bench.live()
+    assert set(counts_of(bench)) == {"a", "b"}
+    assert outputs_of(bench) == {key: list(range(1, n + 1)) for key, n in counts_of(bench).items()}
+    written = [each.key.decode() for each in bench.broker.records("in") if each.key]
+    assert counts_of(bench) == {key: written.count(key) for key in "ab"}

@@ -1,0 +1,129 @@
+"""Input records that are read again: found by their place, in few reads, and never waited for without end."""
+
+import logging
+from collections.abc import Mapping
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams import StreamsError
+from tasks.commit.input_reread import InputAgain
+from tasks.processing.engine.output import OutputColumns
+from tasks.processing.engine.record_batch import SourceRecords
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeReader
+from tests.fakes.clock import FakeClock
+
+IN = TopicPartition("in", 0)
+
+
+class Readers:
+    """Makes readers of one fake cluster, and counts what they are asked."""
+
+    def __init__(self, count: int = 10) -> None:
+        self.broker = FakeBroker()
+        self.broker.create_topic("in")
+        columns = OutputColumns(
+            topic="in",
+            partitions=0,
+            keys=[b"k%d" % index for index in range(count)],
+            values=[b"v%d" % index for index in range(count)],
+            timestamps=[0] * count,
+            headers=[(("h", b"%d" % index),) for index in range(count)],
+        )
+        for index in range(count):
+            self.broker.append_columns(columns, index, None)
+        self.made: list[CountingReader] = []
+        self.silent = False
+
+    def __call__(self) -> FakeReader:
+        self.made.append(CountingReader(self))
+        return self.made[-1]
+
+
+class CountingReader(FakeReader):
+    """Notes each place it is sent to; gives nothing if the cluster is silent."""
+
+    def __init__(self, readers: Readers) -> None:
+        super().__init__(readers.broker)
+        self._readers = readers
+        self.sent_to: list[int] = []
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        super().assign(positions)
+        self.sent_to += positions.values()
+
+    def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
+        return [] if self._readers.silent else super().poll(max_records, timeout_s)
+
+
+def test_a_record_is_found_with_its_headers_and_its_neighbours_for_nothing() -> None:
+    """Records that fail together stand together: what arrived with the first one is not read again."""
+    readers = Readers()
+    inputs = InputAgain(readers)
+    assert readers.made == []
+    assert inputs.find(IN, 4) == (b"k4", b"v4", (("h", b"4"),))
+    assert inputs.find(IN, 7) == (b"k7", b"v7", (("h", b"7"),))
+    assert inputs.find(IN, 2) == (b"k2", b"v2", (("h", b"2"),))
+    (reader,) = readers.made
+    assert reader.sent_to == [4, 2]
+    assert reader.positions() == {}, "nothing is fetched ahead"
+    inputs.close()
+    inputs.close()
+    assert reader.closed
+
+
+def test_a_record_that_retention_has_deleted_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    """With a warning that names it; others are found all the same."""
+    readers = Readers()
+    log = readers.broker.log_of(IN)
+    assert log is not None
+    del log.entries[:5]
+    log.start = 5
+    inputs = InputAgain(readers)
+    with caplog.at_level(logging.WARNING):
+        assert inputs.find(IN, 4) is None
+    assert "in-0 offset 4, can't be read again: it is not in the log any more" in caplog.text
+    assert inputs.find(IN, 5) == (b"k5", b"v5", (("h", b"5"),))
+
+
+def test_a_record_that_compaction_has_removed_is_none() -> None:
+    """The next one is not taken for it."""
+    readers = Readers()
+    log = readers.broker.log_of(IN)
+    assert log is not None
+    del log.entries[4]
+    assert InputAgain(readers).find(IN, 4) is None
+
+
+def test_a_topic_that_is_gone_is_no_error() -> None:
+    """The worker finds out by itself; here it is only a record that can't be had."""
+    readers = Readers()
+    readers.broker.delete_topic("in")
+    assert InputAgain(readers).find(IN, 4) is None
+    assert readers.made[0].closed
+
+
+def test_a_silent_cluster_is_asked_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """A thousand failing records don't wait a thousand times."""
+    readers = Readers()
+    readers.silent = True
+    clock = FakeClock()
+    inputs = InputAgain(readers, monotonic_s=clock.monotonic_s)
+    with caplog.at_level(logging.WARNING):
+        assert inputs.find(IN, 4) is None
+    assert "has not given it within 5 s" in caplog.text
+    readers.silent = False
+    assert inputs.find(IN, 5) is None
+    assert len(readers.made) == 1
+    clock.advance(60_000)
+    assert inputs.find(IN, 5) == (b"k5", b"v5", (("h", b"5"),))
+
+
+def test_a_client_that_can_not_be_made_is_no_error() -> None:
+    """What is told of the record then is what is known."""
+
+    def make() -> FakeReader:
+        raise StreamsError("no such certificate")
+
+    assert InputAgain(make).find(IN, 4) is None

@@ -1,0 +1,252 @@
+"""Commits that are begun before they are due: what is done until then joins them, or comes later, and no half is committed."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from streams import FencedError
+from tasks.commit.background import in_a_thread
+from tasks.commit.committer import RolledBackError
+from tasks.ports import (
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    Positions,
+    TransactionAbortedError,
+)
+from tasks.processing.engine.error_policy import ErrorHandlers
+from tasks.processing.engine.output import OutputColumns
+from tests.fakes.broker import CommitFate
+from tests.fakes.clients import FakeTransactionalProducer
+from tests.tasks.commit.test_committer import LOG, Stage, refuse, staged
+
+
+class Opened:
+    """A commit that was begun open, with a thread that waits for the rest of it."""
+
+    def __init__(self, stage: Stage, *values: bytes) -> None:
+        self.stage = stage
+        self.began, self.answers = threading.Event(), list[Future[Positions]]()
+        self.commits = 0
+        commit = stage.broker.commit
+
+        def counted(*args: Any) -> CommitFate:
+            self.commits += 1
+            return commit(*args)
+
+        vars(stage.broker)["commit"] = counted
+        staged(stage, *values)
+        stage.committer.begin(stage.commit(), self._beside, opens=True)
+        assert self.began.wait(30)
+
+    def _beside(self, work: Callable[[], Positions]) -> Future[Positions]:
+        def begin() -> Positions:
+            self.began.set()
+            return work()
+
+        self.answers.append(in_a_thread(begin))
+        return self.answers[0]
+
+    def join(self, *values: bytes) -> bool:
+        """Process some more, and have it join."""
+        staged(self.stage, *values)
+        return self.stage.committer.join(self.stage.commit(sequence=2))
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open commit is not closed before it is joined, however slow the machine."""
+    monkeypatch.setattr("tasks.commit.committer._JOIN_S", 60.0)
+
+
+@pytest.mark.usefixtures("patience")
+def test_what_is_done_until_a_commit_is_due_may_join_it() -> None:
+    """In one transaction, with the later offsets; until then nothing of it is visible."""
+    stage = Stage()
+    opened = Opened(stage, b"1")
+    assert not stage.committer.is_answered
+    stage.assert_nothing_visible()
+    assert opened.join(b"2")
+    assert stage.committer.end() == {LOG: 4}
+    assert (stage.values("out"), stage.committed) == (
+        [b"1", b"2"],
+        CommittedOffset(42, "metadata 2"),
+    )
+    assert opened.commits == 1
+
+
+def test_an_open_commit_that_nothing_joins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's function that takes its time keeps no transaction open; what comes late is a commit of its own."""
+    monkeypatch.setattr("tasks.commit.committer._JOIN_S", 0.001)
+    stage = Stage()
+    opened = Opened(stage, b"1")
+    opened.answers[0].result(30)
+    assert (stage.values("out"), stage.committed) == ([b"1"], CommittedOffset(42, "metadata 1"))
+    staged(stage, b"2")
+    late = stage.commit(sequence=2)
+    assert not stage.committer.join(late)
+    assert stage.committer.end() == {LOG: 2}
+    assert stage.carry_out(late) == {LOG: 5}  # behind a marker
+    assert (stage.values("out"), stage.committed) == (
+        [b"1", b"2"],
+        CommittedOffset(42, "metadata 2"),
+    )
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize("ends", ["end", "give_up"])
+def test_whoever_ends_an_open_commit_waits_for_nothing_more(ends: str) -> None:
+    """It is whole as it is."""
+    stage = Stage()
+    Opened(stage, b"1")
+    committer = stage.committer
+    assert (committer.end() if ends == "end" else committer.give_up(find_out=True)) == {LOG: 2}
+    assert (stage.values("out"), stage.committed) == ([b"1"], CommittedOffset(42, "metadata 1"))
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize("bad", [b"1", b"2"])
+def test_both_parts_are_sent_again_if_a_record_is_refused(bad: bytes) -> None:
+    """Whichever part it was in; its dead letter is in the same transaction."""
+    stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
+    refuse(stage, "out", bad)
+    opened = Opened(stage, b"1", b"0")
+    assert opened.join(b"2", b"3")
+    stage.committer.end()
+    rest = [each for each in (b"1", b"0", b"2", b"3") if each != bad]
+    assert (stage.values("out"), stage.values("dead")) == (rest, [bad])
+    assert (len(stage.values(LOG.topic)), opened.commits) == (4, 1)
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize(
+    ("error", "is_raised"),
+    [
+        (TransactionAbortedError("half"), False),
+        (CommitOutcomeUnknownError("half"), False),
+        (FencedError("half"), True),
+    ],
+)
+def test_half_of_a_commit_is_never_committed(error: Exception, *, is_raised: bool) -> None:
+    """If the client does not take the second part: all of it again, or nothing, whatever it has of the first."""
+    stage = Stage()
+    opened = Opened(stage, b"1")
+    producer, produce = stage.committer.producer, stage.committer.producer.produce
+
+    def fail(columns: OutputColumns) -> None:
+        producer.produce = produce  # type: ignore[method-assign]
+        if not is_raised:
+            producer.abort()  # as the client does
+        raise error
+
+    producer.produce = fail  # type: ignore[method-assign]
+    if is_raised:
+        with pytest.raises(FencedError):
+            opened.join(b"2")
+        with pytest.raises(FencedError):
+            stage.committer.give_up(find_out=True)
+        stage.assert_nothing_visible()
+        return
+    assert opened.join(b"2")
+    if isinstance(error, TransactionAbortedError):
+        assert stage.committer.end() == {LOG: 7}  # behind what was aborted, and its marker
+        assert stage.values("out") == [b"1", b"2"]
+    else:
+        with pytest.raises(RolledBackError):
+            stage.committer.end()
+        stage.assert_nothing_visible()
+
+
+@pytest.mark.usefixtures("patience")
+def test_the_offsets_of_an_open_commit_are_sent_before_anything_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of what joins take their place."""
+    sent: list[CommittedOffset] = []
+    told = threading.Event()
+
+    def send(self: FakeTransactionalProducer, group: str, offsets: Any) -> None:
+        send_offsets(self, group, offsets)
+        sent.extend(offsets.values())
+        told.set()
+
+    send_offsets = FakeTransactionalProducer.send_offsets
+    monkeypatch.setattr(FakeTransactionalProducer, "send_offsets", send)
+    stage = Stage()
+    opened = Opened(stage, b"1")
+    assert told.wait(30)
+    stage.assert_nothing_visible()
+    assert opened.join(b"2")
+    stage.committer.end()
+    assert (sent, stage.committed) == (
+        [CommittedOffset(42, "metadata 1")],
+        CommittedOffset(42, "metadata 2"),
+    )
+
+
+@pytest.mark.usefixtures("patience")
+def test_whoever_would_join_before_the_offsets_are_answered_can_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And if it does not ask, it comes with the next commit."""
+    under_way, answered = threading.Event(), threading.Event()
+
+    def send(self: FakeTransactionalProducer, group: str, offsets: Any) -> None:
+        under_way.set()
+        assert answered.wait(30)
+        send_offsets(self, group, offsets)
+
+    send_offsets = FakeTransactionalProducer.send_offsets
+    monkeypatch.setattr(FakeTransactionalProducer, "send_offsets", send)
+    stage = Stage()
+    Opened(stage, b"1")
+    assert under_way.wait(30)
+    staged(stage, b"2")
+    late = stage.commit(sequence=2)
+    assert not stage.committer.is_ready_for_more
+    assert not stage.committer.join(late)
+    answered.set()
+    assert stage.committer.end() == {LOG: 2}
+    assert stage.values("out") == [b"1"]
+    assert stage.committer.is_ready_for_more
+    stage.carry_out(late)
+    assert (stage.values("out"), stage.committed) == (
+        [b"1", b"2"],
+        CommittedOffset(42, "metadata 2"),
+    )
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (TransactionAbortedError("offsets"), None),
+        (CommitOutcomeUnknownError("offsets"), RolledBackError),
+        (FencedError("offsets"), FencedError),
+    ],
+)
+def test_nothing_joins_a_commit_whose_offsets_could_not_be_sent(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception] | None
+) -> None:
+    """It ends as one that fails later would, and is sent again if that is possible."""
+
+    def fail(self: FakeTransactionalProducer, _group: str, _offsets: Any) -> None:
+        self.abort()  # as the client does, or a new producer does for it
+        raise error
+
+    monkeypatch.setattr(FakeTransactionalProducer, "send_offsets", fail)
+    stage = Stage()
+    opened = Opened(stage, b"1")
+    with pytest.raises(type(error)):
+        opened.answers[0].result(30)
+    staged(stage, b"2")
+    assert not stage.committer.join(stage.commit(sequence=2))
+    if raised is None:
+        assert stage.committer.end() == {LOG: 5}  # behind what was aborted, and its marker
+        assert stage.values("out") == [b"1"]
+        return
+    with pytest.raises(raised):
+        stage.committer.end()
+    stage.assert_nothing_visible()

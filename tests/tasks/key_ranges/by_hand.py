@@ -1,0 +1,75 @@
+"""A task with key ranges that no thread works on: a test takes their turns."""
+
+from collections.abc import Collection, Mapping
+
+from rebalance.model import TaskId, TopicPartition
+from streams import Topology
+from tasks.key_ranges.done_ranges import OldMap
+from tasks.key_ranges.key_ranges import KeyRanges, key_hash
+from tasks.key_ranges.progress_vector import RangeProgress
+from tasks.key_ranges.range_pool import RangePool
+from tasks.key_ranges.seal_barrier import Cut
+from tasks.task.active_task import ActiveTask
+from tasks.task.lifecycle import TaskState
+from tasks.task.parallel_task import ParallelTask
+from tests.tasks.loop.bench import Bench
+from tests.tasks.task.outputs import collector_of
+
+#: Keys of the first and of the second half of the hashes, in whichever order.
+HALVES = KeyRanges.even(2)
+
+
+def halves(offsets: Mapping[bytes, int]) -> OldMap:
+    """Return how far two ranges were, by a key of each."""
+    of_ranges = {HALVES.index_of(key_hash(key, 0)): offset for key, offset in offsets.items()}
+    firsts = HALVES.first_hashes
+    return OldMap(tuple(RangeProgress(firsts[each], of_ranges[each]) for each in (0, 1)))
+
+
+def begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap]) -> ParallelTask:
+    """Return a running task of two ranges whose inputs begin at offset 0."""
+    task = _begun(topology, old_maps, threads=2)
+    assert isinstance(task, ParallelTask)
+    return task
+
+
+def begun_whole(topology: Topology, inputs: Collection[TopicPartition]) -> ActiveTask:
+    """Return a running task without ranges whose inputs begin at offset 0."""
+    at_the_begin = OldMap((RangeProgress(0, 0),))
+    return _begun(topology, dict.fromkeys(inputs, at_the_begin), threads=1)
+
+
+def _begun(
+    topology: Topology, old_maps: Mapping[TopicPartition, OldMap], *, threads: int
+) -> ActiveTask:
+    topics = {partition.topic: 1 for partition in old_maps}
+    bench = Bench(topology, {**topics, "out": 1})
+    collector = collector_of()
+    assert collector.policy is not None
+    worker = bench.make_worker(threads=threads)
+    task = worker._make_task(TaskId(0, 0), collector, collector.policy)
+    if isinstance(task, ParallelTask):
+        task.join(RangePool(0), HALVES, 10)
+    task.move_to(TaskState.RESTORING)
+    task.stores.open()
+    task.start(dict.fromkeys(old_maps, 0), {}, (), old_maps)
+    return task
+
+
+def work(task: ParallelTask, key: bytes) -> None:
+    """Have the range of a key do what it was given, and seal it."""
+    mine = task.ranges[HALVES.index_of(key_hash(key, 0))]
+    mine.cut(Cut([mine]))
+    mine.turn(others_wait=lambda: False, alone=lambda: False)
+    assert mine.error is None
+
+
+def end(task: ActiveTask) -> None:
+    """Close it, in threads."""
+    if isinstance(task, ParallelTask):
+        pool = RangePool(2)
+        task.join(pool, HALVES, 10)
+        task.close()
+        pool.close()
+    else:
+        task.close()

@@ -1,0 +1,81 @@
+"""Which sub-topologies only await is known before a graph is made, and is what the graph then says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streams import FixedKeyProcessor, KStream, Processor, StreamsBuilder, Topology
+from tasks.key_ranges.awaiting import only_awaits
+from tests.tasks.key_ranges.programs import TEXT
+from tests.tasks.loop.bench import Bench
+
+Text = KStream[Any, Any]
+
+
+class Plain(Processor[str, str, str, str]):
+    def process(self, record: Any) -> None:
+        self.context.forward(record)
+
+
+class Awaits(Plain):
+    async def process(self, record: Any) -> None:  # type: ignore[override] # it may be either
+        self.context.forward(record)
+
+
+class AwaitsValues(FixedKeyProcessor[str, str, str]):
+    async def process(self, record: Any) -> None:
+        self.context.forward(record)
+
+
+def made() -> Awaits:
+    return Awaits()
+
+
+async def mapped(value: str) -> str:
+    return value
+
+
+PROGRAMS: dict[str, tuple[Callable[[Text], Text], bool]] = {
+    "no function": (lambda text: text, False),
+    "plain": (lambda text: text.process(Plain), False),
+    "a coroutine": (lambda text: text.process(Awaits), True),
+    "of a function": (lambda text: text.process(made), True),
+    "of values": (lambda text: text.process_values(AwaitsValues), True),
+    "two": (lambda text: text.process(Awaits).process(Awaits), True),
+    "beside a plain one": (lambda text: text.process(Awaits).process(Plain), False),
+    "behind a mapper": (lambda text: text.map_values(mapped).process(Awaits), False),
+    "in front of a filter": (lambda text: text.process(Awaits).filter(bool), False),
+}
+
+
+def _topology(program: Callable[[Text], Text], to: Any = "out") -> Topology:
+    builder = StreamsBuilder()
+    program(builder.stream("in", **TEXT)).to(to, **TEXT)
+    return builder.build()
+
+
+def _said(topology: Topology) -> tuple[bool, bool]:
+    """Return what is said before a graph is made, and what the graph of a task says."""
+    bench = Bench(topology, {"in": 1, "out": 1})
+    found: list[tuple[bool, bool]] = []
+
+    def look(worker: Any, _source: Any) -> None:
+        tasks = worker.tasks.values()
+        found.extend((only_awaits(each.plan.spec), each.processing.graph.awaits) for each in tasks)
+
+    bench.at_poll.append(look)
+    bench.send("in", "k", "v")
+    assert bench.live()
+    return found[-1]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_K5_what_only_awaits_is_known_before(name: str) -> None:
+    program, expected = PROGRAMS[name]
+    assert _said(_topology(program)) == (expected, expected)
+
+
+def test_K5_a_function_that_chooses_the_topic_may_block() -> None:
+    topology = _topology(lambda text: text.process(Awaits), to=lambda *_: "out")
+    assert _said(topology) == (False, False)

@@ -1,0 +1,74 @@
+"""How many records a range does at once (K4): as fits the time they take, and a whole batch where a function takes one."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from streams import StreamsBuilder
+from tasks.key_ranges.batch_size import BatchPace, Pace
+from tests.tasks.key_ranges.programs import TEXT
+from tests.tasks.loop.group_bench import GroupBench
+
+THREADS = 4
+
+
+def _run(
+    pace: Pace, cost_s: Callable[[int], float], units: int = 60, most: int = 100_000
+) -> list[int]:
+    """Return the sizes of the next units, where one of n records takes `cost_s(n)`."""
+    sizes: list[int] = []
+    for _ in range(units):
+        done = min(pace.records, most)
+        sizes.append(done)
+        pace.note(done, cost_s(done))
+    return sizes
+
+
+def test_K1_slow_records_are_done_one_by_one_and_fast_ones_together_again() -> None:
+    pace = Pace()
+    assert _run(pace, lambda n: n * 1e-5)[-1] > 100
+    assert _run(pace, lambda n: n * 0.01)[-1] == 1
+    assert pace.slow
+    assert _run(pace, lambda n: n * 1e-5)[-1] > 100
+    assert not pace.slow
+
+
+@pytest.mark.parametrize("call_s", [0.002, 0.01, 0.1, 2.0])
+def test_K4_batches_grow_where_a_call_costs_the_same_for_many(call_s: float) -> None:
+    pace = BatchPace()
+    assert min(_run(pace, lambda n: call_s + n * 1e-6)[-20:]) >= 1_000
+
+
+@pytest.mark.parametrize("call_s", [0.01, 0.1])
+def test_K4_batches_become_large_again_after_small_ones(call_s: float) -> None:
+    """Records that come one at a time say nothing about how many could be done at once."""
+    pace = BatchPace()
+    _run(pace, lambda _: call_s, most=1)
+    assert min(_run(pace, lambda _: call_s)[-20:]) >= 1_000
+
+
+def test_K4_batches_stay_short_where_each_record_takes_its_time() -> None:
+    assert max(_run(BatchPace(), lambda n: n * 0.01)[-20:]) <= 4
+    both = _run(BatchPace(), lambda n: 0.05 + n * 0.01)[-20:]
+    assert 2 <= min(both) <= max(both) <= 16
+
+
+def test_K4_a_batch_mapper_gets_batches_at_a_factor_above_one() -> None:
+    sizes: list[int] = []
+
+    def model(values: list[str]) -> list[str]:
+        sizes.append(len(values))
+        time.sleep(0.01)  # what a call costs, for one value as for many
+        return values
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).map_values_batch(model).to("out", **TEXT)
+    with GroupBench(builder.build(), {"in": 1, "out": 1}) as group:
+        for number in range(3_000):
+            group.send(f"k{number % 500}")
+        host = group.host("one", threads=THREADS)
+        host.run_task("0_0", 1)
+        host.until(lambda: group.committed() == group.end(), "all is done")
+    assert sum(sizes) == 3_000
+    assert len(sizes) < 300, sizes

@@ -1,0 +1,266 @@
+"""How many ranges work at a time: few that compute, all that wait, whatever they did before."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.key_ranges.concurrency import NARROWEST, Width
+
+WINDOW_S = 0.05
+#: Windows until a look is due for sure after the first verdict, and one is made: 2 s, twice that, and what it takes.
+SETTLED = 140
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a model of threads runs on.
+
+    Attributes:
+        processors: How many of them these threads can use at a time.
+        part: Which part of the time that a thread wants a processor it gets one; the other part it waits in the queue for it.
+    """
+
+    processors: float = 64.0
+    part: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a model of threads over one interpreter does all the time.
+
+    Attributes:
+        waits_s: How long a call waits.
+        computes_s: How long it computes in Python.
+        outside_s: How long it computes outside of the interpreter.
+    """
+
+    waits_s: float
+    computes_s: float
+    outside_s: float = 0.0
+
+    def used(self, threads: int, machine: Machine) -> float:
+        """Return which share of a processor so many threads use: all ask one interpreter."""
+        uses_s = self.computes_s + self.outside_s
+        calls_per_s = threads / (self.waits_s + uses_s / machine.part)
+        if self.computes_s:
+            calls_per_s = min(calls_per_s, machine.part / self.computes_s)
+        return min(calls_per_s * uses_s, machine.processors)
+
+
+FREE = Machine()
+
+
+def run(
+    width: Width,
+    calls: Calls,
+    windows: int,
+    *,
+    ranges: int = 1_000,
+    loop: float = 0.0,
+    machine: Machine = FREE,
+) -> int:
+    """Have ranges make calls all the time; return for how many windows no more than two worked."""
+    narrow = 0
+    for _ in range(windows):
+        at_work = min(width.limit, ranges)
+        narrow += at_work <= NARROWEST
+        used = calls.used(at_work, machine)
+        width.note(
+            WINDOW_S,
+            ranges=used,
+            waited=used / machine.part - used,
+            loop=loop,
+            at_work=at_work,
+            more_wait=at_work < ranges,
+        )
+    return narrow
+
+
+COMPUTES = Calls(waits_s=0, computes_s=0.0001)
+WAITS = Calls(waits_s=0.010, computes_s=0.0002)
+waiting = st.builds(
+    Calls, waits_s=st.floats(0.0031, 5.0), computes_s=st.floats(0.0, 0.001), outside_s=st.just(0.0)
+)
+computing = st.builds(
+    Calls, waits_s=st.just(0.0), computes_s=st.floats(0.00001, 5.0), outside_s=st.just(0.0)
+)
+threads = st.integers(1, 300)
+machines = st.builds(Machine, part=st.floats(0.2, 1.0))
+
+
+@given(threads, waiting)
+def test_all_threads_work_where_calls_wait(most: int, calls: Calls) -> None:
+    width = Width(most)
+    run(width, calls, 4)
+    assert width.limit == most
+
+
+@given(threads, st.floats(0.010, 5.0), st.floats(0.0, 0.0005), machines)
+def test_all_threads_work_where_calls_wait_on_a_busy_processor(
+    most: int, waits_s: float, computes_s: float, machine: Machine
+) -> None:
+    width = Width(most)
+    run(width, Calls(waits_s, computes_s), 4, machine=machine)
+    assert width.limit == most
+
+
+def test_all_threads_work_where_calls_wait_and_come_late_to_a_processor() -> None:
+    width = Width(16)
+    for _ in range(4):  # each answer takes 10 ms, and so long a thread then waits to compute 0.2 ms
+        width.note(WINDOW_S, ranges=0.02, waited=1.0, loop=0, at_work=NARROWEST, more_wait=True)
+    assert width.limit == 16
+
+
+@given(threads, computing, st.floats(0, 0.5), machines)
+def test_few_threads_work_where_calls_compute(
+    most: int, calls: Calls, loop: float, machine: Machine
+) -> None:
+    width = Width(most)
+    run(width, calls, SETTLED, loop=loop, machine=machine)
+    assert width.limit == min(most, NARROWEST)
+
+
+def test_where_calls_compute_more_threads_are_tried_but_rarely() -> None:
+    width = Width(16)
+    hour = round(3_600 / WINDOW_S)
+    assert hour - run(width, COMPUTES, hour) < hour / 1_000
+    assert width.limit == NARROWEST
+
+
+@given(st.integers(3, 300), waiting, computing, machines)
+def test_calls_that_begin_to_compute_or_to_wait_are_seen(
+    most: int, waits: Calls, computes: Calls, machine: Machine
+) -> None:
+    width = Width(most)
+    run(width, waits, 10)
+    run(width, computes, SETTLED, machine=machine)
+    assert run(width, computes, 20, machine=machine) >= 16  # all but a try
+    run(width, waits, SETTLED)
+    assert width.limit == most
+
+
+def test_calls_that_computed_for_long_and_then_waited_for_a_while_are_seen() -> None:
+    width = Width(16)
+    run(width, COMPUTES, round(3_600 / WINDOW_S))
+    run(width, WAITS, SETTLED)
+    run(width, COMPUTES, SETTLED)
+    assert width.limit == NARROWEST
+
+
+def test_looks_at_calls_that_wait_and_use_up_the_interpreter_become_rare() -> None:
+    width = Width(300)
+    assert WAITS.used(300, FREE) == 1.0
+    hour = round(3_600 / WINDOW_S)
+    narrow = run(width, WAITS, hour)
+    assert 0 < narrow < hour / 1_000
+    assert width.limit == 300
+
+
+def test_threads_that_compute_outside_of_the_interpreter_all_work() -> None:
+    width = Width(16)
+    run(width, Calls(waits_s=0, computes_s=0.001, outside_s=0.010), 4)
+    assert width.limit == 16
+
+
+@given(st.integers(3, 300), st.floats(0.26, 1.0), st.floats(0.001, 1.0), st.integers(2, 64))
+def test_threads_that_wait_and_compute_outside_of_the_interpreter_all_work(
+    most: int, part: float, call_s: float, processors: int
+) -> None:
+    calls = Calls(waits_s=(1 - part) * call_s, computes_s=0.0, outside_s=part * call_s)
+    width = Width(most)
+    run(width, calls, SETTLED, machine=Machine(processors=processors))
+    assert width.limit == most
+
+
+def test_two_threads_are_enough_where_calls_compute_outside_of_the_interpreter_on_one_processor() -> (
+    None
+):
+    width = Width(16)
+    calls = Calls(waits_s=0.004, computes_s=0.0, outside_s=0.007)
+    run(width, calls, SETTLED, machine=Machine(processors=1))
+    assert width.limit == NARROWEST
+
+
+def test_calls_that_begin_to_compute_outside_of_the_interpreter_are_seen_in_the_end() -> None:
+    width = Width(16)
+    run(width, COMPUTES, round(3_600 / WINDOW_S))
+    calls = Calls(waits_s=0.004, computes_s=0.0, outside_s=0.007)
+    run(width, calls, round(301 / WINDOW_S), machine=Machine(processors=2))
+    assert width.limit == 16
+
+
+@given(st.integers(3, 8))
+def test_as_many_are_tried_as_there_are_ranges(ranges: int) -> None:
+    width = Width(16)
+    calls = Calls(waits_s=0.004, computes_s=0.0, outside_s=0.007)
+    run(width, calls, SETTLED, ranges=ranges, machine=Machine(processors=2))
+    assert width.limit == 16
+
+
+def test_a_try_ends_where_no_more_ranges_have_work() -> None:
+    width = Width(16)
+    run(width, COMPUTES, 2)
+    assert width.limit == 2 * NARROWEST
+    run(width, COMPUTES, 10, ranges=NARROWEST)
+    assert width.limit == NARROWEST
+
+
+def test_half_and_half_is_between() -> None:
+    width = Width(16)
+    run(width, Calls(waits_s=0.0020, computes_s=0.0010), SETTLED)
+    assert width.limit == 2 * NARROWEST
+
+
+def test_calls_that_never_return_do_not_keep_others_from_working() -> None:
+    width = Width(16)
+    run(width, COMPUTES, SETTLED)
+    assert width.limit == NARROWEST
+    for _ in range(2):
+        width.note(WINDOW_S, ranges=0.0, waited=0.0, loop=0.1, at_work=NARROWEST, more_wait=True)
+    assert width.limit == 16
+
+
+def test_few_threads_work_where_calls_compute_and_got_no_processor_for_a_moment() -> None:
+    width = Width(16)
+    run(width, COMPUTES, SETTLED)
+    for _ in range(10):
+        width.note(WINDOW_S, ranges=0.05, waited=1.0, loop=0.0, at_work=NARROWEST, more_wait=True)
+        assert width.limit == NARROWEST
+        run(width, COMPUTES, 1)
+
+
+def test_calls_in_hand_that_take_long_put_off_a_look() -> None:
+    width = Width(16)
+    run(width, WAITS, 4)
+    for _ in range(SETTLED):  # all of them compute, and none ends while few are wanted
+        width.note(WINDOW_S, ranges=1.0, waited=0.0, loop=0.0, at_work=16, more_wait=False)
+    assert width.limit == 16
+
+
+def test_ranges_that_fit_into_few_threads_tell_nothing() -> None:
+    width = Width(16)
+    run(width, WAITS, SETTLED, ranges=2)
+    assert width.limit == NARROWEST
+    run(width, WAITS, 4)
+    assert width.limit == 16
+
+
+@given(
+    st.integers(1, 300),
+    st.lists(st.tuples(st.floats(0, 3), st.floats(0, 9), st.booleans()), max_size=300),
+)
+def test_a_limit_is_never_outside_of_what_is_there(
+    most: int, noted: list[tuple[float, float, bool]]
+) -> None:
+    width = Width(most)
+    for ranges, waited, more_wait in noted:
+        width.note(
+            WINDOW_S,
+            ranges=ranges,
+            waited=waited,
+            loop=0.1,
+            at_work=width.limit,
+            more_wait=more_wait,
+        )
+        assert min(NARROWEST, most) <= width.limit <= most

@@ -1,0 +1,340 @@
+"""Which sub-topologies may be cut into key ranges, and the reason that is given where one may not."""
+
+from collections.abc import Callable
+from functools import partial
+from inspect import isabstract
+from typing import Any
+
+import pytest
+
+from streams import (
+    BufferConfig,
+    FixedKeyProcessor,
+    JoinWindows,
+    KStream,
+    KTable,
+    Materialized,
+    Processor,
+    Record,
+    Serdes,
+    SessionWindows,
+    SlidingWindows,
+    Stores,
+    StreamsBuilder,
+    StreamsConfig,
+    Suppressed,
+    TimeWindows,
+    Topology,
+    ValueTransformerWithKey,
+)
+from streams.client.wiring import whole_tasks
+from streams.serdes import Serde
+from tasks.key_ranges.keyed_analysis import Cutting, counted, cutting
+from tasks.processing.engine.operator import Operator
+
+Text = KStream[str, str]
+Rows = KTable[str, str]
+Program = Callable[[Text, Text, Rows], Any]
+
+CONFIG = StreamsConfig(
+    application_id="app",
+    bootstrap_servers="nobody:1",
+    default_key_serde=str,
+    default_value_serde=str,
+    topology_optimization="none",
+)
+
+
+def built(program: Program) -> list[Cutting]:
+    """Return what is said of each sub-topology of a program over a stream, another stream, and a table."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=str, value_serde=str)
+    other = builder.stream("other", key_serde=str, value_serde=str)
+    table = builder.table("rows", key_serde=str, value_serde=str, store="t")
+    program(stream, other, table)
+    return [cutting(each) for each in builder.build(CONFIG).spec(CONFIG).subtopologies]
+
+
+def reasons(program: Program) -> str:
+    return "; ".join(each.reason for each in built(program) if not each.keyed)
+
+
+def joined(one: object, other: object) -> str:
+    return f"{one}{other}"
+
+
+def added(key: str, value: str, aggregate: str) -> str:
+    return aggregate + key + value
+
+
+class Counter(Processor[str, str, str, str]):
+    """A processor that keeps to the keys of its records, and says so."""
+
+    keyed = True
+
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record)
+
+
+class FixedCounter(FixedKeyProcessor[str, str, str]):
+    keyed = True
+
+    def process(self, record: Any) -> None:
+        self.context.forward(record)
+
+
+class Silent(Processor[str, str, str, str]):
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record)
+
+
+class Shout(ValueTransformerWithKey[str, str, str]):
+    def transform(self, key: str, value: str | None) -> str | None:
+        return None if value is None else value.upper()
+
+
+class KeyedShout(Shout):
+    keyed = True
+
+
+def with_store(
+    supplier: Callable[[], Any], store: Any = None, *, mapped: bool = False
+) -> Callable[[], Cutting]:
+    """Return what is said of one processor with a store, perhaps behind a node that changes keys."""
+
+    def said() -> Cutting:
+        builder = StreamsBuilder()
+        builder.add_state_store(store or Stores.key_value("s", key_serde=str, value_serde=str))
+        stream = builder.stream("in", key_serde=str, value_serde=str)
+        if mapped:
+            stream = stream.select_key(lambda value: value)
+        stream.process(supplier, stores=["s"], name="own").to("out")
+        (spec,) = builder.build(CONFIG).spec(CONFIG).subtopologies
+        return cutting(spec)
+
+    return said
+
+
+KEYED: dict[str, Program] = {
+    "stateless": lambda s, o, t: (
+        s.filter(bool).map(lambda k, v: (v, k)).flat_map_values(list).to("x")
+    ),
+    "count": lambda s, o, t: s.group_by_key().count(),
+    "reduce": lambda s, o, t: s.group_by_key().reduce(joined),
+    "aggregate": lambda s, o, t: s.group_by_key().aggregate(str, added, value_serde=str),
+    "behind a repartition": lambda s, o, t: s.group_by(lambda v: v, key_serde=str).count(),
+    "tables": lambda s, o, t: t.filter(bool).map_values(str.upper, store="m"),
+    "stream-table join": lambda s, o, t: s.join(t, joined),
+    "join with a computed table": lambda s, o, t: s.left_join(t.map_values(str.upper), joined),
+    "table-table join": lambda s, o, t: t.outer_join(s.to_table(), joined),
+    "grouped table": lambda s, o, t: t.group_by(lambda k, v: (v, v)).reduce(joined, joined),
+    "cogroup": lambda s, o, t: (
+        s.group_by_key().cogroup(added).cogroup(o.group_by_key(), added).aggregate(str)
+    ),
+    "windows": lambda s, o, t: s.group_by_key().windowed_by(TimeWindows(5)).count(),
+    "windows behind map_values": lambda s, o, t: (
+        s.map_values(str.upper).peek(print).group_by_key().windowed_by(TimeWindows(5)).count()
+    ),
+    "sessions": lambda s, o, t: s.group_by_key().windowed_by(SessionWindows(5)).count(),
+    "sliding": lambda s, o, t: s.group_by_key().windowed_by(SlidingWindows(5)).count(),
+    "a table of windows, kept": lambda s, o, t: (
+        s.group_by_key()
+        .windowed_by(TimeWindows(5))
+        .count()
+        .map_values(str, store=Materialized("w", value_serde=str))
+    ),
+    "transform_values": lambda s, o, t: t.transform_values(KeyedShout),
+    "process": lambda s, o, t: s.process(Counter).to("x"),
+    "process by a function": lambda s, o, t: s.process(partial(Counter)).to("x"),
+    "process_values, then a count": lambda s, o, t: (
+        s.process_values(FixedCounter).group_by_key().count()
+    ),
+}
+
+FREE: dict[str, tuple[Program, str]] = {
+    "stream-stream join": (
+        lambda s, o, t: s.join(o, joined, within=JoinWindows(5)),
+        "joins two streams",
+    ),
+    "foreign-key join": (
+        lambda s, o, t: t.join(s.to_table(), joined, foreign_key=lambda v: v),
+        "foreign-key join looks up rows of other keys",
+    ),
+    "suppress": (
+        lambda s, o, t: t.suppress(Suppressed.until_time_limit(5, BufferConfig.unbounded())),
+        "holds rows back",
+    ),
+    "on close": (
+        lambda s, o, t: (
+            s.group_by_key().windowed_by(TimeWindows(5)).emit_strategy("on_window_close").count()
+        ),
+        "emits when windows close",
+    ),
+    "windows behind a filter": (
+        lambda s, o, t: s.filter(bool).group_by_key().windowed_by(TimeWindows(5)).count(),
+        "some may be left out before",
+    ),
+    "windows behind a join": (
+        lambda s, o, t: s.join(t, joined).group_by_key().windowed_by(TimeWindows(5)).count(),
+        "some may be left out before",
+    ),
+    "windows of two kinds of time": (
+        lambda s, o, t: (
+            s.group_by_key().windowed_by(TimeWindows(5)).count(),
+            s.group_by_key().windowed_by(SlidingWindows(5)).count(),
+        ),
+        "goes by the time of other records",
+    ),
+    "a processor that says nothing": (
+        lambda s, o, t: s.process(Silent, name="own").to("x"),
+        "own: it doesn't say `keyed = True`",
+    ),
+    "a transformer that says nothing": (
+        lambda s, o, t: t.transform_values(Shout),
+        "it doesn't say `keyed = True`",
+    ),
+    "a count behind a keyed processor that may change keys": (
+        lambda s, o, t: (
+            s.process(Counter).process_values(FixedCounter, stores=["t"], name="own").to("x")
+        ),
+        "own: it uses store t by keys that were changed",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", KEYED.values(), ids=KEYED)
+def test_K4_what_keeps_to_the_keys_of_its_records_may_be_cut(program: Program) -> None:
+    """Every sub-topology is keyed."""
+    assert reasons(program) == ""
+
+
+@pytest.mark.parametrize(("program", "reason"), FREE.values(), ids=FREE)
+def test_K4_what_looks_beyond_its_key_stays_whole_and_says_why(
+    program: Program, reason: str
+) -> None:
+    """At least one sub-topology is free, and the reason names the node and what it does."""
+    assert reason in reasons(program)
+
+
+def test_K4_a_processors_store_is_its_own_keys_only_where_the_key_is_the_records() -> None:
+    """Keyed by its own word, but behind a change of keys its rows are of keys that other ranges have, too."""
+    assert with_store(Counter)().keyed
+    assert "keys that were changed" in with_store(Counter, mapped=True)().reason
+    assert "doesn't say" in with_store(Silent)().reason
+
+
+@pytest.mark.parametrize(
+    ("store", "reason"),
+    [
+        (
+            Stores.window("s", key_serde=str, value_serde=str, retention=100_000, window_size=5),
+            "rows end with the time of all keys",
+        ),
+        (
+            Stores.versioned("s", key_serde=str, value_serde=str, history_retention=5),
+            "versions end with the time of all keys",
+        ),
+        (
+            Stores.lru("s", max_entries=3, key_serde=str, value_serde=str),
+            "keys of the whole task that were used last",
+        ),
+    ],
+    ids=["window", "versioned", "lru"],
+)
+def test_K4_stores_whose_rows_depend_on_each_other_stay_whole(store: Any, reason: str) -> None:
+    """What expires or is evicted is decided over all keys."""
+    assert reason in with_store(Counter, store)().reason
+
+
+def _told(key_serde: Any, other: Any) -> str:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=key_serde, value_serde=str)
+    table = builder.table("rows", key_serde=other, value_serde=str)
+    stream.join(table, joined).to("out")
+    (spec,) = builder.build(CONFIG).spec(CONFIG).subtopologies
+    return cutting(spec).reason
+
+
+def test_K7_equal_keys_have_equal_bytes_or_stay_whole() -> None:
+    """Ranges go by bytes: where equal keys may have several, or two serdes, one key could be in two ranges."""
+    assert _told(Serdes.string(), Serdes.string()) == ""
+    assert "may differ for equal keys (json)" in _told(Serdes.json(), Serdes.json())
+    assert "different serdes: int32" in _told(Serdes.int32(), Serdes.int64())
+
+
+def test_K4_a_table_restored_from_its_own_topic_stays_whole() -> None:
+    """Its rows would be restored up to one offset for all keys, and what faster ranges had done would be missing."""
+    builder = StreamsBuilder()
+    builder.table("rows", key_serde=str, value_serde=str, store="t")
+    config = CONFIG.model_copy(update={"topology_optimization": "all"})
+    (spec,) = builder.build(config).spec(config).subtopologies
+    assert "store t is restored from its topic rows" in cutting(spec).reason
+
+
+def test_K4_every_operator_has_been_thought_about() -> None:
+    """Each operator of the DSL says whether it keeps to its keys; a new one counts as free until it does."""
+    unknown = Operator.needs_whole_task
+    assert unknown
+    found = {
+        each
+        for each in _heirs(Operator)
+        if each.__module__.startswith("streams.operators") and not isabstract(each)
+    }
+    silent = {each.__name__ for each in found if each.needs_whole_task == unknown}
+    assert len(found) > 30
+    assert silent == set()
+
+
+def _heirs(kind: type[Any]) -> set[type[Any]]:
+    below: set[type[Any]] = set(kind.__subclasses__())
+    return below.union(*map(_heirs, below))
+
+
+def test_K4_which_records_make_the_time() -> None:
+    """Windows of one stream go by that stream's records, not by those of another one of the same task."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=str, value_serde=str, name="read")
+    table = builder.table("rows", key_serde=str, value_serde=str)
+    stream.join(table, joined).to("out")
+    stream.group_by_key().windowed_by(SlidingWindows(5)).count()
+    (spec,) = builder.build(CONFIG).spec(CONFIG).subtopologies
+    assert cutting(spec) == Cutting()
+    found = counted(spec)
+    assert found is not None
+    assert (found.sources, found.null_values) == (frozenset({"read"}), False)
+
+
+def test_the_description_says_it() -> None:
+    """`describe(execution=True)` has a line for each sub-topology, as text and as values."""
+    topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
+    topology.add_processor("own", Silent, parents=["read"])
+    description = topology.describe(execution=True)
+    assert "    Key ranges: free: own: it doesn't say `keyed = True`\n" in str(description)
+    (part,) = description.to_dict()["subtopologies"]
+    assert part["key_ranges"] == "free: own: it doesn't say `keyed = True`"
+    assert "Key ranges" not in str(topology.describe())
+
+
+def test_a_serde_of_ones_own_that_is_canonical_is_trusted() -> None:
+    """Who says that equal keys have equal bytes is taken at their word."""
+    own: Serde[str] = Serde(
+        lambda topic, key: key.encode(),
+        lambda topic, data: data.decode(),
+        name="own",
+        canonical=True,
+    )
+    assert _told(own, own) == ""
+
+
+def test_K4_the_start_says_which_tasks_are_not_cut() -> None:
+    """With a factor there is a warning for each free sub-topology; without one nobody asked."""
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde=str, value_serde=str).process(Silent, name="own").to("x")
+    builder.stream("other", key_serde=str, value_serde=str).to("y")
+    spec = builder.build(CONFIG).spec(CONFIG)
+    (said,) = whole_tasks(spec, CONFIG.model_copy(update={"parallelising_factor": 4}))
+    assert said == (
+        "tasks of sub-topology 0 are not cut into key ranges, so parallelising_factor=4 does nothing for them: own: it "
+        "doesn't say `keyed = True`"
+    )
+    assert whole_tasks(spec, CONFIG) == []

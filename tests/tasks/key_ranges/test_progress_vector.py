@@ -1,0 +1,241 @@
+"""Progress as offset metadata: comes back as written, fits a broker's limit, is ignored when it is not ours."""
+
+import base64
+import zlib
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.protocol.records import TaskRecord
+from tasks.key_ranges.key_ranges import KEY_HASH
+from tasks.key_ranges.progress_merge import together
+from tasks.key_ranges.progress_vector import (
+    AHEAD_MAX,
+    METADATA_CHARACTERS_MAX,
+    Progress,
+    RangeProgress,
+    ranges_that_fit,
+)
+
+HASHES = 2**32
+TIMES_MS = st.integers(-1, 2**42)
+
+
+@st.composite
+def progresses(draw: st.DrawFn, most_ranges: int = 20, most_times: int = 8) -> Progress:
+    """Return any progress that can occur."""
+    firsts = draw(st.sets(st.integers(1, HASHES - 1), max_size=most_ranges - 1))
+    base = draw(st.integers(0, 2**62))
+    ranges = tuple(
+        RangeProgress(first, base + draw(st.integers(0, 2**40))) for first in (0, *sorted(firsts))
+    )
+    lowest = min(each.offset for each in ranges)
+    return Progress(
+        read_from=draw(st.none() | st.integers(0, lowest - 1)) if lowest else None,
+        task_epoch=draw(st.integers(0, 2**31)),
+        transactional_id=draw(st.text(max_size=60)),
+        topic_id=draw(st.binary(min_size=16, max_size=16)),
+        topology_hash=draw(st.binary(min_size=8, max_size=8)),
+        ranges=ranges,
+        stream_time_ms=draw(TIMES_MS),
+        operator_times_ms=tuple(draw(st.lists(TIMES_MS, max_size=most_times))),
+        key_hash=draw(st.sampled_from(["crc32", "murmur2", ""])),
+        sequence=draw(st.integers(0, 2**40)),
+        facts=draw(st.binary(max_size=200)),
+    )
+
+
+@given(progresses())
+def test_progress_comes_back_as_written(progress: Progress) -> None:
+    """Decoding the text with the committed offset gives every field again; the text is plain ASCII."""
+    text = progress.encode()
+    assert text.isascii()
+    assert Progress.decode(text, committed_offset=progress.committed_offset) == progress
+
+
+@given(progresses())
+def test_the_committed_offset_is_the_lowest_or_before_it(progress: Progress) -> None:
+    """No range has to go back behind what the group committed, and one begins right there, unless more is to be read."""
+    lowest = min(entry.offset for entry in progress.ranges)
+    read_from = progress.read_from
+    assert progress.committed_offset == (lowest if read_from is None else read_from)
+    assert progress.committed_offset <= lowest
+
+
+@given(st.integers(0), st.integers(0, 2**50))
+def test_256_ranges_and_32_operators_fit(seed: int, base: int) -> None:
+    """The largest task fits even with an application id of 200 characters and ranges two million records apart."""
+    random = Random(seed)
+    behind = [random.randrange(2**21) for _ in range(256)]
+    firsts = random.sample(range(1, HASHES), 255)
+    times = [random.randrange(2**40, 2**41) for _ in range(32)]
+    progress = Progress(
+        task_epoch=2**31,
+        transactional_id="a" * 200 + "-0f8fad5b-d9cb-469f-a165-70867728950e-1",
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=tuple(
+            RangeProgress(first, base + offset)
+            for first, offset in zip((0, *sorted(firsts)), behind, strict=True)
+        ),
+        stream_time_ms=times[0],
+        operator_times_ms=tuple(times),
+        sequence=2**40,
+    )
+    assert len(progress.encode()) <= METADATA_CHARACTERS_MAX == 3_300
+
+
+def test_what_a_broker_would_refuse_is_refused_here() -> None:
+    """A text beyond the limit is an error before the commit, not after it."""
+    progress = msgspec.structs.replace(simple(), operator_times_ms=(2**41,) * 500)
+    with pytest.raises(ValueError, match="3300"):
+        progress.encode()
+
+
+def simple() -> Progress:
+    """Return a progress as fixed assignment commits it."""
+    return Progress(
+        task_epoch=0,
+        transactional_id="app-fixed-0",
+        topic_id=b"topic id 16 byte",
+        topology_hash=b"topology",
+        ranges=(RangeProgress(0, 42),),
+        stream_time_ms=1_700_000_000_000,
+        sequence=9,
+    )
+
+
+@given(progresses(), st.integers(0), st.integers(1, 255))
+def test_damaged_text_is_ignored(progress: Progress, where: int, flip: int) -> None:
+    """Any byte that changed below the base64 is noticed."""
+    body = bytearray(base64.b64decode(progress.encode()))
+    body[where % len(body)] ^= flip
+    text = base64.b64encode(bytes(body)).decode()
+    assert Progress.decode(text, committed_offset=progress.committed_offset) is None
+
+
+@given(progresses(), st.integers(0, 5_000))
+def test_torn_text_is_ignored(progress: Progress, length: int) -> None:
+    """Text that lost its end is noticed."""
+    text = progress.encode()
+    assert Progress.decode(text[: length % len(text)], committed_offset=0) is None
+
+
+@given(
+    st.text(max_size=60) | st.binary(max_size=60).map(lambda data: base64.b64encode(data).decode())
+)
+def test_foreign_text_is_ignored(text: str) -> None:
+    """What other programs commit (Kafka Streams' base64 times, notes, nothing) decodes to None without an error."""
+    assert Progress.decode(text, committed_offset=5) is None
+
+
+def sealed(body: bytes, offset: int = 42) -> str:
+    """Return text with a right checksum around any body."""
+    checksum = zlib.crc32(body, zlib.crc32(offset.to_bytes(8, "big")))
+    return base64.b64encode(body + checksum.to_bytes(4, "big")).decode()
+
+
+@given(st.binary(max_size=80))
+def test_nonsense_with_a_right_checksum_is_ignored_or_whole(rest: bytes) -> None:
+    """Even behind our magic and a right checksum nothing but a complete progress is believed."""
+    decoded = Progress.decode(sealed(b"\xe7\x02" + rest, 100), committed_offset=100)
+    assert decoded is None or decoded.committed_offset == 100
+
+
+def test_other_versions_are_ignored() -> None:
+    """Text of a later version is not guessed at, though its checksum is right."""
+    body = base64.b64decode(simple().encode())[:-4]
+    assert Progress.decode(sealed(body), committed_offset=42) == simple()
+    assert Progress.decode(sealed(body[:1] + b"\x03" + body[2:]), committed_offset=42) is None
+    assert Progress.decode(sealed(b"\xe8" + body[1:]), committed_offset=42) is None
+
+
+def test_version_1_is_read() -> None:
+    """It had no facts, and its checksum did not cover the offset."""
+    body = base64.b64decode(simple().encode())[:-5]
+    text = base64.b64encode(
+        b"\xe7\x01" + body[2:] + zlib.crc32(b"\xe7\x01" + body[2:]).to_bytes(4, "big")
+    )
+    assert Progress.decode(text.decode(), committed_offset=42) == simple()
+
+
+@given(progresses(), st.integers(0, 2**62))
+def test_a_text_beside_another_offset_is_not_ours(progress: Progress, offset: int) -> None:
+    """Some tool has kept the metadata and moved the offset."""
+    found = Progress.decode(progress.encode(), committed_offset=offset)
+    assert (found is not None) == (offset == progress.committed_offset)
+
+
+@pytest.mark.parametrize("extra", [b"\x00", b"more"])
+def test_left_over_bytes_are_ignored_with_all_the_rest(extra: bytes) -> None:
+    """A body that goes on after the last field was not written by this version."""
+    body = base64.b64decode(simple().encode())[:-4]
+    assert Progress.decode(sealed(body + extra), committed_offset=42) is None
+
+
+def test_no_range_is_no_progress() -> None:
+    """A vector without ranges says nothing about offsets."""
+    body = base64.b64decode(simple().encode())[:-4]
+    one_range = b"crc32\x01\x00\x00"
+    assert one_range in body
+    assert (
+        Progress.decode(sealed(body.replace(one_range, b"crc32\x00")), committed_offset=42) is None
+    )
+
+
+def test_a_vector_whose_lowest_offset_is_behind_the_committed_one_tells_of_what_is_read_again() -> (
+    None
+):
+    """Offsets are differences to the committed one; what is before all of them is read, and was done by everybody."""
+    further = msgspec.structs.replace(simple(), ranges=(RangeProgress(0, 47),), read_from=42)
+    body = base64.b64decode(simple().encode())[:-4]
+    shifted = body.replace(b"crc32\x01\x00\x00", b"crc32\x01\x00\x05")
+    assert Progress.decode(sealed(shifted), committed_offset=42) == further
+    assert (further.committed_offset, further.highest_offset) == (42, 47)
+
+
+def test_no_two_commits_carry_the_same_text() -> None:
+    """The sequence number tells a commit from the one before it at the same offset."""
+    assert simple().encode() != msgspec.structs.replace(simple(), sequence=10).encode()
+
+
+@given(st.integers(0), st.booleans(), st.text(max_size=249), st.integers(0, 32))
+def test_K1_as_many_ranges_as_fit_do_fit(seed: int, even: bool, name: str, operators: int) -> None:
+    """Wherever the ranges are cut, and as far as they may be apart, the text of so many is never too long."""
+    facts = Random(seed).randbytes(seed % 600)
+    count = ranges_that_fit(name, operators, len(facts))
+    if even:
+        firsts = [index * HASHES // count for index in range(count)]
+    else:
+        firsts = [0, *sorted(Random(seed).sample(range(1, HASHES), count - 1))]
+    progress = Progress(
+        task_epoch=2**31,
+        transactional_id=name,
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=tuple(
+            RangeProgress(first, 2**62 + (2 * AHEAD_MAX - 1 if first else 0)) for first in firsts
+        ),
+        stream_time_ms=2**42,
+        operator_times_ms=(2**42,) * operators,
+        sequence=2**40,
+        facts=facts,
+    )
+    assert len(progress.encode()) <= METADATA_CHARACTERS_MAX
+
+
+def test_K8_what_several_owners_of_a_partition_have_done_can_be_told_as_one() -> None:
+    """By the one hash that grants in the group's log name as well, so a later version may share a partition out."""
+    half = (0, HASHES // 2 - 1)
+    grant = TaskRecord(leader_epoch=1, task="0_0", phase="RUNNING", task_epoch=1, ranges=(half,))
+    assert grant.hash_name == KEY_HASH
+    one = (RangeProgress(0, 9), RangeProgress(HASHES // 2, 5))  # has the lower half only
+    other = (RangeProgress(0, 5), RangeProgress(HASHES // 2, 7), RangeProgress(HASHES // 4 * 3, 6))
+    assert together(one, other) == (
+        RangeProgress(0, 9),
+        RangeProgress(HASHES // 2, 7),
+        RangeProgress(HASHES // 4 * 3, 6),
+    )

@@ -1,0 +1,204 @@
+"""Another cut of the keys waits for a moment when little is in hand, and keeps no range from its work (K2, K4)."""
+
+import threading
+import time
+import zlib
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams import Processor, Record, StreamsBuilder, Topology
+from tasks.key_ranges.key_ranges import KeyRanges
+from tasks.key_ranges.repartitioning import Recut
+from tasks.task.parallel_task import ParallelTask
+from tests.tasks.key_ranges.programs import TEXT
+from tests.tasks.loop.group_bench import GroupBench, Host
+
+CUT: Final = KeyRanges((0, 5))
+SHORT: Final = [(3, 0.001), (0, 0.5), (1, 9.0)]
+LONG: Final = [(3, 0.001), (100, 0.01)]
+
+
+def _wishing() -> Recut:
+    recut = Recut()
+    recut.ask(CUT)
+    return recut
+
+
+def test_K4_nothing_is_held_back_while_a_queue_is_long() -> None:
+    recut = _wishing()
+    for second in range(100):
+        assert not recut.is_due(LONG, quiet=False, now_s=float(second))
+        assert not recut.holds
+
+
+def test_K2_short_queues_are_let_run_dry_and_then_cut() -> None:
+    recut = _wishing()
+    assert not recut.is_due(SHORT, quiet=False, now_s=1.0)
+    assert recut.holds
+    assert recut.is_due([(0, 0.0)], quiet=True, now_s=1.1)
+    assert recut.take() == CUT
+    assert not recut.holds
+    assert not recut.is_due([(0, 0.0)], quiet=True, now_s=1.2)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 500).map(lambda ms: ms / 1000), min_size=50, max_size=200))
+def test_K4_queues_that_do_not_run_dry_are_held_back_for_little_of_the_time(
+    steps: list[float],
+) -> None:
+    """For a tenth, and the last try; the end of a try is seen a step late."""
+    recut, now_s, held_s, tries = _wishing(), 0.0, 0.0, 0
+    for step_s in steps:
+        before = recut.holds
+        assert not recut.is_due(SHORT, quiet=False, now_s=now_s)
+        tries += recut.holds and not before
+        now_s += step_s
+        held_s += step_s if recut.holds else 0.0
+    assert tries
+    assert held_s <= 1.0 + now_s / 10 + 0.5 * tries
+
+
+def test_K2_full_queues_are_made_short_while_records_go_on() -> None:
+    """The slow one of two ranges gets every tenth row: it never idles, and what it has waiting becomes less."""
+    recut, waiting, given_rows = _wishing(), 1_000, 0
+
+    def full() -> bool:
+        return recut.is_full([(waiting, 0.001)], waiting, waiting / 1_000, 2)
+
+    for _ in range(2_000):
+        waiting -= 10  # one slow row, and the fast ones with it
+        while not full():
+            rows = recut.rows_max(500, waiting, 2)
+            waiting += rows
+            given_rows += rows
+            recut.given(rows, waiting, full=full())
+        if waiting <= 50:
+            break
+    assert waiting <= 50
+    assert given_rows >= 1_000
+    recut.ask(None)
+    assert not recut.is_full(LONG, 999, 0.999, 2)
+
+
+@pytest.mark.parametrize("row_ms", [1, 5, 30, 100])
+def test_K2_full_queues_of_which_one_is_slow_become_short_however_long_its_rows_take(
+    row_ms: int,
+) -> None:
+    """Of eight ranges the slow one gets a quarter of the rows; the others have done theirs before it has done one."""
+    recut, slow, now_ms = _wishing(), 800, 0
+
+    def backlogs() -> list[tuple[int, float]]:
+        return [(slow, row_ms / 1_000), *[(0, 0.001)] * 7]
+
+    def full() -> bool:
+        return recut.holds or recut.is_full(backlogs(), slow, slow / 800, 8)
+
+    while not recut.holds:
+        slow, now_ms = slow - 1, now_ms + row_ms
+        assert now_ms < 2_000 * row_ms, f"{slow} rows wait, and the cut is never due"
+        assert not recut.is_due(backlogs(), quiet=False, now_s=now_ms / 1_000)
+        while not full():
+            rows = recut.rows_max(100, slow, 8)
+            slow += rows // 4
+            recut.given(rows, slow, full=full())
+
+
+class Hot:
+    """A key that is slow, while a test says so, among others that are not."""
+
+    def __init__(self, slow_s: float) -> None:
+        self.slow_s = slow_s
+        self.done = 0
+        self.over = threading.Event()
+
+    def program(self) -> Topology:
+        """Give each record on."""
+        hot = self
+
+        class Work(Processor[str, str, str, str]):
+            keyed = True
+
+            def process(self, record: Record[str, str]) -> None:
+                if record.key != "hot":
+                    hot.done += 1
+                elif not hot.over.is_set():
+                    time.sleep(hot.slow_s)
+                self.context.forward(record)
+
+        builder = StreamsBuilder()
+        builder.stream("in", **TEXT).process(Work).to("out", **TEXT)
+        return builder.build()
+
+
+def _task(host: Host) -> Any:
+    task = next(iter(host.worker.tasks.values()))
+    assert isinstance(task, ParallelTask)
+    return task
+
+
+def test_K4_others_go_on_while_another_cut_waits_for_a_slow_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counted in records: all those of other ranges are done while the hot key's queue is long, and a cut is wished for."""
+    monkeypatch.setattr("tasks.task.range_placement._LOOK_S", 0.05)
+    hot = Hot(0.01)
+    with GroupBench(hot.program(), {"in": 1, "out": 1}) as group:
+        host = group.host("one", threads=4)
+        host.run_task("0_0", 1)
+        host.until(lambda: len(_task(host).ranges) == 4, "it is cut")
+        for _ in range(2_000):
+            group.send("hot")
+        host.until(lambda: _task(host)._recut.wish is not None, "another cut is wished for")
+        ranges = list(_task(host).ranges)
+        first_hashes = [each.setting.first_hash for each in ranges]
+        keys = [f"k{number}" for number in range(100)]
+        mine = _index(first_hashes, "hot")
+        others = [key for key in keys if _index(first_hashes, key) != mine]
+        assert len(others) >= 50
+        for _ in range(5):
+            _do(hot, group, host, others)
+        assert _task(host)._recut.wish is not None
+        assert list(_task(host).ranges) == ranges
+        assert ranges[mine].rows_done < 1_500
+        hot.over.set()
+        host.until(lambda: _task(host).ranges != ranges, "it is cut when queues are short")
+        host.until(lambda: group.committed() == group.end(), "all is done")
+        assert len(group.broker.records("out")) == group.end()
+
+
+def _do(hot: Hot, group: GroupBench, host: Host, keys: list[str]) -> None:
+    """Send a record of each of these keys, and wait until they are done."""
+    done = hot.done + len(keys)
+    for key in keys:
+        group.send(key)
+    host.until(lambda: hot.done == done, "they are done")
+
+
+def _index(first_hashes: list[int], key: str) -> int:
+    return sum(first <= zlib.crc32(key.encode()) for first in first_hashes) - 1
+
+
+@pytest.mark.slow
+def test_K2_full_ranges_of_a_slow_key_are_cut_anew_without_a_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More comes than the slow one can do, so its queue never becomes short by itself."""
+    monkeypatch.setattr("tasks.task.range_placement._LOOK_S", 0.05)
+    hot = Hot(0.002)
+    with GroupBench(
+        hot.program(), {"in": 1, "out": 1}, buffered_records_per_partition=200
+    ) as group:
+        host = group.host("one", threads=4)
+        host.run_task("0_0", 1)
+        host.until(lambda: len(_task(host).ranges) == 4, "it is cut")
+        for number in range(4_000):
+            group.send("hot" if number % 4 else f"k{number % 100}")
+        ranges = list(_task(host).ranges)
+        host.until(lambda: _task(host).ranges != ranges, "it is cut")
+        assert group.committed() < group.end()
+        hot.over.set()
+        host.until(lambda: group.committed() == group.end(), "all is done")
+        assert len(group.broker.records("out")) == group.end()

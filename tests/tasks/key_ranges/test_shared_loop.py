@@ -1,0 +1,334 @@
+"""Ranges whose functions are all coroutines take their turns on one loop; whatever may block is done in threads."""
+
+import asyncio
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streams import (
+    ErrorResponse,
+    Processor,
+    PunctuationType,
+    Record,
+    StreamsBuilder,
+    Topology,
+    retrying,
+)
+from tests.tasks.key_ranges.programs import LONG, STRING, TEXT
+from tests.tasks.loop.bench import Bench
+from tests.tasks.loop.group_bench import GroupBench
+
+THREADS = 4
+AWAITING = "tidewheel-awaiting"
+
+Supplier = type[Processor[str, str, str, str]]
+
+
+def _with(*suppliers: Supplier) -> Topology:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **TEXT)
+    for supplier in suppliers:
+        stream = stream.process(supplier)
+    stream.to("out", **TEXT)
+    return builder.build()
+
+
+def _live(topology: Topology, records: int, keys: int = 20, **options: Any) -> Bench:
+    bench = Bench(topology, {"in": 1, "out": 1}, commit_interval_ms=5, **options)
+    bench.idle_polls = 3
+    for number in range(records):
+        bench.send("in", f"k{number % keys}", str(number))
+    assert bench.live(threads=THREADS)
+    return bench
+
+
+class Looking(Processor[str, str, str, str]):
+    """Says where it runs."""
+
+    keyed = True
+
+    async def process(self, record: Record[str, str]) -> None:
+        """Wait once, and forward the thread and the loop."""
+        await asyncio.sleep(0.001)
+        here = f"{threading.current_thread().name} {id(asyncio.get_running_loop())}"
+        self.context.forward(record.replace(value=here))
+
+
+class Plain(Processor[str, str, str, str]):
+    """Gives on what it gets; may block, for all anybody knows."""
+
+    keyed = True
+
+    def process(self, record: Record[str, str]) -> None:
+        """Forward it."""
+        self.context.forward(record)
+
+
+def _places(bench: Bench) -> set[tuple[str, ...]]:
+    return {tuple((value or b"").decode().split()) for _, value in bench.outputs("out")}
+
+
+def test_K5_ranges_that_only_await_share_a_loop() -> None:
+    """Also behind each other: what one coroutine forwards, the next one gets."""
+    places = _places(_live(_with(Looking, Looking), 200))
+    assert [thread for thread, _ in places] == [AWAITING]
+
+
+def test_K5_beside_a_plain_function_each_range_has_a_loop_and_a_thread_to_block() -> None:
+    places = _places(_live(_with(Plain, Looking), 200))
+    assert AWAITING not in {thread for thread, _ in places}
+    assert len({loop for _, loop in places}) > 1
+
+
+def test_K5_a_coroutine_knows_nothing_of_those_before_it() -> None:
+    """Its context variables are its own, and stay with it while it waits."""
+    said = contextvars.ContextVar("said", default="nothing")
+
+    class Say(Processor[str, str, str, str]):
+        keyed = True
+
+        async def process(self, record: Record[str, str]) -> None:
+            before = said.get()
+            said.set(record.value)
+            await asyncio.sleep(0.001)
+            self.context.forward(record.replace(value=f"{before} {said.get() == record.value}"))
+
+    bench = _live(_with(Say), 40, keys=4)
+    assert {value for _, value in bench.outputs("out")} == {b"nothing True"}
+
+
+def _cancels(_record: Any) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def _swallows(record: Any) -> None:
+    _cancels(record)
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        raise ValueError from None
+
+
+def _raises(record: Any) -> None:
+    _cancels(record)
+    raise ValueError
+
+
+@pytest.mark.parametrize("cancel", [_cancels, _swallows, _raises])
+def test_K5_a_coroutine_that_cancels_itself_cancels_nothing_else(
+    cancel: Callable[[Any], Any],
+) -> None:
+    """Its record has failed, however it ends; the next one of its key does not notice."""
+
+    class Cancel(Processor[str, str, str, str]):
+        keyed = True
+
+        async def process(self, record: Record[str, str]) -> None:
+            if int(record.value) % 10 == 0:
+                waits_for = cancel(record)
+                if waits_for is not None:
+                    await waits_for
+            else:
+                await asyncio.sleep(0)
+                self.context.forward(record)
+
+    failed: list[int] = []
+
+    def note(_context: object, record: Record[str, str], _error: Exception) -> ErrorResponse:
+        failed.append(int(record.value))
+        return ErrorResponse(action="continue")
+
+    bench = _live(_with(Cancel), 60, keys=3, processing_exception_handler=note)
+    found = sorted(int(value or b"") for _, value in bench.outputs("out"))
+    assert found == [number for number in range(60) if number % 10]
+    assert sorted(failed) == list(range(0, 60, 10))
+
+
+def _exits(_record: Any) -> None:
+    raise SystemExit(3)
+
+
+async def _times_out(_record: Any) -> None:
+    await retrying(_hangs, attempts=2, backoff=1, timeout=5)()
+
+
+async def _hangs() -> None:
+    await asyncio.Event().wait()
+
+
+def _is_cancelled(_record: Any) -> Any:
+    other = asyncio.get_running_loop().create_future()
+    other.cancel()
+    return other
+
+
+@pytest.mark.parametrize("fail", [_exits, _times_out, _is_cancelled])
+def test_K5_a_coroutine_that_fails_stops_no_other_range(fail: Callable[[Any], Any]) -> None:
+    """Its record goes to the handler, whatever it raises; the loop goes on."""
+
+    class Fail(Processor[str, str, str, str]):
+        keyed = True
+
+        async def process(self, record: Record[str, str]) -> None:
+            await asyncio.sleep(0)
+            if int(record.value) % 10 == 0:
+                waits_for = fail(record)
+                if waits_for is not None:
+                    await waits_for
+            self.context.forward(record)
+
+    bench = _live(_with(Fail), 60, processing_exception_handler="continue")
+    found = sorted(int(value or b"") for _, value in bench.outputs("out"))
+    assert found == [number for number in range(60) if number % 10]
+
+
+def test_K5_what_a_range_left_behind_ends_with_it() -> None:
+    """And goes on until then, also while the range has nothing to do."""
+    went_on, ended = threading.Event(), threading.Event()
+
+    class Leave(Processor[str, str, str, str]):
+        keyed = True
+
+        async def process(self, record: Record[str, str]) -> None:
+            self.background = asyncio.create_task(self._go_on())
+            self.context.forward(record)
+
+        async def _go_on(self) -> None:
+            try:
+                await asyncio.sleep(0.005)
+                went_on.set()
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+    with GroupBench(_with(Leave), {"in": 1, "out": 1}) as group:
+        host = group.host("one", threads=THREADS)
+        host.run_task("0_0", 1)
+        group.send("a", "first")
+        host.until(lambda: group.committed() == 1, "it is done")
+        assert went_on.wait(20)
+        assert not ended.is_set()
+        host.release("0_0", 1)
+        assert ended.wait(20)
+
+
+def test_K5_a_callback_by_the_clock_that_blocks_stops_no_coroutine() -> None:
+    """Callbacks are plain functions, so threads call them."""
+    blocked, released = threading.Event(), threading.Event()
+
+    class Tick(Processor[str, str, str, str]):
+        keyed = True
+
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(1, PunctuationType.WALL_CLOCK_TIME, self._tick)
+
+        def _tick(self, _now_ms: int) -> None:
+            if not blocked.is_set():
+                blocked.set()
+                released.wait(60)
+
+        async def process(self, record: Record[str, str]) -> None:
+            await asyncio.sleep(0)
+            self.context.forward(record)
+
+    with GroupBench(_with(Tick), {"in": 1, "out": 1}) as group:
+        host = group.host("one", threads=THREADS)
+        host.run_task("0_0", 1)
+        host.until(blocked.is_set, "one blocks")
+        for number in range(40):
+            group.send(f"k{number}", "value")
+        # All ranges but one.
+        host.until(lambda: len(group.broker.records("out")) >= 20, "the others are done")
+        released.set()
+        host.until(lambda: group.committed() == group.end(), "all is done")
+
+
+def test_K5_schedules_of_stream_time_await_on_the_range_s_loop() -> None:
+    """A coroutine behind a punctuator runs where it does behind a record."""
+
+    class Tick(Looking):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(10, PunctuationType.STREAM_TIME, self._tick)
+
+        def _tick(self, now_ms: int) -> None:
+            self.context.forward(Record("tick", "", now_ms))
+
+    bench = Bench(_with(Tick, Looking), {"in": 1, "out": 1}, commit_interval_ms=5)
+    bench.idle_polls = 3
+    for number in range(40):
+        bench.broker.send("in", b"v", f"k{number}".encode(), timestamp=number * 10)
+    assert bench.live(threads=THREADS)
+    assert {key for key, _ in bench.outputs("out")} > {"tick"}
+    assert [thread for thread, _ in _places(bench)] == [AWAITING]
+
+
+def test_K5_a_coroutine_that_blocks_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.task.parallel_task._KEPT_S", 0.01)
+    monkeypatch.setattr("tasks.task.range_placement._LOOK_S", 0.0)
+
+    class Block(Processor[str, str, str, str]):
+        keyed = True
+
+        async def process(self, record: Record[str, str]) -> None:
+            time.sleep(0.005)  # noqa: ASYNC251 - that is what it is about
+            self.context.forward(record)
+
+    with caplog.at_level(logging.WARNING):
+        _live(_with(Block), 40)
+    assert [each for each in caplog.messages if "block the event loop" in each]
+
+
+def test_K5_a_batch_program_s_coroutines_are_awaited_in_threads() -> None:
+    """Mappers that are coroutines, in front of an aggregation."""
+
+    async def text(value: str) -> str:
+        await asyncio.sleep(0)
+        return value
+
+    builder = StreamsBuilder()
+    counts = builder.stream("in", **TEXT).map_values(text).group_by_key().count()
+    counts.to_stream().to("out", key_serde=STRING, value_serde=LONG)
+    bench = _live(builder.build(), 200)
+    assert len(bench.outputs("out")) == 200
+
+
+def test_K5_a_coroutine_that_blocks_for_ever_keeps_no_worker_from_stopping() -> None:
+    """And what its process does next has a loop that turns."""
+    blocked, released = threading.Event(), threading.Event()
+
+    class Block(Looking):
+        async def process(self, record: Record[str, str]) -> None:
+            if not blocked.is_set():
+                blocked.set()
+                released.wait(60)
+            await super().process(record)
+
+    topology = _with(Block)
+    with GroupBench(topology, {"in": 1, "out": 1}, drain_timeout_ms=100) as group:
+        try:
+            host = group.host("one", threads=THREADS)
+            host.run_task("0_0", 1)
+            group.send("a", "block")
+            assert blocked.wait(20)
+            released_task = host.release("0_0", 1)
+            assert list(released_task.input.values()) == [0]
+            group.send("b", "goes on")
+            host.run_task("0_0", 2, released_task)
+            host.until(lambda: group.committed() == group.end(), "all is done")
+            assert [each.key for each in group.broker.records("out")] in (
+                [b"a", b"b"],
+                [b"b", b"a"],
+            )
+        finally:
+            released.set()

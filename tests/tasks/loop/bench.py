@@ -1,0 +1,477 @@
+"""Runs workers on a fake cluster, one life after the other, with disks that outlive them and crashes at any step.
+
+A life ends when nothing is left to do, or where the test wants it to crash. Nothing waits for real time but the hand-over
+of restored tasks.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from rebalance.model import TaskId, TopicPartition
+from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
+from streams import StreamsConfig, Topology
+from streams.assembly import TaskFactory, error_handlers
+from streams.config import StreamsConfig as Config
+from tasks.internal_topics import ApplicationPlan, plan_application
+from tasks.loop.stream_worker import StreamWorker
+from tasks.loop.worker_ports import WorkerPorts
+from tasks.ports import Beside, ChangelogReader, CommittedOffset, OnRecord, Positions
+from tasks.processing.engine.output import OutputColumns
+from tasks.processing.engine.record_batch import SourceRecords
+from tasks.restore.run_ports import RunSettings
+from tasks.restore.state_updater import RestoreEvent
+from tasks.task.active_task import ActiveTask
+from tasks.worker_settings import WorkerSettings
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeClients, FakeReader, FakeSinkProducer, FakeTransactionalProducer
+from tests.fakes.clock import FakeClock
+
+APP = "app"
+
+#: A life that takes more polls than this goes round in circles.
+_POLLS_MAX = 20_000
+
+
+class Crash(BaseException):
+    """The end of a process, wherever it was."""
+
+
+class Fuse:
+    """Counts the steps that leave a trace outside the process, and crashes at the one the test names."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        self.at: str | None = None
+        self.steps: list[str] = []
+
+    def step(self, name: str) -> None:
+        """Pass a step, or crash."""
+        self.steps.append(name)
+        if name == self.at:
+            raise Crash(name)
+        if self.left is not None:
+            if self.left == 0:
+                raise Crash(name)
+            self.left -= 1
+
+
+class Disk:
+    """The databases of all tasks; keeps every version, because a power cut may bring an older one back."""
+
+    def __init__(self, fuse: Fuse) -> None:
+        self._fuse = fuse
+        self.versions: dict[str, list[dict[str, dict[Any, bytes]]]] = {}
+        self.corrupted: set[str] = set()
+        #: How often each database was opened, and how many are open now.
+        self.opened: Counter[str] = Counter()
+        self.open_now: Counter[str] = Counter()
+
+    def open(self, path: Path, families: list[str]) -> "DiskDatabase":
+        """Open the database of a task."""
+        if path.name in self.corrupted:
+            raise StoreCorruptedError(f"{path.name} is damaged")
+        self.opened[path.name] += 1
+        self.open_now[path.name] += 1
+        return DiskDatabase(self, path.name, families)
+
+    def wipe(self, task: ActiveTask) -> None:
+        """Delete the database of a task."""
+        name = str(task.task_id)
+        self.corrupted.discard(name)
+        self.versions.pop(name, None)
+
+    def lose(self, writes: int) -> None:
+        """Go back by some writes, as a kill does with what was not flushed."""
+        for versions in self.versions.values():
+            del versions[max(len(versions) - writes, 1) :]
+
+    def write(self, name: str, version: dict[str, dict[Any, bytes]]) -> None:
+        """Keep a version."""
+        self._fuse.step("write")
+        self.versions.setdefault(name, [{}]).append(version)
+        self._fuse.step("written")
+
+
+class DiskDatabase:
+    """A `Database` on a `Disk`; positions are a family of their own."""
+
+    def __init__(self, disk: Disk, name: str, families: Sequence[str]) -> None:
+        self._disk = disk
+        self._name = name
+        self._families = list(families)
+        self._closed = False
+
+    def _now(self) -> dict[str, dict[Any, bytes]]:
+        if self._closed:
+            raise InvalidStateStoreError(f"{self._name} is closed")
+        return self._disk.versions.get(self._name, [{}])[-1]
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        rows = self._now().get(family, {})
+        return [rows.get(key) for key in keys]
+
+    def iterate(
+        self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        rows = sorted(self._now().get(family, {}).items(), reverse=reverse)
+        return iter(
+            [
+                row
+                for row in rows
+                if (lower is None or row[0] >= lower) and (upper is None or row[0] < upper)
+            ]
+        )
+
+    def write(
+        self,
+        changes: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
+        positions: Mapping[str, bytes],
+        *,
+        delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
+    ) -> None:
+        version = deepcopy(self._now())
+        for family, (first, end) in (delete_ranges or {}).items():
+            content = version.setdefault(family, {})
+            for key in [key for key in content if first <= key < end]:
+                del content[key]
+        for family, rows in changes.items():
+            assert family in self._families
+            content = version.setdefault(family, {})
+            for key, value in rows:
+                content.pop(key, None)
+                if value is not None:
+                    content[key] = value
+        version.setdefault("positions", {}).update(positions)
+        self._disk.write(self._name, version)
+
+    def clear(self, family: str) -> None:
+        version = deepcopy(self._now())
+        version.pop(family, None)
+        self._disk.write(self._name, version)
+
+    def position(self, name: str) -> bytes | None:
+        return self._now().get("positions", {}).get(name)
+
+    def approximate_num_entries(self, family: str) -> int:
+        return len(self._now().get(family, {}))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._disk.open_now[self._name] -= 1
+        self._closed = True
+
+
+class Producer(FakeTransactionalProducer):
+    """A producer that may crash before and after everything it does."""
+
+    def __init__(self, broker: FakeBroker, transactional_id: str, fuse: Fuse) -> None:
+        super().__init__(broker, transactional_id)
+        self._fuse = fuse
+
+    def init(self) -> None:
+        self._fuse.step("init")
+        super().init()
+        self._fuse.step("initialised")
+
+    def produce(self, columns: OutputColumns) -> None:
+        self._fuse.step("produce")
+        super().produce(columns)
+
+    def produce_changelog(self, *arguments: Any, **options: Any) -> None:
+        self._fuse.step("produce changelog")
+        super().produce_changelog(*arguments, **options)
+
+    def send_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        self._fuse.step("send offsets")
+        super().send_offsets(group_id, offsets)
+
+    def commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, int]:
+        try:
+            self._fuse.step("commit")
+        except Crash:
+            with suppress(Exception):
+                # The cluster has them, but not the order to commit.
+                super().send_offsets(group_id, offsets)
+            raise
+        positions = super().commit(group_id, offsets)
+        self._fuse.step("committed")
+        return positions
+
+
+class Sinks(FakeSinkProducer):
+    """A sink producer that may crash."""
+
+    def __init__(self, broker: FakeBroker, fuse: Fuse) -> None:
+        super().__init__(broker)
+        self._fuse = fuse
+
+    def produce(self, columns: OutputColumns) -> None:
+        self._fuse.step("send")
+        super().produce(columns)
+
+    def flush(self) -> Any:
+        self._fuse.step("flush")
+        return super().flush()
+
+
+class Source(FakeReader):
+    """The input of a life: lets the clock run, and ends the life when nothing comes any more."""
+
+    def __init__(self, bench: "Bench", worker: Callable[[], StreamWorker]) -> None:
+        super().__init__(bench.broker)
+        self._bench = bench
+        self._worker = worker
+        #: Polls in a row in which nothing came and nothing was to be done.
+        self.idle = 0
+        self.polls = 0
+
+    def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
+        self.polls += 1
+        assert self.polls < _POLLS_MAX, "the worker goes round in circles"
+        runs = super().poll(max_records, timeout_s)
+        self._bench.clock.advance(1 if runs else 10)
+        worker = self._worker()
+        busy = runs or any(task.busy for task in worker.tasks.values()) or self.paused
+        if busy and not runs:
+            time.sleep(0.0002)  # key ranges work in other threads
+        restoring = any(task.state != "RUNNING" for task in worker.tasks.values())
+        self.idle = 0 if busy or restoring else self.idle + 1
+        for hook in list(self._bench.at_poll):
+            hook(worker, self)
+        if self._bench.slice_records is not None:
+            worker._slices.records = self._bench.slice_records
+        if self.idle > self._bench.idle_polls:
+            worker.stop()
+        return runs
+
+
+class Later(Future[Positions]):
+    """Work that is done when it was asked for so many times, or when somebody waits for it."""
+
+    def __init__(self, work: Callable[[], Positions], times: int) -> None:
+        super().__init__()
+        self._work = work
+        self._left = times
+
+    def done(self) -> bool:
+        if not super().done() and self._left <= 0:
+            self._do()
+        self._left -= 1
+        return super().done()
+
+    def result(self, timeout: float | None = None) -> Positions:
+        if not super().done():
+            self._do()
+        return super().result(timeout)
+
+    def _do(self) -> None:
+        try:
+            self.set_result(self._work())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self.set_exception(error)
+
+
+class Bench:
+    """One application on one fake cluster."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        topics: Mapping[str, int],
+        *,
+        cache_bytes: int = 0,
+        guarantee: Any = "exactly_once",
+        **settings: Any,
+    ) -> None:
+        self.fuse = Fuse()
+        self.clock = FakeClock()
+        self.broker = FakeBroker()
+        self.disk = Disk(self.fuse)
+        #: Where stores of the user's own keep files; the databases are on `disk`.
+        self.directory = Path()
+        self.clients = FakeClients(self.broker)
+        self.config: Config = StreamsConfig(
+            application_id=APP,
+            bootstrap_servers="unused:9092",
+            statestore_cache_max_bytes=cache_bytes,
+            processing_guarantee=guarantee,
+            **{
+                name: value
+                for name, value in settings.items()
+                if name in StreamsConfig.model_fields
+            },
+        )
+        self.worker_settings = {
+            name: value
+            for name, value in settings.items()
+            if name not in StreamsConfig.model_fields
+        }
+        for name, partitions in topics.items():
+            self.broker.create_topic(name, partitions)
+        self.plan: ApplicationPlan = plan_application(topology.spec(self.config), APP, dict(topics))
+        for topic in (*self.plan.repartition_topics, *self.plan.changelog_topics):
+            self.broker.create_topic(topic.name, topic.partitions, topic.config)
+        self.idle_polls = 30
+        #: How many turns of the loop a commit takes.
+        self.commit_turns = 2
+        #: What waits for the brokers instead, if that is to be another thread.
+        self.beside: Beside | None = None
+        #: How many records a task processes at a time at most; None leaves it to the worker.
+        self.slice_records: int | None = None
+        #: Called at every poll with the worker and its source.
+        self.at_poll: list[Callable[[StreamWorker, Source], None]] = []
+        self.events: list[RestoreEvent] = []
+        self.running: list[bool] = []
+        self.worker: StreamWorker | None = None
+        self.source: Source | None = None
+        self.make_reader: Callable[[], ChangelogReader] = self.clients.changelog_reader
+        #: What makes sorted runs; None lets workers read everything themselves.
+        self.runs: RunSettings | None = None
+        #: Told which record is in hand.
+        self.on_record: OnRecord | None = None
+
+    def make_worker(
+        self,
+        assigned: frozenset[TaskId] | None = None,
+        transactional_id: str = "app-fixed-0",
+        **changes: Any,
+    ) -> StreamWorker:
+        """Return a worker that was not run yet."""
+        settings = {**self.worker_settings, **changes}
+        threads: int = settings.get("threads", 1)
+        factory = TaskFactory(
+            plan=self.plan,
+            config=self.config,
+            directory=lambda task_id: self.directory / str(task_id),
+            open_database=self.disk.open,
+            now_ms=self.clock.now_ms,
+            threads=threads,
+            factor=threads,
+        )
+
+        def make_source() -> Source:
+            self.source = Source(self, lambda: worker)
+            return self.source
+
+        class Topics:
+            """`TopicInfo` of the fake cluster."""
+
+            @staticmethod
+            def partition_count(topic: str) -> int:
+                return len(self.broker.topics[topic].logs)
+
+            @staticmethod
+            def message_bytes_max(topic: str) -> int:
+                return int(self.broker.topics[topic].config["max.message.bytes"])
+
+            @staticmethod
+            def message_bytes_max_now(topic: str) -> int:
+                return int(self.broker.topics[topic].config["max.message.bytes"])
+
+        at_least_once = self.config.processing_guarantee == "at_least_once"
+        worker = StreamWorker(
+            self.plan,
+            frozenset(self.plan.tasks) if assigned is None else assigned,
+            WorkerSettings(
+                **{
+                    "application_id": APP,
+                    "transactional_id": transactional_id,
+                    "topology_hash": bytes(8),
+                    **{
+                        each: getattr(self.config, each)
+                        for each in WorkerSettings.__struct_fields__
+                        if getattr(self.config, each, None) is not None
+                    },
+                    "cache_max_bytes": self.config.statestore_cache_max_bytes,
+                    "uncommitted_max_bytes": self.config.statestore_uncommitted_max_bytes,
+                    "handlers": error_handlers(self.config),
+                    **settings,
+                }
+            ),
+            WorkerPorts(
+                make_source=make_source,
+                make_input_reader=self.clients.input_reader,
+                make_producer=lambda each: Producer(self.broker, each, self.fuse),
+                make_sink_producer=(lambda: Sinks(self.broker, self.fuse))
+                if at_least_once
+                else None,
+                make_reader=self.make_reader,
+                admin=self.clients.admin(),
+                topics=Topics(),
+                clock=self.clock,
+                runs=self.runs,
+                on_record=self.on_record,
+                beside=self.beside or (lambda work: Later(work, self.commit_turns)),
+            ),
+            make_task=factory,
+            wipe=self.disk.wipe,
+            on_restore=self.events.append,
+            on_running=self.running.append,
+            housekeep=lambda: None,
+        )
+        return worker
+
+    def live(
+        self, *, crash_after: int | None = None, crash_at: str | None = None, **changes: Any
+    ) -> bool:
+        """Run a worker until nothing is left to do, or until a step by number or name; returns False if it crashed."""
+        self.fuse.left, self.fuse.at = crash_after, crash_at
+        self.fuse.steps.clear()
+        self.events.clear()
+        self.running.clear()
+        self.worker = self.make_worker(**changes)
+        try:
+            self.worker.run()
+        except Crash:
+            return False
+        finally:
+            self.fuse.left = self.fuse.at = None
+        return True
+
+    def send(
+        self,
+        topic: str,
+        key: str | None,
+        value: str | None,
+        timestamp: int = 1_000,
+        partition: int = -1,
+    ) -> None:
+        """Write an input record."""
+        self.broker.send(
+            topic,
+            None if value is None else value.encode(),
+            None if key is None else key.encode(),
+            timestamp=timestamp,
+            partition=partition,
+        )
+
+    def outputs(self, topic: str) -> list[tuple[str | None, bytes | None]]:
+        """Return (key, value) of what a read_committed reader sees, partition by partition."""
+        return [
+            (None if each.key is None else each.key.decode(), each.value)
+            for each in self.broker.records(topic)
+        ]
+
+    def rows(self, store: str) -> dict[bytes, bytes]:
+        """Return the rows of a store on disk, of all tasks, as stored."""
+        content: dict[bytes, bytes] = {}
+        for versions in self.disk.versions.values():
+            rows = versions[-1].get(store, {})
+            assert not content.keys() & rows.keys(), "a key is in one task only"
+            content.update(rows)
+        return content
+
+    @property
+    def committed(self) -> dict[TopicPartition, int]:
+        """Return the offsets of the group."""
+        return {each: found.offset for each, found in self.broker.groups[APP].items()}

@@ -1,0 +1,445 @@
+"""Workers of one group on a fake cluster, each in a thread of its own; the test is the group and gives the orders.
+
+Nothing waits for luck: a test says what it waits for, and a deadline far away.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from rebalance.model import TaskId, TopicPartition
+from rebalance.protocol.orders import (
+    AnyOrder,
+    AnyReport,
+    CopyReady,
+    Leaveable,
+    ReleaseTask,
+    RunTask,
+    TaskReleased,
+    TaskRunning,
+    UseTransactionalId,
+    WantTransactionalId,
+    WorkerStatus,
+)
+from state_stores.errors import StateStoreError, StoreCorruptedError
+from streams import StreamsConfig, Topology
+from streams.assembly import TaskFactory, error_handlers
+from tasks.internal_topics import ApplicationPlan, plan_application
+from tasks.loop.stream_worker import StreamWorker
+from tasks.loop.worker_ports import WorkerPorts
+from tasks.processing.engine.record_batch import SourceRecords
+from tasks.restore.run_ports import RunSettings
+from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
+from tasks.task.active_task import ActiveTask
+from tasks.worker_settings import WorkerSettings
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeChangelogReader, FakeClients, FakeReader
+from tests.tasks.loop.bench import APP, Disk, DiskDatabase, Fuse, Producer, Sinks
+
+#: How long anything may take.
+PATIENCE_S = 20.0
+
+R = TypeVar("R", bound=AnyReport)
+
+
+class RealClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class FakeMembership:
+    """The group, for one worker: the test gives orders and reads reports."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.changed = threading.Condition()
+        self.orders: list[AnyOrder] = []
+        self.reports: list[AnyReport] = []
+        self.lease_s = float("inf")
+        self.turns = 0
+        self.call_ns = 0
+        self.wake: Callable[[], None] = lambda: None
+        #: Whether a wish for another transactional id is granted at once.
+        self.gives_ids = True
+
+    def take(self) -> list[AnyOrder]:
+        with self.changed:
+            orders, self.orders = self.orders, []
+            return orders
+
+    def say(self, report: AnyReport) -> None:
+        with self.changed:
+            self.reports.append(report)
+            if isinstance(report, WantTransactionalId) and self.gives_ids:
+                self.orders.append(
+                    UseTransactionalId(
+                        number=report.number, transactional_id=f"{APP}-{self.name}-{report.number}"
+                    )
+                )
+            self.changed.notify_all()
+
+    def progress(self) -> None:
+        self.turns += 1
+
+    def show_call(self, since_ns: int) -> None:
+        self.call_ns = since_ns
+
+    def lease_left_s(self) -> float:
+        return self.lease_s
+
+    def give(self, *orders: AnyOrder) -> None:
+        """Give orders."""
+        with self.changed:
+            self.orders.extend(orders)
+        self.wake()
+
+    def all_of(self, kind: type[R]) -> list[R]:
+        """Return the reports of a kind."""
+        with self.changed:
+            return [each for each in self.reports if isinstance(each, kind)]
+
+    def forget(self) -> None:
+        """Forget what was said so far."""
+        with self.changed:
+            self.reports.clear()
+
+
+class CountingReader(FakeChangelogReader):
+    """A changelog reader that counts how often each record is handed out."""
+
+    def __init__(self, host: "Host") -> None:
+        super().__init__(host.group.broker)
+        self._host = host
+
+    def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
+        if self._host.blocked.is_set():
+            time.sleep(0.001)
+            return []
+        runs = super().poll(min(max_records, self._host.poll_records), timeout_s)
+        for run in runs:
+            self._host.read.update((run.topic, run.partition, offset) for offset in run.offsets)
+        if not runs:
+            time.sleep(0.001)
+        return runs
+
+
+class IdleReader(FakeReader):
+    """An input that does not spin while nothing comes."""
+
+    def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
+        runs = super().poll(max_records, timeout_s)
+        if not runs:
+            time.sleep(min(timeout_s, 0.001))
+        return runs
+
+
+class HostDisk(Disk):
+    """The disk of one host: like RocksDB, it opens no database twice.
+
+    Attributes:
+        damaged: Tasks whose database is found damaged at the next write, until it is wiped.
+        broken: Tasks whose database can't be opened.
+    """
+
+    def __init__(self, fuse: Fuse) -> None:
+        super().__init__(fuse)
+        self.damaged: set[str] = set()
+        self.broken: set[str] = set()
+
+    def open(self, path: Path, families: list[str]) -> DiskDatabase:
+        assert not self.open_now[path.name], f"{path.name} is open already"
+        if path.name in self.broken:
+            raise StateStoreError(f"the disk of {path.name} is full")
+        return super().open(path, families)
+
+    def write(self, name: str, version: dict[str, dict[Any, bytes]]) -> None:
+        if name in self.damaged:
+            raise StoreCorruptedError(f"{name} is damaged")
+        super().write(name, version)
+
+    def wipe(self, task: ActiveTask) -> None:
+        self.damaged.discard(str(task.task_id))
+        super().wipe(task)
+
+
+class Host:
+    """One worker with a disk of its own."""
+
+    def __init__(self, group: "GroupBench", name: str, **settings: Any) -> None:
+        self.group = group
+        self.name = name
+        self.fuse = Fuse()
+        self.disk = HostDisk(self.fuse)
+        #: Where stores of the user's own keep files; the databases are on `disk`.
+        self.directory = Path()
+        self.member = FakeMembership(name)
+        #: How often each changelog record was read here: (topic, partition, offset).
+        self.read: Counter[tuple[str, int, int]] = Counter()
+        self.poll_records = 1_000_000
+        #: While set, no changelog is read here.
+        self.blocked = threading.Event()
+        self.events: list[RestoreEvent] = []
+        self.updates: list[StandbyUpdateEvent] = []
+        self.running: list[bool] = []
+        self.sources: list[IdleReader] = []
+        self.error: BaseException | None = None
+        self.settings = settings
+        self.start()
+
+    def start(self) -> None:
+        """Begin to run."""
+        self.worker = self._make_worker()
+        self.member.wake = self.worker.wake
+        self._thread = threading.Thread(target=self._run, name=f"host-{self.name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.worker.run()
+        except BaseException as error:  # noqa: BLE001 - looked at by the test
+            self.error = error
+        with self.member.changed:
+            self.member.changed.notify_all()
+
+    def _make_source(self) -> IdleReader:
+        self.sources.append(IdleReader(self.group.broker))
+        return self.sources[-1]
+
+    def _make_worker(self) -> StreamWorker:
+        group = self.group
+        config, broker = group.config, group.broker
+
+        class Topics:
+            """`TopicInfo` of the fake cluster."""
+
+            @staticmethod
+            def partition_count(topic: str) -> int:
+                return len(broker.topics[topic].logs)
+
+            @staticmethod
+            def message_bytes_max(topic: str) -> int:
+                return int(broker.topics[topic].config["max.message.bytes"])
+
+            @staticmethod
+            def message_bytes_max_now(topic: str) -> int:
+                return int(broker.topics[topic].config["max.message.bytes"])
+
+        at_least_once = config.processing_guarantee == "at_least_once"
+        return StreamWorker(
+            group.plan,
+            frozenset(),
+            WorkerSettings(
+                **{
+                    "application_id": APP,
+                    "transactional_id": f"{APP}-{self.name}-0",
+                    "topology_hash": bytes(8),
+                    **{
+                        each: getattr(config, each)
+                        for each in WorkerSettings.__struct_fields__
+                        if getattr(config, each, None) is not None
+                    },
+                    "cache_max_bytes": config.statestore_cache_max_bytes,
+                    "uncommitted_max_bytes": config.statestore_uncommitted_max_bytes,
+                    "handlers": error_handlers(config),
+                    "status_interval_ms": 20,
+                    **self.settings,
+                }
+            ),
+            WorkerPorts(
+                make_source=self._make_source,
+                make_input_reader=FakeClients(broker).input_reader,
+                make_producer=lambda each: Producer(broker, each, self.fuse),
+                make_sink_producer=(lambda: Sinks(broker, self.fuse)) if at_least_once else None,
+                make_reader=lambda: CountingReader(self),
+                admin=FakeClients(broker).admin(),
+                topics=Topics(),
+                clock=RealClock(),
+                runs=group.runs,
+            ),
+            make_task=TaskFactory(
+                plan=group.plan,
+                config=config,
+                directory=lambda task_id: self.directory / str(task_id),
+                open_database=self.disk.open,
+                now_ms=RealClock().now_ms,
+                threads=self.settings.get("threads", 1),
+                factor=self.settings.get("threads", 1),
+            ),
+            wipe=self.disk.wipe,
+            on_restore=self.events.append,
+            on_standby_update=self.updates.append,
+            on_running=self.running.append,
+            housekeep=lambda: None,
+            membership=self.member,
+        )
+
+    # -- what tests wait for ---------------------------------------------------------------------------------------
+
+    def until(self, condition: Callable[[], Any], what: str = "") -> Any:
+        """Return what a condition gives once it is true; looks at each report and every few milliseconds."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            found = condition()
+            if found:
+                return found
+            if self.error is not None:
+                raise self.error
+            assert time.monotonic() < deadline_s, f"{self.name}: {what}: {self.member.reports[-5:]}"
+            with self.member.changed:
+                self.member.changed.wait(0.005)
+
+    def said(self, kind: type[R], **values: Any) -> R:
+        """Return the first report of a kind with these values, once it was said."""
+
+        def look() -> R | None:
+            for each in self.member.all_of(kind):
+                if all(getattr(each, name) == value for name, value in values.items()):
+                    return each
+            return None
+
+        found: R = self.until(look, f"waiting for {kind.__name__} {values}")
+        return found
+
+    def run_task(self, task: str, epoch: int, released: TaskReleased | None = None) -> TaskRunning:
+        """Have a task run, as it was released; return the answer."""
+        self.member.give(granted(task, epoch, released))
+        return self.said(TaskRunning, task=task, task_epoch=epoch)
+
+    def release(self, task: str, epoch: int, keep: int = 0) -> TaskReleased:
+        """Have a task let go; return the answer."""
+        self.member.give(ReleaseTask(task=task, task_epoch=epoch, keep=keep))
+        return self.said(TaskReleased, task=task, task_epoch=epoch)
+
+    def ready(self, task: str, epoch: int, *, end: int | None = None) -> CopyReady:
+        """Wait until a copy is ready, and perhaps at an end."""
+
+        def look() -> CopyReady | None:
+            for each in reversed(self.member.all_of(CopyReady)):
+                if each.task == task and each.learn_epoch == epoch:
+                    at = sum(each.positions.values())
+                    return each if end is None or at >= end else None
+            return None
+
+        found: CopyReady = self.until(look, f"waiting for a copy of {task}")
+        return found
+
+    def status(self, task: str) -> Any:
+        """Return the newest status of a task."""
+
+        def look() -> Any:
+            for report in reversed(self.member.all_of(WorkerStatus)):
+                for row in report.tasks:
+                    if row.task == task:
+                        return row
+            return None
+
+        return self.until(look, f"waiting for the status of {task}")
+
+    def rows(self, store: str, task: str) -> dict[bytes, bytes]:
+        """Return the rows of a task's store on this disk."""
+        return dict(self.disk.versions.get(task, [{}])[-1].get(store, {}))
+
+    def close(self) -> None:
+        """Have it leave in order."""
+        self.member.give(Leaveable())
+        self.join()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), f"{self.name} does not end"
+
+    def kill(self) -> None:
+        """Crash it at the next step that leaves a trace."""
+        self.fuse.left = 0
+        self.worker.stop()
+        self.join()
+
+
+class GroupBench:
+    """One application, several hosts."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        topics: Mapping[str, int],
+        *,
+        cache_bytes: int = 0,
+        guarantee: Any = "exactly_once",
+        **settings: Any,
+    ) -> None:
+        self.broker = FakeBroker()
+        self.config: Any = StreamsConfig(
+            application_id=APP,
+            bootstrap_servers="unused:9092",
+            statestore_cache_max_bytes=cache_bytes,
+            processing_guarantee=guarantee,
+            **{"commit_interval_ms": 20, **settings},
+        )
+        for name, partitions in topics.items():
+            self.broker.create_topic(name, partitions)
+        self.plan: ApplicationPlan = plan_application(topology.spec(self.config), APP, dict(topics))
+        for topic in (*self.plan.repartition_topics, *self.plan.changelog_topics):
+            self.broker.create_topic(topic.name, topic.partitions, topic.config)
+        self.hosts: list[Host] = []
+        #: What makes sorted runs for hosts that start from now on; None lets them read everything themselves.
+        self.runs: RunSettings | None = None
+
+    def host(self, name: str, **settings: Any) -> Host:
+        """Return a new worker, running."""
+        self.hosts.append(Host(self, name, **settings))
+        return self.hosts[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for host in self.hosts:
+            host.worker.stop()
+        for host in self.hosts:
+            host.join()
+
+    def send(self, key: str, value: str = "x", *, topic: str = "in", partition: int = -1) -> None:
+        """Write an input record."""
+        self.broker.send(topic, value.encode(), key.encode(), timestamp=1_000, partition=partition)
+
+    def committed(self, partition: int = 0, topic: str = "in") -> int:
+        """Return the committed offset of an input partition, 0 for none."""
+        found = self.broker.groups[APP].get(TopicPartition(topic, partition))
+        return 0 if found is None else found.offset
+
+    def end(self, partition: int = 0, topic: str = "in") -> int:
+        """Return the end of a partition."""
+        return self.broker.topics[topic].logs[partition].last_stable_offset
+
+    def outputs(self, topic: str = "out") -> dict[str, list[int]]:
+        """Return the counts that came out per key, in order."""
+        found: dict[str, list[int]] = {}
+        for each in self.broker.records(topic):
+            found.setdefault((each.key or b"").decode(), []).append(
+                int.from_bytes(each.value or b"", "big")
+            )
+        return found
+
+
+def granted(task: str, epoch: int, released: TaskReleased | None = None) -> RunTask:
+    """Return the order to run a task that was released so."""
+    if released is None:
+        return RunTask(task=task, task_epoch=epoch)
+    return RunTask(
+        task=task,
+        task_epoch=epoch,
+        input=released.input,
+        changelog_end=released.changelog_end,
+    )
+
+
+__all__ = ["APP", "FakeMembership", "GroupBench", "Host", "TaskId", "granted"]

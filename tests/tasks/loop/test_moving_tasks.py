@@ -1,0 +1,274 @@
+"""Tasks that move between workers by orders: nothing lost, nothing twice, nothing read twice, the others go on."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rebalance.model import TaskId, TopicPartition
+from rebalance.protocol.orders import (
+    CopyReady,
+    DropCopy,
+    KeepCopy,
+    ReleaseTask,
+    TaskReleased,
+    WorkerStatus,
+)
+from tests.fakes.clients import FakeTransactionalProducer
+from tests.tasks.loop.group_bench import GroupBench, Host, granted
+from tests.tasks.loop.test_stream_worker import counting
+
+CHANGELOG = "app-counts-changelog"
+
+
+def bench(partitions: int = 1, **settings: Any) -> GroupBench:
+    """Return an application that counts records per key."""
+    return GroupBench(counting(caching=False), {"in": partitions, "out": partitions}, **settings)
+
+
+def fill(group: GroupBench, keys: str, partition: int = 0) -> None:
+    """Send one record per letter to a partition."""
+    for key in keys:
+        group.send(key, partition=partition)
+
+
+def processed(group: GroupBench, host: Host, partition: int = 0) -> None:
+    """Wait until everything of a partition is committed, and is in the stores too."""
+    host.until(lambda: group.committed(partition) >= group.end(partition), "processing")
+    # The brokers know of a commit a moment before the stores have it; what the worker says next comes after both.
+    said = len(host.member.all_of(WorkerStatus))
+    host.until(lambda: len(host.member.all_of(WorkerStatus)) > said, "the commit's end")
+
+
+def learn(host: Host, task: str = "0_0", epoch: int = 1, role: str = "learner") -> None:
+    """Have a copy kept."""
+    host.member.give(KeepCopy(task=task, role=role, learn_epoch=epoch))
+
+
+def test_L1_a_task_is_granted_run_and_released() -> None:
+    """With the positions that the next owner has to reach."""
+    with bench() as group:
+        first = group.host("a")
+        answer = first.run_task("0_0", 1)
+        assert (answer.input, answer.restored) == ({"in-0": 0}, 0)
+        fill(group, "aab")
+        processed(group, first)
+        released = first.release("0_0", 1)
+        assert released.input == {"in-0": 3}
+        assert released.changelog_end[f"{CHANGELOG}-0"] > 0
+        assert not released.kept
+        assert group.outputs() == {"a": [1, 2], "b": [1]}
+
+
+def test_L1_a_learner_is_promoted_in_place_and_reads_nothing_twice() -> None:
+    """It follows the log with its aborted transactions; at the promotion it reads on, and only on."""
+    with bench() as group:
+        first, second = group.host("a"), group.host("b")
+        first.run_task("0_0", 1)
+        fill(group, "abcabc")
+        processed(group, first)
+        learn(second)
+        second.ready("0_0", 1)
+        fill(group, "aab")
+        processed(group, first)
+        opened = second.disk.opened["0_0"]
+        released = first.release("0_0", 1)
+        running = second.run_task("0_0", 2, released)
+        assert running.input == released.input
+        assert second.disk.opened["0_0"] == opened == 1
+        assert set(second.read.values()) == {1}
+        assert second.rows("counts", "0_0") == first.rows("counts", "0_0")
+        fill(group, "ab")
+        processed(group, second)
+        assert group.outputs() == {
+            "a": [1, 2, 3, 4, 5],
+            "b": [1, 2, 3, 4],
+            "c": [1, 2],
+        }
+
+
+def test_L2_a_copy_says_that_it_is_ready_and_again_as_it_moves_on() -> None:
+    """With its positions, the ends it sees and the id of its data."""
+    with bench() as group:
+        first, second = group.host("a"), group.host("b")
+        first.run_task("0_0", 1)
+        fill(group, "abc")
+        processed(group, first)
+        learn(second, epoch=7)
+        ready = second.ready("0_0", 7)
+        assert ready.store_uuid
+        assert ready.ends.keys() == ready.positions.keys() == {f"{CHANGELOG}-0"}
+        fill(group, "abc")
+        processed(group, first)
+        later = second.ready("0_0", 7, end=group.end(0, CHANGELOG))
+        assert later.store_uuid == ready.store_uuid
+        assert later.positions[f"{CHANGELOG}-0"] > ready.positions[f"{CHANGELOG}-0"]
+
+
+def test_N1_a_release_does_not_stop_the_other_tasks() -> None:
+    """Their partitions stay assigned, and each record of theirs is processed once."""
+    with bench(partitions=3) as group:
+        host = group.host("a")
+        for number in range(3):
+            host.run_task(f"0_{number}", 1)
+        (source,) = host.sources
+        assigned: list[set[int]] = []
+        inner = source.assign
+        source.assign = lambda positions: (assigned.append(set()), inner(positions))[1]  # type: ignore[method-assign,func-returns-value]
+        for _ in range(50):
+            for number in range(3):
+                fill(group, "ab", number)
+        released = host.release("0_1", 1)
+        for number in (0, 2):
+            fill(group, "ab", number)
+            processed(group, host, number)
+        assert not assigned
+        assert not source.paused
+        assert {each.partition for each in source.positions()} == {0, 2}
+        assert group.committed(1) == released.input["in-1"]
+        assert sorted(host.worker.tasks) == [TaskId(0, 0), TaskId(0, 2)]
+
+
+def test_a_released_task_is_kept_as_a_copy_and_comes_back() -> None:
+    """Its database stays open, and what it wrote itself is never read."""
+    with bench() as group:
+        first, second = group.host("a"), group.host("b")
+        first.run_task("0_0", 1)
+        fill(group, "abc")
+        processed(group, first)
+        released = first.release("0_0", 1, keep=5)
+        assert released.kept
+        first.ready("0_0", 5)
+        second.run_task("0_0", 2, released)
+        fill(group, "aab")
+        processed(group, second)
+        again = second.release("0_0", 2)
+        back = first.run_task("0_0", 3, again)
+        assert back.input == again.input
+        assert first.disk.opened["0_0"] == 1
+        assert set(first.read.values()) == {1}
+        assert min(offset for _, _, offset in first.read) >= sum(released.changelog_end.values())
+        fill(group, "a")
+        processed(group, first)
+        assert group.outputs()["a"] == [1, 2, 3, 4]
+
+
+def test_a_copy_that_is_dropped_is_closed_and_says_nothing_more() -> None:
+    """And may be had again."""
+    with bench() as group:
+        first, second = group.host("a"), group.host("b")
+        first.run_task("0_0", 1)
+        fill(group, "abc")
+        processed(group, first)
+        learn(second)
+        second.ready("0_0", 1)
+        second.member.give(DropCopy(task="0_0"))
+        second.until(lambda: not second.disk.open_now["0_0"], "closing")
+        second.member.forget()
+        fill(group, "abc")
+        processed(group, first)
+        assert not second.member.all_of(CopyReady)
+        learn(second, epoch=2)
+        second.ready("0_0", 2)
+
+
+def test_orders_that_come_again_are_answered_again() -> None:
+    """And are not carried out twice."""
+    with bench() as group:
+        host = group.host("a")
+        host.run_task("0_0", 1)
+        fill(group, "ab")
+        processed(group, host)
+        host.member.forget()
+        assert host.run_task("0_0", 1).input == {"in-0": 2}
+        released = host.release("0_0", 1)
+        host.member.forget()
+        assert host.release("0_0", 1) == released
+        assert host.disk.opened["0_0"] == 1
+        host.member.forget()
+        assert host.release("0_0", 9) == TaskReleased(
+            task="0_0", task_epoch=9, input={}, changelog_end={}
+        )
+        host.member.forget()
+        host.member.give(granted("0_0", 1))
+        assert host.said(TaskReleased) == released
+        assert not host.worker.tasks
+        host.run_task("0_0", 10, released)
+
+
+def test_N1_tasks_that_are_released_together_share_one_commit() -> None:
+    """Each is answered with its own positions."""
+    with bench(partitions=3, commit_interval_ms=60_000) as group:
+        host = group.host("a")
+        for number in range(3):
+            host.run_task(f"0_{number}", 1)
+            fill(group, "ab" * (number + 1), number)
+            processed(group, host, number)
+        for number in range(3):
+            fill(group, "a", number)
+        host.until(lambda: host.worker.metrics.processed == 15)
+        commits = host.worker.metrics.commits
+        orders = [ReleaseTask(task=f"0_{number}", task_epoch=1) for number in range(2)]
+        host.member.give(*orders)
+        assert host.said(TaskReleased, task="0_0").input == {"in-0": 3}
+        assert host.said(TaskReleased, task="0_1").input == {"in-1": 5}
+        assert host.worker.metrics.commits == commits + 1
+        assert group.outputs()["a"] == [1, 1, 2, 1, 2, 3, 2, 3, 4]
+
+
+def test_L1_the_first_results_of_a_granted_task_do_not_wait_for_the_commit_interval() -> None:
+    """Also if its input comes only after it has begun: they are waited for since the owner before let go."""
+    with bench(commit_interval_ms=3_600_000) as group:
+        first = group.host("a")
+        first.run_task("0_0", 1)
+        turns = first.member.turns
+        first.until(lambda: first.member.turns > turns + 20, "turning with nothing to do")
+        fill(group, "aab")
+        processed(group, first)
+        assert group.outputs() == {"a": [1, 2], "b": [1]}
+
+
+def test_L3_a_task_that_is_restored_cold_says_how_far_it_is() -> None:
+    """So that the leader does not take it for one that has nothing yet, and gives it to somebody else."""
+    with bench() as group:
+        first = group.host("a")
+        first.run_task("0_0", 1)
+        fill(group, "abc")
+        processed(group, first)
+        released = first.release("0_0", 1)
+        written = released.changelog_end[f"{CHANGELOG}-0"]
+        unreachable = replace(released, changelog_end={f"{CHANGELOG}-0": written + 100})
+        second = group.host("b")
+        second.member.give(granted("0_0", 2, unreachable))
+        place = f"{CHANGELOG}-0"
+        second.until(lambda: second.status("0_0").changelog.get(place, 0) >= written, "restoring")
+        row = second.status("0_0")
+        assert (row.role, row.state) == ("active", "RESTORING")
+
+
+def test_F1_a_position_that_the_cluster_has_not_told_is_no_end_for_the_next_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next owner reads to the end of the log instead: it must not begin with less."""
+    commit = FakeTransactionalProducer.commit
+
+    def untold(self: FakeTransactionalProducer, *arguments: Any) -> dict[TopicPartition, int]:
+        commit(self, *arguments)
+        return {}
+
+    with bench() as group:
+        first = group.host("a")
+        first.run_task("0_0", 1)
+        fill(group, "a")
+        processed(group, first)
+        monkeypatch.setattr(FakeTransactionalProducer, "commit", untold)
+        fill(group, "abc")
+        processed(group, first)
+        released = first.release("0_0", 1)
+        monkeypatch.undo()
+        assert released.changelog_end == {}
+        second = group.host("b")
+        second.run_task("0_0", 2, released)
+        fill(group, "c")
+        processed(group, second)
+        assert group.outputs() == {"a": [1, 2], "b": [1], "c": [1, 2]}

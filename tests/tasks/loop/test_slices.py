@@ -1,0 +1,128 @@
+"""How many records a task in one piece does at once, and how a worker goes on after one that died without a word.
+
+Such a worker says which record is in hand, before it processes it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams import Serdes, StreamsBuilder, Topology
+from tests.tasks.loop.bench import Bench, Crash
+
+STRING = Serdes.string()
+IN = TopicPartition("in", 0)
+OTHER = TopicPartition("other", 0)
+
+#: What was told and done, in order: (partition, offset), (None, -1), or a value.
+Steps = list[Any]
+
+
+def _mapping(steps: Steps, *topics: str) -> Topology:
+    def mapped(value: str) -> str:
+        steps.append(value)
+        if value == "poison":
+            raise Crash
+        return value
+
+    builder = StreamsBuilder()
+    streams = [builder.stream(topic, key_serde=STRING, value_serde=STRING) for topic in topics]
+    first, *others = streams
+    for each in others:
+        first = first.merge(each)
+    first.map_values(mapped).to("out", key_serde=STRING, value_serde=STRING)
+    return builder.build()
+
+
+def _bench(steps: Steps, *topics: str, **settings: Any) -> Bench:
+    bench = Bench(_mapping(steps, *topics), dict.fromkeys((*topics, "out"), 1), **settings)
+    bench.on_record = lambda partition, offset: steps.append((partition, offset))
+    return bench
+
+
+def test_each_record_is_told_before_it_is_processed_and_the_end_of_the_slice_after() -> None:
+    """Whatever ends the process at a record, the last that was said is that record."""
+    steps: Steps = []
+    bench = _bench(steps, "in")
+    for value in ("a", "b", "poison", "c"):
+        bench.send("in", "k", value)
+    assert not bench.live()
+    # The last is by the exception; a process that is gone says nothing any more.
+    assert steps == [(IN, 0), "a", (IN, 1), "b", (IN, 2), "poison", (None, -1)]
+
+
+def test_where_inputs_are_merged_nothing_is_in_hand_while_the_next_is_chosen() -> None:
+    """Records of all inputs may be decoded then."""
+    steps: Steps = []
+    bench = _bench(steps, "in", "other")
+    bench.send("in", "k", "a", timestamp=1)
+    bench.send("other", "k", "b", timestamp=2)
+    bench.send("in", "k", "c", timestamp=3)
+    assert bench.live()
+    nothing = (None, -1)
+    assert steps == [
+        (IN, 0), "a", nothing, (OTHER, 0), "b", nothing, (IN, 1), "c", nothing,
+    ]  # fmt: skip
+
+
+def test_after_a_minute_it_goes_in_batches_again() -> None:
+    """By itself, without a restart; what comes later is told to nobody."""
+    steps: Steps = []
+    bench = _bench(steps, "in")
+    bench.send("in", "k", "a")
+
+    def go_on(_worker: object, _source: object) -> None:
+        if steps.count("a") and not steps.count("sent"):
+            steps.append("sent")
+            bench.clock.advance(60_000)
+            bench.send("in", "k", "b")
+
+    bench.at_poll.append(go_on)
+    assert bench.live()
+    assert steps == [(IN, 0), "a", (None, -1), "sent", "b"]
+    assert [value for _, value in bench.outputs("out")] == [b"a", b"b"]
+
+
+def test_with_key_ranges_nothing_is_told() -> None:
+    """Nobody knows which of the threads a process dies by."""
+    steps: Steps = []
+    bench = _bench(steps, "in", threads=2)
+    bench.send("in", "k", "a")
+    assert bench.live()
+    assert steps == ["a"]
+
+
+def _batches(records: int, call_ms: Callable[[int], int]) -> list[int]:
+    """Return how many values each call of a function got, which takes so long for so many; all must come out, in order."""
+    sizes: list[int] = []
+
+    def model(values: list[str]) -> list[str]:
+        sizes.append(len(values))
+        bench.clock.advance(call_ms(len(values)))
+        return values
+
+    builder = StreamsBuilder()
+    read = builder.stream("in", key_serde=STRING, value_serde=STRING)
+    read.map_values_batch(model).to("out", key_serde=STRING, value_serde=STRING)
+    bench = Bench(builder.build(), {"in": 1, "out": 1})
+    for number in range(records):
+        bench.send("in", "k", str(number))
+    assert bench.live()
+    assert [value for _, value in bench.outputs("out")] == [b"%d" % n for n in range(records)]
+    assert sum(sizes) == records
+    return sizes
+
+
+@pytest.mark.parametrize("call_ms", [25, 100, 400])
+def test_K4_batches_grow_at_factor_one_where_a_call_costs_the_same_for_many(call_ms: int) -> None:
+    """A model that takes a tenth of a second for one value as for a thousand gets as many as there are."""
+    sizes = _batches(5_000, lambda _: call_ms)
+    assert max(sizes) >= 1_000, sizes[:20]
+
+
+def test_K4_batches_stay_short_at_factor_one_where_each_value_takes_its_time() -> None:
+    """Then a commit, or an order, would wait for the whole batch and gain nothing."""
+    sizes = _batches(500, lambda values: 10 * values)
+    assert max(sizes[10:]) <= 4, sizes[:20]

@@ -1,0 +1,274 @@
+"""Starts of granted tasks that are refused or come too late: each is that task's own matter."""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from rebalance.model import TopicPartition
+from rebalance.protocol.orders import DropCopy, ReleaseTask, TaskBroken, TaskReleased, TaskRunning
+from streams import StreamsError
+from tasks.ports import UnsettledOffsetsError
+from tests.tasks.loop.group_bench import APP, GroupBench, Host, granted
+from tests.tasks.loop.test_moving_tasks import CHANGELOG, bench, fill, learn, processed
+
+IN = TopicPartition("in", 0)
+
+
+class Gate:
+    """Stops the questions for committed offsets of one host until it is opened."""
+
+    def __init__(self, host: Host) -> None:
+        self.asked, self.open = threading.Event(), threading.Event()
+        admin: Any = host.worker._ports.admin
+        inner = admin.committed
+
+        def committed(*args: Any, stable: bool, **named: Any) -> Any:
+            if stable:
+                self.asked.set()
+                assert self.open.wait(20)
+            return inner(*args, stable=stable, **named)
+
+        admin.committed = committed
+
+
+@contextmanager
+def asking(host: Host) -> Generator[Gate]:
+    gate = Gate(host)
+    try:
+        yield gate
+    finally:
+        gate.open.set()
+
+
+def left_at_three(group: GroupBench) -> TaskReleased:
+    """Have a host process three records of the first partition, and release the task."""
+    host = group.host("before")
+    host.run_task("0_0", 6)
+    fill(group, "abc")
+    processed(group, host)
+    return host.release("0_0", 6)
+
+
+@pytest.mark.parametrize("keep", [0, 5])
+def test_a_grant_that_is_revoked_while_its_start_is_looked_up_is_dropped_silently(
+    keep: int,
+) -> None:
+    """The next owner has committed under a later epoch by then."""
+    with bench(partitions=2) as group:
+        first, second = group.host("a"), group.host("b")
+        first.run_task("0_1", 1)
+        left = left_at_three(group)
+        with asking(first) as gate:
+            first.member.give(granted("0_0", 7, left))
+            assert gate.asked.wait(20)
+            answer = first.release("0_0", 7, keep)
+            assert answer.input == left.input
+            second.run_task("0_0", 8, answer)
+            fill(group, "abc")
+            processed(group, second)
+        if keep:
+            first.ready("0_0", keep, end=group.end(0, CHANGELOG))
+            first.member.give(DropCopy(task="0_0"))
+        first.until(lambda: not first.disk.open_now["0_0"], "its database is closed")
+        fill(group, "x", 1)
+        processed(group, first, 1)
+        assert not first.member.all_of(TaskBroken)
+        # And it may have the task again.
+        first.run_task("0_0", 9, second.release("0_0", 8))
+        fill(group, "abc")
+        processed(group, first)
+        assert group.outputs() == {**{key: [1, 2, 3] for key in "abc"}, "x": [1]}
+
+
+def test_a_promotion_that_is_revoked_while_its_start_is_looked_up_is_dropped_silently() -> None:
+    """It stays a copy where it is to be kept."""
+    with bench(partitions=2) as group:
+        first, second = group.host("a"), group.host("b")
+        first.run_task("0_1", 1)
+        left = left_at_three(group)
+        learn(first)
+        first.ready("0_0", 1)
+        with asking(first) as gate:
+            first.member.give(granted("0_0", 7, left))
+            assert gate.asked.wait(20)
+            second.run_task("0_0", 8, first.release("0_0", 7, 2))
+            fill(group, "abc")
+            processed(group, second)
+        first.ready("0_0", 2, end=group.end(0, CHANGELOG))
+        assert first.rows("counts", "0_0") == second.rows("counts", "0_0")
+        assert not first.member.all_of(TaskBroken)
+        first.run_task("0_0", 9, second.release("0_0", 8))
+        fill(group, "abc")
+        processed(group, first)
+        assert group.outputs() == {key: [1, 2, 3] for key in "abc"}
+
+
+def test_a_grant_that_was_replaced_while_its_start_is_looked_up_starts_under_the_new_one() -> None:
+    """The refusal of the old one says nothing of the new one."""
+    with bench(partitions=2) as group:
+        first, second = group.host("a"), group.host("b")
+        first.run_task("0_1", 1)
+        left = left_at_three(group)
+        with asking(first) as gate:
+            first.member.give(granted("0_0", 7, left))
+            assert gate.asked.wait(20)
+            second.run_task("0_0", 8, left)
+            fill(group, "abc")
+            processed(group, second)
+            after = second.release("0_0", 8)
+            turns = first.member.turns
+            first.member.give(granted("0_0", 9, after))
+            first.until(lambda: not first.member.orders and first.member.turns > turns + 1)
+        fill(group, "abc")
+        processed(group, first)
+        assert group.outputs() == {key: [1, 2, 3] for key in "abc"}
+        assert not first.member.all_of(TaskBroken)
+
+
+@contextmanager
+def deaf(host: Host) -> Generator[None]:
+    """Let a worker hear nothing of its updater."""
+    updater: Any = host.worker._manager._updater
+    take = updater.take
+    updater.take = list
+    try:
+        yield
+    finally:
+        updater.take = take
+
+
+def turned(host: Host) -> None:
+    """Wait until a worker has carried out its orders."""
+    turns = host.member.turns
+    host.until(lambda: not host.member.orders and host.member.turns > turns + 1)
+
+
+def test_a_restore_that_is_heard_after_the_next_grant_starts_the_task_once() -> None:
+    """The task was restored, revoked, kept as a copy and promoted again before the worker heard of it."""
+    with bench() as group:
+        first = group.host("a")
+        left = left_at_three(group)
+        first.until(lambda: first.member.turns > 1)
+        updater: Any = first.worker._manager._updater
+        with deaf(first):
+            first.member.give(granted("0_0", 7, left))
+            first.until(lambda: not updater._results.empty(), "it is restored")
+            answer = first.release("0_0", 7, 2)
+            first.ready("0_0", 2, end=group.end(0, CHANGELOG))
+            first.member.give(granted("0_0", 8, answer))
+            turned(first)
+        first.said(TaskRunning, task="0_0", task_epoch=8)
+        fill(group, "abc")
+        processed(group, first)
+        assert not first.member.all_of(TaskBroken)
+        assert group.outputs() == {key: [1, 2] for key in "abc"}
+
+
+def test_a_later_grant_of_a_task_that_is_restored_begins_again() -> None:
+    """It was granted again without being revoked; the restore under the first grant is not heard."""
+    with bench() as group:
+        first = group.host("a")
+        left = left_at_three(group)
+        first.until(lambda: first.member.turns > 1)
+        updater: Any = first.worker._manager._updater
+        with deaf(first):
+            first.member.give(granted("0_0", 7, left))
+            first.until(lambda: not updater._results.empty(), "it is restored")
+            first.member.give(granted("0_0", 8, left))
+            turned(first)
+        first.said(TaskRunning, task="0_0", task_epoch=8)
+        fill(group, "abc")
+        processed(group, first)
+        assert group.outputs() == {key: [1, 2] for key in "abc"}
+
+
+def test_a_refusal_that_is_heard_after_the_next_grant_changes_nothing() -> None:
+    """The task was revoked, kept as a copy and promoted anew before the worker heard of it."""
+    with bench(partitions=2) as group:
+        first, second = group.host("a"), group.host("b")
+        first.run_task("0_1", 1)
+        left = left_at_three(group)
+        learn(first)
+        first.ready("0_0", 1)
+        with deaf(first):
+            with asking(first) as gate:
+                first.member.give(granted("0_0", 7, left))
+                assert gate.asked.wait(20)
+                second.run_task("0_0", 8, first.release("0_0", 7, 2))
+                fill(group, "abc")
+                processed(group, second)
+            first.ready("0_0", 2, end=group.end(0, CHANGELOG))
+            first.member.give(granted("0_0", 9, second.release("0_0", 8)))
+            turned(first)
+        first.said(TaskRunning, task="0_0")
+        fill(group, "abc")
+        processed(group, first)
+        assert not first.member.all_of(TaskBroken)
+        assert group.outputs() == {key: [1, 2, 3] for key in "abc"}
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_refused_start_leaves_the_other_tasks_running(copy: bool) -> None:
+    """The group hears why; the task starts here once the cause is gone."""
+    with bench(partitions=3) as group:
+        host = group.host("a")
+        left = left_at_three(group)
+        host.run_task("0_1", 1)
+        if copy:
+            learn(host)
+            host.ready("0_0", 1)
+        host.worker._ports.admin.alter_committed(APP, {IN: 1})
+        host.member.give(granted("0_0", 7, left), granted("0_2", 1))
+        broken = host.said(TaskBroken, task="0_0", epoch=7)
+        assert broken.role == "active"
+        assert "left it at offset 3, but offset 1 is committed" in broken.detail
+        host.said(type(host.run_task("0_2", 1)), task="0_2")
+        for partition in (1, 2):
+            fill(group, "xy"[partition - 1], partition)
+            processed(group, host, partition)
+        host.until(lambda: not host.disk.open_now["0_0"], "its database is closed")
+        host.worker._ports.admin.alter_committed(APP, {IN: 3})
+        host.member.give(ReleaseTask(task="0_0", task_epoch=7))
+        host.run_task("0_0", 8, left)
+        fill(group, "abc")
+        processed(group, host)
+        assert group.outputs() == {**{key: [1, 2] for key in "abc"}, "x": [1], "y": [1]}
+
+
+def test_starts_of_which_one_is_undecided_are_looked_up_one_by_one() -> None:
+    """An open transaction that holds an input's offsets keeps that task waiting, and no other."""
+    with bench(partitions=2) as group:
+        host = group.host("a")
+        admin: Any = host.worker._ports.admin
+        inner = admin.committed
+
+        def committed(group_id: str, partitions: Any, *, stable: bool) -> Any:
+            if stable and partitions is not None and IN in partitions:
+                raise UnsettledOffsetsError("undecided commits of in-0")
+            return inner(group_id, partitions, stable=stable)
+
+        admin.committed = committed
+        host.member.give(granted("0_0", 1), granted("0_1", 1))
+        broken = host.said(TaskBroken)
+        assert (broken.task, broken.epoch) == ("0_0", 1)
+        fill(group, "x", 1)
+        processed(group, host, 1)
+
+
+def test_a_worker_of_which_no_task_may_start_ends_with_the_reason() -> None:
+    """There is nothing that it could go on with."""
+    with bench(partitions=2) as group:
+        left = left_at_three(group)
+        host = group.host("a")
+        host.worker._ports.admin.delete_group(APP)
+        host.member.give(
+            granted("0_0", 7, left),
+            granted("0_1", 7, TaskReleased(task="0_1", task_epoch=6, input={"in-1": 2}, changelog_end={})),
+        )  # fmt: skip
+        host.join()
+        assert isinstance(host.error, StreamsError)
+        assert "nothing is committed" in str(host.error)
+        assert {each.task for each in host.member.all_of(TaskBroken)} == {"0_0", "0_1"}

@@ -1,0 +1,512 @@
+"""A worker's rounds: purging, pausing, caches, schedules, and what each commit says."""
+
+import itertools
+import threading
+from typing import Any
+
+import pytest
+
+from rebalance.model import TaskId, TopicPartition
+from streams import (
+    Processor,
+    PunctuationType,
+    RecordFailedError,
+    Serdes,
+    StreamsBuilder,
+    StreamsError,
+    Topology,
+)
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tasks.loop.stream_worker import StreamWorker
+from tasks.ports import CommittedOffset
+from tasks.worker_settings import recommit_interval_ms
+from tests.fakes.broker import CommitFate
+from tests.tasks.loop.bench import APP, Bench, Source
+from tests.tasks.loop.test_stream_worker import counting, counts_of, fill, outputs_of
+
+STRING, INT = Serdes.string(), Serdes.int64()
+
+
+def test_purging_is_no_reason_to_stop() -> None:
+    """A cluster that does not delete records now will later."""
+    bench = Bench(counting(repartition=True), {"in": 1, "out": 1}, repartition_purge_interval_ms=20)
+    fill(bench, "abc", repartition=True)
+    admin = bench.clients.admin()
+    calls: list[int] = []
+
+    def refuse(before: Any) -> None:
+        calls.append(len(before))
+        raise StreamsError("no controller")
+
+    admin.delete_records = refuse  # type: ignore[method-assign]
+    bench.clients.admin = lambda: admin  # type: ignore[method-assign]
+    assert bench.live()
+    assert calls
+    assert counts_of(bench) == {"a": 1, "b": 1, "c": 1}
+
+
+# -- pace -------------------------------------------------------------------------------------------------------------
+
+
+def test_full_partitions_are_paused_and_resumed() -> None:
+    """Back-pressure by records: paused when full, resumed below a quarter, and nothing is lost."""
+    bench = Bench(
+        counting(), {"in": 2, "out": 1}, max_poll_records=1_000, buffered_records_per_partition=40
+    )
+    for number in range(400):
+        bench.send("in", f"{number % 2}-{number % 7}", "x", partition=number % 2)
+    moves: list[tuple[str, int]] = []
+    largest = 0
+
+    def watch(worker: Any, source: Source) -> None:
+        nonlocal largest
+        if source.polls == 1:
+            worker.paused = frozenset({0})
+            for name in ("pause", "resume"):
+                inner = getattr(source, name)
+
+                def noted(partitions: Any, name: str = name, inner: Any = inner) -> None:
+                    buffered = worker.tasks[TaskId(0, partitions[0].partition)].group.records
+                    moves.append((name, buffered))
+                    inner(partitions)
+
+                setattr(source, name, noted)
+        if source.polls == 10:
+            worker.paused = frozenset()
+        largest = max(largest, *(task.group.records for task in worker.tasks.values()))
+
+    bench.at_poll.append(watch)
+    assert bench.live()
+    assert sum(counts_of(bench).values()) == 400
+    assert {name for name, _ in moves} == {"pause", "resume"}
+    assert all(buffered >= 40 for name, buffered in moves if name == "pause")
+    assert all(buffered <= 10 for name, buffered in moves if name == "resume")
+
+
+def test_a_paused_worker_processes_nothing_and_goes_on_where_it_was() -> None:
+    """Commits go on too, so that nothing expires meanwhile."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "aab")
+    processed: list[int] = []
+
+    def watch(worker: Any, source: Source) -> None:
+        worker.paused = frozenset({0} if source.polls < 40 else ())
+        if worker.paused:
+            processed.append(worker.metrics.processed)
+
+    bench.at_poll.append(watch)
+    assert bench.live()
+    # The first poll may come before the pause.
+    assert set(processed[2:]) == {processed[2]}
+    assert counts_of(bench) == {"a": 2, "b": 1}
+
+
+def test_a_paused_subtopology_processes_nothing_while_the_others_go_on() -> None:
+    """What it is sent waits in its repartition topic; nothing is lost when it goes on."""
+    bench = Bench(counting(repartition=True), {"in": 1, "out": 1}, commit_interval_ms=5)
+    fill(bench, "aab", repartition=True)
+    seen: list[tuple[int, int]] = []
+
+    def watch(worker: Any, source: Source) -> None:
+        worker.paused = frozenset({1} if source.polls < 60 else ())
+        if worker.paused:
+            done = {
+                each.subtopology: task.counters.processed for each, task in worker.tasks.items()
+            }
+            seen.append((done.get(0, 0), done.get(1, 0)))
+
+    bench.at_poll.append(watch)
+    assert bench.live()
+    assert seen[-1] == (3, 0)
+    assert counts_of(bench) == {"a": 2, "b": 1}
+
+
+def test_uncommitted_bytes_force_a_commit() -> None:
+    """Long before the interval is over."""
+    small = Bench(
+        counting(),
+        {"in": 1, "out": 1},
+        commit_interval_ms=60_000,
+        statestore_uncommitted_max_bytes=1,
+    )
+    fill(small, "abcdef" * 20)
+    large = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000)
+    fill(large, "abcdef" * 20)
+    assert small.live()
+    assert large.live()
+    assert small.worker is not None
+    assert large.worker is not None
+    assert small.worker.metrics.commits > large.worker.metrics.commits
+    assert counts_of(small) == counts_of(large)
+
+
+def test_a_full_cache_forwards_the_least_recently_changed() -> None:
+    """Before the commit, so that what is held back stays within its budget."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, cache_bytes=60, commit_interval_ms=60_000)
+    fill(bench, "abcdefgh" * 3)
+    assert bench.live()
+    assert {key: numbers[-1] for key, numbers in outputs_of(bench).items()} == dict.fromkeys(
+        "abcdefgh", 3
+    )
+
+
+def test_lag_is_told_from_what_the_client_knows() -> None:
+    """Before the first poll nothing is known, and asking is fine."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    assert bench.make_worker().lags() == {}
+    fill(bench, "aaaa")
+    lags: list[Any] = []
+    bench.at_poll.append(lambda worker, source: lags.append(worker.lags()))
+    assert bench.live()
+    assert lags[-1] == {TopicPartition("in", 0): 0}
+
+
+def test_wall_clock_schedules_run_in_a_worker() -> None:
+    """With nothing to read, by the worker's clock."""
+    fired: list[int] = []
+
+    class Ticking(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(40, PunctuationType.WALL_CLOCK_TIME, fired.append)
+
+        def process(self, record: Any) -> None:
+            pass
+
+    topology = (
+        Topology()
+        .add_source("read", "in", key_serde=STRING, value_serde=STRING)
+        .add_processor("tick", Ticking, "read")
+    )
+    bench = Bench(topology, {"in": 1})
+    begin_ms = bench.clock.now_ms()
+    assert bench.live()
+    assert len(fired) >= 3
+    assert all(later - earlier >= 40 for earlier, later in itertools.pairwise(fired))
+    assert fired[0] >= begin_ms + 40
+
+
+def test_quiet_partitions_are_committed_again() -> None:
+    """Brokers forget offsets that nobody commits for long."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    fill(bench, "a")
+    assert bench.live()
+    commits: list[int] = []
+
+    def later(worker: Any, source: Source) -> None:
+        commits.append(worker.metrics.commits)
+        if source.polls == 25:
+            bench.clock.advance(13 * 3_600_000)
+
+    bench.at_poll.append(later)
+    bench.idle_polls = 60
+    assert bench.live()
+    assert commits[20] == commits[24]
+    assert commits[-1] == commits[24] + 1
+
+
+def test_where_brokers_forget_sooner_quiet_partitions_are_committed_again_sooner() -> None:
+    """After the interval that the worker was given, and not before."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, recommit_ms=recommit_interval_ms(86_400_000))
+    fill(bench, "a")
+    assert bench.live()
+    commits: list[int] = []
+
+    def later(worker: Any, source: Source) -> None:
+        commits.append(worker.metrics.commits)
+        if source.polls in (25, 45):
+            bench.clock.advance(7 * 1_800_000)
+
+    bench.at_poll.append(later)
+    bench.idle_polls = 80
+    assert bench.live()
+    assert commits[20] == commits[44], "three and a half hours are not enough, six are"
+    assert commits[-1] == commits[44] + 1
+
+
+def test_metadata_of_a_commit_says_who_and_how_far() -> None:
+    """Transactional id, topic id, one range from hash 0, the partition's time."""
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    bench.send("in", "a", "x", 700)
+    bench.send("in", "a", "x", 650)
+    assert bench.live()
+    found: CommittedOffset = bench.broker.groups[APP][TopicPartition("in", 0)]
+    progress = Progress.decode(found.metadata, committed_offset=found.offset)
+    assert progress is not None
+    assert progress.transactional_id == "app-fixed-0"
+    assert progress.topic_id == bench.broker.topics["in"].topic_id
+    assert progress.ranges == (RangeProgress(0, 2),)
+    assert progress.stream_time_ms == 700
+
+
+def test_only_commits_count_as_commits() -> None:
+    """A round that finds nothing to commit takes time too; were it counted, the mean could be above the maximum."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=1)
+    bench.idle_polls = 300
+    still = bench.clock.monotonic_s
+
+    def moving() -> float:
+        bench.clock.advance(1)
+        return still()
+
+    bench.clock.monotonic_s = moving  # type: ignore[method-assign]
+    fill(bench, "aab")
+    assert bench.live()
+    assert bench.worker is not None
+
+    number, total_s, longest_s = bench.worker.metrics.commit_times
+
+    assert number == bench.worker.metrics.commits > 0
+    assert 0 < total_s / number <= longest_s
+
+
+# -- while a commit is under way ---------------------------------------------------------------------------------------
+
+
+def steps_of_a_long_commit(bench: Bench) -> list[tuple[int, int]]:
+    """Send records one at a turn while commits take many turns; return (records processed, commits) at the turns under way."""
+    bench.commit_turns = 40
+    seen: list[tuple[int, int]] = []
+    keys = iter("a" * 100)
+
+    def feed(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(keys, ""))
+        if worker._commits.is_under_way and worker.metrics.processed:
+            seen.append((worker.metrics.processed, worker.metrics.commits))
+
+    bench.at_poll.append(feed)
+    assert bench.live()
+    return seen
+
+
+def test_records_are_processed_while_a_commit_is_under_way() -> None:
+    """The loop does not wait for the brokers; results come with the next commit, and each count once."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5)
+    seen = steps_of_a_long_commit(bench)
+    one_commit = [processed for processed, commits in seen if commits == seen[0][1]]
+    assert one_commit[-1] - one_commit[0] > 10
+    (numbers,) = outputs_of(bench).values()
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert counts_of(bench) == {"a": len(numbers)}
+
+
+def test_the_loop_is_a_commit_interval_ahead_at_most() -> None:
+    """Else each commit of a busy worker would be larger than the one before; and no less than a tenth of a second."""
+    for interval_ms, most_ms in ((5, 100), (150, 150)):
+        bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=interval_ms)
+        bench.commit_turns, bench.idle_polls = 1_000_000, 60
+        under_way_ms: dict[int, list[int]] = {}
+
+        def note(
+            worker: StreamWorker,
+            _: Source,
+            bench: Bench = bench,
+            under_way_ms: dict[int, list[int]] = under_way_ms,
+        ) -> None:
+            if worker._commits.is_under_way:
+                now_ms = bench.clock.now_ms()
+                under_way_ms.setdefault(worker.metrics.commits, []).append(now_ms)
+
+        bench.at_poll.append(note)
+        fill(bench, "abc")
+        assert bench.live()
+        lengths = [each[-1] - each[0] for each in under_way_ms.values()]
+        assert lengths
+        assert most_ms - 30 <= max(lengths) <= most_ms
+
+
+@pytest.mark.parametrize(
+    ("turns", "busy", "from_begin"), [(20, True, True), (80, True, False), (80, False, True)]
+)
+def test_the_next_interval_begins_with_a_commit_unless_it_was_a_long_one_of_a_busy_worker(
+    turns: int, busy: bool, from_begin: bool
+) -> None:
+    """So results come as often as was asked for, and yet a busy worker does not commit all the time."""
+    bench = Bench(
+        counting(),
+        {"in": 1, "out": 1},
+        commit_interval_ms=100,
+        max_poll_records=1 if busy else 1_000,
+    )
+    bench.commit_turns = turns
+    under_way: list[tuple[int, bool]] = []
+    keys = iter("a" * 1_200)
+
+    def feed(worker: StreamWorker, _: Source) -> None:
+        fill(bench, next(keys, ""))
+        under_way.append((bench.clock.now_ms(), worker._commits.is_under_way))
+
+    bench.at_poll.append(feed)
+    assert bench.live()
+    changes = [now for before, now in itertools.pairwise(under_way) if before[1] != now[1]]
+    begins = [at_ms for at_ms, begun in changes if begun][1:5]
+    apart = [after - before for before, after in itertools.pairwise(begins)]
+    assert len(apart) == 3
+    assert all(abs(each - (100 if from_begin else 100 + turns)) <= 3 for each in apart), apart
+
+
+class Wakes(threading.Event):
+    """What the loop rests on: how long each time, and how often it was woken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self.sets = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Rest."""
+        self.waits.append(timeout or 0.0)
+        return super().wait(timeout)
+
+    def set(self) -> None:
+        """Be woken."""
+        self.sets += 1
+        super().set()
+
+
+def rests_of(bench: Bench) -> Wakes:
+    """Run a worker to which single records come; return how its loop rested."""
+    wakes = Wakes()
+
+    def feed(worker: StreamWorker, source: Source) -> None:
+        worker._wake = wakes
+        if source.polls < 20:
+            fill(bench, "a")
+
+    bench.at_poll.append(feed)
+    assert bench.live()
+    assert counts_of(bench) == {"a": 19}
+    return wakes
+
+
+def test_few_records_become_more_where_only_a_commit_shows_results() -> None:
+    """A turn for each of them would take the processor from the brokers."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000)
+    waits = rests_of(bench).waits
+    assert 0.0 < max(waits) < 0.0101
+    assert sum(each > 0.0 for each in waits) > 10
+
+
+@pytest.mark.parametrize(
+    "settings", [{"guarantee": "at_least_once"}, {"max_poll_records": 1}], ids=["sinks", "all"]
+)
+def test_records_are_fetched_at_once_where_they_are_waited_for_or_are_as_many_as_may_come(
+    settings: dict[str, Any],
+) -> None:
+    """Sinks get results without a commit; and a fetch that is as large as it may be says that there is more."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000, **settings)
+    assert rests_of(bench).waits == []
+
+
+def test_the_end_of_a_commit_wakes_the_loop() -> None:
+    """It may rest for more input meanwhile, and what was committed is to be written soon."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5)
+    wakes = rests_of(bench)
+    assert bench.worker is not None
+    assert wakes.sets > bench.worker.metrics.commits // 2 > 1
+
+
+def test_gathering_puts_nothing_off_that_is_at_hand() -> None:
+    """Records that wait to be processed are no reason to wait for others."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, max_poll_records=1_000)
+    fill(bench, "abc")
+    seen: list[tuple[float, float]] = []
+
+    def note(worker: StreamWorker, source: Source) -> None:
+        if source.polls < 20:
+            fill(bench, "ab")
+        tasks = list(worker.tasks.values())
+        if any(task.group.records for task in tasks):
+            seen.append((worker._work.gather_s(()), worker._work.gather_s(tasks)))
+
+    bench.at_poll.append(note)
+    bench.slice_records = 1
+    assert bench.live()
+    assert any(gathering > 0.0 for gathering, _ in seen)
+    assert all(at_hand == 0.0 for _, at_hand in seen)
+
+
+def test_a_worker_with_records_at_hand_does_not_keep_up_though_none_come() -> None:
+    """Its partitions may be paused because it has so many."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, max_poll_records=1_000)
+    bench.slice_records = 1
+    fill(bench, "a" * 600)
+    seen: dict[int, bool] = {}
+
+    def note(worker: StreamWorker, source: Source) -> None:
+        seen[source.polls] = worker._work.keeps_up
+        if source.polls == 10:
+            bench.slice_records = None
+
+    bench.at_poll.append(note)
+    assert bench.live()
+    assert not any(seen[polls] for polls in range(5, 11))
+    assert seen[max(seen)]
+
+
+def test_what_a_commit_under_way_holds_counts_as_uncommitted() -> None:
+    """Memory is bounded: past the limit the commit is waited for before more is processed."""
+    bench = Bench(
+        counting(), {"in": 1, "out": 1}, commit_interval_ms=5, statestore_uncommitted_max_bytes=1
+    )
+    assert steps_of_a_long_commit(bench) == []
+    assert counts_of(bench) == {"a": 100}
+
+
+@pytest.mark.parametrize("fate", CommitFate)
+def test_what_ends_the_tasks_is_told_whatever_became_of_their_commit(fate: CommitFate) -> None:
+    """And the next life goes on from what is committed."""
+
+    def checked(value: str) -> str:
+        if value == "bad" and not mended:
+            raise ValueError(value)
+        return value
+
+    mended: list[bool] = []
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=STRING, value_serde=STRING).map_values(checked)
+    counts = stream.group_by_key().count(store="counts").to_stream()
+    counts.to("out", key_serde=STRING, value_serde=INT)
+    bench = Bench(builder.build(), {"in": 1, "out": 1}, commit_interval_ms=5)
+    bench.commit_turns = 1_000_000
+
+    def go_on(worker: StreamWorker, _: Source) -> None:
+        if worker._commits.is_under_way and worker.metrics.processed == 1:
+            bench.send("in", "a", "bad")
+            bench.at_poll.clear()
+
+    bench.at_poll.append(go_on)
+    bench.send("in", "a", "good")
+    bench.broker.commit_fates.append(fate)
+    with pytest.raises(RecordFailedError, match="bad"):
+        bench.live()
+    mended.append(True)
+    assert bench.live()
+    assert outputs_of(bench) == {"a": [1, 2]}
+    assert counts_of(bench) == {"a": 2}
+
+
+def test_a_commit_that_was_wished_for_beside_another_follows_it_at_once() -> None:
+    """As for the first records of a task that has moved, which somebody waits for."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5_000)
+    bench.commit_turns, bench.idle_polls = 50, 60
+    wished: list[tuple[int, int]] = []
+    began_ms: list[int] = []
+
+    def wish(worker: StreamWorker, _: Source) -> None:
+        if not worker.metrics.processed:
+            worker._next_commit_s = 0.0
+        elif worker._commits.is_under_way and not wished:
+            fill(bench, "b")
+            wished.append((bench.clock.now_ms(), worker._commits.sequence))
+        elif wished and worker.metrics.processed == 2 and not began_ms:
+            if worker._commits.sequence > wished[0][1]:
+                began_ms.append(bench.clock.now_ms())
+            elif worker._commits.is_under_way:
+                worker._next_commit_s = worker._ahead_until_s = 0.0
+
+    bench.at_poll.append(wish)
+    fill(bench, "a")
+    assert bench.live()
+    assert began_ms
+    assert began_ms[0] - wished[0][0] < 1_000

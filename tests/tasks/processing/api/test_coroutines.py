@@ -1,0 +1,267 @@
+"""Coroutines of key ranges: loops of their own, and an end from outside."""
+
+import asyncio
+import selectors
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from state_stores.errors import StreamsError
+from tasks.processing.api.coroutines import PrivateLoop, close_loop, wait_for
+
+
+async def loop_now() -> asyncio.AbstractEventLoop:
+    """Return the loop that runs."""
+    return asyncio.get_running_loop()
+
+
+class Stuck:
+    """Waits for ever, and says so; remembers how it ended."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.ended: list[type[BaseException]] = []
+
+    async def __call__(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        except BaseException as error:
+            self.ended.append(type(error))
+            raise
+
+
+def in_thread(loop: PrivateLoop, call: Any) -> tuple[threading.Thread, list[BaseException]]:
+    """Wait for a coroutine on a loop in another thread; what it raises comes into the list."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with loop:
+                wait_for(call())
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, raised
+
+
+def test_K7_a_range_has_one_loop_whichever_thread_runs_it() -> None:
+    """So a client that is bound to a loop may be kept where the range's processor is."""
+    one, other = PrivateLoop(), PrivateLoop()
+    found: list[asyncio.AbstractEventLoop] = []
+
+    async def look() -> None:
+        found.append(asyncio.get_running_loop())
+
+    for loop in (one, other, one):
+        thread, raised = in_thread(loop, look)
+        thread.join(10)
+        assert not raised
+    assert found[0] is found[2]
+    assert found[0] is not found[1]
+    one.close()
+    other.close()
+
+
+def test_outside_a_range_the_thread_has_a_loop_of_its_own() -> None:
+    """Also after it was in a range's."""
+    loop = PrivateLoop()
+    with loop:
+        ranges = wait_for(loop_now())
+    assert wait_for(loop_now()) is not ranges
+    loop.close()
+    close_loop()
+
+
+def test_a_wait_ends_when_its_range_is_given_up() -> None:
+    """The coroutine hears of it, and what is waited for later is not begun."""
+    loop, stuck = PrivateLoop(), Stuck()
+    thread, raised = in_thread(loop, stuck)
+    assert stuck.begun.wait(10)
+    loop.cancel()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert stuck.ended == [asyncio.CancelledError]
+    assert [type(error) for error in raised] == [asyncio.CancelledError]
+    later = Stuck()
+    with loop, pytest.raises(asyncio.CancelledError):
+        wait_for(later())
+    assert not later.begun.is_set()
+    loop.close()
+
+
+def test_other_ranges_do_not_hear_of_it() -> None:
+    """Each has its own."""
+    given_up, kept = PrivateLoop(), PrivateLoop()
+    stuck, going = Stuck(), Stuck()
+    threads = [in_thread(given_up, stuck), in_thread(kept, going)]
+    assert stuck.begun.wait(10)
+    assert going.begun.wait(10)
+    given_up.cancel()
+    threads[0][0].join(10)
+    assert going.ended == []
+    kept.cancel()
+    threads[1][0].join(10)
+    assert going.ended == [asyncio.CancelledError]
+    given_up.close()
+    kept.close()
+
+
+def test_a_coroutine_that_takes_no_notice_is_waited_for_to_its_end() -> None:
+    """It goes on where it catches the error; its result is that of a range nobody asks any more."""
+    loop, begun = PrivateLoop(), threading.Event()
+    results: list[str] = []
+
+    async def stubborn() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            results.append("went on")
+
+    thread, raised = in_thread(loop, stubborn)
+    assert begun.wait(10)
+    loop.cancel()
+    thread.join(10)
+    assert results == ["went on"]
+    assert raised == []
+    loop.close()
+
+
+def test_a_time_out_inside_is_an_error_of_the_record() -> None:
+    """It is no cancellation from outside, and the next record finds the loop as it was."""
+
+    async def slow() -> None:
+        async with asyncio.timeout(0.001):
+            await asyncio.Event().wait()
+
+    loop = PrivateLoop()
+    with loop:
+        with pytest.raises(TimeoutError):
+            wait_for(slow())
+        assert wait_for(loop_now()) is not None
+    loop.close()
+
+
+def test_a_coroutine_that_was_cancelled_by_nobody_has_failed() -> None:
+    """Else it would end the worker: no handler takes a `CancelledError`."""
+
+    async def waits_for_one_that_was_cancelled() -> None:
+        other = asyncio.get_running_loop().create_future()
+        other.cancel()
+        await other
+
+    with pytest.raises(StreamsError, match="nobody cancelled it"):
+        wait_for(waits_for_one_that_was_cancelled())
+    close_loop()
+
+
+def test_what_was_left_behind_is_cancelled_with_the_loop() -> None:
+    """A background task ends with its range."""
+    ended: list[str] = []
+    kept: list[asyncio.Task[None]] = []
+
+    async def background() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("background")
+
+    async def leave_behind() -> None:
+        kept.append(asyncio.create_task(background()))
+        await asyncio.sleep(0)
+
+    loop = PrivateLoop()
+    with loop:
+        wait_for(leave_behind())
+    assert ended == []
+    loop.close()
+    assert ended == ["background"]
+
+
+async def steps(count: int) -> None:
+    """Let the loop turn, without anything to wait for."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_a_coroutine_that_does_not_wait_keeps_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop asks the system between its steps only where files are open, else now and then: asking lets others run."""
+    asked: list[float | None] = []
+    ask = selectors.DefaultSelector.select
+    waits = threading.Event()
+
+    def counted(self: Any, timeout: float | None = None) -> Any:
+        asked.append(timeout)
+        if timeout is None or timeout > 0:
+            waits.set()
+        return ask(self, timeout)
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", counted)
+    loop = PrivateLoop()
+    with loop:
+        for _ in range(10):
+            wait_for(steps(5))
+        assert len(asked) <= 1
+        wait_for(steps(1_000))
+        assert 1 <= len(asked) <= 20
+        assert not waits.is_set()
+        wait_for(asyncio.to_thread(waits.wait, 60))
+        assert waits.is_set()
+    loop.close()
+
+
+def test_files_are_seen_while_something_else_goes_on() -> None:
+    """A task that never waits does not keep the loop from looking at what is open."""
+
+    async def answer() -> bytes:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with ours, theirs:
+            busy = asyncio.create_task(steps(1_000_000))
+            theirs.send(b"here")
+            try:
+                return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(ours, 4), 30)
+            finally:
+                busy.cancel()
+
+    loop = PrivateLoop()
+    with loop:
+        assert wait_for(answer()) == b"here"
+    loop.close()
+
+
+def test_a_coroutine_that_never_waits_ends_when_its_range_is_given_up() -> None:
+    """Although the loop hardly looks at the pipe by which it is woken."""
+    loop, begun = PrivateLoop(), threading.Event()
+
+    async def spin() -> None:
+        begun.set()
+        while True:
+            await steps(1_000)
+
+    thread, raised = in_thread(loop, spin)
+    assert begun.wait(30)
+    loop.cancel()
+    thread.join(30)
+    assert [type(error) for error in raised] == [asyncio.CancelledError]
+    loop.close()
+
+
+def test_a_program_s_own_kind_of_loop_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the policy makes them: uvloop's, say."""
+
+    class Own(asyncio.SelectorEventLoop):
+        pass
+
+    monkeypatch.setattr(asyncio, "new_event_loop", Own)
+    loop = PrivateLoop()
+    with loop:
+        assert type(wait_for(loop_now())) is Own
+    loop.close()

@@ -1,0 +1,205 @@
+"""Operators' stream times through the commit's metadata: a record that was late is late after a restart too."""
+
+import logging
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rebalance.model import TopicPartition
+from streams import Serdes, Topology
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tasks.processing.api.topology_spec import ProcessorSpec
+from tasks.processing.engine.operator import Operator, OperatorSupplier
+from tasks.processing.engine.operator_times import OPERATOR_TIMES_MAX, OperatorTimes
+from tasks.processing.engine.record_batch import RecordBatch
+from tasks.restore.start_positions import StartPosition, operator_times
+from tests.tasks.loop.bench import APP, Bench
+
+STRING = Serdes.string()
+
+
+class OnTime(Operator):
+    """Passes records that are at most 10 ms behind the latest it has seen."""
+
+    made: ClassVar[list["OnTime"]] = []
+
+    def __init__(self) -> None:
+        self.observed_ms = -1
+        self.made.append(self)
+
+    def process(self, batch: RecordBatch) -> RecordBatch:
+        kept: list[int] = []
+        for index, timestamp in enumerate(batch.timestamps):
+            self.observed_ms = max(self.observed_ms, timestamp)
+            if timestamp >= self.observed_ms - 10:
+                kept.append(index)
+        if len(kept) < len(batch):
+            first = next(index for index in range(len(batch)) if index not in kept)
+            self.context.dropped(len(batch) - len(kept), "late", batch, first)
+        return batch.take(kept)
+
+    def times(self) -> tuple[int, ...]:
+        return (self.observed_ms, -1)
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        self.observed_ms = times[0]
+
+
+def late_topology() -> Topology:
+    """Return the operator behind a filter by nothing, so that its position is not the first."""
+    topology = Topology().add_source("read", "in", key_serde=STRING, value_serde=STRING)
+    topology.add_node(
+        ProcessorSpec(name="late", supplier=OperatorSupplier(OnTime), parents=("read",))
+    )
+    return topology.add_sink("write", "out", "late", key_serde=STRING, value_serde=STRING)
+
+
+def passed(bench: Bench) -> list[bytes | None]:
+    """Return the values that came out."""
+    return [value for _, value in bench.outputs("out")]
+
+
+def test_a_late_record_is_late_after_a_restart() -> None:
+    """The operator goes on with the stream time it had at the commit."""
+    bench = Bench(late_topology(), {"in": 1, "out": 1})
+    bench.send("in", "k", "first", timestamp=100)
+    assert bench.live()
+    bench.send("in", "k", "late", timestamp=89)
+    bench.send("in", "k", "on time", timestamp=90)
+    assert bench.live()
+    assert passed(bench) == [b"first", b"on time"]
+    assert OnTime.made[-1].observed_ms == 100
+    (found,) = bench.broker.groups[APP].values()
+    progress = Progress.decode(found.metadata, committed_offset=3)
+    assert progress is not None
+    assert progress.operator_times_ms == (100, -1)
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.lists(st.integers(0, 60), min_size=1, max_size=30), cut=st.integers(0, 30), crash=st.integers(0, 40)
+)  # fmt: skip
+def test_a_restart_anywhere_lets_the_same_records_pass(
+    rows: list[int], cut: int, crash: int
+) -> None:
+    """Clean or not, between any two records."""
+    whole = Bench(late_topology(), {"in": 1, "out": 1})
+    for number, timestamp in enumerate(rows):
+        whole.send("in", "k", str(number), timestamp=timestamp)
+    assert whole.live()
+    parts = Bench(late_topology(), {"in": 1, "out": 1})
+    for number, timestamp in enumerate(rows[:cut]):
+        parts.send("in", "k", str(number), timestamp=timestamp)
+    parts.live(crash_after=crash)
+    for number, timestamp in list(enumerate(rows))[cut:]:
+        parts.send("in", "k", str(number), timestamp=timestamp)
+    assert parts.live()
+    assert passed(parts) == passed(whole)
+
+
+def test_times_of_another_topology_are_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    """Its operators were others; the log says that lateness begins anew."""
+    bench = Bench(late_topology(), {"in": 1, "out": 1})
+    bench.send("in", "k", "first", timestamp=100)
+    assert bench.live()
+    bench.send("in", "k", "late", timestamp=5)
+    with caplog.at_level(logging.WARNING):
+        assert bench.live(topology_hash=b"changed!")
+    assert passed(bench) == [b"first", b"late"]
+    assert "in-0 was committed by another version of the topology" in caplog.text
+
+
+def test_metadata_of_others_is_not_used() -> None:
+    """An offset that some tool has set says nothing of times."""
+    bench = Bench(late_topology(), {"in": 1, "out": 1})
+    bench.send("in", "k", "first", timestamp=100)
+    assert bench.live()
+    bench.broker.groups[APP][TopicPartition("in", 0)] = CommittedOffset(0, "set by hand")
+    bench.send("in", "k", "late", timestamp=5)
+    assert bench.live(accept_offsets=True)
+    assert passed(bench) == [b"first", b"first"]
+
+
+# -- what is found in the metadata -------------------------------------------------------------------------------------
+
+
+def start(*times: int, topology_hash: bytes = bytes(8)) -> StartPosition:
+    """Return where a partition begins that was committed with these times."""
+    progress = Progress(
+        task_epoch=0,
+        transactional_id="app-fixed-0",
+        topic_id=bytes(16),
+        topology_hash=topology_hash,
+        ranges=(RangeProgress(0, 1),),
+        operator_times_ms=times,
+    )
+    return StartPosition(offset=1, progress=progress)
+
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+@pytest.mark.parametrize(
+    ("starts", "expected"),
+    [
+        ({}, ()),
+        ({A: StartPosition(offset=0)}, ()),
+        ({A: start(5, 9)}, (5, 9)),
+        ({A: start(5, 9), B: start(7, 3)}, (7, 9)),
+        ({A: start(5, 9), B: StartPosition(offset=0)}, (5, 9)),
+        ({A: start(5, 9), B: start()}, (5, 9)),
+        ({A: start(5, 9), B: start(7)}, ()),
+        ({A: start(5, 9), B: start(70, 90, topology_hash=b"changed!")}, (5, 9)),
+    ],
+)
+def test_the_later_time_of_each_operator_counts(
+    starts: dict[TopicPartition, StartPosition], expected: tuple[int, ...]
+) -> None:
+    """All inputs carry the same list; what does not fit is left out."""
+    assert operator_times(starts, bytes(8)) == expected
+
+
+class Keeper:
+    """Keeps some times."""
+
+    def __init__(self, *times: int) -> None:
+        self.kept = times
+
+    def times(self) -> tuple[int, ...]:
+        return self.kept
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        assert len(times) == len(self.kept)
+        self.kept = times
+
+
+def test_each_gets_its_own_times_back() -> None:
+    """In the order in which they were collected."""
+    before = {"a": Keeper(1), "b": Keeper(), "c": Keeper(2, 3)}
+    times = OperatorTimes(before).collect()
+    assert times == (1, 2, 3)
+    after: dict[str, Any] = {"a": Keeper(-1), "b": Keeper(), "c": Keeper(-1, -1)}
+    OperatorTimes(after).restore(times, "0_1")
+    assert [keeper.kept for keeper in after.values()] == [(1,), (), (2, 3)]
+
+
+def test_another_number_of_times_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    """A shift by one would give each operator the time of its neighbour."""
+    keeper = Keeper(-1, -1)
+    OperatorTimes({"a": keeper}).restore((4,), "0_1")
+    assert keeper.kept == (-1, -1)
+    assert "task 0_1 has 2 stream times of operators, but 1 were committed" in caplog.text
+
+
+def test_beyond_the_maximum_times_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """Whole operators only, and the log names the first one."""
+    before = {str(number): Keeper(number, number) for number in range(20)}
+    times = OperatorTimes(before).collect()
+    assert len(times) == OPERATOR_TIMES_MAX
+    after = {str(number): Keeper(-1, -1) for number in range(20)}
+    OperatorTimes(after).restore(times, "0_1")
+    assert [keeper.kept[0] for keeper in after.values()] == [*range(16), -1, -1, -1, -1]
+    assert "those from 16 on begin anew" in caplog.text

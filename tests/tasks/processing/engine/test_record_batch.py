@@ -1,0 +1,174 @@
+"""Columns keep their order: selecting, taking, cutting and merging treat every column alike."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.processing.api.record import RecordContext, RecordMetadata
+from tasks.processing.engine.record_batch import (
+    RecordBatch,
+    SourceRecords,
+    has_none,
+    merge_in_order,
+)
+
+
+class Odd:
+    """A value that is equal to everything."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def source_of(count: int, *, headers: bool = True) -> SourceRecords:
+    """Return raw records whose every column tells the row."""
+    return SourceRecords(
+        "in",
+        3,
+        list(range(100, 100 + count)),
+        [b"k%d" % row for row in range(count)],
+        [b"v%d" % row for row in range(count)],
+        list(range(1_000, 1_000 + count)),
+        [(("row", b"%d" % row),) for row in range(count)] if headers else None,
+    )
+
+
+def batch_of(rows: list[int], *, full: bool = True, order: list[Any] | None = None) -> RecordBatch:
+    """Return a batch of these rows of a source; with every optional column if `full`."""
+    return RecordBatch(
+        [f"k{row}" for row in rows],
+        [row * 10 for row in rows],
+        [1_000 + row for row in rows],
+        [(("row", b"%d" % row),) for row in rows] if full else None,
+        rows,
+        source_of(50, headers=full),
+        old_values=[row * 10 - 1 for row in rows] if full else None,
+        latest=[row % 3 > 0 for row in rows] if full else None,
+        order=order,
+        key_bytes=[b"k%d" % row for row in rows] if full else None,
+        key_serde="serde" if full else None,
+    )
+
+
+Row = tuple[Any, ...]
+
+
+def rows_of(batch: RecordBatch) -> list[Row]:
+    """Return the batch as rows; columns that are not there are left out."""
+    columns = [batch.keys, batch.values, batch.timestamps, list(batch.rows)]
+    columns += [
+        column
+        for column in (
+            batch.headers,
+            batch.old_values,
+            batch.latest,
+            batch.key_bytes,
+            batch.order,
+        )
+        if column is not None
+    ]
+    assert {len(column) for column in columns} == {len(batch)}
+    return list(zip(*columns, strict=True))
+
+
+ROWS = st.lists(st.integers(0, 49), max_size=12)
+
+
+@given(rows=ROWS, full=st.booleans(), numbered=st.booleans(), data=st.data())
+def test_selecting_and_taking_treat_all_columns_alike(
+    rows: list[int], *, full: bool, numbered: bool, data: Any
+) -> None:
+    """What stays, stays together and in order; nothing else of the batch is lost."""
+    batch = batch_of(rows, full=full, order=list(range(len(rows))) if numbered else None)
+    before = rows_of(batch)
+    flags = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    selected = batch.select(flags)
+    assert rows_of(selected) == [row for row, flag in zip(before, flags, strict=True) if flag]
+    indices = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)) if rows else []
+    assert rows_of(batch.take(indices)) == [before[index] for index in indices]
+    assert rows_of(batch) == before
+    for derived in (selected, batch.take(indices)):
+        assert derived.source is batch.source
+        assert derived.key_serde == batch.key_serde
+    for index in range(len(batch)):
+        assert rows_of(batch.single(index)) == [before[index]]
+
+
+@given(ROWS)
+def test_new_values_keep_the_keys_bytes_and_new_keys_lose_them(rows: list[int]) -> None:
+    """Serialised keys stand only beside the keys they were made of; old values only beside their rows."""
+    batch = batch_of(rows)
+    mapped = batch.with_values(["new"] * len(rows))
+    assert (mapped.keys, mapped.key_bytes, mapped.headers) == (
+        batch.keys,
+        batch.key_bytes,
+        batch.headers,
+    )
+    assert mapped.old_values is None
+    rekeyed = batch.with_keys(["key"] * len(rows))
+    assert (rekeyed.values, rekeyed.key_bytes, rekeyed.old_values) == (batch.values, None, None)
+    assert (rekeyed.key_serde, rekeyed.source) == (None, batch.source)
+
+
+@given(st.lists(st.integers(0, 3), max_size=20), st.booleans(), st.data())
+def test_merging_restores_the_order_the_records_had(
+    parts: list[int], tuples: bool, data: Any
+) -> None:
+    """Records dealt out to several batches come together as if they had never parted."""
+    order: list[Any] = (
+        [(index, 0) for index in range(len(parts))] if tuples else list(range(len(parts)))
+    )
+    whole = batch_of(list(range(len(parts))), order=order)
+    dealt = [whole.select([part == number for part in parts]) for number in range(4)]
+    given_batches = data.draw(st.permutations([batch for batch in dealt if len(batch)]))
+    if not given_batches:
+        return
+    merged = merge_in_order(given_batches)
+    assert rows_of(merged) == rows_of(whole)
+    assert merged.key_serde == "serde"
+
+
+def test_merging_fills_what_only_some_batches_have() -> None:
+    """Headers and what is said of rows appear where any batch has it; serialised keys only where all have them."""
+    full = batch_of([0, 2], order=[0, 2])
+    bare = batch_of([1], full=False, order=[1])
+    merged = merge_in_order([full, bare])
+    assert merged.keys == ["k0", "k1", "k2"]
+    assert merged.headers == [(("row", b"0"),), (), (("row", b"2"),)]
+    assert merged.old_values == [-1, None, 19]
+    assert merged.latest == [False, True, True]
+    assert (merged.key_bytes, merged.key_serde) == (None, None)
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.booleans())
+def test_slices_of_raw_records_are_their_rows(start: int, length: int, headers: bool) -> None:
+    """Every column is cut alike, and metadata tells the same place before and after."""
+    records = source_of(20, headers=headers)
+    part = records.slice(start, start + length)
+    expected = list(range(20))[start : start + length]
+    assert list(part.offsets) == [100 + row for row in expected]
+    assert (part.raw_keys, part.raw_values) == (
+        [b"k%d" % r for r in expected],
+        [b"v%d" % r for r in expected],
+    )
+    assert part.headers == ([(("row", b"%d" % r),) for r in expected] if headers else None)
+    for index, row in enumerate(expected):
+        assert part.metadata(index) == records.metadata(row) == RecordMetadata("in", 3, 100 + row)
+
+
+def test_context_tells_the_input_record_behind_each_record() -> None:
+    """Also where several records share one input, and where there is none."""
+    batch = batch_of([7, 7, 9])
+    assert batch.context_of(1) == RecordContext("in", 3, 107, 1_007, (("row", b"7"),))
+    flushed = RecordBatch(["k"], [1], [5], None, (0,), None)
+    assert flushed.context_of(0) == RecordContext(None, None, None, 5, ())
+    assert flushed.metadata_of(0) is None
+
+
+def test_none_is_found_by_identity() -> None:
+    """A value that says it equals None is none the less a value."""
+    assert not has_none([Odd(), 0, "", False])
+    assert has_none([Odd(), None])

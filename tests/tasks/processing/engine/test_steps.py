@@ -1,0 +1,122 @@
+"""Work that awaits users' coroutines on a loop which it shares with other work."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tasks.processing.api.coroutines import new_loop
+from tasks.processing.engine.steps import Steps, await_steps
+
+
+class Owner:
+    """Whose work it is; counts what the work notes."""
+
+    def __init__(self) -> None:
+        self.given_up = False
+        self.worked_s = 0.0
+        self.waits = 0
+        self.awaited: asyncio.Task[Any] | None = None
+
+
+def run_promptly(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine on a loop as key ranges share it."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(coroutine)
+
+
+def test_work_whose_wait_is_over_begins_its_next_one_before_others_go_on() -> None:
+    """However many wait for the loop, a record is behind them once, and not at each of its coroutine's ends and beginnings."""
+    order: list[str] = []
+
+    async def wait(name: str, until: asyncio.Event) -> None:
+        order.append(f"{name} begins")
+        await until.wait()
+        order.append(f"{name} ends")
+
+    def work(name: str, gates: list[asyncio.Event]) -> Steps[None]:
+        for number, gate in enumerate(gates):
+            yield wait(f"{name}{number}", gate)
+
+    async def run() -> None:
+        first, second = asyncio.Event(), asyncio.Event()
+        works = [
+            asyncio.create_task(await_steps(work(name, [first, second]), Owner())) for name in "ab"
+        ]
+        await asyncio.sleep(0)
+        for gate in (first, second):
+            gate.set()
+            await asyncio.sleep(0)
+        await asyncio.gather(*works)
+
+    run_promptly(run())
+    assert order == [
+        *("a0 begins", "b0 begins"),
+        *("a0 ends", "a1 begins", "b0 ends", "b1 begins"),
+        *("a1 ends", "b1 ends"),
+    ]
+
+
+def test_only_a_coroutine_that_waits_counts_as_a_wait() -> None:
+    """Else nobody lets others go on where it returns at once."""
+
+    async def wait(turns: int) -> int:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return turns
+
+    def work() -> Steps[list[int]]:
+        return [(yield wait(0)), (yield wait(2)), (yield wait(0))]
+
+    owner = Owner()
+    assert run_promptly(await_steps(work(), owner)) == [0, 2, 0]
+    assert owner.waits == 2
+
+
+def _by_a_timer() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_later(0.01, task.cancel)
+
+
+def _by_what_it_has_begun() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    _begun.append(asyncio.create_task(_cancel(task)))
+
+
+async def _cancel(task: "asyncio.Task[Any]") -> None:
+    await asyncio.sleep(0.01)
+    task.cancel()
+
+
+def _and_takes_it_back() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    task.uncancel()
+
+
+_begun: list["asyncio.Task[None]"] = []
+
+
+@pytest.mark.parametrize("cancel", [_by_a_timer, _by_what_it_has_begun, _and_takes_it_back])
+@pytest.mark.parametrize("run", [run_promptly, asyncio.run], ids=["prompt loop", "any loop"])
+def test_a_coroutine_that_is_cancelled_when_it_has_ended_cancels_nothing_else(
+    run: Callable[[Coroutine[Any, Any, Any]], Any], cancel: Callable[[], None]
+) -> None:
+    """Each has a task of its own, which is over by then."""
+
+    async def leaves() -> str:
+        cancel()
+        return "left"
+
+    async def waits() -> str:
+        await asyncio.sleep(0.05)
+        return "waited"
+
+    def work() -> Steps[list[str]]:
+        return [(yield leaves()), (yield waits())]
+
+    assert run(await_steps(work(), Owner())) == ["left", "waited"]

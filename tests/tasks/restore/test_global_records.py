@@ -1,0 +1,190 @@
+"""Records of a global store's topic: bad ones, failing processors, and what a processor may do there."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streams import (
+    Processor,
+    ProcessorContext,
+    PunctuationType,
+    Record,
+    RecordFailedError,
+    Serdes,
+    StreamsBuilder,
+    StreamsError,
+)
+from tasks.processing.engine.error_policy import ErrorHandlers
+from tests.tasks.restore.global_bench import TOPIC, CountRecords, Process, counts
+
+
+def numbers(builder: StreamsBuilder) -> None:
+    """A global table of integers."""
+    builder.global_table(TOPIC, key_serde=str, value_serde=Serdes.int64(), store="store")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_does_not_deserialise_goes_to_its_handler(again: bool) -> None:
+    """While restoring and while following; with "continue" the table is the same either way."""
+    process = Process(numbers, deserialization="continue", dead_letter_topic="dead")
+    one = (1).to_bytes(8, "big")
+    process.broker.send(TOPIC, one, b"a")
+    if again:
+        process.broker.send(TOPIC, b"oops", b"a")
+    with process.life() as life:
+        life.wait()
+        if not again:
+            process.broker.send(TOPIC, b"oops", b"a")
+            life.until(lambda: life.stores.counters.skipped == 1)
+        assert life.rows() == {"a": 1}
+        assert life.stores.figures() == {
+            "update-total": 1.0,
+            "dropped-records-total": 0.0,
+            "skipped-records-total": 1.0,
+        }
+    process.handlers = ErrorHandlers()
+    process.wipe()
+    with (
+        process.life() as life,
+        pytest.raises(
+            RecordFailedError,
+            match=rf"deserialization at KSTREAM-SOURCE-0000000000 \(task global\), {TOPIC}-. offset 1",
+        ),
+    ):
+        life.wait()
+
+
+def test_records_without_a_key_are_dropped() -> None:
+    """A table has no row for them; they are counted."""
+    process = Process()
+    process.send(None, "1")
+    process.send("a", "1")
+    with process.life() as life:
+        life.wait()
+        assert life.rows() == {"a": "1"}
+        assert life.stores.counters.dropped == 1
+
+
+def test_keys_are_found_however_they_were_spelled() -> None:
+    """Two spellings of one JSON key are one row, because look-ups know only one of them."""
+    process = Process(
+        lambda builder: builder.global_table(
+            TOPIC, key_serde=Serdes.json(), value_serde=str, store="store"
+        )
+    )
+    for spelling in (b'{"id":1}', b'{ "id" : 1 }'):
+        process.broker.send(TOPIC, spelling, spelling, partition=0)
+    with process.life() as life:
+        life.wait()
+        (row,) = life.view.all()
+        assert row[0] == {"id": 1}
+        found: Any = life.view.get({"id": 1})
+        assert found.value == '{ "id" : 1 }'
+
+
+class Fails(CountRecords):
+    """Fails at one value."""
+
+    def process(self, record: Record[str, str]) -> None:
+        super().process(record)
+        if record.value == "bad":
+            raise ValueError("as told")
+
+
+def test_a_processor_that_fails_goes_to_the_processing_handler() -> None:
+    """Fail ends the process and writes nothing of the run; continue skips the record."""
+    process = Process(lambda builder: counts(builder, Fails))
+    process.send("a", "good")
+    process.send("a", "bad")
+    with (
+        process.life() as life,
+        pytest.raises(
+            RecordFailedError, match=r"processing at KTABLE-SOURCE-0000000001 .*ValueError: as told"
+        ),
+    ):
+        life.wait()
+    process.handlers = ErrorHandlers(processing="continue")
+    with process.life() as life:
+        life.wait()
+        assert life.stores.counters.skipped == 1
+        assert life.rows() == {"a": 2}  # what it had written before it failed stays, as in a task
+
+
+def test_a_processor_stands_at_its_record() -> None:
+    """Place, headers and timestamps are those of the global topic's records; ids say that no task runs it."""
+    told: list[Any] = []
+
+    class Curious(Processor[str, str, None, None]):
+        def process(self, record: Record[str, str]) -> None:
+            context = self.context
+            told.append((record, context.record_metadata))
+            told.append((context.application_id, context.task_id, str(context.state_dir)))
+            context.commit()
+            context.get_state_store("store").put(record.key, 1)
+
+        def close(self) -> None:
+            told.append(threading.current_thread().name)
+
+    process = Process(lambda builder: counts(builder, Curious))
+    process.send("a", "1", 77, headers=(("h", b"x"),), partition=2)
+    with process.life() as life:
+        life.wait()
+        assert told[1] == ("app", "global", "global")
+    record, place = told[0]
+    assert record == Record("a", "1", 77, (("h", b"x"),))
+    assert place == (TOPIC, 2, 0)
+    assert told[-1] == "tidewheel-global-updater"
+
+
+@pytest.mark.parametrize(
+    ("does", "message"),
+    [
+        (
+            lambda context: context.forward(Record("a", "1", 5)),
+            "has no children, so it can't forward",
+        ),
+        (lambda context: context.current_stream_time_ms(), "has no stream time"),
+        (
+            lambda context: context.schedule(10, PunctuationType.WALL_CLOCK_TIME, print),
+            "has no schedule",
+        ),
+        (lambda context: context.get_state_store("other"), "no access to store 'other'"),
+    ],
+)
+def test_what_a_processor_of_a_global_store_cannot_do(
+    does: Callable[[ProcessorContext[Any, Any]], Any], message: str
+) -> None:
+    """No task runs it: Kafka Streams' GlobalProcessorContextImpl."""
+
+    class Tries(Processor[str, str, None, None]):
+        def process(self, record: Record[str, str]) -> None:
+            does(self.context)
+
+    process = Process(lambda builder: counts(builder, Tries))
+    process.send("a", "1")
+    with process.life() as life, pytest.raises(StreamsError, match=message):
+        life.wait()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda view: view.put("a", "1"),
+        lambda view: view.delete("a"),
+        lambda view: view.put_if_absent("a", "1"),
+        lambda view: view.put_all({"a": "1"}),
+        lambda view: view.__setitem__("a", "1"),
+        lambda view: view.__delitem__("a"),
+    ],
+)
+def test_nobody_else_writes_a_global_store(write: Callable[[Any], Any]) -> None:
+    """The message says how it is changed."""
+    process = Process()
+    with process.life() as life:
+        life.wait()
+        with pytest.raises(
+            StreamsError, match=r"store store is global.*write a record to topic rates"
+        ):
+            write(life.view)

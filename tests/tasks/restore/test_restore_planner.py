@@ -1,0 +1,45 @@
+"""What a worker asks about tasks that others run."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rebalance.model import TopicPartition
+from tasks.ports import CommittedOffset, UnsettledOffsetsError
+from tasks.restore.offset_origin import StartRules
+from tasks.restore.restore_planner import RestorePlanner
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin, FakeTransactionalProducer
+from tests.fakes.clock import FakeClock
+
+
+def test_copies_get_ready_while_commits_of_their_owners_are_undecided() -> None:
+    """An owner has offsets pending for a third of each interval: with ten owners there is hardly a moment without."""
+    broker, partition = FakeBroker(), TopicPartition("in", 0)
+    broker.create_topic("in", 1)
+    admin = FakeAdmin(broker)
+    owner = FakeTransactionalProducer(broker, "app-fixed-0")
+    owner.init()
+    owner.begin()
+    owner.send_offsets("app", {partition: CommittedOffset(7, "")})
+    with pytest.raises(UnsettledOffsetsError):
+        admin.committed("app", [partition], stable=True)
+    planner = RestorePlanner(
+        lambda: pytest.fail("nobody plans a restore"),
+        admin,
+        FakeClock(),
+        rules=StartRules(group_id="app"),
+        topology_hash=b"hash",
+    )
+    copy: Any = SimpleNamespace(
+        inputs=[partition],
+        stores=SimpleNamespace(
+            specs={"windows": SimpleNamespace(kept_longer_ms=1)}, slowest_position_ms=None
+        ),
+    )
+    planner.look_at_ranges([copy])
+    seen, copy.stores.slowest_position_ms = copy.stores.slowest_position_ms, None
+    assert seen is not None
+    planner.get_ready([copy])
+    assert copy.stores.slowest_position_ms == seen

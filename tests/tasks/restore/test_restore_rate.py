@@ -1,0 +1,53 @@
+"""The rate is that of the last seconds, whatever was before."""
+
+from collections import deque
+from typing import Any
+
+from tasks.restore.restore_rate import RestoreRate, said_of
+
+
+def test_the_rate_forgets_what_was_long_ago() -> None:
+    """Fast once, slow now: the time left is told by now."""
+    rate = RestoreRate()
+    total = 0
+    for second in range(60):
+        total += 1_000 if second < 30 else 10
+        rate.note(total, float(second))
+    assert 9.9 < rate.per_second < 10.1
+    left_s = rate.seconds_for(100)
+    assert left_s is not None
+    assert 9 < left_s < 11
+
+
+def test_notes_of_one_moment_are_one() -> None:
+    """A hundred polls a second cost no memory, and none of them is lost."""
+    rate = RestoreRate()
+    for step in range(10_000):
+        rate.note(step, step / 1_000)
+    assert 990 < rate.per_second < 1_010
+
+
+def test_whoever_asks_meanwhile_gets_a_rate_of_one_moment() -> None:
+    """Another thread may note while one asks, and the notes may begin anew."""
+
+    class Torn(deque[tuple[int, float]]):
+        def __getitem__(self, index: Any) -> Any:
+            self.clear()
+            return super().__getitem__(index)
+
+    rate = RestoreRate()
+    rate._notes = Torn([(0, 1.0), (10, 2.0)])
+    assert rate.per_second == 10.0
+
+
+def test_a_restore_that_begins_anew_has_a_rate_of_its_own() -> None:
+    """There is nothing to tell until there are two notes."""
+    rate = RestoreRate()
+    rate.note(5_000, 1.0)
+    rate.note(10, 2.0)
+    assert (rate.per_second, rate.seconds_for(5), rate.seconds_for(0)) == (0.0, None, 0.0)
+    rate.note(20, 3.0)
+    assert rate.per_second == 10.0
+    assert said_of(20, 100, rate) == (
+        "restoring: 20 records so far, 100 to go, 10 records/s, about 10 s left"
+    )

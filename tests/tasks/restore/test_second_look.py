@@ -1,0 +1,356 @@
+"""What a second look at the runtime found: each test states a promise that was broken once."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from rebalance.model import TaskId
+from state_stores.errors import StateStoreError, StoreCorruptedError
+from state_stores.stores.key_value_store import ValueAndTimestamp
+from streams import (
+    FencedError,
+    KafkaStreams,
+    Materialized,
+    Processor,
+    PunctuationType,
+    Record,
+    Serdes,
+    Stores,
+    StreamsBuilder,
+    StreamsConfig,
+    Topology,
+)
+from streams.client.worker_life import WorkerLife
+from tests.fakes.broker import CommitFate
+from tests.tasks.loop.bench import Bench, Crash, DiskDatabase
+from tests.tasks.loop.test_stream_worker import counting, counts_of, outputs_of
+
+STRING, INT = Serdes.string(), Serdes.int64()
+TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
+
+
+# 1 ------------------------------------------------------------------ callbacks that raise
+def app_that_fails(monkeypatch: Any) -> KafkaStreams:
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).to("out", **TEXT)
+    app = KafkaStreams(
+        builder.build(), StreamsConfig(application_id="x", bootstrap_servers="localhost:1")
+    )
+
+    def run(_life: WorkerLife) -> None:
+        raise ValueError("what ended the worker")
+
+    monkeypatch.setattr(WorkerLife, "run", run)
+    return app
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_raising_exception_handler_still_ends_the_application(monkeypatch: Any) -> None:
+    app = app_that_fails(monkeypatch)
+
+    def handler(_error: BaseException) -> None:
+        raise RuntimeError("the handler's own bug")
+
+    app.set_uncaught_exception_handler(handler)
+    app.start()
+    ended = app.wait(timeout_s=20)
+    assert ended, f"hangs for ever: state {app.state}"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_raising_state_listener_still_ends_the_application(monkeypatch: Any) -> None:
+    app = app_that_fails(monkeypatch)
+
+    def listener(new: Any, _old: Any) -> None:
+        if new == "PENDING_ERROR":
+            raise RuntimeError("the listener's own bug")
+
+    app.set_state_listener(listener)
+    app.start()
+    ended = app.wait(timeout_s=20)
+    assert ended, f"hangs for ever: state {app.state}"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_close_in_the_exception_handler_keeps_the_error(monkeypatch: Any) -> None:
+    app = app_that_fails(monkeypatch)
+
+    def handler(_error: BaseException) -> None:
+        app.close()
+
+    app.set_uncaught_exception_handler(handler)
+    done: list[Any] = []
+
+    def run() -> None:
+        try:
+            app.run()
+            done.append("returned as if all were well")
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            done.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert done, f"still running in state {app.state}"
+    assert isinstance(done[0], BaseException), done
+
+
+# 2 ------------------------------------------------------------------ scale out under a live predecessor
+def test_scaling_from_one_worker_to_two_counts_nothing_twice() -> None:
+    bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=5_000)
+    for n in range(20):
+        bench.send("in", f"k{n % 4}", "v", partition=n % 2)
+    state = {"started": False}
+
+    def second(worker: Any, source: Any) -> None:
+        if state["started"] or worker is not first or worker.metrics.processed < 20:
+            return
+        state["started"] = True
+        # `tidewheel run --workers 2` is started elsewhere: its slot 1 comes up a moment before its slot 0 fences us.
+        bench.make_worker(frozenset({TaskId(0, 1)}), "app-fixed-1", siblings=1).run()
+
+    bench.at_poll.append(second)
+    first = bench.make_worker(None, "app-fixed-0")
+    with pytest.raises(FencedError):
+        first.run()
+    assert state["started"]
+    bench.make_worker(frozenset({TaskId(0, 0)}), "app-fixed-0", siblings=1).run()
+    seen = outputs_of(bench)
+    assert all(values == list(range(1, 6)) for values in seen.values()), seen
+
+
+@pytest.mark.parametrize(("times", "ends"), [(2, False), (9, True)])
+def test_a_sibling_fences_twice_where_a_transaction_is_open(times: int, ends: bool) -> None:
+    """A broker that is asked for a producer id aborts what is open first, and is asked again: each is a new epoch."""
+    bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=1)
+    left = list(range(times))
+
+    def fence(_worker: Any, _source: Any) -> None:
+        if left and sum(map(len, outputs_of(bench).values())) >= times - len(left):
+            left.pop()
+            bench.clients.admin().fence(["app-fixed-0"])
+            bench.send("in", "k", "v")
+
+    bench.send("in", "k", "v")
+    bench.at_poll.append(fence)
+    worker = bench.make_worker(None, "app-fixed-0", siblings=1)
+    if ends:
+        with pytest.raises(FencedError):
+            worker.run()
+        return
+    worker.run()
+    assert not left
+    assert outputs_of(bench) == {"k": [1, 2, 3]}
+
+
+# 3 ------------------------------------------------------------------ same metadata text twice
+def test_an_uncommitted_transaction_is_not_taken_for_an_older_one() -> None:
+    class Tick(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            self.store = context.get_state_store("ticks")
+            context.schedule(50, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+        def tick(self, _now: int) -> None:
+            count = (self.store.get("n") or 0) + 1
+            self.store.put("n", count)
+
+            self.context.forward(Record("n", str(count), 1))
+
+        def process(self, record: Any) -> None:
+            pass
+
+    topology = (
+        Topology()
+        .add_source("s", "in", **TEXT)
+        .add_processor("p", Tick, "s")
+        .add_state_store(Stores.key_value("ticks", key_serde=STRING, value_serde=INT), "p")
+        .add_sink("out", "out", "p", **TEXT)
+    )
+    bench = Bench(topology, {"in": 1, "out": 1}, commit_interval_ms=60)
+    assert not bench.live(
+        crash_at="committed"
+    )  # the claim of the first life is committed, sequence 1
+    bench.broker.commit_fates.append(
+        CommitFate.UNKNOWN_OPEN
+    )  # the first commit of the second life does NOT commit
+    bench.idle_polls = 40
+    assert bench.live()
+    outputs = [int(v or b"0") for _, v in bench.outputs("out")]
+    assert bench.worker is not None
+    assert bench.worker.metrics.rolled_back == 1
+    assert outputs == list(range(1, len(outputs) + 1)), f"ticks are missing: {outputs[:5]}"
+
+
+# 4 ------------------------------------------------------------------ damage that also shows when closing
+def test_damage_that_also_breaks_close_is_still_healed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(counting(), {"in": 1, "out": 1})
+    for _ in range(5):
+        bench.send("in", "a", "v")
+    assert bench.live()
+    bench.send("in", "a", "v")
+    damaged = {"yes": True}
+    write, close, wipe = DiskDatabase.write, DiskDatabase.close, bench.disk.wipe
+
+    def bad_write(self: Any, changes: Any, positions: Any, **more: Any) -> None:
+        if damaged["yes"] and changes:
+            raise StoreCorruptedError(
+                "Corruption: block checksum mismatch"
+            )  # RocksDB's background error
+        write(self, changes, positions, **more)
+
+    def bad_close(self: Any) -> None:
+        close(self)
+        if damaged["yes"]:
+            raise StateStoreError("could not flush and close the database: Corruption: ...")
+
+    def healing_wipe(task: Any) -> None:
+        damaged["yes"] = False
+        wipe(task)
+
+    monkeypatch.setattr(DiskDatabase, "write", bad_write)
+    monkeypatch.setattr(DiskDatabase, "close", bad_close)
+    monkeypatch.setattr(bench.disk, "wipe", healing_wipe)
+    assert bench.live()
+    assert counts_of(bench) == {"a": 6}
+
+
+# 5 ------------------------------------------------------------------ paused with a timer
+def test_a_paused_worker_with_a_due_timer_waits() -> None:
+    class Timer(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(50, PunctuationType.WALL_CLOCK_TIME, lambda now: None)
+
+        def process(self, record: Any) -> None:
+            pass
+
+    topology = Topology().add_source("s", "in", **TEXT).add_processor("p", Timer, "s")
+    bench = Bench(topology, {"in": 1}, commit_interval_ms=10_000)
+    idle: list[float] = []
+
+    def pause(worker: Any, _source: Any) -> None:
+        worker.paused = frozenset({0})
+        idle.append(worker._idle_s())
+
+    bench.at_poll.append(pause)
+    bench.live()
+    assert min(idle) > 0, f"polls without waiting, {idle.count(0.0)} of {len(idle)} polls"
+
+
+# 6 ------------------------------------------------------------------ memory of at_least_once sinks
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_unflushed_sinks_count_as_uncommitted(guarantee: str) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).to("out", **TEXT)
+    bench = Bench(
+        builder.build(),
+        {"in": 1, "out": 1},
+        guarantee=guarantee,
+        commit_interval_ms=30_000,
+        statestore_uncommitted_max_bytes=100_000,
+    )
+    for _ in range(500):
+        bench.send("in", "a", "x" * 10_000)
+    bench.slice_records = 10
+    commits: list[int] = []
+    bench.at_poll.append(
+        lambda worker, _s: (
+            commits.append(worker.metrics.commits) if worker.metrics.processed == 500 else None
+        )
+    )
+    assert bench.live()
+    assert commits[0] > 10, (
+        f"{commits[0]} commits while 5 MB of sinks were sent under a limit of 0.1 MB"
+    )
+
+
+# 7 ------------------------------------------------------------------ quiet stores
+def test_a_quiet_store_is_not_restored_from_scratch_after_a_crash() -> None:
+    bench = Bench(counting(), {"in": 2, "out": 1})
+    for n in range(50):
+        bench.send("in", f"q{n}", "v", partition=0)
+    later = {"sent": 0}
+
+    def two_days(worker: Any, _s: Any) -> None:
+        if worker.metrics.processed >= 50 + later["sent"] and later["sent"] < 48:
+            later["sent"] += 1
+            bench.clock.advance(3_600_000)
+            bench.send("in", f"busy{later['sent']}", "v", partition=1)
+        elif later["sent"] == 48 and worker.metrics.processed == 98:
+            bench.fuse.at = "flush-never"
+
+    bench.at_poll.append(two_days)
+    bench.idle_polls = 10
+    # a kill: no clean stop
+
+    def kill(worker: Any, _s: Any) -> None:
+        if (
+            later["sent"] == 48
+            and worker.metrics.processed == 98
+            and worker.lags()
+            and not any(worker.lags().values())
+        ):
+            raise Crash("kill -9")
+
+    bench.at_poll.append(kill)
+    assert not bench.live()
+    bench.at_poll.clear()
+    assert bench.live()
+    starts = {e.partition: (e.start, e.end) for e in bench.events if e.kind == "start"}
+    assert starts.get(0, (1, 1))[0] > 0, (
+        f"partition 0, whose position is the end, is read from offset 0: {starts}"
+    )
+
+
+# 8 ------------------------------------------------------------------ values that only fail at the commit
+def test_a_timestamp_that_is_no_int_fails_with_its_record() -> None:
+    builder = StreamsBuilder()
+    builder.table("t", store=Materialized("rows", caching=False), **TEXT)
+
+    class Put(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None:
+
+            at: Any = time.monotonic() * 1000 if record.value == "bad" else 5
+            self.context.get_state_store("rows").put(
+                record.key, ValueAndTimestamp(record.value, at)
+            )
+
+    builder.stream("in", **TEXT).process(Put, stores=["rows"])
+    bench = Bench(builder.build(), {"in": 1, "t": 1}, processing_exception_handler="continue")
+    for value in ("good", "bad", "good"):
+        bench.send("in", value, value)
+    assert bench.live()  # struct.error from inside the commit, with the transaction open
+
+
+def test_a_sink_timestamp_that_is_no_int_is_refused_before_the_client() -> None:
+
+    class Stamp(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None:
+            self.context.forward(record.replace(timestamp=time.monotonic() * 1000))
+
+    topology = (
+        Topology()
+        .add_source("s", "in", **TEXT)
+        .add_processor("p", Stamp, "s")
+        .add_sink("o", "out", "p", **TEXT)
+    )
+    bench = Bench(
+        topology,
+        {"in": 1, "out": 1},
+        processing_exception_handler="continue",
+        production_exception_handler="continue",
+    )
+    staged: list[Any] = []
+    bench.send("in", "a", "v")
+    original = bench.broker.append_columns
+
+    def look(columns: Any, index: int, transaction: Any) -> Any:
+        staged.append(columns.timestamps[index])
+        return original(columns, index, transaction)
+
+    bench.broker.append_columns = look  # type: ignore[method-assign]
+    bench.live()
+    assert all(type(each) is int for each in staged), staged

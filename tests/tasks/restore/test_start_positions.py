@@ -1,0 +1,294 @@
+"""Where a partition begins: never past records nobody processed, never in another topic's log."""
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.model import TaskId, TopicPartition
+from streams import StreamsBuilder, StreamsError
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tasks.ports import Admin, CommittedOffset
+from tasks.restore.offset_origin import StartRules
+from tasks.restore.start_positions import (
+    Grant,
+    earlier_transactional_ids,
+    find_granted_starts,
+    slowest_position_ms,
+    start_position,
+)
+from tests.tasks.loop.bench import APP, Bench
+
+PARTITION = TopicPartition("orders", 3)
+TOPIC_ID = b"the topic of now"
+
+
+def committed(
+    offset: int, *, topic_id: bytes = TOPIC_ID, transactional_id: str = "app-1", time_ms: int = 77
+) -> CommittedOffset:
+    """Return an offset as our own commits leave it."""
+    progress = Progress(
+        task_epoch=0,
+        transactional_id=transactional_id,
+        topic_id=topic_id,
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, offset),),
+        stream_time_ms=time_ms,
+    )
+    return CommittedOffset(offset, progress.encode())
+
+
+def committed_by_ranges(slowest: int, fastest: int, *, task_epoch: int = 0) -> CommittedOffset:
+    """Return an offset as two key ranges that are apart leave it."""
+    progress = Progress(
+        task_epoch=task_epoch,
+        transactional_id="app-1",
+        topic_id=TOPIC_ID,
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, slowest), RangeProgress(1 << 31, fastest)),
+    )
+    return CommittedOffset(slowest, progress.encode())
+
+
+def begin(found: CommittedOffset | None, **facts: Any) -> Any:
+    """Ask for the start in a log of offsets 10 to 100."""
+    facts = {"log_start": 10, "log_end": 100, "topic_id": TOPIC_ID, "reset": "earliest", **facts}
+    return start_position(PARTITION, committed=found, **facts)
+
+
+@given(
+    st.integers(10, 100),
+    st.integers(-1, 2**41),
+    st.sampled_from(["earliest", "latest", "none", 12]),
+)
+def test_a_committed_offset_is_where_it_goes_on(
+    offset: int, time_ms: int, reset: str | int
+) -> None:
+    """With the stream time that was known there, whatever the reset policy."""
+    start = begin(committed(offset, time_ms=time_ms), reset=reset)
+    assert (start.offset, start.partition_time_ms) == (offset, time_ms)
+    assert start.progress is not None
+
+
+@pytest.mark.parametrize("found", [None, CommittedOffset(-1001, "")])
+def test_without_a_commit_the_reset_policy_decides(found: CommittedOffset | None) -> None:
+    """earliest, latest, or an error that names the option."""
+    assert begin(found).offset == 10
+    assert begin(found, reset="latest").offset == 100
+    assert begin(found).partition_time_ms == -1
+    assert begin(found, reset=55).offset == 55
+    with pytest.raises(StreamsError, match=r"orders-3.*offset_reset"):
+        begin(found, reset="none")
+
+
+@pytest.mark.parametrize("metadata", ["", "by hand", "AwAAAAAAAAPo", "AgAAAAAA"])
+def test_commits_of_others_are_followed_without_a_time(metadata: str) -> None:
+    """An offset that a tool committed is an offset like any other."""
+    start = begin(CommittedOffset(40, metadata))
+    assert (start.offset, start.partition_time_ms, start.progress) == (40, -1, None)
+    assert not start.by_kafka_streams
+
+
+@pytest.mark.parametrize(
+    ("metadata", "time_ms"),
+    [
+        ("AgAAAAAAAAPo", 1_000),
+        ("Af//////////", -1),
+        ("AgAAAAAAAAPoAAAAAQAAAAFhAAAAAAAAAAE=", 1_000),
+        # The client reads metadata of others past its end.
+        ("AgAAAAAAAAPo\x7f", 1_000),
+    ],
+    ids=["newest", "version 1", "times of processors", "garbage behind"],
+)
+def test_commits_of_kafka_streams_are_followed_with_their_time(metadata: str, time_ms: int) -> None:
+    """The partition's time is what Kafka Streams knew, so records of before don't hold it back."""
+    start = begin(CommittedOffset(40, metadata))
+    assert (start.offset, start.partition_time_ms, start.progress) == (40, time_ms, None)
+    assert start.by_kafka_streams
+
+
+@pytest.mark.parametrize(
+    ("reset", "values"),
+    [(timedelta(hours=6), ["b", "c"]), (timedelta(minutes=1), []), ("latest", []), (None, ["a", "b", "c"])],
+)  # fmt: skip
+def test_a_source_says_where_it_begins(reset: Any, values: list[str]) -> None:
+    """With the records of some age on, at the end, or as the application does; and only the first time."""
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    builder.stream("in", offset_reset=reset, **text).to("out", **text)
+    bench = Bench(builder.build(), {"in": 1, "out": 1})
+    hour, now_ms = 3_600_000, time.time_ns() // 1_000_000
+    for value, hours in (("a", 9), ("b", 5), ("c", 3)):
+        bench.send("in", "k", value, timestamp=now_ms - hours * hour)
+    assert bench.live()
+    assert bench.outputs("out") == [("k", value.encode()) for value in values]
+    bench.send("in", "k", "old", timestamp=0)
+    assert bench.live()
+    assert bench.outputs("out")[len(values) :] == [("k", b"old")]
+
+
+def test_F1_latest_skips_nothing_that_is_undecided() -> None:
+    """Records of an open transaction are of later; what was written behind it comes with them."""
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    builder.stream("in", offset_reset="latest", **text).to("out", **text)
+    bench = Bench(builder.build(), {"in": 1, "out": 1})
+    bench.send("in", "k", "before", timestamp=0)
+    writer = bench.broker.open_transaction("writer")
+    bench.broker._append("in", 0, b"k", b"open", 0, (), writer)
+    assert bench.live()
+    bench.broker.commit("writer", writer)
+    assert bench.live()
+    assert bench.outputs("out") == [("k", b"open")]
+
+
+def test_a_source_without_a_place_to_begin_stops_the_start() -> None:
+    """`offset_reset="none"`, until somebody has committed one."""
+    builder = StreamsBuilder()
+    builder.stream("in", offset_reset="none", key_serde=str, value_serde=str).foreach(print)
+    bench = Bench(builder.build(), {"in": 1})
+    with pytest.raises(StreamsError, match=r'nothing is committed for in-0.*offset_reset="none"'):
+        bench.live()
+    bench.clients.admin().alter_committed(APP, {TopicPartition("in", 0): 0})
+    with pytest.raises(StreamsError, match="--accept-offsets"):
+        bench.live()
+    assert bench.live(accept_offsets=True)
+    assert bench.live()
+
+
+def test_a_recreated_topic_is_not_read_on() -> None:
+    """An offset of a topic that is gone is an error that names topic, offset and the way out."""
+    with pytest.raises(
+        StreamsError, match=r"orders was deleted and created again.*40.*tidewheel reset"
+    ):
+        begin(committed(40, topic_id=b"the topic before"))
+
+
+@pytest.mark.parametrize(
+    ("offset", "facts"), [(9, {}), (101, {}), (40, {"log_start": 41}), (40, {"log_end": 39})]
+)
+@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
+def test_an_offset_outside_the_log_is_an_error(
+    offset: int, facts: dict[str, Any], reset: str
+) -> None:
+    """Records were lost before they were processed: nobody jumps over that silently, whatever the reset policy."""
+    with pytest.raises(StreamsError, match=r"outside the log.*tidewheel reset"):
+        begin(committed(offset), reset=reset, **facts)
+
+
+def test_producers_of_earlier_commits_are_found() -> None:
+    """Every id of this application in the metadata but those known to be alive, each once."""
+    one, two, three = "app-fixed-0", "app-fixed-1", f"app-{'0a' * 16}-2"
+    others = ("payments-prod-0", "app-prod-0", "app-leader", "application-fixed-0", "")
+    named = [three, two, three, one, *others]
+    found = {
+        TopicPartition("a", number): committed(5, transactional_id=each)
+        for number, each in enumerate(named)
+    }
+    found |= {
+        TopicPartition("b", 4): CommittedOffset(9, "note"),
+        TopicPartition("b", 5): CommittedOffset(-1001, ""),
+    }
+    assert earlier_transactional_ids("app", found, {two}) == sorted([one, three])
+    assert earlier_transactional_ids("app", found, {two, three}) == [one]
+    assert earlier_transactional_ids("app", {}, {two}) == []
+
+
+@pytest.mark.parametrize(("fastest", "log_end"), [(101, 100), (5_000, 100), (5_000, 4_999)])
+def test_a_log_that_ends_before_what_the_fastest_range_has_done_is_an_error(
+    fastest: int, log_end: int
+) -> None:
+    """New records get the offsets that were lost, and would count as done."""
+    with pytest.raises(
+        StreamsError, match=rf"orders-3.*{fastest}.*ends at {log_end}.*tidewheel reset"
+    ):
+        begin(committed_by_ranges(40, fastest), log_end=log_end)
+
+
+@given(st.integers(40, 100))
+def test_ranges_that_are_apart_within_the_log_go_on(fastest: int) -> None:
+    """At the lowest of them, also where the fastest is at the very end."""
+    assert begin(committed_by_ranges(40, fastest)).offset == 40
+
+
+@pytest.mark.parametrize(("fastest", "asked"), [(40, []), (41, [PARTITION])])
+def test_a_granted_input_is_asked_for_its_end_only_where_ranges_are_apart(
+    fastest: int, asked: list[TopicPartition]
+) -> None:
+    """One request, and none for a task whose ranges are level."""
+    builder = StreamsBuilder()
+    builder.stream("orders", key_serde=str, value_serde=str).foreach(print)
+    bench = Bench(builder.build(), {"orders": 4})
+    asks = list[TopicPartition]()
+    log_end = [41]
+
+    class Cluster:
+        """Knows one committed offset and one end."""
+
+        def committed(self, *_: Any, **__: Any) -> dict[TopicPartition, CommittedOffset]:
+            return {PARTITION: committed_by_ranges(40, fastest, task_epoch=1)}
+
+        def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+            asks.extend(partitions)
+            return dict.fromkeys(partitions, log_end[0])
+
+        def offsets_of_age(self, _: Any) -> dict[TopicPartition, int]:
+            return {}
+
+    def starts() -> int:
+        found = find_granted_starts(
+            bench.plan,
+            {TaskId(0, 3): Grant(task_epoch=1)},
+            admin=cast("Admin", Cluster()),
+            rules=StartRules(group_id=APP),
+            topic_ids={"orders": TOPIC_ID},
+        )
+        return found[PARTITION].offset
+
+    assert starts() == 40
+    assert asks == asked
+    log_end[0] = 40
+    if asked:
+        with pytest.raises(StreamsError, match=r"orders-3.*41.*ends at 40"):
+            starts()
+
+
+def _told(
+    slowest: int, fastest: int, *times_ms: int, topology_hash: bytes = bytes(8)
+) -> Progress | None:
+    return Progress(
+        task_epoch=1,
+        transactional_id="app-1",
+        topic_id=TOPIC_ID,
+        topology_hash=topology_hash,
+        ranges=(RangeProgress(0, slowest), RangeProgress(1 << 31, fastest)),
+        stream_time_ms=9_999,
+        operator_times_ms=times_ms,
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "expected", "of_a_copy"),
+    [
+        ([], None, -1),
+        ([None], None, -1),
+        ([_told(5, 5, 70, -1)], None, 70),
+        ([_told(5, 6, 70, -1)], 70, 70),
+        ([_told(5, 6, 70, -1), _told(9, 9, 70, -1)], 70, 70),
+        ([_told(5, 6, 60, -1), _told(9, 9, 70, -1), None], 70, 70),
+        ([_told(5, 6, -1)], -1, -1),
+        ([_told(5, 6)], -1, -1),
+        ([_told(5, 6, 70, topology_hash=b"before..")], -1, -1),
+        ([_told(5, 5, 70, topology_hash=b"before..")], None, -1),
+    ],
+)
+def test_K3_the_slowest_key_range_is_where_the_commit_says(
+    told: list[Progress | None], expected: int | None, of_a_copy: int
+) -> None:
+    """By the operators' time: that of the partition is also that of records no window counts. A copy may be behind it."""
+    assert slowest_position_ms(told, bytes(8), may_part=False) == expected
+    assert slowest_position_ms(told, bytes(8), may_part=True) == of_a_copy

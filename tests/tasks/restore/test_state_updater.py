@@ -1,0 +1,253 @@
+"""Restoring: by position, to the end fixed beforehand, and never into a state that the changelog no longer tells."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tasks.restore.state_updater
+from state_stores.layout.envelope import unseal
+from state_stores.layout.position import Position
+from streams import Processor, Serdes, Stores, StreamsError, Topology
+from tasks.loop.stream_worker import StreamWorker
+from tests.fakes.clients import FakeChangelogReader
+from tests.tasks.loop.bench import Bench, Source
+
+STRING = Serdes.string()
+HOUR_MS = 3_600_000
+CHANGELOG = "app-table-changelog"
+
+
+class Table(Processor[Any, Any, Any, Any]):
+    """Puts what comes; "delete" deletes."""
+
+    def process(self, record: Any) -> None:
+        store = self.context.get_state_store("table")
+        store.put(record.key, None if record.value == "delete" else record.value)
+
+
+def table(*, persistent: bool = True, logging: bool = True) -> Topology:
+    """Keep the last value of each key."""
+    return (
+        Topology()
+        .add_source("read", "in", key_serde=STRING, value_serde=STRING)
+        .add_processor("work", Table, "read")
+        .add_state_store(
+            Stores.key_value(
+                "table",
+                key_serde=STRING,
+                value_serde=STRING,
+                persistent=persistent,
+                logging=logging,
+            ),
+            "work",
+        )
+    )
+
+
+def content(bench: Bench) -> dict[str, str]:
+    """Return the store's rows on disk."""
+    return {key.decode(): unseal(stored)[0].decode() for key, stored in bench.rows("table").items()}
+
+
+def compact(bench: Bench, topic: str = CHANGELOG, *, tombstones: bool) -> None:
+    """Compact a topic as the broker's cleaner does: keep the last record of each key, perhaps no tombstones either."""
+    for log in bench.broker.topics[topic].logs:
+        last = {
+            entry.record.key: index
+            for index, entry in enumerate(log.entries)
+            if entry.record is not None
+        }
+        for index, entry in enumerate(log.entries):
+            record = entry.record
+            if record is not None and (
+                last[record.key] != index or (tombstones and record.value is None)
+            ):
+                entry.record = None
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every poll of a restore give one record."""
+    monkeypatch.setattr(tasks.restore.state_updater, "_POLL_RECORDS", 1)
+
+
+def filled(**settings: Any) -> Bench:
+    """Return an application that has put four rows and deleted one, each in a commit of its own."""
+    bench = Bench(table(), {"in": 1}, **settings)
+    for key, value in [("gone", "1"), ("a", "1"), ("b", "1"), ("gone", "delete"), ("c", "1")]:
+        bench.send("in", key, value)
+        assert bench.live()
+    assert content(bench) == {"a": "1", "b": "1", "c": "1"}
+    return bench
+
+
+def test_compaction_leaves_nothing_behind() -> None:
+    """A compacted changelog, with and without its tombstones, restores the same rows."""
+    for tombstones in (False, True):
+        bench = filled()
+        compact(bench, tombstones=tombstones)
+        bench.disk.versions.clear()
+        assert bench.live()
+        assert content(bench) == {"a": "1", "b": "1", "c": "1"}
+        assert bench.events[-1].kind == "end"
+
+
+def test_a_changelog_of_markers_only_is_done_at_once() -> None:
+    """The end is judged by position: after the last record come markers and compacted offsets."""
+    bench = filled()
+    for log in bench.broker.topics[CHANGELOG].logs:
+        for entry in log.entries:
+            entry.record = None
+    bench.disk.versions.clear()
+    assert bench.live()
+    assert content(bench) == {}
+    assert [event.kind for event in bench.events] == ["start", "end"]
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("waited_hours", [0, 2])
+@pytest.mark.parametrize("written", [1, 2, 3, 4, 5])
+def test_a_restore_that_was_cut_short_begins_anew(written: int, waited_hours: int) -> None:
+    """Tombstones behind what was read may be gone meanwhile, however fresh the half-restored rows are."""
+    bench = filled()
+    bench.disk.versions.clear()
+    bench.clock.advance(22 * HOUR_MS)
+    bench.live(crash_after=2 * written)
+    bench.clock.advance(waited_hours * HOUR_MS)
+    compact(bench, tombstones=True)
+    assert bench.live()
+    assert content(bench) == {"a": "1", "b": "1", "c": "1"}
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("steps", range(8))
+def test_a_tail_that_was_cut_short_keeps_the_age_of_its_position(steps: int) -> None:
+    """Going on twice for a day less an hour each is not going on for two days less two hours."""
+    bench = Bench(table(), {"in": 1})
+    for key in ("gone", "a"):
+        bench.send("in", key, "1")
+    assert bench.live()
+    for key, value in [("b", "1"), ("gone", "delete"), ("c", "1")]:
+        bench.send("in", key, value)
+        assert not bench.live(crash_at="committed")
+    before = len(bench.disk.versions["0_0"])
+    bench.clock.advance(22 * HOUR_MS)
+    bench.live(crash_after=2 + steps)
+    assert len(bench.disk.versions["0_0"]) <= before + 1 + steps
+    bench.clock.advance(4 * HOUR_MS)
+    compact(bench, tombstones=True)
+    assert bench.live()
+    assert content(bench) == {"a": "1", "b": "1", "c": "1"}
+
+
+def test_an_old_position_is_not_followed() -> None:
+    """A store that lay for longer than tombstones are kept is emptied and restored from the beginning."""
+    bench = Bench(table(), {"in": 1})
+    for key in ("gone", "a"):
+        bench.send("in", key, "1")
+    assert bench.live()
+    bench.send("in", "gone", "delete")
+    assert not bench.live(crash_at="committed")
+    bench.clock.advance(24 * HOUR_MS)
+    compact(bench, tombstones=True)
+    assert bench.live()
+    assert content(bench) == {"a": "1"}
+    assert bench.events[0].start == 0
+
+
+def test_a_position_is_as_old_as_the_end_it_reaches() -> None:
+    """However long restoring takes: tombstones behind that end were written from then on."""
+    bench = filled()
+    bench.disk.versions.clear()
+    begin_ms = bench.clock.now_ms()
+
+    def slow() -> FakeChangelogReader:
+        bench.clock.advance(5 * HOUR_MS)
+        return FakeChangelogReader(bench.broker)
+
+    bench.make_reader = slow
+    positions: list[Position | None] = []
+
+    def look(worker: StreamWorker, source: Source) -> None:
+        positions.extend(task.stores.position("table") for task in worker.tasks.values())
+
+    bench.at_poll.append(look)
+    assert bench.live()
+    assert positions[0] is not None
+    assert positions[0].written_at_ms - begin_ms < HOUR_MS
+
+
+def test_a_topics_own_tombstone_retention_decides() -> None:
+    """A shorter delete.retention.ms makes positions old sooner."""
+    bench = Bench(table(), {"in": 1})
+    bench.broker.topics[CHANGELOG].config["delete.retention.ms"] = str(2 * HOUR_MS)
+    bench.send("in", "a", "1")
+    assert bench.live()
+    bench.send("in", "b", "1")
+    assert not bench.live(crash_at="committed")
+    bench.clock.advance(HOUR_MS + 60_000)
+    assert bench.live()
+    assert bench.events[0].start == 0
+    assert content(bench) == {"a": "1", "b": "1"}
+
+
+@settings(max_examples=40)
+@given(
+    batches=st.lists(
+        st.lists(
+            st.tuples(st.sampled_from("abc"), st.sampled_from(["1", "2", "delete"])), max_size=4
+        ),
+        max_size=5,
+    ),
+    cuts=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 30)), max_size=4),
+)
+def test_a_restored_store_is_the_dictionary_the_input_made(
+    batches: list[list[tuple[str, str]]], cuts: list[tuple[int, int, int]]
+) -> None:
+    """Whatever crashed, got lost, was compacted or lay for hours in between."""
+    bench = Bench(table(), {"in": 1})
+    bench.idle_polls = 12
+    expected: dict[str, str] = {}
+    pending = list(batches)
+    for crash_after, lost, hours in [*cuts, *([(1_000, 0, 0)] * (len(batches) + 1))]:
+        for key, value in pending.pop(0) if pending else ():
+            bench.send("in", key, value)
+            expected.pop(key, None)
+            if value != "delete":
+                expected[key] = value
+        bench.live(crash_after=crash_after)
+        bench.disk.lose(lost)
+        bench.clock.advance(hours * HOUR_MS)
+        compact(bench, tombstones=hours > 24)
+    assert bench.live()
+    assert content(bench) == expected
+
+
+def test_a_store_without_a_changelog_stays_as_it_is() -> None:
+    """Nothing is restored, nothing is cleared, no topic is asked about."""
+    bench = Bench(table(logging=False), {"in": 1})
+    bench.send("in", "a", "1")
+    assert bench.live()
+    assert bench.live()
+    assert (content(bench), bench.events) == ({"a": "1"}, [])
+    assert CHANGELOG not in bench.broker.topics
+
+
+def test_an_in_memory_store_is_restored_at_every_start() -> None:
+    """It has no disk."""
+    bench = Bench(table(persistent=False), {"in": 1})
+    bench.send("in", "a", "1")
+    assert bench.live()
+    for _ in range(2):
+        assert bench.live()
+        assert [event.kind for event in bench.events] == ["start", "batch", "end"]
+
+
+def test_what_stops_restoring_stops_the_worker() -> None:
+    """An error of the restoring thread comes out of the worker."""
+    bench = filled()
+    bench.broker.delete_topic(CHANGELOG)
+    with pytest.raises((StreamsError, KeyError)):
+        bench.live()

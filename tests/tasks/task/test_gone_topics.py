@@ -1,0 +1,154 @@
+"""A topic that a pattern matched may be deleted under a worker; one that the topology names may not."""
+
+import re
+
+import pytest
+
+from rebalance.model import TaskId, TopicPartition
+from streams import MissingSourceTopicError, StreamsBuilder, StreamsError
+from tasks.internal_topics import ApplicationPlan, is_matched, plan_application
+from tasks.loop.task_manager import HeldTasks
+from tasks.ports import CommittedOffset
+from tasks.restore.offset_origin import StartRules
+from tasks.restore.start_positions import Grant, find_granted_starts
+from tasks.task.gone_topics import GoneTopics
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin
+
+GONE = "orders-b"
+
+
+def _plan(**topics: int) -> ApplicationPlan:
+    builder = StreamsBuilder()
+    builder.stream(re.compile("orders-.*"), key_serde=str, value_serde=str).to("out")
+    builder.stream("fixed", key_serde=str, value_serde=str).to("out")
+    counts = {name.replace("_", "-"): count for name, count in topics.items()}
+    return plan_application(builder.build().spec(), "app", {"fixed": 1} | counts)
+
+
+class Clock:
+    """A clock that stands still until a test says otherwise."""
+
+    now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+class Work:
+    """The input of a worker: fails once."""
+
+    def __init__(self, error: StreamsError) -> None:
+        self.error: StreamsError | None = error
+        self.forgotten: list[str] = []
+
+    def fetch(self, ready: object, idle_s: object) -> int:
+        """Return 7 records, or raise."""
+        del ready, idle_s
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return 7
+
+    def forget(self, topic: str) -> None:
+        """Note which topic."""
+        self.forgotten.append(topic)
+
+
+class Stage:
+    """A worker whose client says that a topic is gone."""
+
+    def __init__(self, topic: str | None) -> None:
+        self.clock = Clock()
+        self.work = Work(MissingSourceTopicError(f"input {topic}-0 does not exist", topic=topic))
+        self.looks = 0
+        self.gone = GoneTopics(
+            self.work,  # type: ignore[arg-type]  # what is asked of it is there
+            _plan(orders_a=1, orders_b=3),
+            self.clock,  # type: ignore[arg-type]  # likewise
+            self.look,
+        )
+
+    def look(self) -> None:
+        """Count."""
+        self.looks += 1
+
+    def fetch(self) -> int:
+        """Fetch, as the loop does."""
+        self.gone.check()
+        return self.gone.fetch([], lambda: 0.0)
+
+
+def test_N12_a_topic_of_a_pattern_is_read_no_more() -> None:
+    """The others are, and the cluster's topics are looked at every second until the plan is another."""
+    stage = Stage(GONE)
+    assert stage.fetch() == 0
+    assert stage.work.forgotten == [GONE]
+    assert [stage.fetch(), stage.fetch()] == [7, 7]
+    assert stage.looks == 1
+    stage.clock.now_s += 1
+    assert stage.fetch() == 7
+    assert stage.looks == 2
+
+
+@pytest.mark.parametrize("topic", ["fixed", "of-others", None])
+def test_a_topic_that_the_topology_names_ends_the_worker(topic: str | None) -> None:
+    """So does what nobody can name."""
+    stage = Stage(topic)
+    with pytest.raises(MissingSourceTopicError, match="does not exist"):
+        stage.fetch()
+    assert not stage.work.forgotten
+
+
+def test_a_topic_that_no_plan_says_is_gone_ends_the_worker() -> None:
+    """It may have been made anew at once: then somebody has to decide what to do with it."""
+    stage = Stage(GONE)
+    stage.fetch()
+    stage.clock.now_s += 59
+    assert stage.fetch() == 7
+    stage.clock.now_s += 1
+    with pytest.raises(MissingSourceTopicError, match=GONE):
+        stage.fetch()
+
+
+def test_only_patterns_make_a_topic_one_that_may_vanish() -> None:
+    """Of the topics that are read."""
+    plan = _plan(orders_a=1, orders_b=3)
+    read = {topic for each in plan.subtopologies.values() for topic in each.topic_partitions}
+    assert {topic for topic in read if is_matched(plan, topic)} == {"orders-a", GONE}
+
+
+def test_where_a_topic_was_left_that_is_gone_holds_nobody_up() -> None:
+    """Brokers forget what was committed for it; of the topics that are there it still has to be there."""
+    broker = FakeBroker()
+    for topic in ("orders-a", "fixed"):
+        broker.create_topic(topic, 1)
+    admin = FakeAdmin(broker)
+    here, gone = TopicPartition("orders-a", 0), TopicPartition(GONE, 0)
+    broker.groups["app"][here] = CommittedOffset(0, "")
+    ids = {name: topic.topic_id for name, topic in admin.describe_topics(["orders-a"]).items()}
+
+    def starts(**floors: int) -> object:
+        grant = Grant(task_epoch=2, input={here: floors["here"], gone: 33})
+        return find_granted_starts(
+            _plan(orders_a=1),
+            {TaskId(0, 0): grant},
+            admin=admin,
+            rules=StartRules(group_id="app"),
+            topic_ids=ids,
+        )
+
+    assert starts(here=0)
+    with pytest.raises(StreamsError, match="orders-a-0: the last owner left it at offset 1"):
+        starts(here=1)
+
+
+def test_a_topic_that_comes_back_is_another_one() -> None:
+    """Where its namesake was left is forgotten once a plan did without it."""
+    here, gone = TopicPartition("orders-a", 0), TopicPartition(GONE, 0)
+    held = HeldTasks(owned={TaskId(0, 0): Grant(task_epoch=2, input={here: 5, gone: 33})})
+    held.keep_inputs_of(_plan(orders_a=1, orders_b=1))
+    assert held.owned[TaskId(0, 0)].input == {here: 5, gone: 33}
+    held.keep_inputs_of(_plan(orders_a=1))
+    assert held.owned[TaskId(0, 0)] == Grant(task_epoch=2, input={here: 5})

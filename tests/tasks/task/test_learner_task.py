@@ -1,0 +1,108 @@
+"""What a copy announces: never more than it knows, and no more often than it should."""
+
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.model import TaskId, TopicPartition
+from rebalance.protocol.orders import CopyNotReady, CopyReady
+from tasks.task.active_task import ActiveTask
+from tasks.task.learner_task import CopyProgress, LearnerTask
+
+LOGS = (TopicPartition("a", 0), TopicPartition("b", 0))
+LAG = 10
+
+
+class Task:
+    """As much of a task as a copy's announcements need."""
+
+    task_id = TaskId(0, 0)
+
+
+def copy() -> LearnerTask:
+    """Return a copy."""
+    made = LearnerTask(
+        cast("ActiveTask", Task()), role="learner", learn_epoch=4, acceptable_recovery_lag=LAG
+    )
+    made.store_uuid = "u"
+    return made
+
+
+def at(position: int, end: int | None, other: int = 5) -> CopyProgress:
+    """Return how far a copy of two stores is."""
+    return CopyProgress(
+        positions={LOGS[0]: position, LOGS[1]: other}, ends={LOGS[0]: end, LOGS[1]: 5}
+    )
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 40),
+        st.none() | st.integers(0, 40),
+        st.integers(0, 5),
+        st.floats(0, 0.2),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_L2_ready_is_said_only_within_the_lag_and_not_ready_only_after_it(
+    steps: list[tuple[int, int | None, int, float]],
+) -> None:
+    """An unknown end is never within it; what is said again has moved, and comes at most each 100 ms."""
+    learner = copy()
+    now_s, ready = 0.0, False
+    last: tuple[float, Any] | None = None
+    for position, end, other, pause in steps:
+        now_s += pause
+        said = learner.moves_on(at(position, end, other), now_s)
+        lag = None if end is None else max(end - position, 0) + 5 - other
+        good = lag is not None and lag <= LAG
+        if isinstance(said, CopyReady):
+            assert good
+            assert (said.learn_epoch, said.store_uuid) == (4, "u")
+            assert said.positions == {"a-0": position, "b-0": other}
+            assert not ready or last is None or now_s - last[0] >= 0.1
+            last = (now_s, said.positions)
+            ready = True
+        elif isinstance(said, CopyNotReady):
+            assert ready
+            assert not good
+            ready = False
+        else:
+            assert ready is good
+        assert learner.is_ready is ready
+
+
+def test_another_epoch_is_announced_anew() -> None:
+    """What was said under the old one counts no more."""
+    learner = copy()
+    assert learner.moves_on(at(3, 3), 0.0) is not None
+    assert learner.moves_on(at(3, 3), 9.0) is None
+    learner.appoint("standby", 5)
+    said = learner.moves_on(at(3, 3), 9.0)
+    assert isinstance(said, CopyReady)
+    assert said.learn_epoch == 5
+
+
+def test_a_copy_that_is_ordered_again_announces_itself_again() -> None:
+    """Whoever orders it has lost what was said."""
+    learner = copy()
+    learner.moves_on(at(3, 3), 0.0)
+    learner.appoint("learner", 4)
+    assert learner.is_ready
+    assert isinstance(learner.moves_on(at(3, 3), 0.0), CopyReady)
+    learner.appoint("learner", 4)
+    assert isinstance(learner.moves_on(at(3, 30), 0.0), CopyNotReady)
+
+
+def test_a_copy_that_begins_anew_is_not_ready_any_more() -> None:
+    """And says so only if it has said that it was."""
+    learner = copy()
+    assert learner.begins_anew("damaged") is None
+    learner.moves_on(at(3, 3), 0.0)
+    said = learner.begins_anew("damaged")
+    assert isinstance(said, CopyNotReady)
+    assert (learner.progress, learner.status().lag) == (None, -1)

@@ -1,0 +1,37 @@
+"""The states of a task: legal moves only."""
+
+from itertools import product
+
+import pytest
+
+from tasks.task.lifecycle import TaskState, moved
+
+LEGAL = {
+    (TaskState.CREATED, TaskState.RESTORING),
+    (TaskState.CREATED, TaskState.CLOSED),
+    (TaskState.RESTORING, TaskState.RUNNING),
+    (TaskState.RESTORING, TaskState.SUSPENDED),
+    (TaskState.RUNNING, TaskState.SUSPENDED),
+    (TaskState.SUSPENDED, TaskState.RUNNING),
+    (TaskState.SUSPENDED, TaskState.CLOSED),
+}
+
+
+@pytest.mark.parametrize(("state", "to"), list(product(TaskState, TaskState)))
+def test_only_legal_moves_are_made(state: TaskState, to: TaskState) -> None:
+    """A legal move gives the new state; any other is an error that names the task and both states."""
+    if (state, to) in LEGAL:
+        assert moved("0_1", state, to) is to
+    else:
+        with pytest.raises(RuntimeError, match=f"task 0_1 cannot go from {state} to {to}"):
+            moved("0_1", state, to)
+
+
+def test_every_state_can_end_in_closed() -> None:
+    """From every state a task gets to CLOSED, and from there nowhere."""
+    reach = {TaskState.CLOSED}
+    for _ in TaskState:
+        reach |= {state for state, to in LEGAL if to in reach}
+    assert reach == set(TaskState)
+    with pytest.raises(RuntimeError, match="it goes to nowhere"):
+        moved("0_1", TaskState.CLOSED, TaskState.RUNNING)

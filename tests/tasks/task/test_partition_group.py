@@ -1,0 +1,210 @@
+"""Buffered input: nothing is lost or reordered, and the lowest head timestamp goes first, however it is cut."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from rebalance.model import TopicPartition
+from tasks.processing.engine.java_queue import JavaQueue
+from tasks.processing.engine.record_batch import SourceRecords
+from tasks.task.partition_group import PartitionGroup
+
+PARTITIONS = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
+TIMES = st.lists(st.integers(0, 6), min_size=1, max_size=12)
+
+
+def run_of(partition: TopicPartition, first: int, times: list[int]) -> SourceRecords:
+    """Return records whose value tells partition and offset."""
+    offsets = range(first, first + len(times))
+    return SourceRecords(
+        partition.topic,
+        partition.partition,
+        offsets,
+        [None if offset % 3 == 0 else b"key" for offset in offsets],
+        [f"{partition}@{offset}".encode() for offset in offsets],
+        times,
+        [(("n", b"%d" % offset),) for offset in offsets] if first % 2 else None,
+    )
+
+
+Row = tuple[str, int, int, bytes | None]
+
+
+def rows(chunk: SourceRecords) -> list[Row]:
+    """Return (topic, partition, offset, value) of a run."""
+    return [
+        (chunk.topic, chunk.partition, offset, value)
+        for offset, value in zip(chunk.offsets, chunk.raw_values, strict=True)
+    ]
+
+
+def filled(inputs: list[list[list[int]]]) -> PartitionGroup:
+    """Return a group that has buffered these runs of timestamps, partition by partition."""
+    group = PartitionGroup(PARTITIONS[: len(inputs)])
+    for partition, runs in zip(PARTITIONS, inputs, strict=False):
+        first = 0
+        for times in runs:
+            group.add(run_of(partition, first, times))
+            first += len(times)
+    return group
+
+
+def record_by_record(inputs: list[list[list[int]]]) -> list[Row]:
+    """Return the order in which single records leave: lowest (head timestamp, partition) first."""
+    queues = {
+        partition: [
+            (time, offset) for offset, time in enumerate(time for times in runs for time in times)
+        ]
+        for partition, runs in zip(PARTITIONS, inputs, strict=False)
+    }
+    left: list[Row] = []
+    while any(queues.values()):
+        partition = min((queue[0][0], partition) for partition, queue in queues.items() if queue)[1]
+        _, offset = queues[partition].pop(0)
+        left.append((*partition, offset, f"{partition}@{offset}".encode()))
+    return left
+
+
+INPUTS = st.lists(st.lists(TIMES, max_size=3), min_size=1, max_size=3)
+
+
+@given(inputs=INPUTS, limits=st.lists(st.integers(1, 15), min_size=1), put_back=st.booleans())
+def test_runs_are_the_order_of_single_records(
+    inputs: list[list[list[int]]], limits: list[int], *, put_back: bool
+) -> None:
+    """Whatever the limits, records leave as they would one by one: by head timestamp, then by partition."""
+    group = filled(inputs)
+    left: list[Row] = []
+    turn = 0
+    while (chunk := group.take(limits[turn % len(limits)])) is not None:
+        assert 1 <= len(chunk) <= limits[turn % len(limits)]
+        turn += 1
+        if put_back and len(chunk) > 1:
+            group.put_back(chunk.slice(1, len(chunk)))
+            chunk = chunk.slice(0, 1)
+        left += rows(chunk)
+    assert left == record_by_record(inputs)
+    assert group.records == 0
+
+
+@given(inputs=INPUTS, limits=st.lists(st.integers(1, 15), min_size=1))
+def test_what_is_taken_together_tells_the_order_of_single_records(
+    inputs: list[list[list[int]]], limits: list[int]
+) -> None:
+    """The places are those that the records would have had, and none is taken behind the end of a run."""
+    group = filled(inputs)
+    left: list[Row] = []
+    turn = 0
+    while taken := group.take_together(limits[turn % len(limits)]):
+        placed = [
+            (place, row)
+            for chunk, places in taken
+            for place, row in zip(places, rows(chunk), strict=True)
+        ]
+        assert 1 <= len(placed) <= limits[turn % len(limits)]
+        assert sorted(place for place, _ in placed) == list(range(len(placed)))
+        left += [row for _, row in sorted(placed)]
+        turn += 1
+    assert left == record_by_record(inputs)
+    assert group.records == 0
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Adding, taking and putting back in any order, beside plain queues."""
+
+    @initialize(count=st.integers(1, 3))
+    def open(self, count: int) -> None:
+        self.group = PartitionGroup(PARTITIONS[:count])
+        self.queues: dict[TopicPartition, list[tuple[int, Row]]] = {
+            partition: [] for partition in PARTITIONS[:count]
+        }
+        self.next = dict.fromkeys(self.queues, 0)
+
+    @rule(which=st.integers(0, 2), times=TIMES)
+    def add(self, which: int, times: list[int]) -> None:
+        partition = PARTITIONS[which % len(self.queues)]
+        chunk = run_of(partition, self.next[partition], times)
+        self.next[partition] += len(times)
+        self.group.add(chunk)
+        self.queues[partition] += zip(times, rows(chunk), strict=True)
+
+    @precondition(lambda self: len(self.queues) < len(PARTITIONS))
+    @rule()
+    def add_partition(self) -> None:
+        partition = PARTITIONS[len(self.queues)]
+        self.group.add_partition(partition)
+        self.queues[partition] = []
+        self.next[partition] = 0
+
+    @rule(limit=st.integers(1, 20), kept=st.integers(0, 20))
+    def take(self, limit: int, kept: int) -> None:
+        chunk = self.group.take(limit)
+        if chunk is None:
+            assert not any(self.queues.values())
+            return
+        partition = TopicPartition(chunk.topic, chunk.partition)
+        queue = self.queues[partition]
+        assert (queue[0][0], partition) == min(
+            (other[0][0], name) for name, other in self.queues.items() if other
+        )
+        assert rows(chunk) == [row for _, row in queue[: len(chunk)]]
+        done = min(kept, len(chunk))
+        if done < len(chunk):
+            self.group.put_back(chunk.slice(done, len(chunk)))
+        del queue[:done]
+
+    @invariant()
+    def counts_what_is_buffered(self) -> None:
+        if not hasattr(self, "group"):
+            return
+        assert self.group.records == sum(map(len, self.queues.values()))
+        for partition, queue in self.queues.items():
+            buffer = self.group.buffers[partition]
+            assert buffer.records == len(queue)
+            assert buffer.head_timestamp() == (queue[0][0] if queue else None)
+            payload = sum(len(row[3] or b"") for _, row in queue)
+            assert buffer.bytes >= payload if queue else buffer.bytes == 0
+
+
+TestGroupMachine = pytest.mark.slow(GroupMachine.TestCase)
+TestGroupMachine.settings = settings(max_examples=50, stateful_step_count=30)
+
+
+def test_memory_of_a_run_counts_until_its_last_record_left() -> None:
+    """A run is freed as a whole, so its bytes are given back when nothing of it is left."""
+    group = filled([[[1, 2, 3]]])
+    full = group.buffers[PARTITIONS[0]].bytes
+    assert full > sum(map(len, (b"a-0@0", b"a-0@1", b"a-0@2")))
+    group.take(2)
+    assert group.buffers[PARTITIONS[0]].bytes == full
+    group.take(2)
+    assert group.buffers[PARTITIONS[0]].bytes == 0
+
+
+def test_headers_travel_with_their_records() -> None:
+    """A cut through a run cuts its headers too."""
+    group = PartitionGroup(PARTITIONS[:1])
+    group.add(run_of(PARTITIONS[0], 1, [5, 6, 7]))
+    first, rest = group.take(1), group.take(9)
+    assert first is not None
+    assert rest is not None
+    assert first.headers == [(("n", b"1"),)]
+    assert rest.headers == [(("n", b"2"),), (("n", b"3"),)]
+
+
+def test_an_empty_group_gives_nothing() -> None:
+    """None, not an empty run."""
+    assert PartitionGroup(PARTITIONS).take(10) is None
+    assert PartitionGroup([]).take(10) is None
+
+
+# -- ties of the test driver -------------------------------------------------------------------------------------------
+
+
+def test_a_queue_sifts_as_java_does() -> None:
+    """Of equal elements the last one comes second: java.util.PriorityQueue, as OpenJDK 17 has it."""
+    queue: JavaQueue[str] = JavaQueue(len)
+    for name in ("a", "b", "c", "dd", "e"):
+        queue.offer(name)
+    assert [queue.poll() for _ in range(len(queue))] == ["a", "e", "b", "c", "dd"]

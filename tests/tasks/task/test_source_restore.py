@@ -1,0 +1,271 @@
+"""Tables that are restored from the topic they read: the same rows as processing made, and no changelog."""
+
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rebalance.model import TopicPartition
+from state_stores.layout.envelope import unseal
+from streams import (
+    ErrorResponse,
+    Materialized,
+    RecordFailedError,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+)
+from tasks.processing.api.topology_spec import OffsetReset
+from tests.tasks.loop.bench import APP, Bench
+
+STRING = Serdes.string()
+Store = dict[str, tuple[str, int]]
+
+
+def bench_of(
+    *,
+    materialized: Materialized | str = "rows",
+    partitions: int = 1,
+    extractor: Any = None,
+    offset_reset: OffsetReset | None = None,
+    topology_optimization: Literal["all", "none"] = "all",
+    **settings: Any,
+) -> Bench:
+    """Return a worker to be that keeps the topic "in" as a table, and writes its changes to "out"."""
+    builder = StreamsBuilder()
+    table = builder.table(
+        "in",
+        key_serde=STRING,
+        value_serde=STRING,
+        store=materialized,
+        timestamp_extractor=extractor,
+        offset_reset=offset_reset,
+    )
+    table.to_stream().to("out", key_serde=STRING, value_serde=STRING)
+    config = StreamsConfig(
+        application_id=APP,
+        bootstrap_servers="unused:9092",
+        topology_optimization=topology_optimization,
+    )
+    return Bench(builder.build(config), {"in": partitions, "out": 1, "dead": 1}, **settings)
+
+
+def rows(bench: Bench) -> Store:
+    """Return the table on disk."""
+    found: Store = {}
+    for key, stored in bench.rows("rows").items():
+        value, timestamp = unseal(stored)[:2]
+        found[key.decode()] = (value.decode(), timestamp)
+    return found
+
+
+def restores(bench: Bench) -> list[tuple[str, str, int, int, int]]:
+    """Return (kind, topic, start, end, restored) of what was told of restores."""
+    return [
+        (each.kind, each.topic, each.start, each.end, each.restored)
+        for each in bench.events
+        if each.kind != "batch"
+    ]
+
+
+def test_there_is_no_changelog() -> None:
+    """The position on disk is the input's offset, so a clean restart reads nothing."""
+    bench = bench_of()
+    assert bench.plan.changelog_topics == ()
+    bench.send("in", "a", "1", timestamp=5)
+    bench.send("in", "b", "2", timestamp=6)
+    bench.send("in", "a", "3", timestamp=7)
+    assert bench.live()
+    assert rows(bench) == {"a": ("3", 7), "b": ("2", 6)}
+    assert bench.live()
+    assert restores(bench) == []
+    assert len(bench.outputs("out")) == 3
+
+
+def test_a_lost_disk_is_restored_from_the_input() -> None:
+    """Up to the committed offset and no further; what is behind it is processed as always."""
+    bench = bench_of()
+    for number in range(5):
+        bench.send("in", f"k{number}", str(number), timestamp=number)
+    bench.send("in", "k0", None, timestamp=9)
+    assert bench.live()
+    bench.disk.versions.clear()
+    bench.send("in", "new", "5", timestamp=10)
+    assert bench.live()
+    assert restores(bench) == [("start", "in", 0, 6, 0), ("end", "in", 0, 6, 6)]
+    assert rows(bench) == {**{f"k{n}": (str(n), n) for n in range(1, 5)}, "new": ("5", 10)}
+    assert len(bench.outputs("out")) == 7  # restored rows are no changes
+
+
+def test_an_application_that_is_new_restores_nothing() -> None:
+    """Also with files of an earlier life: they are emptied, because nothing of the input counts as processed."""
+    bench = bench_of()
+    bench.send("in", "a", "1", timestamp=1)
+    assert bench.live()
+    bench.broker.groups.clear()
+    assert bench.live(accept_offsets=True)
+    assert bench.events == []
+    assert rows(bench) == {"a": ("1", 1)}
+    assert len(bench.outputs("out")) == 2
+
+
+def test_a_lost_disk_brings_rows_from_before_the_first_start() -> None:
+    """Begun with "latest", the table has none of them; restored, it has, as in Kafka Streams: the topic is its changelog."""
+    bench = bench_of(offset_reset="latest")
+    bench.send("in", "a", "old", timestamp=1)
+    bench.send("in", "b", "old", timestamp=2)
+    assert bench.live()
+    assert rows(bench) == {}
+    bench.send("in", "b", "new", timestamp=3)
+    assert bench.live()
+    assert rows(bench) == {"b": ("new", 3)}
+    bench.disk.versions.clear()
+    assert bench.live()
+    assert restores(bench) == [("start", "in", 0, 3, 0), ("end", "in", 0, 3, 3)]
+    assert rows(bench) == {"a": ("old", 1), "b": ("new", 3)}
+    assert len(bench.outputs("out")) == 1  # old rows are no news
+
+
+def test_with_a_changelog_a_lost_disk_brings_what_was_seen() -> None:
+    """Without `reuse_ktable_source_topics` the table is restored as it was."""
+    bench = bench_of(offset_reset="latest", topology_optimization="none")
+    bench.send("in", "a", "old", timestamp=1)
+    assert bench.live()
+    bench.send("in", "b", "new", timestamp=3)
+    assert bench.live()
+    bench.disk.versions.clear()
+    assert bench.live()
+    assert rows(bench) == {"b": ("new", 3)}
+
+
+def test_an_offset_that_was_set_back_empties_the_store() -> None:
+    """Rows from behind the committed offset are not of this life."""
+    bench = bench_of()
+    bench.send("in", "a", "1", timestamp=1)
+    bench.send("in", "b", "2", timestamp=2)
+    assert bench.live()
+    (where, committed) = next(iter(bench.broker.groups[APP].items()))
+    bench.broker.groups[APP][where] = type(committed)(1, "")
+    seen: list[list[Any]] = []
+
+    def look(worker: Any, _source: Any) -> None:
+        for task in worker.tasks.values():
+            if task.state == "RUNNING" and not seen:
+                seen.append([key for key, _ in task.stores.stores["rows"].all()])
+
+    bench.at_poll.append(look)
+    assert bench.live(accept_offsets=True)
+    assert restores(bench) == [("start", "in", 0, 1, 0), ("end", "in", 0, 1, 1)]
+    assert seen[0][:1] == ["a"]
+    assert rows(bench) == {"a": ("1", 1), "b": ("2", 2)}
+
+
+def test_an_in_memory_table_is_restored_at_every_start() -> None:
+    """From the beginning: it has no disk."""
+    bench = bench_of(materialized=Materialized("rows", store_type="in_memory"))
+    bench.send("in", "a", "1", timestamp=1)
+    assert bench.live()
+    assert bench.live()
+    assert restores(bench) == [("start", "in", 0, 1, 0), ("end", "in", 0, 1, 1)]
+
+
+# -- bad records -------------------------------------------------------------------------------------------------------
+
+
+def poison(bench: Bench) -> None:
+    """Send a record between two good ones whose value does not decode."""
+    bench.send("in", "a", "1", timestamp=1)
+    bench.broker.send("in", b"\xff\xfe", b"a", timestamp=2)
+    bench.send("in", "b", "3", timestamp=3)
+
+
+def test_bad_records_are_skipped_again() -> None:
+    """The row stays what processing left; there is no second dead letter."""
+    bench = bench_of(deserialization_exception_handler="continue", dead_letter_queue_topic="dead")
+    poison(bench)
+    assert bench.live()
+    assert len(bench.outputs("dead")) == 1
+    bench.disk.versions.clear()
+    assert bench.live()
+    assert rows(bench) == {"a": ("1", 1), "b": ("3", 3)}
+    assert len(bench.outputs("dead")) == 1
+
+
+def test_a_handler_that_now_says_fail_stops_the_restore() -> None:
+    """Rather than bring bytes into the store that nothing can read."""
+    asked: list[int] = []
+
+    def once(context: Any, _record: Any, _error: Exception) -> ErrorResponse:
+        asked.append(context.offset)
+        return ErrorResponse(action="continue" if len(asked) == 1 else "fail")
+
+    bench = bench_of(deserialization_exception_handler=once)
+    poison(bench)
+    assert bench.live()
+    bench.disk.versions.clear()
+    with pytest.raises(RecordFailedError, match="in-0 offset 1"):
+        bench.live()
+    assert asked == [1, 1]
+
+
+# -- timestamps --------------------------------------------------------------------------------------------------------
+
+
+def steps(record: Any, partition_time: int) -> int:
+    """Return the value of a header, or a time after all before."""
+    for name, value in record.headers:
+        if name == "at":
+            return int(value)
+    return partition_time + 10
+
+
+def test_timestamps_are_extracted_again() -> None:
+    """From headers and partition time, so from the beginning, not from a position in between."""
+    bench = bench_of(extractor=steps)
+    bench.broker.send("in", b"1", b"a", timestamp=0, headers=(("at", b"100"),))
+    bench.send("in", "b", "2", timestamp=0)
+    assert bench.live()
+    bench.send("in", "c", "3", timestamp=0)
+    assert bench.live()
+    wanted = {"a": ("1", 100), "b": ("2", 110), "c": ("3", 120)}
+    assert rows(bench) == wanted
+    bench.disk.lose(2)
+    assert bench.live()
+    assert restores(bench)[:1] == [("start", "in", 0, 3, 0)]
+    assert rows(bench) == wanted
+
+
+# -- whatever happens --------------------------------------------------------------------------------------------------
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.none() | st.sampled_from("xyz"), st.integers(0, 50)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(max_examples=25)
+@given(
+    lives=st.lists(
+        st.tuples(CHANGES, st.integers(0, 40), st.integers(0, 4)), min_size=1, max_size=4
+    ),
+    caching=st.booleans(),
+)
+def test_the_rows_are_those_of_the_topic(
+    lives: list[tuple[list[tuple[str, str | None, int]], int, int]], *, caching: bool
+) -> None:
+    """After any crashes and any losses of what was not flushed, the last value per key of what was processed."""
+    bench = bench_of(cache_bytes=1_000_000 if caching else 0)
+    wanted: Store = {}
+    for changes, crash_after, lost in lives:
+        for key, value, timestamp in changes:
+            bench.send("in", key, value, timestamp=timestamp)
+            wanted.pop(key, None)
+            if value is not None:
+                wanted[key] = (value, timestamp)
+        bench.live(crash_after=crash_after)
+        bench.disk.lose(lost)
+    assert bench.live()
+    assert rows(bench) == wanted
+    assert bench.committed[TopicPartition("in", 0)] == sum(len(each[0]) for each in lives)

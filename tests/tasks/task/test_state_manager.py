@@ -1,0 +1,348 @@
+"""The stores of a task: opened, committed and closed together, positions never ahead of data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from rebalance.model import TaskId, TopicPartition
+from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
+from state_stores.in_memory import InMemoryDatabase
+from state_stores.layout.position import Position
+from state_stores.restore import fold
+from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stores.key_value_store import TimestampedKeyValueStore
+from streams import Serdes, TaskCorruptedError
+from tasks.task.state_manager import StateManager, StateSettings
+
+TOPIC_ID = b"sixteen byte id."
+
+
+def spec(name: str, **changes: Any) -> StoreSpec:
+    """Return a store of strings and integers."""
+    return StoreSpec(
+        **{
+            "name": name,
+            "kind": StoreKind.KEY_VALUE,
+            "key_serde": Serdes.string(),
+            "value_serde": Serdes.int64(),
+            **changes,
+        }
+    )
+
+
+class Noted(InMemoryDatabase):
+    """Notes every write."""
+
+    def __init__(self, families: list[str]) -> None:
+        super().__init__(families)
+        self.families = families
+        self.writes: list[tuple[dict[str, Any], dict[str, bytes]]] = []
+        self.closed = 0
+
+    def write(self, changes: Any, positions: Any, *, delete_ranges: Any = None) -> None:
+        self.writes.append((dict(changes), dict(positions)))
+        super().write(changes, positions, delete_ranges=delete_ranges)
+
+    def close(self) -> None:
+        self.closed += 1
+        super().close()
+
+
+class Stage:
+    """An open state manager over noted databases."""
+
+    def __init__(
+        self, *specs: StoreSpec, keep_bytes: int = 1 << 20, cache_enabled: bool = False
+    ) -> None:
+        self.disk: Noted | None = None
+        self.memory: Noted | None = None
+        self.manager = StateManager(
+            TaskId(0, 2),
+            specs,
+            StateSettings(
+                application_id="app", cache_enabled=cache_enabled, keep_bytes_per_store=keep_bytes
+            ),
+            open_persistent=self.open_persistent,
+            open_in_memory=self.open_in_memory,
+            now=lambda: 77,
+        )
+        self.manager.open()
+        self.manager.topic_ids = {each.topic: TOPIC_ID for each in self.manager.changelogs}
+
+    @property
+    def stores(self) -> Mapping[str, Any]:
+        """Return the stores by name, of whatever kind they are."""
+        return self.manager.stores
+
+    def open_persistent(self, families: list[str]) -> Noted:
+        self.disk = Noted(families)
+        return self.disk
+
+    def open_in_memory(self, families: list[str]) -> Noted:
+        self.memory = Noted(families)
+        return self.memory
+
+
+def changelog(store: str) -> TopicPartition:
+    """Return a store's changelog partition."""
+    return TopicPartition(f"app-{store}-changelog", 2)
+
+
+def test_persistent_and_in_memory_stores_live_apart() -> None:
+    """Only what is needed is opened, with its families in order."""
+    stage = Stage(spec("b"), spec("m", persistent=False), spec("a"))
+    assert stage.disk is not None
+    assert stage.memory is not None
+    assert (stage.disk.families, stage.memory.families) == (["a", "b"], ["m"])
+    assert Stage(spec("m", persistent=False)).disk is None
+    assert Stage(spec("a")).memory is None
+    assert Stage().manager.drain() == {}
+
+
+def test_a_commit_is_one_write_per_database_with_its_own_positions() -> None:
+    """Data and position of a store go into the same write; other changelogs' positions are left alone."""
+    stage = Stage(spec("a"), spec("b"), spec("m", persistent=False), spec("silent", logging=False))
+    for name, store in stage.stores.items():
+        if name != "b":
+            store.put("k", 1)
+    drained = stage.manager.drain()
+    assert set(drained) == {"a", "m", "silent"}
+    assert stage.manager.uncommitted_bytes > 0
+    positions = {changelog("a"): 10, changelog("m"): 20, TopicPartition("other", 2): 30}
+    stage.manager.apply(drained, positions, now_ms=5)
+    assert stage.disk is not None
+    assert stage.memory is not None
+    ((changes, stored),) = stage.disk.writes
+    assert set(changes) == {"a", "silent"}
+    assert set(stored) == {"changelog:app-a-changelog-2"}
+    ((changes, stored),) = stage.memory.writes
+    assert (set(changes), set(stored)) == ({"m"}, {"changelog:app-m-changelog-2"})
+    assert stage.manager.position("a") == Position(offset=10, topic_id=TOPIC_ID, written_at_ms=5)
+    assert stage.manager.position("b") is None
+    assert stage.manager.position("silent") is None
+    assert stage.manager.uncommitted_bytes == 0
+    assert stage.manager.drain() == {}
+
+
+def test_nothing_to_write_is_no_write() -> None:
+    """A commit that touched no store of the task does not touch its databases."""
+    stage = Stage(spec("a"))
+    stage.manager.apply({}, {TopicPartition("other", 2): 30}, now_ms=5)
+    assert stage.disk is not None
+    assert stage.disk.writes == []
+
+
+def test_changes_made_after_the_drain_stay_for_the_next_commit() -> None:
+    """Only what was drained counts as committed."""
+    stage = Stage(spec("a"), spec("b"))
+    stage.stores["a"].put("k", 1)
+    drained = stage.manager.drain()
+    stage.stores["b"].put("k", 2)
+    stage.manager.apply(drained, {}, now_ms=5)
+    assert set(stage.manager.drain()) == {"b"}
+
+
+def test_stores_that_are_only_read_keep_their_budget() -> None:
+    """A table that never changes, read key after key, does not move into memory as a whole."""
+    stage = Stage(spec("read"), spec("written"), keep_bytes=20_000)
+    read, written = stage.stores["read"], stage.stores["written"]
+    for number in range(2_000):
+        read.get(str(number))
+        if number % 50 == 0:
+            written.put("k", number)
+            stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
+    assert len(read.buffer.values) + len(read.buffer._old.timestamps) < 300
+
+
+def test_forgetting_a_store_takes_its_position_first() -> None:
+    """A crash in between finds rows without a position, never a position without its rows."""
+    stage = Stage(spec("a"), spec("b"))
+    for store in stage.stores.values():
+        store.put("k", 1)
+    stage.manager.apply(stage.manager.drain(), {changelog("a"): 10, changelog("b"): 10}, now_ms=5)
+    assert stage.disk is not None
+    steps: list[str] = []
+    disk: Any = stage.disk
+    clear, write = disk.clear, disk.write
+
+    def noting_clear(family: str) -> None:
+        steps.append("clear")
+        clear(family)
+
+    def noting_write(changes: Any, positions: Any) -> None:
+        steps.append("write")
+        write(changes, positions)
+
+    disk.clear, disk.write = noting_clear, noting_write
+    stage.manager.forget("a")
+    assert steps == ["write", "clear"]
+    assert stage.manager.position("a") is None
+    assert stage.manager.position("b") is not None
+    stage.stores["a"].buffer.discard()
+    assert stage.stores["a"].get("k") is None
+    assert stage.stores["b"].get("k") == 1
+
+
+def test_stores_are_of_their_kind() -> None:
+    """A timestamped store is one; only what may be cached in an application with caches holds back."""
+    timestamped = spec("t", kind=StoreKind.TIMESTAMPED_KEY_VALUE, caching=True)
+    for enabled in (False, True):
+        stage = Stage(timestamped, spec("plain"), cache_enabled=enabled)
+        assert isinstance(stage.stores["t"], TimestampedKeyValueStore)
+        assert (stage.stores["t"].hold_back() is not None) == enabled
+        assert stage.stores["plain"].hold_back() is None
+
+
+def test_changelogs_are_those_of_logged_stores() -> None:
+    """By the application's name, the task's partition."""
+    stage = Stage(spec("a"), spec("silent", logging=False))
+    assert stage.manager.changelogs == {changelog("a"): "a"}
+    assert stage.manager.changelog("silent") is None
+
+
+def test_closing_forgets_what_was_not_committed() -> None:
+    """Closing twice is fine; stores that somebody kept say that they are closed."""
+    stage = Stage(spec("a"), spec("m", persistent=False))
+    kept = stage.stores["a"]
+    kept.put("k", 1)
+    stage.manager.close()
+    stage.manager.close()
+    assert stage.disk is not None
+    assert stage.memory is not None
+    assert (stage.disk.closed, stage.memory.closed) == (1, 1)
+    with pytest.raises(InvalidStateStoreError):
+        kept.get("other")
+
+
+def test_damage_is_told_with_its_task() -> None:
+    """So that the worker knows which one to wipe."""
+    stage = Stage(spec("a"))
+    assert stage.disk is not None
+    stage.disk.write({"a": [(b"k", b"\x00damaged")]}, {})
+    with pytest.raises(TaskCorruptedError, match="0_2") as caught, stage.manager.trusted():
+        stage.stores["a"].get("k")
+    assert caught.value.task_id == "0_2"
+    assert isinstance(caught.value.__cause__, StoreCorruptedError)
+
+
+def window_spec(name: str, **changes: Any) -> StoreSpec:
+    """Return a window store with segments of a minute."""
+    return spec(name, kind=StoreKind.WINDOW, retention_ms=60_000, window_size_ms=10, **changes)
+
+
+def test_a_restored_store_goes_on_with_its_time() -> None:
+    """Rows, time and what has expired are the same after a restore, in the same write as the position."""
+    stage = Stage(window_spec("w"))
+    store: Any = stage.stores["w"]
+    for start in (0, 70_000, 140_000):
+        store.put("k", start, start)
+    drained = stage.manager.drain()
+    stage.manager.apply(drained, {changelog("w"): 3}, now_ms=5)
+    again = Stage(window_spec("w"))
+    changes = drained["w"]
+    rows = fold(window_spec("w"), changes.keys, changes.values, changes.timestamps)
+    again.manager.write_restored({"w": rows}, {changelog("w"): 3}, now_ms=5)
+    assert again.disk is not None
+    ((_, stored),) = again.disk.writes
+    assert set(stored) == {"changelog:app-w-changelog-2", "stream-time:w"}
+    restored: Any = again.manager.stores["w"]
+    assert list(restored.fetch("k", 0, 1 << 62)) == list(store.fetch("k", 0, 1 << 62))
+    assert list(restored.fetch("k", 0, 1 << 62)) == [(140_000, 140_000)]
+    assert restored.times() == (140_000,)
+    restored.put("k", 1, 0)
+    assert again.manager.expired_puts == 1
+
+
+def test_a_forgotten_store_has_seen_no_time() -> None:
+    """A restore from the beginning judges rows by their own times, not by those before."""
+    stage = Stage(window_spec("w"))
+    store: Any = stage.stores["w"]
+    store.put("k", 1, 500_000)
+    stage.manager.apply(stage.manager.drain(), {changelog("w"): 1}, now_ms=5)
+    assert store.is_expired(0)
+    stage.manager.forget("w")
+    assert store.observed_stream_time_ms == -1
+    assert list(store.all()) == []
+    assert stage.manager.position("w") is None
+
+
+def test_rows_that_end_are_drained_without_a_put() -> None:
+    """A commit deletes what time has ended, also when nothing was written."""
+    stage = Stage(spec("t", ttl_ms=10))
+    store: Any = stage.stores["t"]
+    store.put("k", 1)
+    stage.manager.apply(stage.manager.drain(), {changelog("t"): 1}, now_ms=5)
+    assert stage.manager.drain() == {}
+    store.buffer.observe(87)
+    drained = stage.manager.drain()
+    assert (drained["t"].keys, drained["t"].values, drained["t"].timestamps) == (
+        [b"k"],
+        [None],
+        [87],
+    )
+
+
+# -- a commit that is under way ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_stores_go_on_from_what_a_commit_under_way_will_write(*, persistent: bool) -> None:
+    """Also where memory keeps nothing; the database has it when the commit has ended, and what came since stays uncommitted."""
+    stage = Stage(spec("a", persistent=persistent), keep_bytes=0)
+    store = stage.stores["a"]
+    for key, value in (("gone", 1), ("k", 1), ("same", 1)):
+        store.put(key, value)
+    stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
+    assert (store.get("k"), store.get("gone")) == (1, 1)
+    store.put("k", 2)
+    store.delete("gone")
+    assert len(store) == 2
+    drained = stage.manager.drain()
+    stage.manager.stage(drained)
+    assert stage.manager.drain() == {}
+    database = stage.manager.database("a")
+    assert len(list(database.iterate("a", None, None))) == 3
+    assert (store.get("k"), store.get("gone"), store.get("same")) == (2, None, 1)
+    assert list(store.all()) == [("k", 2), ("same", 1)]
+    assert len(store) == 2
+    store.put("k", 3)
+    store.put("new", 1)
+    stage.manager.apply(drained, {changelog("a"): 7}, now_ms=6)
+    assert len(list(database.iterate("a", None, None))) == 2
+    assert (store.get("k"), store.get("new")) == (3, 1)
+    position = stage.manager.position("a")
+    assert position is not None
+    assert position.offset == 7
+    assert [len(each.keys) for each in stage.manager.drain().values()] == [2]
+
+
+def test_a_task_that_begins_anew_forgets_what_a_commit_had_under_way() -> None:
+    """It was rolled back: the stores show what is in the database."""
+    stage = Stage(spec("a"))
+    stage.stores["a"].put("k", 1)
+    stage.manager.stage(stage.manager.drain())
+    stage.manager.renew(lambda: 78)
+    assert stage.stores["a"].get("k") is None
+    stage.stores["a"].put("k", 2)
+    stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
+    assert stage.stores["a"].get("k") == 2
+
+
+def test_segments_that_expire_without_a_change_are_deleted_with_the_next_one() -> None:
+    """Time may come from records that change nothing; a commit without changes deletes nothing."""
+    windows = spec("a", kind=StoreKind.WINDOW, window_size_ms=10_000, retention_ms=150_000)
+    stage = Stage(windows)
+    store = stage.stores["a"]
+
+    def commit() -> None:
+        stage.manager.apply(stage.manager.drain(), {}, now_ms=5)
+
+    store.put("k", 1, 0)
+    commit()
+    assert list(store.fetch("k", 0, 10))
+    store.buffer.observe(2_000_000)
+    commit()
+    store.put("k", 2, 2_000_000)
+    commit()
+    assert len(list(stage.manager.database("a").iterate("a", None, None))) == 1
